@@ -1,0 +1,55 @@
+# make demo: set up and run FedUAA over five phantom hospitals. make test: set up, lint, type-check, test.
+VENV   ?= .venv
+PYTHON ?=
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test everyday lint lock benchmark clean
+
+demo: $(READY)
+	$(BIN)/nvflare simulator jobs/feduaa
+	$(BIN)/fedretina show
+
+test: lint
+	$(BIN)/python -m pytest
+
+# What one runs while working: everything but the simulator runs and the slow ones.
+everyday: $(READY)
+	$(BIN)/python -m pytest -m "not flare and not slow"
+
+lint: $(READY)
+	$(BIN)/ruff check custom tests benchmarks
+	$(BIN)/ruff format --check custom tests benchmarks
+	$(BIN)/mypy
+
+# uv where it is present, else plain pip; both check every hash of the lock. Bytecode is compiled here, because FLARE
+# starts a process per task and some machines forbid writing bytecode at import.
+$(READY): requirements.lock pyproject.toml
+	@set -e; found=""; \
+	for python in $(PYTHON) python3.12 python3.11 python3; do \
+	  if $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; then \
+	    found=$$python; break; fi; done; \
+	if [ -z "$$found" ]; then echo "Python 3.11 or 3.12 is needed: install it, or name it with PYTHON=..."; exit 2; fi; \
+	echo "setting up $(VENV) with $$($$found --version)"; \
+	if command -v uv >/dev/null 2>&1; then \
+	  [ -x $(BIN)/python ] || uv venv --quiet --python "$$(command -v $$found)" $(VENV); \
+	  uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock; \
+	  uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .; \
+	else \
+	  [ -x $(BIN)/python ] || $$found -m venv $(VENV); \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .; \
+	fi; \
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib custom || echo "some files of other packages do not compile; they are not used"; \
+	touch $(READY)
+
+# Renew the lock: needs uv.
+lock:
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+	  --no-header --upgrade --extra dev --extra weights pyproject.toml -o requirements.lock
+
+benchmark: $(READY)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build simulator_workspace fedretina_runs .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,78 @@
+"""Which updates the server accepts: the right stamp, exactly the agreed keys and scalars, finite numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from fedretina.errors import RefusedError
+from fedretina.exchange.partition import Partition
+from fedretina.exchange.payload import Payload, Tensors
+from fedretina.exchange.scalars import RANGES
+from fedretina.exchange.stamp import Stamp
+
+
+def admit(payload: Payload, expected: Stamp, partition: Partition, scalars: frozenset[str], with_tensors: bool) -> None:
+    """Check a site's update; every refusal says what was found.
+
+    Args:
+        payload: The update as it arrived.
+        expected: The stamp of the running round.
+        partition: What travels.
+        scalars: Names that this task may and must bring.
+        with_tensors: Whether the task brings tensors (training) or scalars alone.
+
+    Raises:
+        RefusedError: The first rule that the update breaks.
+    """
+    payload.stamp.require(expected)
+    admit_tensors(payload.tensors, partition if with_tensors else None)
+    admit_scalars(payload.scalars, scalars)
+
+
+def admit_tensors(tensors: Tensors, partition: Partition | None) -> None:
+    """Check keys, shapes, types and values; without a partition no tensor may come.
+
+    Raises:
+        RefusedError: Unknown or missing keys, another shape or type, or a value that is not finite.
+    """
+    expected = partition.shared if partition else ()
+    unknown = sorted(set(tensors) - set(expected))
+    if unknown:
+        raise RefusedError(f"{len(unknown)} tensors do not travel in this run, the first is {unknown[0]!r}.")
+    missing = sorted(set(expected) - set(tensors))
+    if missing:
+        raise RefusedError(f"{len(missing)} tensors are missing, the first is {missing[0]!r}.")
+    if partition is None:
+        return
+    for key in sorted(tensors):
+        tensor = tensors[key]
+        if tuple(tensor.shape) != tuple(partition.shapes[key]):
+            raise RefusedError(
+                f"tensor {key!r} has shape {tuple(tensor.shape)}, expected {tuple(partition.shapes[key])}."
+            )
+        if tensor.dtype != partition.dtypes[key]:
+            raise RefusedError(f"tensor {key!r} has type {tensor.dtype}, expected {partition.dtypes[key]}.")
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise RefusedError(f"tensor {key!r} holds a value that is not finite.")
+
+
+def admit_scalars(scalars: Mapping[str, float], names: frozenset[str]) -> None:
+    """Check names, finiteness and ranges; scalars that have no value (an undefined AUC) may be left out.
+
+    Raises:
+        RefusedError: An unknown name, a required scalar that is missing, or a value out of range.
+    """
+    for name, value in sorted(scalars.items()):
+        if name not in names:
+            raise RefusedError(f"scalar {name!r} is not one of those that this task sends.")
+        low, high, _ = RANGES[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise RefusedError(f"scalar {name!r} is not a finite number.")
+        if not low <= value <= high:
+            raise RefusedError(f"scalar {name!r} is {value:g}, expected {low:g} to {high:g}.")
+    for name in sorted(names - set(scalars)):
+        if RANGES[name][2]:
+            raise RefusedError(f"scalar {name!r} is missing.")

@@ -1,0 +1,49 @@
+"""Which round's model a run ends with: the best mean validation AUC over the sites."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+
+class Candidate(NamedTuple):
+    """A trained step with the validation AUC of the sites that measured it."""
+
+    step: int
+    aucs: Mapping[str, float]
+
+    @property
+    def mean(self) -> float:
+        """Plain mean over the sites, as FedUAA selects; pooling over different criteria would mean nothing."""
+        return sum(self.aucs[site] for site in sorted(self.aucs)) / len(self.aucs)
+
+
+def candidates(records: Sequence[Mapping[str, Any]], training_steps: int) -> list[Candidate]:
+    """Collect validation figures: step s is measured by the sites on receipt, in step s + 1.
+
+    Args:
+        records: Records of the steps that are done, in order.
+        training_steps: How many of the steps train.
+    """
+    found = []
+    for step in range(min(len(records) - 1, training_steps)):
+        sites = records[step + 1]["scalars"]
+        aucs = {site: sites[site]["val_auc"] for site in sorted(sites) if "val_auc" in sites[site]}
+        if aucs:
+            found.append(Candidate(step, aucs))
+    return found
+
+
+def best_step(records: Sequence[Mapping[str, Any]], training_steps: int) -> int | None:
+    """The step with the highest mean validation AUC; the earliest of equals.
+
+    Means over different sites do not compare, so only steps that the most sites measured stand for choice.
+
+    Returns:
+        The step, or None when no site could measure any.
+    """
+    listed = candidates(records, training_steps)
+    if not listed:
+        return None
+    most = max(len(candidate.aucs) for candidate in listed)
+    return max((c for c in listed if len(c.aucs) == most), key=lambda c: (c.mean, -c.step)).step

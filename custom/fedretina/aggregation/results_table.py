@@ -1,0 +1,64 @@
+"""The table of a finished run, a line a site, rendered from stored results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_COLUMNS = (
+    ("site", 12),
+    ("grades", 6),
+    ("images", 16),
+    ("test AUC", 8),
+    ("accuracy", 8),
+    ("theta", 6),
+    ("weight", 6),
+    ("error AUROC", 11),
+)
+
+
+def results_table(results: Mapping[str, Any]) -> str:
+    """Render grades, images (train/val/test), test AUC, accuracy, theta, weight and error-detection AUROC a site.
+
+    A figure that is undefined (no errors, one class present) shows as a dash. The mean is the plain mean over the
+    sites that have the figure, since their grading criteria differ.
+    """
+    lines = ["  ".join(f"{title:>{width}}" for title, width in _COLUMNS)]
+    for site, figures in sorted(results["sites"].items()):
+        images = "/".join(f"{figures[f'images_{split}']:.0f}" for split in ("train", "val", "test"))
+        cells = (
+            site[:12],
+            f"{figures['grades']:.0f}",
+            images,
+            _figure(figures.get("test_auc")),
+            _figure(figures.get("test_accuracy")),
+            _figure(figures.get("theta")),
+            _figure(figures.get("weight")),
+            _figure(figures.get("test_error_auroc")),
+        )
+        lines.append("  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True)))
+    means = {name: _mean(results, name) for name in ("test_auc", "test_accuracy", "test_error_auroc")}
+    cells = (
+        "mean",
+        "",
+        "",
+        _figure(means["test_auc"]),
+        _figure(means["test_accuracy"]),
+        "",
+        "",
+        _figure(means["test_error_auroc"]),
+    )
+    lines.append("  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True)))
+    lines.append(f"run {results['run']}, model of {results['chosen']}, digest {results['model_digest'][:12]}")
+    for site, reason in sorted(results.get("without_result", {}).items()):
+        lines.append(f"no result from {site}: {reason}")
+    return "\n".join(lines)
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _mean(results: Mapping[str, Any], name: str) -> float | None:
+    found = [figures[name] for figures in results["sites"].values() if figures.get(name) is not None]
+    return sum(found) / len(found) if found else None

@@ -1,0 +1,63 @@
+"""How the server weighs the sites' updates: uniform, by images, or UAW by theta."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+Scalars = Mapping[str, Mapping[str, float]]
+"""Scalars by site and name."""
+
+
+class AggregationSettings(BaseModel):
+    """Choice on the aggregation axis.
+
+    Attributes:
+        rule: `uniform` 1/N; `samples` n_i / sum n; `uaw` softmax of theta (FedUAA, section 2.2).
+        temperature: UAW divides theta by it before the softmax. 1 is the paper; smaller sharpens. With five sites
+            and theta in (0, 1], the weights of the paper lie in [0.084, 0.405]: close to uniform.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    rule: Literal["uniform", "samples", "uaw"] = "uaw"
+    temperature: float = Field(default=1.0, gt=0, le=100)
+
+
+def uniform_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, float]:
+    """Weigh every site alike: w_i = 1/N."""
+    return {site: 1.0 / len(scalars) for site in sorted(scalars)}
+
+
+def sample_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, float]:
+    """Weigh by training images: w_i = n_i / sum_j n_j (McMahan et al. 2017)."""
+    total = sum(scalars[site]["images"] for site in sorted(scalars))
+    return {site: scalars[site]["images"] / total for site in sorted(scalars)}
+
+
+def uaw_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, float]:
+    """Weigh by uncertainty: w_i = exp(theta_i) / sum_j exp(theta_j) (FedUAA, section 2.2).
+
+    Differs from the official code only where that code breaks: theta is finite here, since a site decides every
+    degenerate case itself (`uncertainty.theta`) and the server refuses an update whose theta is not. The
+    number of images plays no part, as in the paper. Theta = K/S at its threshold, so with equal evidence a site
+    with more grades weighs more.
+    """
+    sites = sorted(scalars)
+    theta = np.array([scalars[site]["theta"] for site in sites]) / settings.temperature  # Theta
+    raised = np.exp(theta - theta.max())
+    return dict(zip(sites, (raised / raised.sum()).tolist(), strict=True))  # w_i
+
+
+WEIGHTS: Mapping[str, Callable[[Scalars, AggregationSettings], dict[str, float]]] = {
+    "uniform": uniform_weights,
+    "samples": sample_weights,
+    "uaw": uaw_weights,
+}
+
+
+def site_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, float]:
+    """Weights of the sites by the chosen rule; they are positive and sum to 1."""
+    return WEIGHTS[settings.rule](scalars, settings)

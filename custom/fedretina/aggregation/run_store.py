@@ -1,0 +1,89 @@
+"""The durable state of the server in one run: a model a step, a record a step, and what counts as done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedretina.errors import StateError
+from fedretina.exchange.payload import Tensors
+from fedretina.storage import read_json, read_tensors, write_json, write_tensors
+
+
+class RunStore:
+    """Records and models of a run under one folder.
+
+    A step is done once `run.json` names it: its model and its record are durable before that.
+
+    Args:
+        folder: The server's folder of the run.
+        digest: What both ends agreed on; a store of other settings or another version is refused.
+        head: What `run.json` says of the run besides (settings, versions); written when the run begins.
+        name_of: Name of a step in files.
+
+    Raises:
+        StateError: The folder holds a run of other settings or another version, or cannot be read.
+    """
+
+    def __init__(self, folder: Path, digest: str, head: dict[str, Any], name_of: Callable[[int], str]) -> None:
+        self.folder = folder
+        self._name_of = name_of
+        self._path = folder / "run.json"
+        if self._path.exists():
+            self._run = read_json(self._path)
+            found = str(self._run.get("digest", ""))
+            if found != digest:
+                raise StateError(
+                    f"{folder} holds a run of other settings or another version (digest {found[:12]} against "
+                    f"{digest[:12]}): continue it with the job and version that began it, or choose another name."
+                )
+        else:
+            self._run = {**head, "digest": digest, "done": 0, "kept": []}
+            write_json(self._path, self._run)
+        self.records = [self._read_record(step) for step in range(self.done)]
+
+    @property
+    def done(self) -> int:
+        """Number of steps that are done."""
+        return int(self._run["done"])
+
+    def commit(self, step: int, record: dict[str, Any], tensors: Tensors | None, keep: frozenset[int]) -> None:
+        """Make a step durable, then forget the models that nobody will ask for.
+
+        Args:
+            step: The step, the next one that is not done.
+            record: What happened in it.
+            tensors: The model after it; None when the step trains nothing.
+            keep: Earlier models that are still needed.
+
+        Raises:
+            StateError: The disk is full or not writable; the run stands where it stood.
+        """
+        if tensors is not None:
+            write_tensors(self._model(step), tensors, {"step": step})
+        write_json(self._record(step), record)
+        kept = sorted(keep | ({step} if tensors is not None else set()))
+        run = {**self._run, "done": step + 1, "kept": kept}
+        write_json(self._path, run)
+        self._run = run
+        self.records.append(record)
+        wanted = {self._model(number).name for number in kept}
+        for path in self.folder.glob("*.safetensors"):
+            if path.name not in wanted:
+                path.unlink(missing_ok=True)
+
+    def model(self, step: int) -> dict[str, torch.Tensor]:
+        """The model after a training step."""
+        return read_tensors(self._model(step))[0]
+
+    def _read_record(self, step: int) -> dict[str, Any]:
+        return read_json(self._record(step))
+
+    def _record(self, step: int) -> Path:
+        return self.folder / f"{self._name_of(step)}.json"
+
+    def _model(self, step: int) -> Path:
+        return self.folder / f"{self._name_of(step)}.safetensors"

@@ -1,0 +1,68 @@
+"""A round's accepted updates on disk, so that the server's memory does not grow with the number of sites."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from fedretina.exchange.payload import Tensors
+from fedretina.exchange.stamp import require_name
+from fedretina.storage import open_tensors, write_tensors
+
+
+class Spool:
+    """Updates of one round, one file a site.
+
+    A spool begins empty: what an interrupted round left behind is erased, since its sites are asked again.
+
+    Args:
+        folder: Where the files go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.erase()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def put(self, site: str, tensors: Tensors) -> None:
+        """Store one site's tensors."""
+        write_tensors(self._path(site), tensors, {"site": site})
+
+    def discard(self, site: str) -> None:
+        """Forget one site's tensors."""
+        self._path(site).unlink(missing_ok=True)
+
+    def weighted_mean(self, weights: Mapping[str, float], like: Mapping[str, torch.dtype]) -> dict[str, torch.Tensor]:
+        """Mix the sites' tensors, tensor by tensor: sum_i w_i x_i.
+
+        Sites are walked in the order of their names and summed in float64, so that the order in which they
+        answered changes no bit. Whole-number tensors (the official code's leaked counters) are mixed in
+        floating point and truncated, as that code does.
+
+        Args:
+            weights: By site; every site must have been put.
+            like: Type of the result by key; the keys decide what is mixed.
+
+        Returns:
+            By key, one tensor each; memory in use is one model and two tensors, whatever the number of sites.
+        """
+        mixed: dict[str, torch.Tensor] = {}
+        for key in sorted(like):
+            total: torch.Tensor | None = None
+            for site in sorted(weights):
+                with open_tensors(self._path(site)) as (handle, _):
+                    share = handle.get_tensor(key).to(torch.float64).mul_(weights[site])
+                total = share if total is None else total.add_(share)
+            if total is not None:
+                mixed[key] = total.to(like[key])
+        return mixed
+
+    def erase(self) -> None:
+        """Remove all of it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _path(self, site: str) -> Path:
+        return self._folder / f"{require_name(site, 'site')}.safetensors"

@@ -1,0 +1,91 @@
+"""The command line: `fedretina show`, `rows`, `partition`, `loop`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from fedretina.version import __version__
+
+
+@click.group()
+@click.version_option(__version__)
+def main() -> None:
+    """Federated learning for retinal images on NVIDIA FLARE. Research software, not a medical device."""
+
+
+@main.command()
+@click.argument("run", required=False)
+@click.option("--root", type=click.Path(path_type=Path), default=Path("fedretina_runs"), help="Folder of runs.")
+def show(run: str | None, root: Path) -> None:
+    """Print the table of a finished RUN, of the latest one by default, and where its results lie."""
+    from fedretina.aggregation.results_table import results_table
+    from fedretina.storage import read_json
+
+    found = sorted(root.glob("*/server/results.json"), key=lambda path: path.stat().st_mtime)
+    path = root / run / "server" / "results.json" if run else (found[-1] if found else None)
+    if path is None or not path.exists():
+        _fail(f"no finished run {run or ''} under {root}: give --root, or run `nvflare simulator jobs/feduaa`.")
+    click.echo(results_table(read_json(path)))
+    click.echo(f"results: {path}")
+    click.echo(f"a site's model, card and figures: {path.parent.parent}/<site>/final/")
+
+
+@main.command()
+def rows() -> None:
+    """List the methods: the rows of the table."""
+    from fedretina.rows import ROWS
+
+    width = max(len(name) for name in ROWS)
+    for name, entry in ROWS.items():
+        click.echo(f"{name:<{width}}  {entry.title}: {entry.paper}")
+
+
+@main.command()
+@click.argument("experiment", type=click.Path(exists=True, path_type=Path))
+@click.option("--grades", type=click.IntRange(2), default=5, help="Grades of the site.")
+def partition(experiment: Path, grades: int) -> None:
+    """Print what travels and what stays under an EXPERIMENT file."""
+    from fedretina.errors import FedretinaError
+    from fedretina.exchange.partition import partition as split
+    from fedretina.experiment import Experiment
+    from fedretina.networks.network import build_on_meta
+
+    try:
+        settings = Experiment.load(experiment)
+        click.echo(split(build_on_meta(settings.network, grades), settings.exchange).table())
+    except FedretinaError as error:
+        _fail(str(error))
+
+
+@main.command()
+@click.argument("experiment", type=click.Path(exists=True, path_type=Path))
+@click.option("--sites", default="site-1,site-2,site-3,site-4,site-5", help="Names of phantom sites, by comma.")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("fedretina_runs"), help="Folder of runs.")
+@click.option("--run", required=True, help="Name of the run; an unfinished one of that name goes on.")
+def loop(experiment: Path, sites: str, root: Path, run: str) -> None:
+    """Run an EXPERIMENT file over phantom sites in the plain loop, without FLARE."""
+    from fedretina.aggregation.results_table import results_table
+    from fedretina.data.site_data import SiteDataSettings, load_site_data
+    from fedretina.errors import FedretinaError
+    from fedretina.experiment import Experiment
+    from fedretina.loop import run_loop
+
+    try:
+        settings = Experiment.load(experiment)
+        phantom = SiteDataSettings(phantom_images=settings.phantom_images)
+        data = {
+            site: load_site_data(site, phantom, settings.images, settings.seed, root / "cache" / site)
+            for site in sites.split(",")
+        }
+        click.echo(results_table(run_loop(settings, data, root, run)))
+    except FedretinaError as error:
+        _fail(str(error))
+
+
+def _fail(sentence: str) -> NoReturn:
+    click.echo(f"fedretina: {sentence}", err=True)
+    sys.exit(2)

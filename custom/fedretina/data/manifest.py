@@ -1,0 +1,157 @@
+"""The manifest: one CSV row an image, with its label, its patient and its split."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import NamedTuple
+
+from fedretina.data.scheme import GradingScheme
+from fedretina.errors import DataError
+
+SPLITS = ("train", "val", "test")
+COLUMNS = ("file", "label", "patient", "split")
+
+
+class RawRow(NamedTuple):
+    """A row as it stands in the CSV: `file` relative to the image root with '/', `label` as text."""
+
+    file: str
+    label: str
+    patient: str
+    split: str
+
+
+class Record(NamedTuple):
+    """A checked row: `label` is the class, 0 to `num_classes` - 1."""
+
+    file: str
+    label: int
+    patient: str
+    split: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The checked rows of a site, in the order of the file.
+
+    Attributes:
+        records: All rows.
+        scheme: The grading scheme that their labels were read with.
+    """
+
+    records: tuple[Record, ...]
+    scheme: GradingScheme
+
+    def of(self, split: str) -> tuple[Record, ...]:
+        """The rows of one split."""
+        return tuple(record for record in self.records if record.split == split)
+
+    def counts(self) -> dict[str, list[int]]:
+        """Images a grade, for each split."""
+        table = {split: [0] * self.scheme.num_classes for split in SPLITS}
+        for record in self.records:
+            table[record.split][record.label] += 1
+        return table
+
+
+def require_inside(file: str) -> str:
+    """Return the file name in plain form ('./a.png' is 'a.png') when it cannot leave the image root.
+
+    Only the name is judged: a symbolic link inside the root is the hospital's own doing and is followed.
+
+    Raises:
+        DataError: The name is empty, absolute, holds '..' or a control character.
+    """
+    plain = PurePosixPath(file)
+    if not plain.parts:
+        raise DataError("a file name is empty: write the path relative to the image root.")
+    if plain.is_absolute() or PureWindowsPath(file).drive or ".." in plain.parts or not file.isprintable():
+        raise DataError(f"file {file!r} could leave the image root: write a relative path without '..'.")
+    return str(plain)
+
+
+def read_manifest(path: Path, scheme: GradingScheme) -> Manifest:
+    """Read and check a manifest.
+
+    Args:
+        path: CSV in UTF-8 (with or without a byte order mark) with a header row; other columns are ignored.
+        scheme: What the labels mean.
+
+    Raises:
+        DataError: The file is missing or no CSV; a column is missing; or a row, named by its number in the
+            file (the header is 1), has an unknown split, a label outside the scheme, no patient, a patient of
+            another split, a file named before, or a file outside the root.
+    """
+    records: list[Record] = []
+    seen: dict[str, int] = {}
+    homes: dict[str, tuple[str, int]] = {}
+    for number, row in _rows(path):
+        try:
+            record = _record(row, scheme)
+        except DataError as error:
+            raise DataError(f"{path}, row {number}: {error}") from error
+        if record.file in seen:
+            raise DataError(
+                f"{path}, row {number}: file {record.file!r} stands in row {seen[record.file]} already: keep one."
+            )
+        home, first = homes.setdefault(record.patient, (record.split, number))
+        if home != record.split:
+            raise DataError(
+                f"{path}, row {number}: patient {record.patient!r} is in {record.split}, but in {home} in row {first}: "
+                "put all images of a patient into one split."
+            )
+        seen[record.file] = number
+        records.append(record)
+    if not records:
+        raise DataError(f"{path} has a header but no rows: list at least one image a split.")
+    return Manifest(tuple(records), scheme)
+
+
+def write_manifest(path: Path, rows: Iterable[RawRow]) -> None:
+    """Write rows with raw labels as a manifest, atomically.
+
+    Raises:
+        DataError: The file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="") as handle:
+            writer = csv.writer(handle, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            writer.writerows((row.file, row.label, row.patient, row.split) for row in rows)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise DataError(f"{path} was not written ({error}): choose a folder that you may write to.") from error
+
+
+def _rows(path: Path) -> Iterable[tuple[int, dict[str, str | None]]]:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as handle:
+            reader = csv.DictReader(handle, strict=True)
+            header = reader.fieldnames or []
+            missing = [column for column in COLUMNS if header.count(column) != 1]
+            if missing:
+                raise DataError(
+                    f"{path}: each of the columns {list(COLUMNS)} must stand in the header once, "
+                    f"found {list(header)}: mend {missing}, and separate columns by commas."
+                )
+            for row in reader:
+                yield reader.line_num, row
+    except FileNotFoundError as error:
+        raise DataError(f"the manifest {path} is missing: mend the path, or leave it out for phantoms.") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"the manifest {path} cannot be read ({error}): save it as CSV in UTF-8.") from error
+
+
+def _record(row: dict[str, str | None], scheme: GradingScheme) -> Record:
+    file, label, patient, split = ((row[column] or "").strip() for column in COLUMNS)
+    if split not in SPLITS:
+        raise DataError(f"split is {split!r}: write one of {list(SPLITS)}.")
+    if not patient:
+        raise DataError("the patient is empty: where none is known, repeat the name of the file.")
+    return Record(require_inside(file), scheme.index(label), patient, split)

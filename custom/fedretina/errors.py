@@ -1,0 +1,55 @@
+"""The errors that people read: what is wrong, where, what was found, and how to mend it.
+
+An error reply travels to the server, so a message that may leave the site must not name a path, a file,
+a patient or a label. Each class states whether its message may leave (`public`).
+"""
+
+from __future__ import annotations
+
+
+class FedretinaError(Exception):
+    """Base of every error that this package raises on purpose.
+
+    Attributes:
+        public: Whether the message may be sent to the server as it stands.
+    """
+
+    public = False
+
+
+class SettingsError(FedretinaError, ValueError):
+    """A setting is missing, contradicts another or is out of range."""
+
+    public = True
+
+
+class DataError(FedretinaError):
+    """A site's images, labels or manifest cannot be used; the message may name files, so it stays at home."""
+
+
+class TrainingError(FedretinaError):
+    """Training cannot go on: a loss that is not finite, a split without images, one class alone."""
+
+    public = True
+
+
+class RefusedError(FedretinaError):
+    """A payload breaks the rules of the exchange: its stamp, kinds, keys, shapes or values."""
+
+    public = True
+
+
+class StateError(FedretinaError):
+    """Stored state is missing, damaged, locked or of another version; the message may name files."""
+
+
+class QuorumError(FedretinaError):
+    """Fewer updates were accepted in a round than the quorum asks for."""
+
+    public = True
+
+
+class StoppedError(FedretinaError):
+    """The run was aborted while a site was at work; nothing of the round is kept."""
+
+    public = True

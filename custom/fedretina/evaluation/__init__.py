@@ -1,0 +1,1 @@
+"""How good a model is: ranking, agreement, calibration and the detection of errors."""

@@ -1,0 +1,56 @@
+"""The site's ledger: one line for everything that leaves, for its data-protection officer."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from fedretina.errors import StateError
+from fedretina.exchange.partition import Partition
+from fedretina.exchange.payload import Payload, tensors_bytes, tensors_digest
+
+
+class Ledger:
+    """Appends to a file of JSON lines; a line is durable before the message it describes may go.
+
+    Args:
+        path: The ledger's file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def note(self, payload: Payload, parts: Partition) -> None:
+        """Write down stamp, kinds, scalars, bytes and digest of what is about to leave.
+
+        Raises:
+            StateError: The line cannot be written, so the message must not go.
+        """
+        kinds: dict[str, int] = {}
+        for key in payload.tensors:
+            kinds[parts.kinds[key].value] = kinds.get(parts.kinds[key].value, 0) + 1
+        line = {
+            "run": payload.stamp.run,
+            "phase": payload.stamp.phase,
+            "round": payload.stamp.round,
+            "attempt": payload.stamp.attempt,
+            "tensors": dict(sorted(kinds.items())),
+            "scalars": {name: payload.scalars[name] for name in sorted(payload.scalars)},
+            "bytes": tensors_bytes(payload.tensors),
+            "digest": tensors_digest(payload.tensors),
+        }
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._path, "a", encoding="utf-8") as handle:
+                handle.write(json.dumps(line) + "\n")
+                handle.flush()
+                os.fsync(handle.fileno())
+        except OSError as error:
+            raise StateError(f"{self._path} cannot be written ({error}), so nothing leaves: make room.") from error
+
+    def lines(self) -> list[dict[str, object]]:
+        """Read the ledger; an empty list when nothing has left."""
+        if not self._path.exists():
+            return []
+        return [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -1,0 +1,174 @@
+"""The partition of a network's state into what travels and what stays, chosen by module."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, model_validator
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from fedretina.errors import SettingsError
+from fedretina.exchange.kinds import Kind
+
+_PARTS = {"encoder": Kind.ENCODER, "head": Kind.HEAD, "exits": Kind.EXIT, "projector": Kind.PROJECTOR}
+
+# The BatchNorm roles that stay under each policy; counters stay under all of them.
+_STAYS = {
+    "local_all": frozenset({Kind.NORM, Kind.STATISTIC, Kind.COUNTER}),
+    "local_stats": frozenset({Kind.STATISTIC, Kind.COUNTER}),
+    "shared_all": frozenset({Kind.COUNTER}),
+    "none": frozenset({Kind.COUNTER}),
+}
+
+
+class ExchangeSettings(BaseModel):
+    """What is personal.
+
+    Attributes:
+        personal: "head" keeps the head and early exits at home, as grades that differ between sites
+            demand; "nothing" lets them travel; "everything" lets nothing travel (training alone,
+            SingleSet).
+        batchnorm: "local_all" keeps every BatchNorm (FedBN, FedUAA). "local_stats" keeps its running
+            statistics and shares scale and shift: what code built on `model.parameters()` does and calls
+            FedAvg. "shared_all" shares the statistics too. "none" insists that neither the encoder nor
+            another part that travels has a BatchNorm. Counters are never averaged.
+        bn_match: "module" finds BatchNorm by the type of the module. "name" reproduces the official code of
+            FedUAA and FedBN: only keys that contain "bn" stay, so 5 of the 53 of ResNet-50 leak, and all of
+            EfficientNet's. Only for comparison with published numbers.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    personal: Literal["nothing", "head", "everything"] = "head"
+    batchnorm: Literal["local_all", "local_stats", "shared_all", "none"] = "local_all"
+    bn_match: Literal["module", "name"] = "module"
+
+    @model_validator(mode="after")
+    def _name_match_keeps_all(self) -> ExchangeSettings:
+        if self.bn_match == "name" and self.batchnorm != "local_all":
+            raise ValueError(
+                f'bn_match "name" reproduces code that keeps BatchNorm, but batchnorm is "{self.batchnorm}"; '
+                'set batchnorm to "local_all" or bn_match to "module".'
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Partition:
+    """What travels and what stays of one network, fixed for a run.
+
+    Attributes:
+        kinds: The kind of every key of the network's `state_dict`.
+        shared: The keys that travel, sorted.
+        personal: All other keys, sorted.
+        shapes: Shapes of the shared keys.
+        dtypes: Dtypes of the shared keys.
+        sizes: For every key, how many numbers and how many bytes it holds.
+    """
+
+    kinds: Mapping[str, Kind]
+    shared: tuple[str, ...]
+    personal: tuple[str, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, torch.dtype]
+    sizes: Mapping[str, tuple[int, int]]
+
+    def shared_kinds(self) -> frozenset[Kind]:
+        """Return the kinds that travel."""
+        return frozenset(self.kinds[key] for key in self.shared)
+
+    def digest(self) -> str:
+        """Return the sha256 (64 hex digits) of the shared keys with their kinds, shapes and dtypes.
+
+        It does not depend on what stays: sites with different grades agree when the head is personal.
+        """
+        rows = [[k, self.kinds[k], self.shapes[k], str(self.dtypes[k])] for k in self.shared]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+    def table(self) -> str:
+        """Return a printable summary: each kind's tensors, numbers and bytes, and whether it travels."""
+        sums: dict[tuple[str, str], list[int]] = {}
+        for way, keys in (("travels", self.shared), ("stays", self.personal)):
+            for key in keys:
+                numbers, size = self.sizes[key]
+                for name in (self.kinds[key].value, "all"):
+                    row = sums.setdefault((name, way), [0, 0, 0])
+                    row[:] = row[0] + 1, row[1] + numbers, row[2] + size
+        order = [*(kind.value for kind in Kind), "all"]
+        lines = [f"{'kind':<10} {'':<8}{'tensors':>8} {'numbers':>12} {'bytes':>13}"]
+        for name, way in sorted(sums, key=lambda row: (order.index(row[0]), row[1] == "stays")):
+            tensors, numbers, size = sums[name, way]
+            lines.append(f"{name:<10} {way:<8}{tensors:>8} {numbers:>12,} {size:>13,}")
+        return "\n".join(lines)
+
+
+def partition(net: nn.Module, settings: ExchangeSettings) -> Partition:
+    """Divide the state of a network; one on the meta device will do.
+
+    The kind of a key follows from the network's part (encoder, head, exits, projector) and, in the encoder,
+    from the module that owns the key. The BatchNorm policy holds for all parts that travel. Owners are found
+    by their exact name: a search by prefix would take `bn10` for a child of `bn1`.
+
+    Args:
+        net: A network whose children are `encoder`, and if it has them `head`, `exits` and `projector`.
+        settings: What is personal.
+
+    Raises:
+        SettingsError: A part is unknown, an entry of the state is no tensor, or the policy "none" meets a
+            BatchNorm.
+    """
+    kinds: dict[str, Kind] = {}
+    stays: dict[str, bool] = {}
+    state: dict[str, Tensor] = net.state_dict()
+    owners = dict(net.named_modules(remove_duplicate=False))
+    for key, value in state.items():
+        part = _part(key, value)
+        owner, _, leaf = key.rpartition(".")
+        role = _role(owners.get(owner), leaf)
+        kinds[key] = role or part if part is Kind.ENCODER else part
+        home = settings.personal == "everything" or (settings.personal == "head" and part in {Kind.HEAD, Kind.EXIT})
+        if settings.batchnorm == "none" and role and (part is Kind.ENCODER or not home):
+            raise SettingsError(
+                f'The BatchNorm policy "none" is for networks without BatchNorm, but {owner} is one; choose '
+                '"local_all", "local_stats" or "shared_all", or a network without BatchNorm.'
+            )
+        by_policy = "bn" in key if settings.bn_match == "name" else role in _STAYS[settings.batchnorm]
+        stays[key] = home or by_policy
+    shared = tuple(sorted(k for k in state if not stays[k]))
+    return Partition(
+        kinds=kinds,
+        shared=shared,
+        personal=tuple(sorted(k for k in state if stays[k])),
+        shapes={k: tuple(state[k].shape) for k in shared},
+        dtypes={k: state[k].dtype for k in shared},
+        sizes={k: (v.numel(), v.numel() * v.element_size()) for k, v in state.items()},
+    )
+
+
+def _part(key: str, value: object) -> Kind:
+    """Return the kind of the network's part that holds the key."""
+    name = key.partition(".")[0]
+    if name not in _PARTS or not isinstance(value, Tensor):
+        raise SettingsError(
+            f"The state of the network holds {key} ({type(value).__name__}), but a partition knows tensors of "
+            f"the parts {', '.join(_PARTS)} only; put the layer into one of them."
+        )
+    return _PARTS[name]
+
+
+def _role(owner: nn.Module | None, leaf: str) -> Kind | None:
+    """Return norm, statistic or counter if the owner is a BatchNorm or the like, else None."""
+    # A SyncBatchNorm is a _BatchNorm; an InstanceNorm without running statistics holds nothing of the site.
+    instance = isinstance(owner, _InstanceNorm) and owner.running_mean is not None
+    if owner is None or not (isinstance(owner, _BatchNorm) or instance):
+        return None
+    if leaf in dict(owner.named_parameters(recurse=False)):
+        return Kind.NORM
+    return Kind.COUNTER if leaf == "num_batches_tracked" else Kind.STATISTIC

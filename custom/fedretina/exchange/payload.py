@@ -1,0 +1,59 @@
+"""What travels: orders from the server to a site, tensors and named scalars both ways."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import torch
+
+from fedretina.exchange.stamp import Stamp
+
+Tensors = Mapping[str, torch.Tensor]
+Task = Literal["train", "validate", "finalise"]
+
+
+class Payload(NamedTuple):
+    """Tensors and scalars under one stamp.
+
+    Attributes:
+        tensors: By key of the network's state; the partition says of which kind each key is.
+        scalars: Named numbers; a row declares which may leave a site.
+        stamp: Where the payload belongs.
+    """
+
+    tensors: Tensors
+    scalars: Mapping[str, float]
+    stamp: Stamp
+
+
+class Order(NamedTuple):
+    """What the server asks of one site.
+
+    Attributes:
+        task: What to do.
+        stamp: Where the answer belongs.
+        accepted: Step of the site's last update that the server accepted; None before the first.
+        best: Best step so far by mean validation AUC; in `finalise` the chosen one. None before the first.
+    """
+
+    task: Task
+    stamp: Stamp
+    accepted: int | None
+    best: int | None
+
+
+def tensors_digest(tensors: Tensors) -> str:
+    """SHA-256 over keys, types, shapes and bytes, in the order of the keys."""
+    digest = hashlib.sha256()
+    for key in sorted(tensors):
+        tensor = tensors[key].detach().cpu().contiguous()
+        digest.update(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def tensors_bytes(tensors: Tensors) -> int:
+    """Bytes of all tensors as they are sent."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -1,0 +1,146 @@
+"""The settings of one run: everything that both ends must agree on, resolved from a row and a job's own words."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedretina.aggregation.rules import AggregationSettings
+from fedretina.data.augment import AugmentSettings
+from fedretina.data.fundus_settings import FundusSettings
+from fedretina.errors import SettingsError
+from fedretina.exchange.partition import ExchangeSettings, Partition
+from fedretina.local.training import TrainingSettings
+from fedretina.losses.settings import ObjectiveSettings
+from fedretina.networks.network import NetworkSettings
+from fedretina.rows import row
+from fedretina.uncertainty.theta import ThetaSettings
+from fedretina.version import __version__
+
+_STRICT = ConfigDict(frozen=True, extra="forbid")
+_OWN: dict[str, Any] = {"run": True, "network": {"weights": {"file": True}}}
+
+
+class PhaseSettings(BaseModel):
+    """A stretch of federated rounds.
+
+    Attributes:
+        name: The phase's name, part of every stamp and file.
+        rounds: How many rounds it has in total, whatever was done before a resume.
+    """
+
+    model_config = _STRICT
+    name: str = Field(default="train", pattern=r"^[a-z][a-z0-9_]{0,29}$")
+    rounds: int = Field(default=5, ge=1, le=10_000)
+
+
+class EvaluationSettings(BaseModel):
+    """How a trained model answers and what its AUC is computed from.
+
+    Attributes:
+        estimator: `evidence` answers alpha/S with u = K/S, `softmax` the softmax with its entropy.
+        auc_input: What is ranked: the expected probability alpha/S by default, since that is what the clinician
+            is shown; the official FedUAA code ranks the softmax of raw logits (methods.md 2.6).
+    """
+
+    model_config = _STRICT
+    estimator: Literal["softmax", "evidence"] = "evidence"
+    auc_input: Literal["expected_probability", "belief", "logits_softmax", "warmed_belief"] = "expected_probability"
+
+
+class Experiment(BaseModel):
+    """Everything that decides a run's figures, equal at the server and at every site.
+
+    Attributes:
+        name: What the run is about; a new run is named after it.
+        run: Name of a run to continue; a run is new unless it is named.
+        row: The row of the table (`fedretina.rows`) that fills what is not set here.
+        seed: Seed of every draw.
+        phases: Federated phases in order.
+        quorum: Smallest number of accepted updates that makes a round.
+        auto: Settings of the five axes and of data, training, theta and evaluation; see their own classes.
+    """
+
+    model_config = _STRICT
+    name: str = Field(default="fedretina", pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$")
+    run: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    row: str = "feduaa"
+    seed: int = Field(default=1, ge=0)
+    phases: tuple[PhaseSettings, ...] = (PhaseSettings(),)
+    quorum: int = Field(default=1, ge=1)
+    network: NetworkSettings = NetworkSettings()
+    images: FundusSettings = FundusSettings()
+    augment: AugmentSettings = AugmentSettings()
+    training: TrainingSettings = TrainingSettings()
+    objective: ObjectiveSettings = ObjectiveSettings()
+    theta: ThetaSettings = ThetaSettings()
+    exchange: ExchangeSettings = ExchangeSettings()
+    aggregation: AggregationSettings = AggregationSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    phantom_images: int = Field(default=160, ge=16)
+
+    @model_validator(mode="after")
+    def _phases_are_distinct(self) -> Self:
+        names = [phase.name for phase in self.phases]
+        if not names:
+            raise ValueError("phases is empty: give at least one, with a name and its rounds.")
+        if len(set(names)) < len(names) or {"validate", "finalise"} & set(names):
+            raise ValueError(
+                f"phase names must differ from each other and from 'validate' and 'finalise', got {names}."
+            )
+        return self
+
+    @classmethod
+    def resolve(cls, words: Mapping[str, Any]) -> Experiment:
+        """Fill a job's words with its row and check the whole.
+
+        Raises:
+            SettingsError: What is wrong and where, in one sentence a fault.
+        """
+        chosen = row(str(words.get("row", "feduaa")))
+        try:
+            return cls.model_validate(_merge(chosen.settings, words))
+        except ValidationError as error:
+            faults = "; ".join(
+                f"{'.'.join(str(part) for part in fault['loc']) or 'experiment'}: {fault['msg']} (got {fault['input']!r})"
+                for fault in error.errors()
+            )
+            raise SettingsError(f"the experiment's settings cannot be used: {faults}") from error
+
+    @classmethod
+    def load(cls, path: Path) -> Experiment:
+        """Read an experiment file (YAML) and resolve it.
+
+        Raises:
+            SettingsError: The file is missing, is no YAML mapping, or holds settings that cannot be used.
+        """
+        try:
+            words = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            raise SettingsError(f"the experiment file {path.name} cannot be read: {type(error).__name__}.") from error
+        if not isinstance(words, dict):
+            raise SettingsError(f"the experiment file {path.name} holds no settings: write `name: value` lines.")
+        return cls.resolve(words)
+
+    def agreed(self) -> dict[str, Any]:
+        """All settings but a run's name and an end's own path to a weights file, which may differ."""
+        return self.model_dump(mode="json", exclude=_OWN)
+
+    def digest(self, partition: Partition) -> str:
+        """SHA-256 over the agreed settings, the partition of what travels, and the version."""
+        text = json.dumps([self.agreed(), partition.digest(), __version__], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged

@@ -1,0 +1,172 @@
+"""The round's controller: a task a site, a budget for all, a quorum decided once, a start from the durable store."""
+
+from __future__ import annotations
+
+import time
+
+from nvflare.apis.client import Client
+from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.app_common.app_constant import AppConstants
+
+from fedretina.aggregation.coordinator import Coordinator
+from fedretina.aggregation.results_table import results_table
+from fedretina.errors import FedretinaError, QuorumError, StateError
+from fedretina.flare.aggregator import SpoolAggregator
+from fedretina.flare.server_run import ServerRun
+from fedretina.flare.wire import pack_order
+from fedretina.storage import read_json
+
+
+class RoundController(Controller):
+    """Runs the steps of some tasks of a run, from the first that is not done; serves training and finalise alike.
+
+    FLARE's ScatterAndGather can neither repeat a round nor wait for all sites within a budget, and FLARE does not
+    reliably close a round that waits for a dead site; so each site gets a task of its own with a timeout.
+
+    Args:
+        tasks: Which tasks of the plan this workflow runs: `train`, or `validate` and `finalise`.
+        budget_s: Longest time a step waits for the sites, in seconds. Never 0.
+        grace_s: How long a step goes on waiting for sites that missed the last step, once all others have answered.
+        repeats: How often a step below the quorum is tried again.
+        aggregator_id: Component id of the aggregator.
+        run_id: Component id of the `ServerRun`.
+        task_check_period: Seconds between looks at the tasks.
+    """
+
+    def __init__(
+        self,
+        tasks: list[str],
+        budget_s: int = 3600,
+        grace_s: float = 5.0,
+        repeats: int = 2,
+        aggregator_id: str = "aggregator",
+        run_id: str = "run",
+        task_check_period: float = 0.2,
+    ) -> None:
+        super().__init__(task_check_period=task_check_period)
+        if not tasks or not set(tasks) <= {"train", "validate", "finalise"}:
+            raise ValueError(f"tasks must name some of train, validate and finalise, got {tasks!r}.")
+        if budget_s < 1:
+            raise ValueError(
+                f"budget_s must be at least 1 second, got {budget_s}: a dead site would hold a step forever."
+            )
+        if repeats < 0 or grace_s < 0:
+            raise ValueError(f"repeats and grace_s must not be negative, got {repeats} and {grace_s}.")
+        self._tasks = frozenset(tasks)
+        self._budget_s = budget_s
+        self._grace_s = grace_s
+        self._repeats = repeats
+        self._aggregator_id = aggregator_id
+        self._run_id = run_id
+        self._missed: frozenset[str] = frozenset()
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Open the run; a fault there ends the job with its sentence."""
+        try:
+            self._server_run(fl_ctx).open(fl_ctx)
+        except FedretinaError as error:
+            self.system_panic(str(error), fl_ctx)
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Do every step of this workflow's tasks that is not done, then say where the results lie."""
+        coordinator = self._server_run(fl_ctx).coordinator
+        while coordinator.done < len(coordinator.plan) and coordinator.step.task in self._tasks:
+            if not self._step(coordinator, abort_signal, fl_ctx):
+                return
+        if coordinator.done == len(coordinator.plan):
+            results = coordinator.folder / "results.json"
+            self.log_info(fl_ctx, f"run {coordinator.run} is complete\n{results_table(read_json(results))}\n{results}")
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Cancel what is still waiting."""
+        self.cancel_all_tasks(fl_ctx=fl_ctx)
+
+    def process_result_of_unknown_task(
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
+        """Drop an answer that came after its step was closed; the next order tells the site."""
+        self.log_warning(fl_ctx, f"a late {task_name} answer of {client.name} is dropped.")
+
+    def _step(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> bool:
+        step = coordinator.step
+        sentence = ""
+        for attempt in range(self._repeats + 1):
+            fl_ctx.set_prop(AppConstants.CURRENT_ROUND, step.number, private=True, sticky=True)
+            self.log_info(fl_ctx, f"{step.name}: begun, attempt {attempt}")
+            began = time.monotonic()
+            try:
+                coordinator.begin()
+                self._ask(coordinator, abort_signal, fl_ctx)
+                if abort_signal.triggered:  # an abort would look like a step below the quorum
+                    return False
+                self._aggregator(fl_ctx).aggregate(fl_ctx)
+            except QuorumError as error:
+                sentence = str(error)
+                self.log_warning(fl_ctx, sentence)
+                continue
+            except StateError as error:
+                self.system_panic(str(error), fl_ctx)
+                return False
+            self.log_info(fl_ctx, f"{step.name}: done in {time.monotonic() - began:.1f} s")
+            return True
+        self.system_panic(f"{sentence} It was tried {self._repeats + 1} times.", fl_ctx)
+        return False
+
+    def _ask(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        tasks = {site: self._task(site, coordinator) for site in sorted(c.name for c in self._engine.get_clients())}
+        for site, task in tasks.items():
+            self.send(task, fl_ctx, targets=[site])
+        awaited = set(tasks) - self._missed or set(tasks)
+        grace_ends = float("inf")
+        while not abort_signal.triggered:
+            waiting = {site for site, task in tasks.items() if task.completion_status is None}
+            if not waiting:
+                break
+            if not waiting & awaited:
+                grace_ends = min(grace_ends, time.monotonic() + self._grace_s)
+                if time.monotonic() >= grace_ends:
+                    break
+            time.sleep(self._task_check_period)
+        late = {site for site, task in tasks.items() if task.completion_status != TaskCompletionStatus.OK}
+        for site in sorted(late):
+            self.cancel_task(tasks[site], fl_ctx=fl_ctx)
+            coordinator.refuse(site, "it did not answer in time.")
+        self._missed = frozenset(late)
+
+    def _task(self, site: str, coordinator: Coordinator) -> Task:
+        step = coordinator.step
+
+        # FLARE holds its lock in these callbacks, and a task that is sent again passes them again.
+        def before(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            data = pack_order(coordinator.order(site), coordinator.down())
+            data.set_header(AppConstants.CURRENT_ROUND, step.round)
+            data.set_header(AppConstants.NUM_ROUNDS, step.rounds)
+            client_task.task.data = data
+
+        def after(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            client_task.task.data = Shareable()
+
+        def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
+            self._aggregator(fl_ctx).accept(client_task.result, fl_ctx)
+            client_task.result = None
+
+        return Task(
+            name=step.task,
+            data=Shareable(),
+            timeout=self._budget_s,
+            before_task_sent_cb=before,
+            after_task_sent_cb=after,
+            result_received_cb=received,
+        )
+
+    def _aggregator(self, fl_ctx: FLContext) -> SpoolAggregator:
+        aggregator: SpoolAggregator = fl_ctx.get_engine().get_component(self._aggregator_id)
+        return aggregator
+
+    def _server_run(self, fl_ctx: FLContext) -> ServerRun:
+        run: ServerRun = fl_ctx.get_engine().get_component(self._run_id)
+        return run

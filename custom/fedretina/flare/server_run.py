@@ -1,0 +1,75 @@
+"""The server's run inside a FLARE job: the coordinator, opened once, shared by aggregator and controllers."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import ExitStack
+from datetime import UTC, datetime
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_context import FLContext
+
+from fedretina.aggregation.coordinator import Coordinator
+from fedretina.errors import StateError
+from fedretina.experiment import Experiment
+from fedretina.flare.surroundings import RUN, load_experiment, load_site_settings, state_root, with_weights_file
+from fedretina.storage import folder_lock
+
+_LOCK_WAIT_S = 60.0
+
+
+class ServerRun(FLComponent):
+    """Opens the durable state of a run at the server and holds its lock for the job's life.
+
+    A run is new unless it is named: by `run` in the experiment file, or by FEDRETINA_RUN in the server's
+    environment.
+
+    Args:
+        experiment_file: Name of the experiment file in the job's config folder.
+    """
+
+    def __init__(self, experiment_file: str = "experiment.yaml") -> None:
+        super().__init__()
+        self._experiment_file = experiment_file
+        self._held = ExitStack()
+        self._coordinator: Coordinator | None = None
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The coordinator of the run.
+
+        Raises:
+            StateError: The run is not open; a controller opens it when it starts.
+        """
+        if self._coordinator is None:
+            raise StateError("the run is not open: its controller has not started.")
+        return self._coordinator
+
+    def open(self, fl_ctx: FLContext) -> Coordinator:
+        """Open the run, or return it when it is open.
+
+        Raises:
+            FedretinaError: The settings cannot be used, or the run's folder is held, damaged or of another run.
+        """
+        if self._coordinator is None:
+            settings = load_site_settings(fl_ctx)
+            experiment = with_weights_file(load_experiment(fl_ctx, self._experiment_file), settings)
+            run = experiment.run or os.environ.get(RUN) or _new_name(experiment)
+            folder = state_root(fl_ctx, settings) / run / "server"
+            self._held.enter_context(folder_lock(folder, _LOCK_WAIT_S))
+            self._coordinator = Coordinator(experiment, run, folder)
+            self.log_info(fl_ctx, f"run {run}: {self._coordinator.done} of {len(self._coordinator.plan)} steps done")
+            self.log_info(fl_ctx, "what travels and what stays:\n" + self._coordinator.partition.table())
+        return self._coordinator
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Let go of the run's folder at the job's end."""
+        if event_type == EventType.END_RUN:
+            self._held.close()
+            self._coordinator = None
+
+
+def _new_name(experiment: Experiment) -> str:
+    return f"{experiment.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -1,0 +1,69 @@
+"""One site inside a FLARE process: built at the first task, used by executor and learner alike."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+
+from fedretina.data.site_data import load_site_data
+from fedretina.errors import FedretinaError, RefusedError
+from fedretina.exchange.stamp import require_name
+from fedretina.flare.surroundings import load_experiment, load_site_settings, state_root, with_weights_file
+from fedretina.flare.wire import pack_error, pack_payload, unpack_order
+from fedretina.local.site import Site
+from fedretina.storage import folder_lock
+
+_log = logging.getLogger(__name__)
+_LOCK_WAIT_S = 60.0
+
+
+class SiteHost:
+    """Holds a site's data, state and lock for the life of a process.
+
+    Args:
+        experiment_file: Name of the experiment file in the job's config folder.
+    """
+
+    def __init__(self, experiment_file: str) -> None:
+        self._experiment_file = experiment_file
+        self._held = ExitStack()
+        self._run: str | None = None
+        self._site: Site | None = None
+
+    def answer(self, shareable: Shareable, fl_ctx: FLContext, stop: Callable[[], bool]) -> Shareable:
+        """Answer one task; an error becomes a reply that says in a sentence why, without naming a file."""
+        try:
+            order, tensors = unpack_order(shareable)
+            site = self._open(order.stamp.run, fl_ctx)
+            return pack_payload(site.answer(order, tensors, stop))
+        except FedretinaError as error:
+            _log.error("%s: %s", fl_ctx.get_identity_name(), error)
+            return pack_error(error)
+
+    def close(self) -> None:
+        """Let go of the run's folder."""
+        self._held.close()
+        self._run = self._site = None
+
+    def _open(self, run: str, fl_ctx: FLContext) -> Site:
+        if self._site is not None:
+            if run != self._run:
+                raise RefusedError(f"this job belongs to run {self._run!r}, the order to run {run!r}.")
+            return self._site
+        name = require_name(fl_ctx.get_identity_name(), "site")
+        settings = load_site_settings(fl_ctx)
+        experiment = with_weights_file(load_experiment(fl_ctx, self._experiment_file), settings)
+        root = state_root(fl_ctx, settings)
+        folder = root / require_name(run, "run") / name
+        self._held.enter_context(folder_lock(folder, _LOCK_WAIT_S))
+        data_settings = settings.data
+        if data_settings.manifest is None:
+            data_settings = data_settings.model_copy(update={"phantom_images": experiment.phantom_images})
+        data = load_site_data(name, data_settings, experiment.images, experiment.seed, root / "cache" / name)
+        self._site = Site(experiment, data, folder)
+        self._run = run
+        return self._site

@@ -1,0 +1,102 @@
+"""Orders and payloads as FLARE carries them: a DXO of NumPy weights with one plain entry of meta."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import torch
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import Shareable, make_reply
+
+from fedretina.errors import FedretinaError, RefusedError
+from fedretina.exchange.payload import Order, Payload, Task, Tensors
+from fedretina.exchange.stamp import Stamp
+
+META = "fedretina"
+WHY = "fedretina_why"
+"""Header of an error reply: a sentence that names no path, file or patient."""
+
+
+def pack_order(order: Order, tensors: Tensors) -> Shareable:
+    """Turn an order and the tensors that go with it into a task's data."""
+    meta = {"stamp": list(order.stamp), "task": order.task, "accepted": order.accepted, "best": order.best}
+    return _dxo(tensors, meta)
+
+
+def unpack_order(shareable: Shareable) -> tuple[Order, dict[str, torch.Tensor]]:
+    """Read an order and its tensors from a task's data.
+
+    Raises:
+        RefusedError: The data is no order of this package.
+    """
+    tensors, meta = _read(shareable)
+    try:
+        order = Order(cast(Task, meta["task"]), _stamp(meta), meta["accepted"], meta["best"])
+    except KeyError as error:
+        raise RefusedError(f"the order lacks {error}: server and site must run the same fedretina.") from error
+    return order, tensors
+
+
+def pack_payload(payload: Payload) -> Shareable:
+    """Turn a site's answer into a task's result."""
+    return _dxo(payload.tensors, {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)})
+
+
+def unpack_payload(shareable: Shareable) -> Payload:
+    """Read a site's answer from a task's result.
+
+    Raises:
+        RefusedError: The result is no answer of this package.
+    """
+    tensors, meta = _read(shareable)
+    scalars = meta.get("scalars")
+    if not isinstance(scalars, dict):
+        raise RefusedError("the answer lacks its scalars: server and site must run the same fedretina.")
+    return Payload(tensors, scalars, _stamp(meta))
+
+
+def pack_error(error: FedretinaError) -> Shareable:
+    """Turn an error into a reply; only a message that may leave the site goes with it."""
+    why = str(error) if error.public else f"{type(error).__name__}: the site's own log says what and where."
+    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={WHY: why})
+
+
+def why(shareable: Shareable) -> str:
+    """The sentence of an error reply, or FLARE's return code when there is none."""
+    return str(shareable.get_header(WHY) or f"the site answered {shareable.get_return_code()}.")
+
+
+def _dxo(tensors: Tensors, meta: Mapping[str, Any]) -> Shareable:
+    arrays = {key: tensor.detach().cpu().numpy() for key, tensor in tensors.items()}
+    return cast(Shareable, DXO(DataKind.WEIGHTS, data=arrays, meta={META: dict(meta)}).to_shareable())
+
+
+def _read(shareable: Shareable) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    try:
+        dxo = from_shareable(shareable)
+    except ValueError as error:
+        raise RefusedError("the message carries no data: server and site must run the same fedretina.") from error
+    meta = dxo.get_meta_prop(META)
+    if dxo.data_kind != DataKind.WEIGHTS or not isinstance(meta, dict):
+        raise RefusedError("the message was not written by fedretina: use the jobs of this package.")
+    tensors = {}
+    for key, value in dxo.data.items():
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise RefusedError(f"tensor {str(key)[:100]!r} is no array of numbers.")
+        # Arrays that FLARE hands out may be read-only views of its buffers, which torch must not write to.
+        tensors[str(key)] = torch.from_numpy(array if array.flags.writeable else array.copy())
+    return tensors, meta
+
+
+def _stamp(meta: Mapping[str, Any]) -> Stamp:
+    found = meta.get("stamp")
+    kinds = (str, str, int, int, str)
+    if not isinstance(found, list | tuple) or len(found) != len(kinds):
+        raise RefusedError("the message carries no stamp: server and site must run the same fedretina.")
+    if not all(isinstance(value, kind) for value, kind in zip(found, kinds, strict=True)):
+        raise RefusedError("the message's stamp is malformed: server and site must run the same fedretina.")
+    return Stamp(*found)

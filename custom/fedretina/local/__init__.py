@@ -1,0 +1,1 @@
+"""The site's half: training, validation, and what a hospital keeps."""

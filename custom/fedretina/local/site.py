@@ -1,0 +1,108 @@
+"""One site as the server sees it: an order and tensors come in, tensors and scalars go out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from fedretina.data.site_data import SiteData
+from fedretina.errors import RefusedError, TrainingError
+from fedretina.evaluation.evaluate import Evaluation
+from fedretina.exchange.payload import Order, Payload, Tensors
+from fedretina.experiment import Experiment
+from fedretina.local.finalise import finalise
+from fedretina.local.site_state import SiteState
+from fedretina.local.snapshot import Snapshot
+from fedretina.local.trainer import LocalTrainer
+from fedretina.plan import Plan, Step
+
+_log = logging.getLogger(__name__)
+
+
+class Site:
+    """Answers the server's orders for one run.
+
+    Args:
+        experiment: The run's settings.
+        data: The site's data.
+        folder: The site's own folder of this run.
+    """
+
+    def __init__(self, experiment: Experiment, data: SiteData, folder: Path) -> None:
+        self._experiment = experiment
+        self._data = data
+        self._folder = folder
+        self._plan = Plan.of(experiment)
+        self.trainer = LocalTrainer(experiment, data)
+        self.digest = experiment.digest(self.trainer.partition)
+
+    def answer(self, order: Order, tensors: Tensors, stop: Callable[[], bool] = lambda: False) -> Payload:
+        """Do what the server asks and say what may leave.
+
+        Sent twice, an order gives the same answer twice.
+
+        Args:
+            order: The server's order.
+            tensors: The aggregate that came with it.
+            stop: Asked before each batch of training; True ends the work.
+
+        Raises:
+            StoppedError: `stop` said so.
+            RefusedError: The order belongs to other settings, another version or no step of this run.
+            StateError: The site's state is missing, damaged or not writable.
+            TrainingError: The site cannot take part in this step; nothing of it is kept.
+        """
+        order.stamp.require_digest(self.digest)
+        step = self._plan.find(order.stamp.phase, order.stamp.round)
+        if step is None or step.task != order.task:
+            raise RefusedError(f"{order.task} in {order.stamp.phase} round {order.stamp.round} is no step of this run.")
+        _log.info("%s: %s, attempt %d", self._data.name, step.name, order.stamp.attempt)
+        state = SiteState(self._folder, self.digest, lambda index: self._plan[index].name)
+        start = state.open(order.accepted, order.best)
+        if order.task == "train":
+            return self._train(order, step, state, start, tensors, stop)
+        if order.task == "validate":
+            return Payload({}, _validation(self._validate(start, tensors)), order.stamp)
+        return Payload({}, self._finalise(order, state, tensors), order.stamp)
+
+    def _train(
+        self,
+        order: Order,
+        step: Step,
+        state: SiteState,
+        start: Snapshot | None,
+        tensors: Tensors,
+        stop: Callable[[], bool],
+    ) -> Payload:
+        received = self._validate(start, tensors)
+        update = self.trainer.train(tensors, start or self.trainer.initial(), step, stop)
+        record = {**update.snapshot.record, "received": received._asdict() if received else None}
+        state.stage(step.number, Snapshot(update.snapshot.tensors, record))
+        scalars = {"theta": update.theta.value, "images": float(update.images), **_validation(received)}
+        return Payload(update.tensors, scalars, order.stamp)
+
+    def _validate(self, start: Snapshot | None, tensors: Tensors) -> Evaluation | None:
+        # A site whose personal part never trained has no model yet: its figure would only blur the choice of a round.
+        if start is None:
+            return None
+        return self.trainer.evaluate(self.trainer.answers(tensors, start.tensors, "val"))
+
+    def _finalise(self, order: Order, state: SiteState, tensors: Tensors) -> dict[str, float]:
+        if order.best is None:
+            raise RefusedError("the server chose no round to finalise.")
+        kept = state.kept(order.best)
+        if kept is None:
+            raise TrainingError(
+                f"no update of this site was accepted up to the chosen {self._plan[order.best].name}, "
+                "so it has no personal part for that model."
+            )
+        chosen = self._plan[order.best]
+        return finalise(self._folder / "final", self._experiment, self._data, self.trainer, chosen, tensors, kept)
+
+
+def _validation(figures: Evaluation | None) -> dict[str, float]:
+    if figures is None:
+        return {}
+    found = {"val_auc": figures.auc, "val_accuracy": figures.accuracy}
+    return {name: float(value) for name, value in found.items() if value is not None}

@@ -1,0 +1,20 @@
+"""What a site carries from one round to the next: its personal tensors and a few figures of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fedretina.exchange.payload import Tensors
+
+
+class Snapshot(NamedTuple):
+    """A site's state after a round.
+
+    Attributes:
+        tensors: The personal part of the network, by key.
+        record: Plain figures that the next round or the report needs (theta, loss, validation).
+    """
+
+    tensors: Tensors
+    record: Mapping[str, Any]

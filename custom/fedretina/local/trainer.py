@@ -1,0 +1,211 @@
+"""One round of training at one site: global tensors and a snapshot in, an update and a new snapshot out.
+
+Pure: nothing is remembered between calls, so a round may be run again from its predecessor and gives the same
+bits. The plain loop, the FLARE executor and the ModelLearner all drive this one class.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedretina.data.augment import augment
+from fedretina.data.site_data import SiteData, Split
+from fedretina.errors import StoppedError, TrainingError
+from fedretina.evaluation.evaluate import Evaluation, evaluate
+from fedretina.exchange.partition import partition
+from fedretina.exchange.payload import Tensors
+from fedretina.experiment import Experiment
+from fedretina.local.snapshot import Snapshot
+from fedretina.local.training import reproducible_torch
+from fedretina.losses.objective import Batch, Clock
+from fedretina.losses.settings import build_objective
+from fedretina.networks.network import build_network
+from fedretina.plan import Step
+from fedretina.seeds import generator
+from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.theta import Theta, youden_theta
+
+_EVALUATION_BATCH = 128
+
+
+class Answers(NamedTuple):
+    """Logits [N, K] and labels [N] of the same samples, on the CPU in float32."""
+
+    logits: torch.Tensor
+    labels: torch.Tensor
+
+
+class Update(NamedTuple):
+    """What a round of training gives.
+
+    Attributes:
+        tensors: The shared part of the network after training, by key.
+        theta: The threshold of the site's uncertainty and how it came about.
+        images: Training images of the site (n_i).
+        snapshot: The personal part after training.
+    """
+
+    tensors: Tensors
+    theta: Theta
+    images: int
+    snapshot: Snapshot
+
+
+class LocalTrainer:
+    """Trains and evaluates the row's network on one site's data.
+
+    Args:
+        experiment: The run's settings.
+        data: The site's data; its grading scheme decides the width of the head.
+    """
+
+    def __init__(self, experiment: Experiment, data: SiteData) -> None:
+        self._experiment = experiment
+        self._data = data
+        self._device = experiment.training.torch_device()
+        self._objective = build_objective(experiment.objective)
+        self._net = build_network(experiment.network, data.scheme.num_classes, experiment.seed)
+        self.partition = partition(self._net, experiment.exchange)
+        start = self._net.state_dict()
+        self._start = {key: start[key].clone() for key in self.partition.personal}
+        layout = torch.channels_last if experiment.training.channels_last else torch.contiguous_format
+        self._net.to(device=self._device, memory_format=layout)  # type: ignore[call-overload]
+
+    def initial(self) -> Snapshot:
+        """The personal part that the seed gives, before any training."""
+        return Snapshot(self._start, {})
+
+    def train(self, shared: Tensors, start: Snapshot, step: Step, stop: Callable[[], bool] = lambda: False) -> Update:
+        """Run the local epochs of one round.
+
+        Args:
+            shared: The aggregate that the server sent.
+            start: The site's state after its last accepted round.
+            step: Which round of which phase.
+            stop: Asked before each batch; True ends the round.
+
+        Raises:
+            StoppedError: `stop` said so; nothing is kept.
+            TrainingError: Fewer images than a batch, or a loss that is not finite; nothing is kept then.
+        """
+        settings = self._experiment.training
+        split = self._data.split("train")
+        if len(split.labels) < settings.batch_size:
+            raise TrainingError(
+                f"the site has {len(split.labels)} training images, fewer than one batch of {settings.batch_size}: "
+                "lower training.batch_size or let the site add images."
+            )
+        with reproducible_torch(settings):
+            self._load(shared, start.tensors)
+            seen, losses = self._epochs(split, step, stop)
+            theta = self._theta(seen, start)
+            state = self._net.state_dict()
+            record = {
+                "theta": theta._asdict(),
+                "loss": float(np.mean(losses)),
+                "accuracy": float((seen.logits.argmax(1) == seen.labels).double().mean()),
+            }
+            return Update(
+                tensors={key: _home(state[key]) for key in self.partition.shared},
+                theta=theta,
+                images=len(split.labels),
+                snapshot=Snapshot({key: _home(state[key]) for key in self.partition.personal}, record),
+            )
+
+    def answers(self, shared: Tensors, personal: Tensors, split: str) -> Answers:
+        """Logits of the site's model, aggregate and personal part together, over a whole split."""
+        with reproducible_torch(self._experiment.training):
+            self._load(shared, personal)
+            return self._pass(self._data.split(split))
+
+    def evaluate(self, answers: Answers) -> Evaluation:
+        """Figures of a split's answers by the row's estimator and AUC input."""
+        chosen = self._experiment.evaluation
+        tau = self._experiment.objective.tweu.tau
+        return evaluate(answers.logits, answers.labels, ESTIMATORS[chosen.estimator], chosen.auc_input, tau)
+
+    def state(self, shared: Tensors, personal: Tensors) -> Tensors:
+        """All tensors of the site's model; checks that nothing is missing or left over."""
+        self._load(shared, personal)
+        return {key: _home(tensor) for key, tensor in self._net.state_dict().items()}
+
+    def _load(self, shared: Tensors, personal: Tensors) -> None:
+        self._net.load_state_dict({**shared, **personal}, strict=True)
+
+    def _epochs(self, split: Split, step: Step, stop: Callable[[], bool]) -> tuple[Answers, list[float]]:
+        settings = self._experiment.training
+        optimiser = torch.optim.SGD(
+            self._net.parameters(),
+            lr=settings.learning_rate,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
+        losses: list[float] = []
+        logits_seen: list[torch.Tensor] = []
+        labels_seen: list[torch.Tensor] = []
+        self._net.train()
+        for epoch in range(settings.epochs):
+            purpose = (self._experiment.seed, self._data.name, step.phase, step.round, epoch)
+            batches = list(self._batches(len(split.labels), purpose))
+            logits_seen, labels_seen = [], []
+            for number, samples in enumerate(batches):
+                if stop():
+                    raise StoppedError(f"the run was aborted in {step.name}.")
+                images = augment(split.images[samples], samples, self._experiment.augment, (*purpose, "augment"))
+                batch = Batch(self._to_device(images), split.labels[samples].to(self._device))
+                clock = Clock(step.round, step.rounds, epoch, settings.epochs, number, len(batches))
+                with torch.autocast(self._device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+                    loss, logits = self._objective.loss(self._net, batch, clock)
+                value = loss.item()
+                if not math.isfinite(value):
+                    raise TrainingError(
+                        f"the loss became {value} in {step.name}, epoch {epoch}, step {number}: "
+                        "lower training.learning_rate; nothing of this round is kept."
+                    )
+                optimiser.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+                losses.append(value)
+                logits_seen.append(logits.detach())
+                labels_seen.append(batch.labels)
+        return Answers(torch.cat(logits_seen).float().cpu(), torch.cat(labels_seen).cpu()), losses
+
+    def _batches(self, images: int, purpose: tuple[int | str, ...]) -> Iterator[np.ndarray]:
+        size = self._experiment.training.batch_size
+        order = generator(*purpose, "order").permutation(images)
+        for begin in range(0, images, size):
+            samples = order[begin : begin + size]
+            # A batch of one has no variance for BatchNorm, so it is left out even when drop_last is off.
+            if len(samples) == size or (not self._experiment.training.drop_last and len(samples) > 1):
+                yield samples
+
+    def _theta(self, online: Answers, start: Snapshot) -> Theta:
+        settings = self._experiment.theta
+        seen = online
+        if settings.source != "train_online":
+            seen = self._pass(self._data.split("train" if settings.source == "train_clean" else "val"))
+        answer = ESTIMATORS[self._experiment.evaluation.estimator].answer(seen.logits)
+        wrong = (seen.logits.argmax(1) != seen.labels).numpy()
+        previous = start.record.get("theta", {}).get("value")
+        return youden_theta(answer.uncertainty, wrong, settings, previous)
+
+    def _pass(self, split: Split) -> Answers:
+        self._net.eval()
+        logits: list[torch.Tensor] = []
+        with torch.inference_mode():
+            for images in split.images.split(_EVALUATION_BATCH):
+                logits.append(self._net(self._to_device(images.float().div_(255))).float().cpu())
+        return Answers(torch.cat(logits), split.labels)
+
+    def _to_device(self, images: torch.Tensor) -> torch.Tensor:
+        layout = torch.channels_last if self._experiment.training.channels_last else torch.contiguous_format
+        return images.to(device=self._device, memory_format=layout)
+
+
+def _home(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to(device="cpu", copy=True).contiguous()

@@ -1,0 +1,68 @@
+"""How a site trains: optimiser, batches, precision, threads; and the torch state that they need for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedretina.errors import SettingsError
+
+
+class TrainingSettings(BaseModel):
+    """Local training of one round; the defaults are FedUAA's (released code: SGD, no momentum, no decay).
+
+    Attributes:
+        epochs: Local epochs a round (E).
+        batch_size: Images a step.
+        learning_rate: Step size, constant.
+        momentum: SGD momentum; the optimiser begins anew each round, as in the released code.
+        weight_decay: L2 decay.
+        drop_last: Leave out the last batch when it is not full, as the released code does.
+        threads: Torch threads. It is a setting, equal at all ends, because sums over other numbers of threads
+            differ in the last bits.
+        precision: `float32`, or `bf16` autocast of the forward pass; losses stay float32.
+        channels_last: Memory layout of images and weights; faster convolutions.
+        device: `cpu`, `cuda`, or `auto` (CUDA when there is one). Equal bits need equal devices.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    epochs: int = Field(default=1, ge=1, le=1000)
+    batch_size: int = Field(default=32, ge=2, le=4096)
+    learning_rate: float = Field(default=0.01, gt=0, le=10)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0, lt=1)
+    drop_last: bool = True
+    threads: int = Field(default=1, ge=1, le=256)
+    precision: Literal["float32", "bf16"] = "float32"
+    channels_last: bool = True
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def torch_device(self) -> torch.device:
+        """The device to train on.
+
+        Raises:
+            SettingsError: CUDA is asked for and not there.
+        """
+        there = torch.cuda.is_available()
+        if self.device == "cuda" and not there:
+            raise SettingsError("training.device is 'cuda' but this machine shows no CUDA device: use 'auto' or 'cpu'.")
+        return torch.device("cuda" if there and self.device != "cpu" else "cpu")
+
+
+@contextmanager
+def reproducible_torch(settings: TrainingSettings) -> Iterator[None]:
+    """Set threads and deterministic kernels, and put back what was there."""
+    threads = torch.get_num_threads()
+    cudnn = torch.backends.cudnn
+    flags = cudnn.deterministic, cudnn.benchmark
+    torch.set_num_threads(settings.threads)
+    cudnn.deterministic, cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        cudnn.deterministic, cudnn.benchmark = flags

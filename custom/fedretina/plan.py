@@ -1,0 +1,58 @@
+"""The list of what a run does, step by step: the rounds of its phases, one validation, one finalise."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fedretina.exchange.payload import Task
+from fedretina.experiment import Experiment
+
+VALIDATE = "validate"
+FINALISE = "finalise"
+
+
+class Step(NamedTuple):
+    """One exchange between the server and all sites.
+
+    Attributes:
+        number: Position in the run, from 0; training steps come first, so a number also names a model.
+        task: What the sites do.
+        phase: Phase of the stamp and of file names.
+        round: Round within the phase, from 0.
+        rounds: Rounds of the phase in total.
+    """
+
+    number: int
+    task: Task
+    phase: str
+    round: int
+    rounds: int
+
+    @property
+    def name(self) -> str:
+        """Name of the step in files and logs, such as `train-0003`."""
+        return f"{self.phase}-{self.round:04d}"
+
+
+class Plan(tuple[Step, ...]):
+    """All steps of a run in order."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Plan:
+        """List the steps of an experiment: its phases, then `validate`, then `finalise`."""
+        listed: list[tuple[Task, str, int, int]] = [
+            ("train", phase.name, number, phase.rounds) for phase in experiment.phases for number in range(phase.rounds)
+        ]
+        listed += [("validate", VALIDATE, 0, 1), ("finalise", FINALISE, 0, 1)]
+        return cls(Step(number, *step) for number, step in enumerate(listed))
+
+    @property
+    def training(self) -> int:
+        """Number of training steps."""
+        return len(self) - 2
+
+    def find(self, phase: str, number: int) -> Step | None:
+        """Return the step of a phase's round, or None."""
+        return next((step for step in self if step.phase == phase and step.round == number), None)

@@ -1,0 +1,122 @@
+"""The table of methods: a method is a row, a choice on five axes; nothing else knows its name.
+
+Job folders, the plain loop, the documentation's table and the tests over "every row" read this table. A row
+holds settings only, in the shape of `Experiment`; whatever a job sets itself wins over its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from fedretina.errors import SettingsError
+
+
+class Row(NamedTuple):
+    """One method.
+
+    Attributes:
+        title: The method's name in print.
+        paper: Where it comes from.
+        settings: What the row fixes on the axes, as nested settings of `Experiment`.
+    """
+
+    title: str
+    paper: str
+    settings: Mapping[str, Mapping[str, Any]]
+
+
+_FEDUAA = "Wang et al., FedUAA, MICCAI 2023"
+_SOFTMAX = {"name": "cross_entropy"}
+_ANSWER_SOFTMAX = {"estimator": "softmax", "auc_input": "logits_softmax"}
+_ANSWER_EVIDENCE = {"estimator": "evidence", "auc_input": "expected_probability"}
+_HEAD_AND_NORM_STAY = {"personal": "head", "batchnorm": "local_all"}
+
+ROWS: Mapping[str, Row] = MappingProxyType(
+    {
+        "singleset": Row(
+            "SingleSet",
+            f"{_FEDUAA}, Table 1: no exchange",
+            {
+                "objective": _SOFTMAX,
+                "exchange": {"personal": "everything"},
+                "aggregation": {"rule": "uniform"},
+                "evaluation": _ANSWER_SOFTMAX,
+            },
+        ),
+        "fedavg": Row(
+            "FedAvg, personal head",
+            "McMahan et al., AISTATS 2017; the last layer stays where grades differ (methods.md 0.3)",
+            {
+                "objective": _SOFTMAX,
+                "exchange": {"personal": "head", "batchnorm": "shared_all"},
+                "aggregation": {"rule": "samples"},
+                "evaluation": _ANSWER_SOFTMAX,
+            },
+        ),
+        "fedbn": Row(
+            "FedBN, personal head",
+            "Li et al., ICLR 2021; the backbone row of FedUAA, Table 2",
+            {
+                "objective": _SOFTMAX,
+                "exchange": _HEAD_AND_NORM_STAY,
+                "aggregation": {"rule": "uniform"},
+                "evaluation": _ANSWER_SOFTMAX,
+            },
+        ),
+        "eu": Row(
+            "FedBN + EU",
+            f"{_FEDUAA}, Table 2: evidential head without warming",
+            {
+                "objective": {"name": "evidential"},
+                "exchange": _HEAD_AND_NORM_STAY,
+                "aggregation": {"rule": "uniform"},
+                "evaluation": _ANSWER_EVIDENCE,
+            },
+        ),
+        "tweu": Row(
+            "FedBN + TWEU",
+            f"{_FEDUAA}, Table 2: TWEU head, uniform weights",
+            {
+                "objective": {"name": "tweu"},
+                "exchange": _HEAD_AND_NORM_STAY,
+                "aggregation": {"rule": "uniform"},
+                "evaluation": _ANSWER_EVIDENCE,
+            },
+        ),
+        "feduaa": Row(
+            "FedUAA",
+            f"{_FEDUAA}: TWEU head, UAW weights, personal head and BatchNorm",
+            {
+                "objective": {"name": "tweu"},
+                "exchange": _HEAD_AND_NORM_STAY,
+                "aggregation": {"rule": "uaw"},
+                "evaluation": _ANSWER_EVIDENCE,
+            },
+        ),
+        "feduaa_official": Row(
+            "FedUAA, as its code does it",
+            f"{_FEDUAA}; the released code, with its BatchNorm leak, annealing, theta rule and AUC input",
+            {
+                "network": {"normalise": "none"},
+                "objective": {"name": "tweu", "tweu": {"kl_anneal": "official"}},
+                "exchange": {**_HEAD_AND_NORM_STAY, "bn_match": "name"},
+                "theta": {"rule": "official", "source": "train_online"},
+                "aggregation": {"rule": "uaw"},
+                "evaluation": {"estimator": "evidence", "auc_input": "logits_softmax"},
+            },
+        ),
+    }
+)
+
+
+def row(name: str) -> Row:
+    """Return a row by its name.
+
+    Raises:
+        SettingsError: No such row; the message lists those there are.
+    """
+    if name not in ROWS:
+        raise SettingsError(f"there is no row {name!r}; the rows are {', '.join(ROWS)}.")
+    return ROWS[name]

@@ -1,0 +1,149 @@
+"""Files that are either the old version or the new one, never half of each.
+
+Everything durable of a run goes through here: tensors as safetensors with one JSON header, records as JSON.
+A write goes to a temporary file beside its target, is synced, renamed over it, and the folder is synced, so
+that a kill, a power cut or a full disk leaves the old file whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from fedretina.errors import StateError
+
+FORMAT = 1
+HEADER = "fedretina"
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a JSON record atomically; keys are sorted so that equal records are equal files.
+
+    Raises:
+        StateError: The disk is full or not writable; the old file is whole.
+    """
+    text = json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON record.
+
+    Raises:
+        StateError: The file is missing, damaged, or holds no record.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise StateError(f"{path} is missing: restore it from a backup, or start a new run.") from error
+    except (OSError, ValueError) as error:
+        raise StateError(f"{path} cannot be read ({error}): restore it from a backup.") from error
+    if not isinstance(record, dict):
+        raise StateError(f"{path} holds no record: restore it from a backup.")
+    return record
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], record: Mapping[str, Any]) -> None:
+    """Write tensors and a JSON record into one safetensors file, atomically.
+
+    Raises:
+        StateError: The disk is full or not writable; the old file is whole.
+    """
+    header = json.dumps({"format": FORMAT, **record}, sort_keys=True, allow_nan=False)
+    plain = {key: tensor.detach().cpu().contiguous() for key, tensor in sorted(tensors.items())}
+    _replace(path, lambda temporary: save_file(plain, temporary, metadata={HEADER: header}))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read the tensors and the JSON record of one file.
+
+    Raises:
+        StateError: The file is missing, damaged or of another format version.
+    """
+    with open_tensors(path) as (handle, record):
+        return {key: handle.get_tensor(key) for key in handle.keys()}, record  # noqa: SIM118
+
+
+@contextmanager
+def open_tensors(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Open a tensor file without reading it: `handle.get_tensor(key)` reads one tensor.
+
+    Raises:
+        StateError: The file is missing, damaged or of another format version.
+    """
+    try:
+        with safe_open(path, framework="pt", device="cpu") as handle:
+            record = json.loads((handle.metadata() or {}).get(HEADER, "{}"))
+            if record.get("format") != FORMAT:
+                raise StateError(
+                    f"{path} has format {record.get('format')}, this version reads {FORMAT}: "
+                    "finish the run with the version that began it, or start a new run."
+                )
+            yield handle, record
+    except FileNotFoundError as error:
+        raise StateError(f"{path} is missing: restore it from a backup, or start a new run.") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise StateError(f"{path} cannot be read ({error}): restore it from a backup.") from error
+
+
+@contextmanager
+def folder_lock(folder: Path, wait_s: float) -> Iterator[None]:
+    """Hold a folder for one process; wait for a holder that is about to end.
+
+    FLARE's old processes outlive a killed server by up to 20 seconds, so a continuation waits for them
+    instead of writing beside them.
+
+    Args:
+        folder: Created when missing.
+        wait_s: How long to wait for the holder, in seconds.
+
+    Raises:
+        StateError: The folder is still held after the wait.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "a", encoding="utf-8") as handle:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    raise StateError(
+                        f"{folder} is in use by another process: end it, or give this run another name."
+                    ) from error
+                time.sleep(0.2)
+        yield
+
+
+def _replace(path: Path, write: Callable[[Path], Any]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(temporary)
+        with open(temporary, "rb") as handle:
+            os.fsync(handle.fileno())
+        os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
+        cause = "the disk is full" if full else str(error)
+        raise StateError(
+            f"{path} was not saved: {cause}. What was there before is whole; make room and resume the run."
+        ) from error

@@ -1,0 +1,1 @@
+"""How sure a model is: evidence, the threshold theta of a site, and estimators."""

@@ -1,0 +1,45 @@
+import math
+
+import pytest
+
+from fedretina.aggregation.rules import AggregationSettings, site_weights
+
+
+def weights(rule, temperature=1.0, **scalars):
+    return site_weights(scalars, AggregationSettings(rule=rule, temperature=temperature))
+
+
+def test_uaw_is_the_softmax_of_theta():
+    got = weights("uaw", a={"theta": 0.2}, b={"theta": 0.9}, c={"theta": 0.5})
+    raised = {site: math.exp(theta) for site, theta in {"a": 0.2, "b": 0.9, "c": 0.5}.items()}
+    for site, value in raised.items():
+        assert got[site] == pytest.approx(value / sum(raised.values()), rel=1e-12)
+
+
+def test_uaw_oracles():
+    even = weights("uaw", **{f"s{i}": {"theta": 0.37} for i in range(5)})
+    assert all(value == pytest.approx(0.2) for value in even.values())
+    one = weights("uaw", a={"theta": 1.0}, **{f"s{i}": {"theta": 0.0} for i in range(4)})
+    assert one["a"] == pytest.approx(0.4046, abs=5e-5)
+    assert weights("uaw", only={"theta": 0.7}) == {"only": 1.0}
+
+
+def test_uaw_temperature_sharpens_and_stays_finite():
+    soft = weights("uaw", a={"theta": 0.9}, b={"theta": 0.1})["a"]
+    sharp = weights("uaw", temperature=0.1, a={"theta": 0.9}, b={"theta": 0.1})["a"]
+    assert soft < sharp < 1
+    assert sharp == pytest.approx(1 / (1 + math.exp(-8)))
+    assert weights("uaw", temperature=1e-3, a={"theta": 2.0}, b={"theta": 0.0})["a"] == pytest.approx(1.0)
+
+
+def test_samples_and_uniform():
+    assert weights("samples", a={"images": 30}, b={"images": 10}) == {"a": 0.75, "b": 0.25}
+    assert weights("uniform", a={}, b={}, c={}, d={})["c"] == 0.25
+
+
+@pytest.mark.parametrize("rule", ["uniform", "samples", "uaw"])
+def test_weights_sum_to_one_whatever_the_order(rule):
+    scalars = {f"s{i}": {"theta": 0.1 * i + 0.05, "images": 10.0 + i} for i in range(7)}
+    got = weights(rule, **scalars)
+    assert sum(got.values()) == pytest.approx(1)
+    assert got == weights(rule, **dict(reversed(scalars.items())))

@@ -1,0 +1,96 @@
+"""The evaluation of a split: every field, what is left out, and broken logits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import cohen_kappa_score, log_loss, roc_auc_score
+
+from fedretina.errors import TrainingError
+from fedretina.evaluation.evaluate import Evaluation, evaluate
+from fedretina.uncertainty.estimators import ESTIMATORS
+
+SOFTMAX, EVIDENCE = ESTIMATORS["softmax"], ESTIMATORS["evidence"]
+
+
+@pytest.fixture
+def split() -> tuple[torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(12)
+    labels = rng.integers(0, 5, 80)
+    return torch.from_numpy(rng.normal(0, 2, (80, 5)) + 2 * np.eye(5)[labels]).float(), torch.from_numpy(
+        labels
+    )
+
+
+def test_fields_against_scikit_learn(split):
+    logits, labels = split
+    found = evaluate(logits, labels, SOFTMAX, "logits_softmax", 0.05)
+    probabilities = logits.double().softmax(1).numpy()
+    truth = labels.numpy()
+    predicted = probabilities.argmax(1)
+    uncertainty = SOFTMAX.answer(logits).uncertainty
+    assert found.auc == pytest.approx(roc_auc_score(np.eye(5)[truth], probabilities))
+    assert (found.auc_classes, found.n) == (5, 80)
+    assert found.accuracy == pytest.approx((predicted == truth).mean())
+    assert found.kappa == pytest.approx(cohen_kappa_score(truth, predicted, weights="quadratic"))
+    assert found.error_auroc == pytest.approx(roc_auc_score(predicted != truth, uncertainty))
+    assert found.nll == pytest.approx(log_loss(truth, probabilities))
+    assert 0 < found.aurc < 1 - found.accuracy
+    assert found.error_auroc > 0.5
+
+
+def test_the_auc_input_moves_the_auc_alone(split):
+    one = evaluate(*split, EVIDENCE, "expected_probability", 0.05)
+    other = evaluate(*split, EVIDENCE, "logits_softmax", 0.05)
+    assert one.auc != other.auc
+    assert one._replace(auc=None) == other._replace(auc=None)
+
+
+def test_the_estimator_moves_calibration_but_not_accuracy(split):
+    one, other = evaluate(*split, EVIDENCE), evaluate(*split, SOFTMAX)
+    assert one.accuracy == other.accuracy
+    assert one.auc == other.auc
+    assert one.nll != other.nll
+    assert one.error_auroc != other.error_auroc
+
+
+def test_labels_as_an_array_and_logits_with_gradient_are_taken(split):
+    logits, labels = split
+    assert evaluate(logits.requires_grad_(), labels.numpy(), SOFTMAX) == evaluate(
+        logits.detach(), labels, SOFTMAX
+    )
+
+
+def test_undefined_metrics_are_none_and_left_out_of_the_scalars():
+    found = evaluate(torch.tensor([[9.0, 0.0], [8.0, 0.0]]), torch.tensor([0, 0]), EVIDENCE)
+    assert (found.auc, found.auc_classes, found.kappa, found.error_auroc) == (None, 1, None, None)
+    assert found.accuracy == 1.0
+    scalars = found.as_scalars()
+    assert set(Evaluation._fields) - set(scalars) == {"auc", "kappa", "error_auroc"}
+    assert all(type(value) is float and math.isfinite(value) for value in scalars.values())
+    assert scalars["n"] == 2.0
+
+
+def test_a_whole_evaluation_has_every_scalar(split):
+    assert tuple(evaluate(*split, EVIDENCE).as_scalars()) == Evaluation._fields
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_logits_that_are_not_finite_are_refused_with_their_number(split, value):
+    logits, labels = split
+    logits[3, 1] = logits[3, 2] = logits[5, 0] = value
+    with pytest.raises(TrainingError, match="not finite for 2 of 80 images"):
+        evaluate(logits, labels, EVIDENCE)
+
+
+def test_unfit_splits_are_refused_and_name_no_label():
+    with pytest.raises(TrainingError, match="without images"):
+        evaluate(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64), EVIDENCE)
+    with pytest.raises(TrainingError) as caught:
+        evaluate(torch.zeros(1, 5), torch.tensor([7]), EVIDENCE)
+    assert "7" not in str(caught.value)
+    with pytest.raises(TrainingError, match="labels"):
+        evaluate(torch.zeros(2, 5), torch.tensor([1]), EVIDENCE)

@@ -1,0 +1,11 @@
+from fedretina.exchange.kinds import Kind
+
+
+def test_names_on_the_wire_are_fixed():
+    names = ["encoder", "norm", "statistic", "counter", "head", "exit", "projector", "control"]
+    assert [kind.value for kind in Kind] == names
+
+
+def test_a_kind_is_its_name():
+    assert Kind("statistic") is Kind.STATISTIC
+    assert f"{Kind.CONTROL}" == "control"

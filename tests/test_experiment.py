@@ -1,0 +1,89 @@
+import pytest
+
+from fedretina.errors import SettingsError
+from fedretina.exchange.partition import partition
+from fedretina.experiment import Experiment
+from fedretina.networks.network import build_on_meta
+from fedretina.plan import Plan
+from fedretina.rows import ROWS
+
+
+def digest(experiment):
+    return experiment.digest(partition(build_on_meta(experiment.network), experiment.exchange))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_row_resolves_and_keeps_its_name(name):
+    experiment = Experiment.resolve({"row": name})
+    assert experiment.row == name
+    assert ROWS[name].title
+    assert ROWS[name].paper
+
+
+def test_rows_differ_in_their_settings():
+    assert len({Experiment.resolve({"row": name}).model_copy(update={"row": "x"}).model_dump_json() for name in ROWS}) == len(
+        ROWS
+    )
+
+
+def test_a_jobs_own_words_win_over_the_row():
+    experiment = Experiment.resolve({"row": "feduaa", "objective": {"tweu": {"tau": 0.1}}, "aggregation": {"temperature": 2}})
+    assert experiment.objective.name == "tweu"
+    assert experiment.objective.tweu.tau == 0.1
+    assert (experiment.aggregation.rule, experiment.aggregation.temperature) == ("uaw", 2)
+
+
+def test_official_reproduces_the_code_where_it_differs_from_the_paper():
+    paper, code = Experiment.resolve({"row": "feduaa"}), Experiment.resolve({"row": "feduaa_official"})
+    assert (paper.exchange.bn_match, code.exchange.bn_match) == ("module", "name")
+    assert (paper.objective.tweu.kl_anneal, code.objective.tweu.kl_anneal) == ("linear_rounds", "official")
+    assert (paper.theta.rule, code.theta.rule) == ("youden", "official")
+    assert (paper.evaluation.auc_input, code.evaluation.auc_input) == ("expected_probability", "logits_softmax")
+    assert code.network.normalise == "none"
+    assert code.objective.tweu.tau == 0.05
+    assert code.training.drop_last
+    assert (code.training.learning_rate, code.training.momentum, code.training.weight_decay) == (0.01, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"row": "fedmagic"}, "there is no row 'fedmagic'"),
+        ({"seed": -1}, "seed"),
+        ({"objective": {"tweu": {"tau": 0}}}, "objective.tweu.tau"),
+        ({"typo": 1}, "typo"),
+        ({"run": "../x"}, "run"),
+        ({"phases": []}, "phases is empty"),
+        ({"phases": [{"name": "train"}, {"name": "train"}]}, "must differ"),
+        ({"phases": [{"name": "finalise"}]}, "must differ"),
+        ({"training": {"batch_size": 1}}, "training.batch_size"),
+        ({"aggregation": {"rule": "loudest"}}, "aggregation.rule"),
+    ],
+)
+def test_bad_settings_get_a_sentence(words, said):
+    with pytest.raises(SettingsError, match=said):
+        Experiment.resolve(words)
+
+
+def test_files_that_cannot_be_read_get_a_sentence(tmp_path):
+    with pytest.raises(SettingsError, match="cannot be read"):
+        Experiment.load(tmp_path / "none.yaml")
+    (tmp_path / "e.yaml").write_text("- just\n- a list\n")
+    with pytest.raises(SettingsError, match="holds no settings"):
+        Experiment.load(tmp_path / "e.yaml")
+
+
+def test_the_digest_sees_settings_and_not_a_runs_name():
+    base = Experiment.resolve({})
+    assert digest(base) == digest(Experiment.resolve({"run": "again"}))
+    assert digest(base) != digest(Experiment.resolve({"seed": 2}))
+    assert digest(base) != digest(Experiment.resolve({"objective": {"tweu": {"tau": 0.06}}}))
+
+
+def test_the_plan_is_rounds_then_validate_then_finalise():
+    experiment = Experiment.resolve({"phases": [{"name": "train", "rounds": 2}, {"name": "more", "rounds": 1}]})
+    plan = Plan.of(experiment)
+    assert [step.name for step in plan] == ["train-0000", "train-0001", "more-0000", "validate-0000", "finalise-0000"]
+    assert plan.training == 3
+    assert plan.find("more", 0).number == 2
+    assert plan.find("more", 1) is None

@@ -1,0 +1,116 @@
+"""Estimators and AUC scores: ranges, closed cases, and what they share and do not share."""
+
+from __future__ import annotations
+
+import math
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import entropy
+
+from fedretina.errors import SettingsError, TrainingError
+from fedretina.uncertainty.estimators import ESTIMATORS, AucInput, auc_scores
+from fedretina.uncertainty.evidence import opinion
+
+KINDS = get_args(AucInput)
+
+
+@pytest.fixture
+def logits() -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(3).normal(0, 4, (40, 5))).float()
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+def test_every_estimator_keeps_to_its_contract(name, logits):
+    answer = ESTIMATORS[name].answer(logits.requires_grad_())
+    assert answer.name == name
+    assert answer.probabilities.shape == (40, 5)
+    assert answer.uncertainty.shape == (40,)
+    assert answer.probabilities.sum(1) == pytest.approx(np.ones(40), abs=1e-12)
+    assert (answer.uncertainty >= answer.range[0]).all()
+    assert (answer.uncertainty <= answer.range[1]).all()
+    assert (answer.probabilities.argmax(1) == logits.detach().argmax(1).numpy()).all()
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+def test_an_even_answer_is_less_sure_than_a_clear_one(name):
+    answer = ESTIMATORS[name].answer(torch.tensor([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0], [300.0, 0.0, 0.0]]))
+    assert (np.diff(answer.uncertainty) < 0).all()
+
+
+def test_softmax_uncertainty_is_the_entropy_over_log_k(logits):
+    answer = ESTIMATORS["softmax"].answer(logits)
+    assert answer.uncertainty == pytest.approx(entropy(answer.probabilities, axis=1, base=5), abs=1e-12)
+    ends = ESTIMATORS["softmax"].answer(torch.tensor([[0.0, 0.0], [2000.0, -2000.0]])).uncertainty
+    assert ends.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("classes", range(2, 12))
+def test_softmax_uncertainty_never_exceeds_one(classes):
+    rng = np.random.default_rng(classes)
+    near = torch.from_numpy(rng.normal(0, 1e-9, (500, classes)))
+    assert (ESTIMATORS["softmax"].answer(near).uncertainty <= 1).all()
+
+
+def test_evidence_uncertainty_is_k_over_s(logits):
+    answer = ESTIMATORS["evidence"].answer(logits)
+    view = opinion(logits.double())
+    assert np.array_equal(answer.uncertainty, view.uncertainty.numpy())
+    assert np.array_equal(answer.probabilities, view.probability.numpy())
+    assert ESTIMATORS["evidence"].answer(torch.zeros(1, 5)).uncertainty[0] == pytest.approx(0.5906, abs=1e-4)
+
+
+def test_estimators_take_half_precision():
+    coarse = torch.tensor([[1.5, -2.0, 0.25]])
+    for estimator in ESTIMATORS.values():
+        assert np.array_equal(
+            estimator.answer(coarse.bfloat16()).uncertainty, estimator.answer(coarse).uncertainty
+        )
+
+
+def test_auc_scores_against_loops():
+    row = [1.0, -2.0, 0.5]
+    e = [math.log1p(math.exp(z)) for z in row]
+    s = sum(e) + 3
+    warmed = [math.exp(v / s / 0.05) for v in e]
+    soft = [math.exp(z) for z in row]
+    expected = {
+        "expected_probability": [(v + 1) / s for v in e],
+        "belief": [v / s for v in e],
+        "logits_softmax": [v / sum(soft) for v in soft],
+        "warmed_belief": [v / sum(warmed) for v in warmed],
+    }
+    assert set(expected) == set(KINDS)
+    for which, values in expected.items():
+        assert auc_scores(torch.tensor([row]), which, 0.05)[0].tolist() == pytest.approx(values, rel=1e-12)
+
+
+def test_auc_scores_share_the_answer_but_not_the_ranking(logits):
+    scores = {which: auc_scores(logits, which, 0.05) for which in KINDS}
+    for values in scores.values():
+        assert (values.argmax(1) == logits.argmax(1).numpy()).all()
+    orders = {which: tuple(values[:, 0].argsort()) for which, values in scores.items()}
+    assert len(set(orders.values())) == len(KINDS)
+
+
+def test_tau_moves_the_warmed_belief_alone(logits):
+    for which in KINDS:
+        same = np.array_equal(auc_scores(logits, which, 0.05), auc_scores(logits, which, 0.5))
+        assert same == (which != "warmed_belief")
+
+
+@pytest.mark.parametrize("tau", [0.0, -1.0, math.nan, math.inf])
+def test_tau_outside_its_range_is_refused(tau, logits):
+    with pytest.raises(SettingsError, match="above 0"):
+        auc_scores(logits, "warmed_belief", tau)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 1)])
+def test_wrong_shapes_are_refused(shape):
+    for estimator in ESTIMATORS.values():
+        with pytest.raises(TrainingError, match="shape"):
+            estimator.answer(torch.zeros(shape))
+    with pytest.raises(TrainingError, match="shape"):
+        auc_scores(torch.zeros(shape), "logits_softmax", 0.05)
