@@ -46,7 +46,7 @@ $(READY): requirements.lock pyproject.toml
 # Renew the lock: needs uv.
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
-	  --no-header --upgrade --extra dev --extra weights pyproject.toml -o requirements.lock
+	  --no-header --upgrade --extra dev pyproject.toml -o requirements.lock
 
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks

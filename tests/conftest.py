@@ -69,5 +69,7 @@ def clean_environment(monkeypatch) -> None:
 def _merged(base: dict, over: dict) -> dict:
     merged = dict(base)
     for key, value in over.items():
-        merged[key] = _merged(base[key], value) if isinstance(base.get(key), dict) and isinstance(value, dict) else value
+        merged[key] = (
+            _merged(base[key], value) if isinstance(base.get(key), dict) and isinstance(value, dict) else value
+        )
     return merged

@@ -21,13 +21,15 @@ def test_every_row_resolves_and_keeps_its_name(name):
 
 
 def test_rows_differ_in_their_settings():
-    assert len({Experiment.resolve({"row": name}).model_copy(update={"row": "x"}).model_dump_json() for name in ROWS}) == len(
-        ROWS
-    )
+    assert len(
+        {Experiment.resolve({"row": name}).model_copy(update={"row": "x"}).model_dump_json() for name in ROWS}
+    ) == len(ROWS)
 
 
 def test_a_jobs_own_words_win_over_the_row():
-    experiment = Experiment.resolve({"row": "feduaa", "objective": {"tweu": {"tau": 0.1}}, "aggregation": {"temperature": 2}})
+    experiment = Experiment.resolve(
+        {"row": "feduaa", "objective": {"tweu": {"tau": 0.1}}, "aggregation": {"temperature": 2}}
+    )
     assert experiment.objective.name == "tweu"
     assert experiment.objective.tweu.tau == 0.1
     assert (experiment.aggregation.rule, experiment.aggregation.temperature) == ("uaw", 2)

@@ -63,6 +63,7 @@ class Experiment(BaseModel):
         row: The row of the table (`fedretina.rows`) that fills what is not set here.
         seed: Seed of every draw.
         phases: Federated phases in order.
+        grades: Number of grades of every site; needed, and only used, when the head travels (`personal: nothing`).
         quorum: Smallest number of accepted updates that makes a round.
         auto: Settings of the five axes and of data, training, theta and evaluation; see their own classes.
     """
@@ -73,6 +74,7 @@ class Experiment(BaseModel):
     row: str = "feduaa"
     seed: int = Field(default=1, ge=0)
     phases: tuple[PhaseSettings, ...] = (PhaseSettings(),)
+    grades: int | None = Field(default=None, ge=2)
     quorum: int = Field(default=1, ge=1)
     network: NetworkSettings = NetworkSettings()
     images: FundusSettings = FundusSettings()
@@ -96,6 +98,15 @@ class Experiment(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_travelling_head_has_one_width(self) -> Self:
+        if (self.exchange.personal == "nothing") != (self.grades is not None):
+            raise ValueError(
+                "grades must be set when the head travels (exchange.personal: nothing), and only then: "
+                "a head can be mixed only where every site has the same number of grades."
+            )
+        return self
+
     @classmethod
     def resolve(cls, words: Mapping[str, Any]) -> Experiment:
         """Fill a job's words with its row and check the whole.
@@ -108,8 +119,7 @@ class Experiment(BaseModel):
             return cls.model_validate(_merge(chosen.settings, words))
         except ValidationError as error:
             faults = "; ".join(
-                f"{'.'.join(str(part) for part in fault['loc']) or 'experiment'}: {fault['msg']} (got {fault['input']!r})"
-                for fault in error.errors()
+                f"{'.'.join(map(str, fault['loc'])) or 'experiment'}: {fault['msg']}" for fault in error.errors()
             )
             raise SettingsError(f"the experiment's settings cannot be used: {faults}") from error
 

@@ -60,14 +60,10 @@ def test_ece_refuses_no_bins(split):
 
 def test_brier_against_a_loop_and_scikit_learn(split):
     probabilities, labels = split
-    slow = np.mean(
-        [sum((p - (k == y)) ** 2 for k, p in enumerate(row)) for row, y in zip(*split, strict=True)]
-    )
+    slow = np.mean([sum((p - (k == y)) ** 2 for k, p in enumerate(row)) for row, y in zip(*split, strict=True)])
     assert brier(probabilities, labels) == pytest.approx(slow)
     two = np.column_stack([1 - probabilities[:, 0], probabilities[:, 0]])
-    assert brier(two, (labels == 0).astype(int)) == pytest.approx(
-        2 * brier_score_loss(labels == 0, two[:, 1])
-    )
+    assert brier(two, (labels == 0).astype(int)) == pytest.approx(2 * brier_score_loss(labels == 0, two[:, 1]))
     assert brier(np.eye(3), np.arange(3)) == 0.0
     assert brier(np.eye(3), np.array([1, 2, 0])) == 2.0
 

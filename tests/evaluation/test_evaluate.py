@@ -20,9 +20,7 @@ SOFTMAX, EVIDENCE = ESTIMATORS["softmax"], ESTIMATORS["evidence"]
 def split() -> tuple[torch.Tensor, torch.Tensor]:
     rng = np.random.default_rng(12)
     labels = rng.integers(0, 5, 80)
-    return torch.from_numpy(rng.normal(0, 2, (80, 5)) + 2 * np.eye(5)[labels]).float(), torch.from_numpy(
-        labels
-    )
+    return torch.from_numpy(rng.normal(0, 2, (80, 5)) + 2 * np.eye(5)[labels]).float(), torch.from_numpy(labels)
 
 
 def test_fields_against_scikit_learn(split):
@@ -59,9 +57,7 @@ def test_the_estimator_moves_calibration_but_not_accuracy(split):
 
 def test_labels_as_an_array_and_logits_with_gradient_are_taken(split):
     logits, labels = split
-    assert evaluate(logits.requires_grad_(), labels.numpy(), SOFTMAX) == evaluate(
-        logits.detach(), labels, SOFTMAX
-    )
+    assert evaluate(logits.requires_grad_(), labels.numpy(), SOFTMAX) == evaluate(logits.detach(), labels, SOFTMAX)
 
 
 def test_undefined_metrics_are_none_and_left_out_of_the_scalars():

@@ -102,10 +102,7 @@ def test_lite0_by_name_leaks_everything():
 
 def test_kinds_of_one_batchnorm():
     kinds = split(meta()).kinds
-    stem = {
-        leaf: kinds[f"encoder.stages.0.1.{leaf}"]
-        for leaf in ("weight", "bias", "running_mean", "running_var")
-    }
+    stem = {leaf: kinds[f"encoder.stages.0.1.{leaf}"] for leaf in ("weight", "bias", "running_mean", "running_var")}
     assert stem == {
         "weight": Kind.NORM,
         "bias": Kind.NORM,
@@ -263,9 +260,7 @@ def test_digest_feels_the_kind():
 
 
 @pytest.mark.parametrize("encoder", ["resnet18", "efficientnet_lite0"])
-@pytest.mark.parametrize(
-    "settings", [{}, {"personal": "nothing", "batchnorm": "shared_all"}, {"bn_match": "name"}]
-)
+@pytest.mark.parametrize("settings", [{}, {"personal": "nothing", "batchnorm": "shared_all"}, {"bn_match": "name"}])
 def test_meta_and_real_network_divide_alike(encoder, settings):
     real = build_network(NetworkSettings(encoder=encoder), 2, seed=0)
     assert split(real, **settings) == split(meta(encoder), **settings)

@@ -42,9 +42,7 @@ def test_linear_steps_is_an_even_stair_over_every_step_of_the_phase():
     assert (weights[0], weights[-1]) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "weight"), [("linear_rounds", 1.0), ("linear_steps", 1.0), ("official", 0.5)]
-)
+@pytest.mark.parametrize(("schedule", "weight"), [("linear_rounds", 1.0), ("linear_steps", 1.0), ("official", 0.5)])
 def test_a_single_round(schedule, weight):
     assert kl_weight(at(0, 1), schedule) == weight
 

@@ -18,9 +18,7 @@ def test_it_equals_torch_and_the_objective_is_its_mean():
     rng = np.random.default_rng(1)
     logits = torch.from_numpy(rng.normal(0, 4, (9, 6))).float()
     labels = torch.from_numpy(rng.integers(0, 6, 9))
-    torch.testing.assert_close(
-        cross_entropy(logits, labels), F.cross_entropy(logits, labels, reduction="none")
-    )
+    torch.testing.assert_close(cross_entropy(logits, labels), F.cross_entropy(logits, labels, reduction="none"))
     loss, answer = CrossEntropyObjective().loss(nn.Identity(), Batch(logits, labels), CLOCK)
     torch.testing.assert_close(loss, F.cross_entropy(logits, labels))
     assert answer is logits

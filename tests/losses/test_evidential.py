@@ -34,9 +34,7 @@ def test_ice_for_five_classes_is_the_number_of_the_specification():
 @pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (2.5, 1.3), (1.1, 6.0)])
 def test_ice_is_the_integral_of_the_cross_entropy_over_a_beta(a, b):
     integral, _ = integrate.quad(lambda p: -np.log(p) * stats.beta.pdf(p, a, b), 0, 1)
-    assert ice_loss(torch.tensor([[a, b]]).double(), torch.tensor([0])).item() == pytest.approx(
-        integral, rel=1e-6
-    )
+    assert ice_loss(torch.tensor([[a, b]]).double(), torch.tensor([0])).item() == pytest.approx(integral, rel=1e-6)
 
 
 def test_ice_is_the_mean_over_samples_of_a_dirichlet():

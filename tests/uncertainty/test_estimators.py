@@ -65,9 +65,7 @@ def test_evidence_uncertainty_is_k_over_s(logits):
 def test_estimators_take_half_precision():
     coarse = torch.tensor([[1.5, -2.0, 0.25]])
     for estimator in ESTIMATORS.values():
-        assert np.array_equal(
-            estimator.answer(coarse.bfloat16()).uncertainty, estimator.answer(coarse).uncertainty
-        )
+        assert np.array_equal(estimator.answer(coarse.bfloat16()).uncertainty, estimator.answer(coarse).uncertainty)
 
 
 def test_auc_scores_against_loops():

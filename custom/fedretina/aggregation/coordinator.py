@@ -32,7 +32,7 @@ from fedretina.storage import write_json
 from fedretina.version import __version__
 
 _log = logging.getLogger(__name__)
-# The server has no grades of its own: what depends on their number is personal and stays out of its partition.
+# Where the head is personal the server has no grades of its own: what depends on their number never reaches it.
 _ANY_GRADES = 2
 
 
@@ -54,7 +54,7 @@ class Coordinator:
         self.experiment = experiment
         self.run = require_name(run, "run")
         self.plan = Plan.of(experiment)
-        net = build_network(experiment.network, _ANY_GRADES, experiment.seed)
+        net = build_network(experiment.network, experiment.grades or _ANY_GRADES, experiment.seed)
         self.partition = partition(net, experiment.exchange)
         self.digest = experiment.digest(self.partition)
         start = net.state_dict()

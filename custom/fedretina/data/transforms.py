@@ -16,16 +16,9 @@ from numpy.typing import NDArray
 
 from fedretina.data.decode import decode_image
 from fedretina.data.fundus_settings import FundusSettings
+from fedretina.errors import DataError
 
 Pixels = NDArray[np.uint8]
-
-
-class LoadFundus(Transform):  # type: ignore[misc]
-    """Path to uint8 [H, W, 3] RGB. MONAI's LoadImage is several times slower and passes cut-off JPEGs."""
-
-    def __call__(self, path: str | Path) -> Pixels:
-        """Read one file; raises DataError (see `decode_image`)."""
-        return decode_image(path)
 
 
 class FieldOfViewCrop(Transform):  # type: ignore[misc]
@@ -33,7 +26,8 @@ class FieldOfViewCrop(Transform):  # type: ignore[misc]
 
     The border's level is the median over the four corners, the retina's the 95th percentile of the brightest
     channel; what lies above `share` of the way between is retina. A median filter first removes the speckle
-    that some equalised copies have in the border. An image with no dark border, or no disc, stays as it is.
+    that some equalised copies have in the border. An image with no dark border, or no disc, stays as it is; so do the
+    few whose border is speckled as bright as a retina.
 
     Args:
         share: Where the threshold lies between border and retina, in (0, 1).
@@ -64,7 +58,8 @@ class FieldOfViewCrop(Transform):  # type: ignore[misc]
         """Find top, bottom, left, right of the retina in pixels (ends exclusive); None when there is no border."""
         height, width = image.shape[:2]
         step = max(1, round(max(height, width) / self.side))
-        grey = np.ascontiguousarray(image[step // 2 :: step, step // 2 :: step].max(axis=2))
+        small = image[step // 2 :: step, step // 2 :: step]
+        grey = np.maximum(np.maximum(small[..., 0], small[..., 1]), small[..., 2])
         if min(grey.shape) < 8:
             return None
         grey = cv2.medianBlur(grey, 5)
@@ -149,18 +144,28 @@ class ChannelsFirst(Transform):  # type: ignore[misc]
 def fundus_pipeline(settings: FundusSettings) -> Callable[[str | Path], Pixels]:
     """Load, crop, resize, enhance: path to uint8 [3, S, S], RGB, 0 to 255.
 
-    The resize stands before the enhancement, as in Graham's recipe: both enhancements are relative to the
-    image's size, and on the full photograph they would cost a hundred times as much.
+    The decoder is our own and not MONAI's LoadImage, so that every damaged file gives one kind of error and 16
+    bits, alpha and orientation have one meaning. The resize stands before the enhancement, as in Graham's
+    recipe: both enhancements are relative to the image's size, and on the full photograph they would cost far
+    more.
 
     Raises:
         DataError: When called on a file that cannot be read.
     """
-    steps: list[Transform] = [LoadFundus()]
-    if settings.crop:
-        steps.append(FieldOfViewCrop())
+    steps: list[Transform] = [FieldOfViewCrop()] if settings.crop else []
     steps.append(ResizeArea(settings.image_size))
     if settings.enhance == "clahe":
         steps.append(Clahe())
     elif settings.enhance == "ben_graham":
         steps.append(BenGraham())
-    return cast(Callable[[str | Path], Pixels], Compose([*steps, ChannelsFirst()]))
+    compose = Compose([*steps, ChannelsFirst()], log_stats=False)
+
+    def run(path: str | Path) -> Pixels:
+        # Compose wraps every error and logs its input, so it sees pixels only, never the name of a file.
+        pixels = decode_image(path)
+        try:
+            return cast(Pixels, compose(pixels))
+        except RuntimeError as error:
+            raise DataError(f"{path} of shape {pixels.shape} cannot be transformed ({error}).") from error
+
+    return run

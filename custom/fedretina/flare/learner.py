@@ -2,7 +2,7 @@
 
 FLARE 2.9 calls ModelLearner deprecated and keeps it; `flare.executor.TrainerExecutor` is the face to prefer. A job
 names one `ModelLearnerExecutor` per task with that task as its `train_task`, since `train` is the one call that
-returns tensors and scalars together.
+returns tensors and scalars together; its `validate_task` must then be some other word, or it would win.
 """
 
 from __future__ import annotations

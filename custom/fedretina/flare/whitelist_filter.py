@@ -87,7 +87,7 @@ class WhitelistFilter(Filter):
     def _load(self, fl_ctx: FLContext) -> tuple[Experiment, Partition, SiteSettings]:
         if self._rules is None:
             experiment = load_experiment(fl_ctx, self._experiment_file)
-            parts = partition(build_on_meta(experiment.network), experiment.exchange)
+            parts = partition(build_on_meta(experiment.network, experiment.grades or 2), experiment.exchange)
             self._rules = experiment, parts, load_site_settings(fl_ctx)
         return self._rules
 

@@ -62,9 +62,17 @@ class LocalTrainer:
     Args:
         experiment: The run's settings.
         data: The site's data; its grading scheme decides the width of the head.
+
+    Raises:
+        TrainingError: The head travels and the site has another number of grades.
     """
 
     def __init__(self, experiment: Experiment, data: SiteData) -> None:
+        if experiment.grades not in (None, data.scheme.num_classes):
+            raise TrainingError(
+                f"the job's head has {experiment.grades} grades and this site's scheme {data.scheme.num_classes}: "
+                "let the head be personal (exchange.personal: head)."
+            )
         self._experiment = experiment
         self._data = data
         self._device = experiment.training.torch_device()
@@ -198,7 +206,7 @@ class LocalTrainer:
         self._net.eval()
         logits: list[torch.Tensor] = []
         with torch.inference_mode():
-            for images in split.images.split(_EVALUATION_BATCH):
+            for images in torch.split(split.images, _EVALUATION_BATCH):
                 logits.append(self._net(self._to_device(images.float().div_(255))).float().cpu())
         return Answers(torch.cat(logits), split.labels)
 

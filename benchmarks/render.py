@@ -1,0 +1,85 @@
+"""The page of figures, rendered from the stored results alone: `python -m benchmarks.render`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import PAGE, RESULTS, Result
+
+_HOLDS = {
+    "at least": lambda found, bound: found >= bound,
+    "at most": lambda found, bound: found <= bound,
+    "under": lambda found, bound: found < bound,
+}
+_HEAD = """# Benchmarks
+
+Written by `make benchmark` from the figures in `benchmarks/results/`; do not edit. What each measures and how to run
+one alone: [benchmarks/README.md](../benchmarks/README.md). A target is judged by the median of the repeats, in every
+case that was measured.
+"""
+
+
+def load(folder: Path, names: Sequence[str]) -> list[Result]:
+    """Read the stored results in the order of the names; a benchmark that never ran is left out."""
+    paths = [folder / f"{name}.json" for name in names]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+
+
+def page(results: Sequence[Result]) -> str:
+    """Render the whole page."""
+    parts = [_HEAD, *("\n".join(section(found)) for found in results)]
+    return "\n".join(parts)
+
+
+def section(found: Result) -> list[str]:
+    """Render one benchmark: what was compared, the verdict, the figures, the machine."""
+    lines = [f"## {found['title']}", "", found["compared"], "", verdict(found), ""]
+    lines += ["| case | figure | min | median | max | repeats |", "|---|---|---:|---:|---:|---:|"]
+    for case, figures in found["cases"].items():
+        for name, spread in figures.items():
+            values = " | ".join(_number(spread[part]) for part in ("min", "median", "max"))
+            lines.append(f"| {case} | {name} | {values} | {len(spread['repeats'])} |")
+    lines.append("")
+    lines += [line for note in found["notes"] for line in (note, "")]
+    settings = "; ".join(f"{name}: {value}" for name, value in found["settings"].items())
+    return [*lines, f"Settings: {settings}.", "", _machine(found["machine"]), ""]
+
+
+def verdict(found: Result) -> str:
+    """Say what the target was and whether every case meets it."""
+    goal = found["target"]
+    if goal is None:
+        return "No target was set; the figures stand side by side."
+    medians = {case: figures[goal["figure"]]["median"] for case, figures in found["cases"].items()}
+    holds = _HOLDS[goal["bound"]]
+    missed = {case: median for case, median in medians.items() if not holds(median, goal["value"])}
+    said = f"Target: {goal['figure']} {goal['bound']} {_number(goal['value'])}."
+    if not missed:
+        found_text = ", ".join(f"{_number(median)} ({case})" for case, median in medians.items())
+        return f"{said} **Met**: {found_text}."
+    missed_text = ", ".join(f"{_number(median)} ({case})" for case, median in missed.items())
+    return f"{said} **Missed** in {len(missed)} of {len(medians)} cases: {missed_text}."
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    return (
+        f"Machine: {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; "
+        f"Python {machine['python']}, {versions}; {machine['date']}; load at the end {machine['load_after']}."
+    )
+
+
+def _number(value: float) -> str:
+    """Four digits are more than any of these figures is worth."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+if __name__ == "__main__":
+    from benchmarks.__main__ import NAMES
+
+    PAGE.write_text(page(load(RESULTS, NAMES)), encoding="utf-8")

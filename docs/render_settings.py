@@ -1,0 +1,192 @@
+"""Renders the tables of docs/settings.md from the settings' own classes, so that the page cannot lie.
+
+    python docs/render_settings.py
+
+The page's prose is written by hand; what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` comes from here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from fedretina.data.scheme import GradingScheme
+from fedretina.experiment import Experiment
+from fedretina.flare.controller import RoundController
+from fedretina.flare.surroundings import SiteSettings
+from fedretina.rows import ROWS
+
+PAGE = Path(__file__).with_name("settings.md")
+_WORDS = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text", Path: "path"}
+
+
+def render(page: str) -> str:
+    """Return the page with every block written anew.
+
+    Raises:
+        ValueError: A block is not in the page exactly once.
+    """
+    for name, block in BLOCKS.items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        if page.count(begin) != 1 or page.count(end) != 1:
+            raise ValueError(f"the page needs `{begin}` and `{end}` once each: put them where the block belongs.")
+        before, _, rest = page.partition(begin)
+        page = f"{before}{begin}\n{block()}\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+def described(documented: Any, section: str) -> dict[str, str]:
+    """Read the entries of a docstring's `Attributes` or `Args` section, by name, in Google style."""
+    text = inspect.getdoc(documented) or ""
+    found = re.search(rf"^{section}:\n((?:[ ]+.*\n?|\n)+)", text, re.MULTILINE)
+    entries: dict[str, str] = {}
+    name = ""
+    for line in (found.group(1) if found else "").splitlines():
+        entry = re.match(r"    (\w+): (.*)", line)
+        if entry:
+            name, entries[entry.group(1)] = entry.group(1), entry.group(2)
+        elif name:
+            entries[name] = f"{entries[name]} {line.strip()}".strip()
+    return entries
+
+
+def model_tables(model: type[BaseModel], prefix: str, file_of: Mapping[str, str]) -> str:
+    """Render a table for a model's plain settings, then one for each model inside it.
+
+    Args:
+        model: The settings' class.
+        prefix: Where its settings stand in the file, such as `network.`; empty at the top.
+        file_of: Title of a model's section by prefix.
+    """
+    meanings = described(model, "Attributes")
+    lines, inner = [], []
+    for name, field in model.model_fields.items():
+        below = _model_inside(field.annotation)
+        if below is not None and not isinstance(field.default, tuple):
+            inner.append(model_tables(below, f"{prefix}{name}.", file_of))
+            continue
+        default = "" if field.is_required() else _shown(field.get_default(call_default_factory=True))
+        lines.append(_row(f"`{prefix}{name}`", _values(field), default, meanings.get(name, "")))
+        if below is not None:
+            inner.append(model_tables(below, f"{prefix}{name}[].", file_of))
+    title = file_of.get(prefix, f"`{prefix.rstrip('.')}`")
+    source = inspect.getmodule(model)
+    path = f"../custom/{source.__name__.replace('.', '/')}.py" if source else ""
+    head = f"### {title}\n\n{_summary(model)} ([{model.__name__}]({path}))\n"
+    table = [_row("setting", "values", "default", "meaning"), "|---|---|---|---|", *lines]
+    return "\n".join([head, *(table if lines else []), *([""] if lines and inner else []), "\n\n".join(inner)]).rstrip()
+
+
+def rows_table() -> str:
+    """Render what each row of the table of methods fixes."""
+    lines = ["| row | method | what it fixes |", "|---|---|---|"]
+    for name, row in ROWS.items():
+        fixed = ", ".join(f"`{setting}: {value}`" for setting, value in _flat(row.settings))
+        lines.append(f"| `{name}` | {row.title} ({row.paper}) | {fixed} |")
+    return "\n".join(lines)
+
+
+def controller_table() -> str:
+    """Render the arguments of the round's controller."""
+    meanings = described(RoundController, "Args")
+    lines = [_row("argument", "default", "meaning"), "|---|---|---|"]
+    for name, parameter in inspect.signature(RoundController).parameters.items():
+        default = "must be given" if parameter.default is parameter.empty else _shown(parameter.default)
+        lines.append(_row(f"`{name}`", default, meanings.get(name, "")))
+    return "\n".join(lines)
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {
+    "experiment": lambda: model_tables(Experiment, "", {"": "The run", "phases[].": "`phases`, a list"}),
+    "rows": rows_table,
+    "controller": controller_table,
+    "site": lambda: model_tables(SiteSettings, "", {"": "The site"}),
+    "scheme": lambda: model_tables(GradingScheme, "", {"": "A grading scheme of one's own"}),
+}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for name, value in settings.items():
+        deeper = isinstance(value, Mapping)
+        pairs += _flat(value, f"{prefix}{name}.") if deeper else [(f"{prefix}{name}", value)]
+    return pairs
+
+
+def _summary(model: type[BaseModel]) -> str:
+    return " ".join((inspect.getdoc(model) or "").split("\n\n")[0].split())
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _model_inside(annotation: Any) -> type[BaseModel] | None:
+    """The model that a field holds, or a tuple of; None where it may also be something else."""
+    if get_origin(annotation) is tuple:
+        annotation = get_args(annotation)[0]
+    return annotation if inspect.isclass(annotation) and issubclass(annotation, BaseModel) else None
+
+
+def _values(field: FieldInfo) -> str:
+    return _type(field.annotation) + _range(field.metadata)
+
+
+def _type(annotation: Any) -> str:
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        text = ", ".join(f"`{choice}`" for choice in parts)
+    elif origin in (Union, UnionType):
+        text = " or ".join(_type(part) for part in parts if part is not NoneType)
+    elif origin is dict:
+        text = f"{_type(parts[0])}, each with a {_type(parts[1])}"
+    elif origin in (tuple, frozenset):
+        text = f"list of {_type(parts[0])}"
+    elif hasattr(annotation, "__metadata__"):
+        text = _type(parts[0]) + _range(annotation.__metadata__)
+    elif issubclass(annotation, Enum):
+        text = ", ".join(f"`{member.value}`" for member in annotation)
+    elif issubclass(annotation, BaseModel):
+        text = f"a {annotation.__name__}"
+    else:
+        text = _WORDS[annotation]
+    return text
+
+
+def _range(metadata: Any) -> str:
+    words: dict[str, Any] = {}
+    for limit in metadata:
+        for name in ("ge", "gt", "le", "lt", "pattern"):
+            if getattr(limit, name, None) is not None:
+                words[name] = getattr(limit, name)
+    text = ""
+    if "ge" in words or "gt" in words:
+        text += f", {words['ge']:g} or more" if "ge" in words else f", above {words['gt']:g}"
+    if "le" in words or "lt" in words:
+        text += f", at most {words['le']:g}" if "le" in words else f", below {words['lt']:g}"
+    if "pattern" in words:
+        text += f", matching `{words['pattern']}`"
+    return text
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, frozenset):
+        value = sorted(value)
+    if isinstance(value, tuple):
+        value = [entry.model_dump() if isinstance(entry, BaseModel) else entry for entry in value]
+    return f"`{json.dumps(value)}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,144 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from scipy import ndimage, stats
+
+from fedretina.data.augment import AugmentSettings, augment, uniforms
+from fedretina.errors import SettingsError
+
+STILL = AugmentSettings(flip=False, rotate_degrees=0)
+SEED = (1, "site-1", "train", 0, 0)
+
+
+def batch(count=8, size=21, seed=0):
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.integers(0, 256, (count, 3, size, size), dtype=np.uint8))
+
+
+def test_nothing_to_do_is_a_division():
+    images = batch()
+    assert torch.equal(augment(images, np.arange(8), STILL, SEED), images.float() / 255)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        AugmentSettings(),
+        AugmentSettings(rotate_degrees=0),
+        AugmentSettings(flip=False, rotate_degrees=180, brightness=0.4, contrast=0.5),
+    ],
+)
+def test_a_sample_does_not_depend_on_its_batch(settings):
+    images, samples = batch(33, 40), np.arange(33)
+    whole = augment(images, samples, settings, SEED)
+    order = np.random.default_rng(3).permutation(33)
+    assert torch.equal(augment(images[order], samples[order], settings, SEED), whole[order])
+    for parts in (1, 2, 7):
+        cut = [augment(images[s : s + parts], samples[s : s + parts], settings, SEED) for s in range(0, 33, parts)]
+        assert torch.equal(torch.cat(cut), whole)
+    assert whole.min() >= 0
+    assert whole.max() <= 1
+    assert whole.dtype == torch.float32
+
+
+def test_layout_in_memory_does_not_matter():
+    images, samples = batch(), np.arange(8)
+    settings = AugmentSettings(brightness=0.2, contrast=0.2)
+    plain = augment(images, samples, settings, SEED)
+    last = augment(images.to(memory_format=torch.channels_last), samples, settings, SEED)
+    assert torch.allclose(plain, last, atol=1e-6)
+
+
+def test_each_part_of_the_seed_counts():
+    images, samples = batch(), np.arange(8)
+    seeds = [SEED, (2, *SEED[1:]), (1, "site-2", *SEED[2:]), (*SEED[:4], 1), (*SEED[:3], 1, 0)]
+    results = [augment(images, samples, AugmentSettings(), seed) for seed in seeds]
+    assert all(not torch.equal(results[0], other) for other in results[1:])
+    assert torch.equal(results[0], augment(images, samples, AugmentSettings(), SEED))
+
+
+def test_torch_and_numpy_generators_are_left_alone():
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    augment(batch(), np.arange(8), AugmentSettings(brightness=0.1), SEED)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_flip_alone_mirrors_half():
+    images, samples = batch(2000, 4), np.arange(2000)
+    out = augment(images, samples, AugmentSettings(rotate_degrees=0), SEED)
+    plain = images.float() / 255
+    flipped = (out == plain.flip(3)).all(dim=(1, 2, 3))
+    same = (out == plain).all(dim=(1, 2, 3))
+    assert bool((flipped | same).all())
+    assert stats.binomtest(int(flipped.sum()), 2000).pvalue > 1e-3
+
+
+def test_rotation_equals_scipy():
+    images, samples = batch(6, 25), np.arange(6)
+    out = augment(images, samples, AugmentSettings(flip=False, rotate_degrees=90), SEED)
+    angles = 90 * (2 * uniforms(samples, 4, SEED)[:, 1] - 1)
+    for i, angle in enumerate(angles):
+        slow = ndimage.rotate(
+            images[i].numpy() / 255.0, angle, axes=(1, 2), reshape=False, order=1, mode="grid-constant", cval=0
+        )
+        assert np.abs(out[i].numpy() - slow).max() < 1e-4
+
+
+def test_flip_then_rotation_is_both():
+    images, samples = batch(40, 25), np.arange(40)
+    both = augment(images, samples, AugmentSettings(), SEED)
+    flips = torch.from_numpy(uniforms(samples, 4, SEED)[:, 0] < 0.5).view(-1, 1, 1, 1)
+    mirrored = torch.where(flips, images.flip(3), images)
+    rotated = augment(mirrored, samples, AugmentSettings(flip=False), SEED)
+    assert torch.allclose(both, rotated, atol=2e-5)
+
+
+def test_brightness_and_contrast_closed_form():
+    images, samples = batch(5), np.arange(5)
+    draws = uniforms(samples, 4, SEED)
+    x = images.numpy() / 255.0
+    mean = x.mean(axis=(1, 2, 3), keepdims=True)
+    light = (1 + 0.3 * (2 * draws[:, 2] - 1)).reshape(-1, 1, 1, 1)
+    spread = (1 + 0.5 * (2 * draws[:, 3] - 1)).reshape(-1, 1, 1, 1)
+    slow = np.clip(light * (mean + spread * (x - mean)), 0, 1)
+    settings = AugmentSettings(flip=False, rotate_degrees=0, brightness=0.3, contrast=0.5)
+    assert np.abs(augment(images, samples, settings, SEED).numpy() - slow).max() < 1e-5
+
+
+def test_draws_are_uniform_and_independent():
+    draws = uniforms(np.arange(20000), 4, SEED)
+    assert draws.min() >= 0
+    assert draws.max() < 1
+    for column in draws.T:
+        assert stats.kstest(column, "uniform").pvalue > 1e-3
+    others = uniforms(np.arange(20000), 4, (2,))
+    table = np.corrcoef(np.column_stack([draws, others, np.roll(draws[:, 0], 1)]).T)
+    assert np.abs(table - np.eye(len(table))).max() < 0.03
+
+
+def test_draws_are_splitmix64():
+    from fedretina.seeds import derive_seed
+
+    mask = (1 << 64) - 1
+    for sample, draw in ((0, 0), (5, 3), (123456, 1)):
+        z = (derive_seed(*SEED) + (sample * 4 + draw + 1) * 0x9E3779B97F4A7C15) & mask
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        expected = math.ldexp((z ^ (z >> 31)) >> 11, -53)
+        assert uniforms(np.array([sample]), 4, SEED)[0, draw] == expected
+
+
+def test_empty_batch_and_what_is_refused():
+    empty = augment(batch(0), np.arange(0), AugmentSettings(brightness=0.1, contrast=0.1), SEED)
+    assert empty.shape == (0, 3, 21, 21)
+    with pytest.raises(SettingsError, match="uint8"):
+        augment(batch().float(), np.arange(8), AugmentSettings(), SEED)
+    with pytest.raises(SettingsError, match="8 images"):
+        augment(batch(), np.arange(7), AugmentSettings(), SEED)
+    for bad in ({"rotate_degrees": 181}, {"brightness": -0.1}, {"contrast": 1.0}, {"zoom": 1}):
+        with pytest.raises(ValidationError):
+            AugmentSettings.model_validate(bad)

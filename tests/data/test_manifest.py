@@ -1,0 +1,90 @@
+import pytest
+
+from fedretina.data.manifest import RawRow, Record, read_manifest, write_manifest
+from fedretina.data.scheme import preset
+from fedretina.errors import DataError
+
+GOOD = "file,label,patient,split\na.png,0,p1,train\nd/b.png,4,p2,val\nc.png,mild,p3,test\n"
+
+
+def manifest(tmp_path, text, encoding="utf-8"):
+    path = tmp_path / "manifest.csv"
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_reads_rows(tmp_path, encoding):
+    read = read_manifest(manifest(tmp_path, GOOD, encoding), preset("icdr5"))
+    assert read.records[1] == Record("d/b.png", 4, "p2", "val")
+    assert read.of("test") == (Record("c.png", 1, "p3", "test"),)
+    assert read.counts() == {"train": [1, 0, 0, 0, 0], "val": [0, 0, 0, 0, 1], "test": [0, 1, 0, 0, 0]}
+
+
+def test_column_order_extra_columns_and_line_ends_do_not_matter(tmp_path):
+    text = "split,age,patient,label,file\r\ntrain,71,p1, 2 ,./x/a.png\r\n\r\n"
+    read = read_manifest(manifest(tmp_path, text), preset("icdr5"))
+    assert read.records == (Record("x/a.png", 2, "p1", "train"),)
+
+
+def test_write_then_read(tmp_path):
+    rows = [RawRow('a "b", c.png', "3", "Müller, A", "train"), RawRow("b.png", "no_dr", "p", "val")]
+    write_manifest(tmp_path / "m.csv", rows)
+    read = read_manifest(tmp_path / "m.csv", preset("icdr5"))
+    assert [(r.file, r.label, r.patient, r.split) for r in read.records] == [
+        ('a "b", c.png', 3, "Müller, A", "train"),
+        ("b.png", 0, "p", "val"),
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["m.csv"]
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match="was not written"):
+        write_manifest(tmp_path / "none" / "m.csv", [])
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("e.png,0,p9,training", "row 5.*'training'"),
+        ("e.png,7,p9,train", "row 5.*'7'.*allowed"),
+        ("e.png,,p9,train", "row 5.*''"),
+        ("e.png,0,,train", "row 5.*patient is empty"),
+        ("e.png,0,p1,val", "row 5.*'p1'.*row 2"),
+        ("./d/b.png,4,p2,val", "row 5.*'d/b.png'.*row 3"),
+        ("../e.png,0,p9,train", "row 5.*image root"),
+        ("d/../../e.png,0,p9,train", "row 5.*image root"),
+        ("/e.png,0,p9,train", "row 5.*image root"),
+        ("C:\\e.png,0,p9,train", "row 5.*image root"),
+        ("e\x00.png,0,p9,train", r"manifest\.csv"),
+        (",0,p9,train", "row 5.*empty"),
+        ("e.png,0", "row 5"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path, row, words):
+    with pytest.raises(DataError, match=words):
+        read_manifest(manifest(tmp_path, GOOD + row + "\n"), preset("icdr5"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "columns"),
+        ("file,label,patient\na,0,p\n", "split"),
+        ("file;label;patient;split\na;0;p;train\n", "commas"),
+        ("file,label,patient,split,split\na,0,p,train,val\n", "once"),
+        ("file,label,patient,split\n", "no rows"),
+        ('file,label,patient,split\n"a,0,p,train\n', "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_manifest(tmp_path, text, words):
+    with pytest.raises(DataError, match=words):
+        read_manifest(manifest(tmp_path, text), preset("icdr5"))
+
+
+def test_missing_and_wrong_encoding(tmp_path):
+    with pytest.raises(DataError, match="missing"):
+        read_manifest(tmp_path / "none.csv", preset("icdr5"))
+    path = manifest(tmp_path, GOOD.replace("p1", "Mü"), "latin-1")
+    with pytest.raises(DataError, match="UTF-8"):
+        read_manifest(path, preset("icdr5"))

@@ -1,0 +1,189 @@
+import warnings
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from fedretina.data.fundus_settings import FundusSettings
+from fedretina.data.manifest import RawRow, write_manifest
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.site_data import SiteDataSettings, load_site_data
+from fedretina.errors import DataError
+
+FUNDUS = FundusSettings(image_size=32)
+
+
+def hospital(folder, rows=None):
+    """Twelve images; the label is the image's grey level over 20."""
+    folder.mkdir(exist_ok=True)
+    if rows is None:
+        splits = ["test", "train", "train", "val"] * 3
+        rows = [RawRow(f"i{k}.png", str(k % 3), f"p{k}", split) for k, split in enumerate(splits)]
+    for row in rows:
+        level = 20 * int(row.label) + 60
+        cv2.imwrite(str(folder / row.file), np.full((36, 36, 3), level, np.uint8))
+    write_manifest(folder / "manifest.csv", rows)
+    return rows
+
+
+def load(folder, tmp_path, fundus=FUNDUS, **settings):
+    words = {"manifest": folder / "manifest.csv", "scheme": "icdr5", **settings}
+    return load_site_data("site-1", SiteDataSettings(**words), fundus, 1, tmp_path / "cache")
+
+
+def test_splits_hold_their_images_labels_and_patients(tmp_path):
+    rows = hospital(tmp_path / "h")
+    data = load(tmp_path / "h", tmp_path)
+    assert data.counts == {"train": 6, "val": 3, "test": 3}
+    assert (data.synthetic, data.bad_files, data.scheme.num_classes) == (False, 0, 5)
+    for name in ("train", "val", "test"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            split = data.split(name)
+        mine = [row for row in rows if row.split == name]
+        assert split.patients == tuple(row.patient for row in mine)
+        assert split.labels.tolist() == [int(row.label) for row in mine]
+        assert split.images.shape == (len(mine), 3, 32, 32)
+        assert split.images.dtype == torch.uint8
+        assert torch.equal(split.images[:, 0, 5, 5].long(), split.labels * 20 + 60)
+    with pytest.raises(DataError, match="no split"):
+        data.split("all")
+
+
+def test_a_write_to_a_split_does_not_reach_the_cache(tmp_path):
+    hospital(tmp_path / "h")
+    data = load(tmp_path / "h", tmp_path)
+    data.split("train").images.zero_()
+    assert load(tmp_path / "h", tmp_path).split("train").images.min() > 0
+
+
+def test_a_rebuild_by_another_run_does_not_hurt(tmp_path):
+    rows = hospital(tmp_path / "h")
+    data = load(tmp_path / "h", tmp_path)
+    hospital(tmp_path / "h", rows[:8])
+    load(tmp_path / "h", tmp_path)
+    assert len(data.split("test").labels) == 3
+
+
+def test_fingerprint(tmp_path):
+    rows = hospital(tmp_path / "h")
+    first = load(tmp_path / "h", tmp_path)
+    assert len(first.fingerprint) == 64
+    assert load(tmp_path / "h", tmp_path).fingerprint == first.fingerprint
+    # Names, order and modification times are not data.
+    hospital(tmp_path / "g", [row._replace(file=f"x{row.file}", patient=f"q{row.patient}") for row in rows[::-1]])
+    assert load(tmp_path / "g", tmp_path / "other").fingerprint == first.fingerprint
+    (tmp_path / "g" / "manifest.csv").write_text(
+        (tmp_path / "g" / "manifest.csv").read_text().replace("xi0.png,0", "xi0.png,1")
+    )
+    assert load(tmp_path / "g", tmp_path / "other").fingerprint != first.fingerprint
+    cv2.imwrite(str(tmp_path / "h" / "i0.png"), np.full((36, 36, 3), 61, np.uint8))
+    assert load(tmp_path / "h", tmp_path).fingerprint != first.fingerprint
+
+
+def test_bad_files(tmp_path):
+    hospital(tmp_path / "h")
+    (tmp_path / "h" / "i1.png").write_bytes(b"x")
+    (tmp_path / "h" / "i3.png").unlink()
+    data = load(tmp_path / "h", tmp_path)
+    assert data.bad_files == 2
+    assert data.counts == {"train": 5, "val": 2, "test": 3}
+    assert data.split("val").patients == ("p7", "p11")
+    with pytest.raises(DataError, match=r"i1\.png"):
+        load(tmp_path / "h", tmp_path, bad_files="refuse")
+
+
+def test_limit_is_stable_and_keeps_the_full_cache(tmp_path):
+    hospital(tmp_path / "h")
+    full = load(tmp_path / "h", tmp_path)
+    short = load(tmp_path / "h", tmp_path, limit={"train": 5, "val": 1})
+    assert short.counts == {"train": 5, "val": 1, "test": 3}
+    assert short.split("train").patients == load(tmp_path / "h", tmp_path, limit={"train": 5}).split("train").patients
+    assert set(short.split("train").patients) < set(full.split("train").patients)
+    assert load(tmp_path / "h", tmp_path, limit={"train": 99}).counts == full.counts
+    assert len(list((tmp_path / "cache").iterdir())) == 4
+
+
+def test_own_scheme_root_and_cache(tmp_path):
+    rows = hospital(tmp_path / "h")
+    (tmp_path / "m.csv").write_bytes((tmp_path / "h" / "manifest.csv").read_bytes())
+    scheme = GradingScheme(grades=("low", "high"), labels={"0": "low", "1": "low", "2": "high"})
+    settings = SiteDataSettings(
+        manifest=tmp_path / "m.csv", images=tmp_path / "h", scheme=scheme, cache=tmp_path / "mine"
+    )
+    data = load_site_data("x", settings, FUNDUS, 1, tmp_path / "cache")
+    assert data.split("train").labels.tolist() == [int(row.label == "2") for row in rows if row.split == "train"]
+    assert (tmp_path / "mine").is_dir()
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"scheme": None}, "grading scheme of site-1 is not set"),
+        ({"scheme": "icdr9"}, "no grading scheme"),
+        ({"images": "/nowhere/at/all"}, "is no folder"),
+        ({"manifest": "/nowhere/m.csv"}, "manifest .* is missing"),
+        ({"manifest": None, "images": "/nowhere"}, "no manifest"),
+    ],
+)
+def test_settings_that_point_nowhere(tmp_path, settings, words):
+    hospital(tmp_path / "h")
+    with pytest.raises(DataError, match=words):
+        load(tmp_path / "h", tmp_path, **settings)
+
+
+def test_data_that_cannot_be_trained_on(tmp_path):
+    rows = hospital(tmp_path / "h")
+    write_manifest(tmp_path / "h" / "manifest.csv", [row for row in rows if row.split != "val"])
+    with pytest.raises(DataError, match="no image in val"):
+        load(tmp_path / "h", tmp_path)
+    write_manifest(tmp_path / "h" / "manifest.csv", [row._replace(label="2") for row in rows])
+    with pytest.raises(DataError, match="one grade"):
+        load(tmp_path / "h", tmp_path)
+    write_manifest(tmp_path / "h" / "manifest.csv", rows)
+    for row in rows:
+        (tmp_path / "h" / row.file).write_bytes(b"x")
+    with pytest.raises(DataError, match="none of the 12 images"):
+        load(tmp_path / "h", tmp_path)
+
+
+def test_a_phantom_site(tmp_path):
+    settings = SiteDataSettings(phantom_images=20)
+    data = load_site_data("site-3", settings, FUNDUS, 1, tmp_path / "cache")
+    assert data.synthetic
+    assert data.scheme.num_classes == 6
+    assert data.counts == {"train": 30, "val": 12, "test": 18}
+    split = data.split("train")
+    assert split.images.shape == (30, 3, 32, 32)
+    assert len(set(split.patients) | set(data.split("test").patients)) == 48
+    again = load_site_data("site-3", settings, FUNDUS, 1, tmp_path / "cache")
+    assert torch.equal(again.split("train").images, split.images)
+    assert again.fingerprint == data.fingerprint
+    others = [
+        load_site_data("site-3", settings, FUNDUS, 2, tmp_path),
+        load_site_data("site-4", settings, FUNDUS, 1, tmp_path),
+        load_site_data("site-3", settings, FundusSettings(image_size=48), 1, tmp_path),
+        load_site_data("site-3", SiteDataSettings(phantom_images=21), FUNDUS, 1, tmp_path),
+    ]
+    assert len({data.fingerprint, *(other.fingerprint for other in others)}) == 5
+    assert not torch.equal(others[0].split("val").images, data.split("val").images)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_limited_phantom_and_its_own_scheme(tmp_path):
+    settings = SiteDataSettings(phantom_images=40, limit={"train": 9}, scheme="normal_3stages")
+    data = load_site_data("site-1", settings, FUNDUS, 1, tmp_path)
+    assert data.counts["train"] == len(data.split("train").labels) == 9
+    assert data.scheme.num_classes == 4
+
+
+def test_settings():
+    assert SiteDataSettings.model_validate({"scheme": {"grades": ["a", "b"]}}).scheme == GradingScheme(
+        grades=("a", "b")
+    )
+    for bad in ({"limit": {"all": 3}}, {"limit": {"train": 0}}, {"bad_files": "use"}, {"path": "x"}):
+        with pytest.raises(ValidationError):
+            SiteDataSettings.model_validate(bad)

@@ -1,0 +1,34 @@
+"""Executors that misbehave, shipped inside a test job's app/custom; each site is told how by its name."""
+
+import os
+
+import numpy as np
+from nvflare.apis.dxo import from_shareable
+
+from fedretina.flare.executor import TrainerExecutor
+
+
+class HostileExecutor(TrainerExecutor):
+    """Behaves in every step but the first training round."""
+
+    def execute(self, task_name, shareable, fl_ctx, abort_signal):
+        reply = super().execute(task_name, shareable, fl_ctx, abort_signal)
+        site = fl_ctx.get_identity_name()
+        stamp = from_shareable(shareable).meta["fedretina"]["stamp"]
+        if task_name != "train" or stamp[2] != 0 or stamp[3] != 0:
+            return reply
+        dxo = from_shareable(reply)
+        key = sorted(dxo.data)[0]
+        if site == "head-leaks":
+            dxo.data["head.0.bias"] = np.ones(16, np.float32)
+        elif site == "nan":
+            dxo.data[key] = np.full_like(dxo.data[key], np.nan)
+        elif site == "stale":
+            dxo.meta["fedretina"]["stamp"] = [*stamp[:2], 7, *stamp[3:]]
+        elif site == "theta":
+            dxo.meta["fedretina"]["scalars"]["theta"] = float("inf")
+        elif site == "meta":
+            dxo.meta["patient"] = "somebody"
+        elif site == "raises":
+            raise RuntimeError(f"a secret path: {os.getcwd()}/patients/smith.jpg")
+        return dxo.update_shareable(reply)

@@ -1,0 +1,96 @@
+"""Runs the real FLARE simulator on jobs derived from the committed ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NVFLARE = Path(sys.executable).parent / "nvflare"
+
+# A network of our own, so that no process pays the import of torchvision.
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "row": "feduaa",
+    "seed": 3,
+    "phases": [{"name": "train", "rounds": 2}],
+    "images": {"image_size": 32},
+    "network": {"encoder": "efficientnet_lite0", "head": {"width": 16}},
+    "training": {"batch_size": 8, "learning_rate": 0.05, "threads": 1},
+    "phantom_images": 24,
+}
+
+
+def write_job(folder: Path, experiment: Mapping[str, Any], sites: Sequence[str], base: str = "feduaa") -> Path:
+    """Copy a committed job, with other sizes and other sites."""
+    shutil.copytree(REPOSITORY / "jobs" / base, folder)
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["deploy_map"] = {"app": ["server", *sites]}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    (folder / "app/config/experiment.yaml").write_text(yaml.safe_dump(dict(experiment)))
+    return folder
+
+
+class Simulation:
+    """One run of the simulator in a folder of its own, in a process group of its own."""
+
+    def __init__(self, job: Path, folder: Path, threads: int | None = None, **environment: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDRETINA_")}
+        command = [str(NVFLARE), "simulator", str(job), "-w", str(folder / "workspace")]
+        self.log = folder / "log.txt"
+        self._handle = open(self.log, "ab")
+        self.process = subprocess.Popen(
+            command + (["-t", str(threads)] if threads else []),
+            cwd=folder,
+            env={**kept, "HOME": str(folder), "OMP_NUM_THREADS": "1", **environment},
+            stdout=self._handle,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def wait(self, seconds: float = 400) -> int:
+        """Wait for the end; a run that does not end is a failure, and is ended."""
+        try:
+            return self.process.wait(seconds)
+        finally:
+            self.kill()
+
+    def descendants(self) -> list[int]:
+        """Processes that this run started, found by their working parent chain."""
+        import psutil
+
+        try:
+            return [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def kill(self) -> None:
+        """SIGKILL to the run and all that it started: the simulator puts its clients into sessions of their own."""
+        for pid in [*self.descendants(), self.process.pid]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
+        self._handle.close()
+
+    def text(self) -> str:
+        """What the run printed."""
+        return self.log.read_text(errors="replace")
+
+
+def results(root: Path, run: str) -> dict[str, Any]:
+    """The stored results of a run, less its name."""
+    found: dict[str, Any] = json.loads((root / run / "server" / "results.json").read_text())
+    found.pop("run")
+    return found

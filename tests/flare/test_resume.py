@@ -1,0 +1,81 @@
+"""Server or site killed with SIGKILL in a real simulator run, started again by name: the same bits as undisturbed."""
+
+import json
+import os
+import signal
+import time
+
+import psutil
+import pytest
+from simulation import SMALL, Simulation, results, write_job
+
+from fedretina.data.site_data import SiteDataSettings, load_site_data
+from fedretina.experiment import Experiment
+from fedretina.loop import run_loop
+
+pytestmark = pytest.mark.flare
+SITES = ("site-1", "site-2")
+# Bigger than elsewhere, so that a kill lands inside the training of a round.
+WORDS = {**SMALL, "phantom_images": 120, "phases": [{"name": "train", "rounds": 2}]}
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory):
+    root = tmp_path_factory.mktemp("loop")
+    experiment = Experiment.resolve(WORDS)
+    settings = SiteDataSettings(phantom_images=experiment.phantom_images)
+    data = {
+        site: load_site_data(site, settings, experiment.images, experiment.seed, root / "cache" / site)
+        for site in SITES
+    }
+    run_loop(experiment, data, root, "oracle")
+    return results(root, "oracle")
+
+
+def done(root):
+    path = root / "r" / "server" / "run.json"
+    return json.loads(path.read_text())["done"] if path.exists() else -1
+
+
+def wait_for(condition, simulation, seconds=200):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert simulation.process.poll() is None, simulation.text()[-3000:]
+        assert time.monotonic() < deadline, simulation.text()[-3000:]
+        time.sleep(0.05)
+
+
+def start(tmp_path, job):
+    return Simulation(job, tmp_path / "sim", len(SITES), FEDRETINA_RUN="r", FEDRETINA_STATE_ROOT=str(tmp_path))
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_the_whole_run_killed_in_a_step_goes_on_by_name(oracle, tmp_path, step):
+    job = write_job(tmp_path / "job", WORDS, SITES)
+    simulation = start(tmp_path, job)
+    wait_for(lambda: done(tmp_path) == step, simulation)
+    time.sleep(0.3)
+    simulation.kill()
+    assert done(tmp_path) == step
+    again = start(tmp_path, job)
+    assert again.wait() == 0, again.text()[-3000:]
+    assert f"{step} of 4 steps done" in again.text()
+    assert results(tmp_path, "r") == oracle
+
+
+def test_a_sites_process_killed_in_training_goes_on_by_name(oracle, tmp_path):
+    job = write_job(tmp_path / "job", WORDS, SITES)
+    simulation = start(tmp_path, job)
+    wait_for(lambda: done(tmp_path) == 1, simulation)
+    victims = [
+        pid
+        for pid in simulation.descendants()
+        if psutil.pid_exists(pid) and "--client site-2 " in " ".join(psutil.Process(pid).cmdline()) + " "
+    ]
+    assert victims, "no process of site-2 was found"
+    os.kill(victims[0], signal.SIGKILL)
+    time.sleep(5)  # what FLARE makes of it is its own affair: the run's state is what counts
+    simulation.kill()
+    again = start(tmp_path, job)
+    assert again.wait() == 0, again.text()[-3000:]
+    assert results(tmp_path, "r") == oracle

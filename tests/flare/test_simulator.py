@@ -1,0 +1,59 @@
+"""The real simulator against the plain loop, bit for bit."""
+
+import json
+
+import pytest
+from simulation import SMALL, Simulation, results, write_job
+
+from fedretina.data.site_data import SiteDataSettings, load_site_data
+from fedretina.experiment import Experiment
+from fedretina.exchange.ledger import Ledger
+from fedretina.loop import run_loop
+
+pytestmark = pytest.mark.flare
+SITES = ("site-1", "site-2", "site-3")
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory):
+    """Results of the plain loop for the small job, made once."""
+    root = tmp_path_factory.mktemp("loop")
+    experiment = Experiment.resolve(SMALL)
+    settings = SiteDataSettings(phantom_images=experiment.phantom_images)
+    data = {
+        site: load_site_data(site, settings, experiment.images, experiment.seed, root / "cache" / site)
+        for site in SITES
+    }
+    run_loop(experiment, data, root, "oracle")
+    return root
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_simulator_ends_with_the_loops_bits(oracle, tmp_path, threads):
+    job = write_job(tmp_path / "job", SMALL, SITES)
+    simulation = Simulation(job, tmp_path / "sim", threads, FEDRETINA_RUN="again", FEDRETINA_STATE_ROOT=str(tmp_path))
+    assert simulation.wait() == 0, simulation.text()[-3000:]
+    assert results(tmp_path, "again") == results(oracle, "oracle")
+    for site in SITES:
+        ours, loops = (
+            json.loads((root / run / site / "final" / "figures.json").read_text())
+            for root, run in ((tmp_path, "again"), (oracle, "oracle"))
+        )
+        assert ours == loops
+        lines = Ledger(tmp_path / "again" / site / "ledger.jsonl").lines()
+        assert [line["phase"] for line in lines] == ["train", "train", "validate", "finalise"]
+        assert set(lines[0]["tensors"]) == {"encoder"}
+        assert lines[0]["bytes"] == results(oracle, "oracle")["steps"][0]["bytes_up"][site]
+        assert lines[2]["tensors"] == {}
+        assert set(lines[0]["scalars"]) == {"theta", "images"}
+    assert "travels" in simulation.text()
+    again = Simulation(job, tmp_path / "sim", threads, FEDRETINA_RUN="again", FEDRETINA_STATE_ROOT=str(tmp_path))
+    assert again.wait() == 0  # a run that is complete does nothing and says so
+    assert "begun, attempt" not in again.text().split("4 of 4 steps done")[1]
+
+
+def test_the_model_learner_job_ends_with_the_loops_bits(oracle, tmp_path):
+    job = write_job(tmp_path / "job", SMALL, SITES, base="feduaa_learner")
+    simulation = Simulation(job, tmp_path / "sim", 3, FEDRETINA_RUN="again", FEDRETINA_STATE_ROOT=str(tmp_path))
+    assert simulation.wait() == 0, simulation.text()[-3000:]
+    assert results(tmp_path, "again") == results(oracle, "oracle")

@@ -1,0 +1,35 @@
+"""Writes site folders (manifest and site file) over the real fundus images of ../shared/data, which stay where they are."""
+
+import csv
+from pathlib import Path
+
+import yaml
+
+# Criteria as in shared/data/README.md: five grades, six with ungradable, five, four.
+SITES = {"aptos2019": "icdr5", "eyepacs": "icdr5_ungradable", "idrid": "icdr5", "odir5k": "normal_3stages"}
+
+
+def write_real_sites(shared: Path, folder: Path, limit: dict[str, int] | None = None) -> Path:
+    """Write one folder a site; returns the value for FEDRETINA_SITE_FILE."""
+    with open(shared / "fundus" / "labels.csv", newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    for site, scheme in SITES.items():
+        (folder / site).mkdir(parents=True)
+        with open(folder / site / "manifest.csv", "w", newline="") as handle:
+            writer = csv.writer(handle)
+            writer.writerow(["file", "label", "patient", "split"])
+            for row in rows:
+                if row["site"] == site:
+                    reject = scheme == "icdr5_ungradable" and row["quality"] == "reject"
+                    label = "ungradable" if reject else row["grade"]
+                    writer.writerow([row["file"], label, row["group"], row["split"]])
+        words = {
+            "data": {
+                "manifest": "manifest.csv",
+                "images": str((shared / "fundus").resolve()),
+                "scheme": scheme,
+                **({"limit": limit} if limit else {}),
+            }
+        }
+        (folder / site / "site.yaml").write_text(yaml.safe_dump(words))
+    return folder / "{SITE_NAME}" / "site.yaml"

@@ -1,0 +1,156 @@
+import copy
+import json
+
+import pytest
+import torch
+
+from fedretina import storage
+from fedretina.aggregation.coordinator import Coordinator
+from fedretina.data.augment import augment
+from fedretina.exchange.payload import tensors_digest
+from fedretina.local.site import Site
+from fedretina.loop import run_loop
+from fedretina.losses.objective import Batch, Clock
+from fedretina.losses.settings import build_objective
+from fedretina.networks.network import build_network
+from fedretina.rows import ROWS
+from fedretina.seeds import generator
+
+
+def figures(results):
+    """What must not depend on where a run was interrupted: everything but its name."""
+    return {key: value for key, value in results.items() if key != "run"}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_runs_to_its_end(row, tiny, phantoms, tmp_path):
+    experiment = tiny(row=row, phases=[{"name": "train", "rounds": 1}])
+    results = run_loop(experiment, phantoms(experiment, "site-1", "site-2", "site-3"), tmp_path, "r")
+    assert [results["sites"][site]["grades"] for site in ("site-1", "site-2", "site-3")] == [5, 4, 6]
+    assert sum(entry["weight"] for entry in results["sites"].values()) == pytest.approx(1)
+    assert results["chosen"] == "train-0000"
+    for site in results["sites"]:
+        card = json.loads((tmp_path / "r" / site / "final" / "card.json").read_text())
+        assert card["synthetic"] is True
+        assert "not a medical device" in card["notice"]
+        assert (tmp_path / "r" / site / "final" / "model.safetensors").stat().st_size > 10_000_000
+
+
+def test_the_same_run_gives_the_same_bits(tiny, phantoms, tmp_path):
+    experiment = tiny()
+    data = phantoms(experiment)
+    first, second = (run_loop(experiment, data, tmp_path, name) for name in ("a", "b"))
+    assert figures(first) == figures(second)
+    other = tiny(seed=4)
+    assert run_loop(other, phantoms(other), tmp_path, "c")["model_digest"] != first["model_digest"]
+
+
+def test_the_order_in_which_sites_answer_changes_nothing(tiny, phantoms, tmp_path):
+    experiment = tiny()
+    data = phantoms(experiment)
+    expected = run_loop(experiment, data, tmp_path, "a")
+    coordinator = Coordinator(experiment, "b", tmp_path / "b" / "server")
+    hosts = {name: Site(experiment, data[name], tmp_path / "b" / name) for name in data}
+    while coordinator.done < len(coordinator.plan):
+        coordinator.begin()
+        for name in sorted(hosts, reverse=coordinator.done % 2 == 0):
+            coordinator.accept(name, hosts[name].answer(coordinator.order(name), coordinator.down()))
+        coordinator.close()
+    got = storage.read_json(tmp_path / "b" / "server" / "results.json")
+    assert figures(got) == figures(expected)
+
+
+def test_one_site_is_plain_sgd(tiny, phantoms, tmp_path):
+    experiment = tiny(phases=[{"name": "train", "rounds": 2}])
+    data = phantoms(experiment, "site-2")
+    run_loop(experiment, data, tmp_path, "a")
+    split, settings = data["site-2"].split("train"), experiment.training
+    net = build_network(experiment.network, 4, experiment.seed).to(memory_format=torch.channels_last).train()
+    objective = build_objective(experiment.objective)
+    optimiser = torch.optim.SGD(net.parameters(), lr=settings.learning_rate)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for number in range(2):
+        purpose = (experiment.seed, "site-2", "train", number, 0)
+        order = generator(*purpose, "order").permutation(len(split.labels))
+        for step in range(len(order) // settings.batch_size):
+            samples = order[step * settings.batch_size : (step + 1) * settings.batch_size]
+            images = augment(split.images[samples], samples, experiment.augment, (*purpose, "augment"))
+            batch = Batch(images.to(memory_format=torch.channels_last), split.labels[samples])
+            clock = Clock(number, 2, 0, 1, step, len(order) // settings.batch_size)
+            optimiser.zero_grad()
+            objective.loss(net, batch, clock)[0].backward()
+            optimiser.step()
+    torch.set_num_threads(threads)
+    plain = net.state_dict()
+    stored, _ = storage.read_tensors(tmp_path / "a" / "server" / "train-0001.safetensors")
+    assert stored
+    assert tensors_digest(stored) == tensors_digest({key: plain[key] for key in stored})
+    kept, _ = storage.read_tensors(tmp_path / "a" / "site-2" / "train-0001.safetensors")
+    assert tensors_digest(kept) == tensors_digest({key: plain[key] for key in kept})
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_run_killed_at_every_write_ends_with_the_same_bits(tiny, phantoms, tmp_path, monkeypatch, threads):
+    experiment = tiny(
+        phases=[{"name": "train", "rounds": 2}, {"name": "more", "rounds": 1}], training={"threads": threads}
+    )
+    data = phantoms(experiment, "site-1", "site-2")
+    expected = run_loop(experiment, data, tmp_path, "whole")
+    real, died = storage._replace, set()
+
+    def dying(path, write):
+        before, after = ("before", path), ("after", path)
+        if before not in died:
+            died.add(before)
+            raise Killed
+        real(path, write)
+        if after not in died:
+            died.add(after)
+            raise Killed
+
+    monkeypatch.setattr(storage, "_replace", dying)
+    while True:
+        try:
+            got = run_loop(experiment, data, tmp_path, "cut")
+            break
+        except Killed:
+            continue
+    assert len(died) > 40
+    assert figures(got) == figures(expected)
+    for site in data:
+        whole, cut = (
+            json.loads((tmp_path / run / site / "final" / "figures.json").read_text()) for run in ("whole", "cut")
+        )
+        assert whole == cut
+
+
+def test_the_test_split_is_read_once(tiny, phantoms, tmp_path, monkeypatch):
+    experiment = tiny(phases=[{"name": "train", "rounds": 1}])
+    data = phantoms(experiment, "site-1")
+    reads = []
+    spied = copy.copy(data["site-1"])
+    monkeypatch.setattr(type(spied), "split", _counting(type(spied).split, reads))
+    coordinator = Coordinator(experiment, "a", tmp_path / "a" / "server")
+    host = Site(experiment, data["site-1"], tmp_path / "a" / "site-1")
+    while coordinator.done < len(coordinator.plan):
+        coordinator.begin()
+        order, tensors = coordinator.order("site-1"), coordinator.down()
+        first = host.answer(order, tensors)
+        assert host.answer(order, tensors).scalars == first.scalars  # asked twice, the same answer
+        coordinator.accept("site-1", first)
+        coordinator.close()
+    assert reads.count("test") == 1
+
+
+def _counting(split, reads):
+    def counted(self, name):
+        reads.append(name)
+        return split(self, name)
+
+    return counted
