@@ -103,7 +103,7 @@ def test_a_full_disk_at_the_server_keeps_the_finished_rounds(tiny, phantoms, tmp
     real = os.replace
 
     def full(source, target):
-        if str(target).endswith(("server/train-0001.safetensors")):
+        if str(target).endswith("server/train-0001.safetensors"):
             raise OSError(errno.ENOSPC, "No space left on device")
         real(source, target)
 

@@ -37,14 +37,6 @@ def test_full_disk_leaves_the_old_file_whole(tmp_path, monkeypatch, failing):
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.safetensors"]
 
 
-def test_a_really_full_disk_is_told(tmp_path):
-    target = tmp_path / "full"
-    target.symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left"), open(target, "w") as handle:
-        handle.write("x")
-        handle.flush()
-
-
 def test_damaged_and_foreign_files_are_told(tmp_path):
     path = tmp_path / "x.safetensors"
     with pytest.raises(StateError, match="is missing"):

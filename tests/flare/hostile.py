@@ -1,6 +1,7 @@
 """Executors that misbehave, shipped inside a test job's app/custom; each site is told how by its name."""
 
 import os
+import time
 
 import numpy as np
 from nvflare.apis.dxo import from_shareable
@@ -9,7 +10,7 @@ from fedretina.flare.executor import TrainerExecutor
 
 
 class HostileExecutor(TrainerExecutor):
-    """Behaves in every step but the first training round."""
+    """Behaves in every step but the first attempt of the first training round."""
 
     def execute(self, task_name, shareable, fl_ctx, abort_signal):
         reply = super().execute(task_name, shareable, fl_ctx, abort_signal)
@@ -29,6 +30,8 @@ class HostileExecutor(TrainerExecutor):
             dxo.meta["fedretina"]["scalars"]["theta"] = float("inf")
         elif site == "meta":
             dxo.meta["patient"] = "somebody"
+        elif site == "slow":
+            time.sleep(25)
         elif site == "raises":
             raise RuntimeError(f"a secret path: {os.getcwd()}/patients/smith.jpg")
         return dxo.update_shareable(reply)

@@ -40,6 +40,19 @@ def write_job(folder: Path, experiment: Mapping[str, Any], sites: Sequence[str],
     return folder
 
 
+def make_hostile(job: Path, **controller: Any) -> Path:
+    """Give a job the executors of hostile.py, and its controllers other settings."""
+    shutil.copy(Path(__file__).parent / "hostile.py", job / "app/custom/hostile.py")
+    client = job / "app/config/config_fed_client.json"
+    client.write_text(client.read_text().replace("fedretina.flare.executor.TrainerExecutor", "hostile.HostileExecutor"))
+    path = job / "app/config/config_fed_server.json"
+    words = json.loads(path.read_text())
+    for workflow in words["workflows"]:
+        workflow["args"].update(controller)
+    path.write_text(json.dumps(words))
+    return job
+
+
 class Simulation:
     """One run of the simulator in a folder of its own, in a process group of its own."""
 
@@ -48,15 +61,15 @@ class Simulation:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDRETINA_")}
         command = [str(NVFLARE), "simulator", str(job), "-w", str(folder / "workspace")]
         self.log = folder / "log.txt"
-        self._handle = open(self.log, "ab")
-        self.process = subprocess.Popen(
-            command + (["-t", str(threads)] if threads else []),
-            cwd=folder,
-            env={**kept, "HOME": str(folder), "OMP_NUM_THREADS": "1", **environment},
-            stdout=self._handle,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with open(self.log, "ab") as handle:  # the process keeps its own
+            self.process = subprocess.Popen(
+                command + (["-t", str(threads)] if threads else []),
+                cwd=folder,
+                env={**kept, "HOME": str(folder), "OMP_NUM_THREADS": "1", **environment},
+                stdout=handle,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def wait(self, seconds: float = 400) -> int:
         """Wait for the end; a run that does not end is a failure, and is ended."""
@@ -82,7 +95,6 @@ class Simulation:
             except ProcessLookupError:
                 continue
         self.process.wait()
-        self._handle.close()
 
     def text(self) -> str:
         """What the run printed."""

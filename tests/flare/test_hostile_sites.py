@@ -1,23 +1,21 @@
 """Sites that misbehave in one round through the real simulator: refused by name, the others go on."""
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
-from simulation import SMALL, Simulation, results, write_job
+from simulation import SMALL, Simulation, make_hostile, results, write_job
 
+from fedretina.data.site_data import SiteDataSettings, load_site_data
 from fedretina.exchange.ledger import Ledger
+from fedretina.experiment import Experiment
+from fedretina.loop import run_loop
 
 pytestmark = pytest.mark.flare
 SITES = ("good", "head-leaks", "meta", "nan", "raises", "stale", "theta")
 
 
 def test_each_is_refused_by_name_and_takes_part_again_in_the_next_round(tmp_path):
-    job = write_job(tmp_path / "job", {**SMALL, "phantom_images": 64}, SITES)
-    shutil.copy(Path(__file__).parent / "hostile.py", job / "app/custom/hostile.py")
-    client = job / "app/config/config_fed_client.json"
-    client.write_text(client.read_text().replace("fedretina.flare.executor.TrainerExecutor", "hostile.HostileExecutor"))
+    job = make_hostile(write_job(tmp_path / "job", {**SMALL, "phantom_images": 64}, SITES))
     simulation = Simulation(job, tmp_path / "sim", len(SITES), FEDRETINA_RUN="r", FEDRETINA_STATE_ROOT=str(tmp_path))
     assert simulation.wait() == 0, simulation.text()[-3000:]
     found = results(tmp_path, "r")
@@ -43,3 +41,39 @@ def test_each_is_refused_by_name_and_takes_part_again_in_the_next_round(tmp_path
     # A round that did not count left no personal state: the site began round 1 anew.
     record = json.loads((tmp_path / "r" / "nan" / "state.json").read_text())
     assert record["counted"] == [1]
+
+
+def test_a_step_below_the_quorum_is_repeated_and_leaves_no_trace(tmp_path):
+    sites = ("good", "raises")
+    words = {**SMALL, "phantom_images": 64, "quorum": 2}
+    job = make_hostile(write_job(tmp_path / "job", words, sites))
+    simulation = Simulation(job, tmp_path / "sim", 2, FEDRETINA_RUN="r", FEDRETINA_STATE_ROOT=str(tmp_path))
+    assert simulation.wait() == 0, simulation.text()[-3000:]
+    assert "train-0000: 1 updates were accepted, the quorum is 2" in simulation.text()
+    assert "train-0000: begun, attempt 1" in simulation.text()
+    experiment = Experiment.resolve(words)
+    settings = SiteDataSettings(phantom_images=64)
+    data = {s: load_site_data(s, settings, experiment.images, 3, tmp_path / "cache" / s) for s in sites}
+    run_loop(experiment, data, tmp_path, "oracle")
+    assert results(tmp_path, "r") == results(tmp_path, "oracle")
+
+
+def test_a_site_beyond_the_budget_misses_its_round_and_comes_back(tmp_path):
+    words = {**SMALL, "phantom_images": 64, "phases": [{"name": "train", "rounds": 6}]}
+    job = make_hostile(write_job(tmp_path / "job", words, ("good", "slow")), budget_s=10, grace_s=6.0)
+    simulation = Simulation(job, tmp_path / "sim", 2, FEDRETINA_RUN="r", FEDRETINA_STATE_ROOT=str(tmp_path))
+    assert simulation.wait() == 0, simulation.text()[-3000:]
+    steps = results(tmp_path, "r")["steps"]
+    assert set(steps[0]["weights"]) == {"good"}
+    assert steps[0]["refused"] == {"slow": "it did not answer in time."}
+    assert set(steps[5]["weights"]) == {"good", "slow"}
+    record = json.loads((tmp_path / "r" / "slow" / "state.json").read_text())
+    assert 0 not in record["counted"]
+
+
+def test_a_quorum_that_is_never_met_stops_the_job_with_a_sentence(tmp_path):
+    words = {**SMALL, "quorum": 3, "phases": [{"name": "train", "rounds": 1}]}
+    job = make_hostile(write_job(tmp_path / "job", words, ("good", "other")), repeats=1)
+    simulation = Simulation(job, tmp_path / "sim", 2, FEDRETINA_RUN="r", FEDRETINA_STATE_ROOT=str(tmp_path))
+    assert simulation.wait() == 2
+    assert "2 updates were accepted, the quorum is 3 (no answer). It was tried 2 times." in simulation.text()

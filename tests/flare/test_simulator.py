@@ -6,8 +6,8 @@ import pytest
 from simulation import SMALL, Simulation, results, write_job
 
 from fedretina.data.site_data import SiteDataSettings, load_site_data
-from fedretina.experiment import Experiment
 from fedretina.exchange.ledger import Ledger
+from fedretina.experiment import Experiment
 from fedretina.loop import run_loop
 
 pytestmark = pytest.mark.flare

@@ -63,16 +63,20 @@ class RoundController(Controller):
         self._aggregator_id = aggregator_id
         self._run_id = run_id
         self._missed: frozenset[str] = frozenset()
+        self._opened = False
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Open the run; a fault there ends the job with its sentence."""
         try:
             self._server_run(fl_ctx).open(fl_ctx)
+            self._opened = True
         except FedretinaError as error:
             self.system_panic(str(error), fl_ctx)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Do every step of this workflow's tasks that is not done, then say where the results lie."""
+        if not self._opened:
+            return  # the panic of start_controller is on its way
         coordinator = self._server_run(fl_ctx).coordinator
         while coordinator.done < len(coordinator.plan) and coordinator.step.task in self._tasks:
             if not self._step(coordinator, abort_signal, fl_ctx):

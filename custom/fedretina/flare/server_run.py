@@ -14,7 +14,7 @@ from nvflare.apis.fl_context import FLContext
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import StateError
 from fedretina.experiment import Experiment
-from fedretina.flare.surroundings import RUN, load_experiment, load_site_settings, state_root, with_weights_file
+from fedretina.flare.surroundings import RUN, load_experiment, load_server_settings, state_root, with_weights_file
 from fedretina.storage import folder_lock
 
 _LOCK_WAIT_S = 60.0
@@ -54,7 +54,7 @@ class ServerRun(FLComponent):
             FedretinaError: The settings cannot be used, or the run's folder is held, damaged or of another run.
         """
         if self._coordinator is None:
-            settings = load_site_settings(fl_ctx)
+            settings = load_server_settings(fl_ctx)
             experiment = with_weights_file(load_experiment(fl_ctx, self._experiment_file), settings)
             run = experiment.run or os.environ.get(RUN) or _new_name(experiment)
             folder = state_root(fl_ctx, settings) / run / "server"

@@ -22,6 +22,7 @@ from fedretina.exchange.kinds import Kind
 from fedretina.experiment import Experiment
 
 PROPERTY = "fedretina"
+SERVER_PROPERTY = "fedretina_server"
 SITE_FILE = "FEDRETINA_SITE_FILE"
 STATE_ROOT = "FEDRETINA_STATE_ROOT"
 RUN = "FEDRETINA_RUN"
@@ -47,6 +48,19 @@ class SiteSettings(BaseModel):
     )
 
 
+class ServerSettings(BaseModel):
+    """The server's own settings, read from the scope property `fedretina_server` of its startup kit.
+
+    Attributes:
+        state_root: Folder for the state of runs, outside FLARE's folders.
+        weights_file: The server's copy of the weights that a job names by SHA-256.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    state_root: Path | None = None
+    weights_file: Path | None = None
+
+
 def load_experiment(fl_ctx: FLContext, file_name: str) -> Experiment:
     """Read the experiment file that lies in the job's config folder, as it was sent.
 
@@ -60,7 +74,7 @@ def load_experiment(fl_ctx: FLContext, file_name: str) -> Experiment:
 
 
 def load_site_settings(fl_ctx: FLContext) -> SiteSettings:
-    """Read the settings of this site (or server): scope property, then environment, then none.
+    """Read the settings of this site: scope property, then environment, then none.
 
     Raises:
         DataError: The settings point to a file that is missing or cannot be used.
@@ -82,7 +96,22 @@ def load_site_settings(fl_ctx: FLContext) -> SiteSettings:
     return _site_settings(words, base, site)
 
 
-def state_root(fl_ctx: FLContext, settings: SiteSettings) -> Path:
+def load_server_settings(fl_ctx: FLContext) -> ServerSettings:
+    """Read the settings of this server; a site's settings and its environment variable mean nothing here.
+
+    Raises:
+        SettingsError: The property cannot be used.
+    """
+    found = (fl_ctx.get_prop(FLContextKey.SCOPE_PROPERTIES) or {}).get(SERVER_PROPERTY) or {}
+    try:
+        return ServerSettings.model_validate(found)
+    except ValidationError as error:
+        raise SettingsError(
+            f"the scope property {SERVER_PROPERTY!r} may hold state_root and weights_file, both paths: {error}"
+        ) from error
+
+
+def state_root(fl_ctx: FLContext, settings: SiteSettings | ServerSettings) -> Path:
     """Where the state of runs lies: the site's setting, the environment, else beside FLARE's workspace.
 
     The simulator wipes its workspace at every start, so there the default is a folder beside it.
@@ -96,7 +125,7 @@ def state_root(fl_ctx: FLContext, settings: SiteSettings) -> Path:
     return root / "fedretina_runs"
 
 
-def with_weights_file(experiment: Experiment, settings: SiteSettings) -> Experiment:
+def with_weights_file(experiment: Experiment, settings: SiteSettings | ServerSettings) -> Experiment:
     """Point an experiment that names weights by SHA-256 to this machine's copy of the file.
 
     Raises:

@@ -50,7 +50,8 @@ class WhitelistFilter(Filter):
         self._direction = direction
         self._experiment_file = experiment_file
         self._keeps_ledger = ledger
-        self._rules: tuple[Experiment, Partition, SiteSettings] | None = None
+        self._rules: tuple[Experiment, Partition] | None = None
+        self._settings: SiteSettings | None = None
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Let the message pass unchanged.
@@ -62,7 +63,7 @@ class WhitelistFilter(Filter):
             if len(str(shareable.get_header(WHY) or "")) > _WHY_LENGTH or set(shareable) - {ReservedHeaderKey.HEADERS}:
                 raise RefusedError("an error reply may carry one sentence and no data.")
             return shareable
-        experiment, parts, settings = self._load(fl_ctx)
+        experiment, parts = self._load(fl_ctx)
         self._no_extras(shareable)
         if self._direction == "order":
             order, tensors = unpack_order(shareable)
@@ -71,24 +72,26 @@ class WhitelistFilter(Filter):
             if step is None:
                 raise RefusedError(f"{order.stamp.phase} round {order.stamp.round} is no step of this job.")
             return shareable
+        if self._settings is None:
+            self._settings = load_site_settings(fl_ctx)
         payload = unpack_payload(shareable)
-        self._kinds(payload.tensors, parts, settings.may_leave)
+        self._kinds(payload.tensors, parts, self._settings.may_leave)
         step = Plan.of(experiment).find(payload.stamp.phase, payload.stamp.round)
         allowed = BY_TASK[step.task] if step else frozenset()
         extra = sorted(set(payload.scalars) - allowed)
         if extra:
             raise RefusedError(f"scalar {extra[0]!r} may not travel in {payload.stamp.phase}.")
         if self._keeps_ledger:
-            root = state_root(fl_ctx, settings)
+            root = state_root(fl_ctx, self._settings)
             folder = root / require_name(payload.stamp.run, "run") / require_name(fl_ctx.get_identity_name(), "site")
             Ledger(folder / "ledger.jsonl").note(payload, parts)
         return shareable
 
-    def _load(self, fl_ctx: FLContext) -> tuple[Experiment, Partition, SiteSettings]:
+    def _load(self, fl_ctx: FLContext) -> tuple[Experiment, Partition]:
         if self._rules is None:
             experiment = load_experiment(fl_ctx, self._experiment_file)
             parts = partition(build_on_meta(experiment.network, experiment.grades or 2), experiment.exchange)
-            self._rules = experiment, parts, load_site_settings(fl_ctx)
+            self._rules = experiment, parts
         return self._rules
 
     def _no_extras(self, shareable: Shareable) -> None:

@@ -1,0 +1,155 @@
+"""The documentation does not lie: links resolve, tables are rendered, examples run."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import yaml
+
+from fedretina.exchange.partition import partition
+from fedretina.experiment import Experiment
+from fedretina.flare import surroundings
+from fedretina.networks.network import build_on_meta
+from fedretina.rows import ROWS
+from fedretina.uncertainty.theta import Reason
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CHANGELOG.md", *ROOT.glob("README.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def anchors(page):
+    """The anchors that GitHub gives the headings of a page."""
+    titles = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def blocks(page, language):
+    return [(file, text) for found, file, text in FENCE.findall((DOCS / page).read_text()) if found == language]
+
+
+def in_subprocess(*arguments, python_path="", cwd=ROOT):
+    """Run Python without the developer's FEDRETINA_ variables; give its output, or fail with it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FEDRETINA_")}
+    environment["PYTHONPATH"] = str(python_path or ROOT / "custom")
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_relative_link_resolves(page):
+    for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.is_relative_to(ROOT), link
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_page_names_a_path_of_this_machine(page):
+    text = page.read_text(encoding="utf-8")
+    for path in ("/work/", "/root/", "/home/", "/tmp/", str(ROOT), str(Path.home())):
+        assert path not in text.replace("https://", ""), path
+
+
+def test_the_settings_page_is_what_the_classes_say():
+    page = (DOCS / "settings.md").read_text(encoding="utf-8")
+    rendered = in_subprocess(
+        "-c",
+        "import sys; sys.path.insert(0, 'docs'); import render_settings as r; "
+        "sys.stdout.write(r.render(r.PAGE.read_text(encoding='utf-8')))",
+    )
+    assert page == rendered, "run `.venv/bin/python docs/render_settings.py` and look at what changed"
+
+
+def test_the_settings_page_knows_every_environment_variable():
+    page = (DOCS / "settings.md").read_text(encoding="utf-8")
+    named = {surroundings.SITE_FILE, surroundings.STATE_ROOT, surroundings.RUN}
+    assert set(re.findall(r"^\| `(FEDRETINA_\w+)`", page, re.MULTILINE)) == named
+
+
+def test_the_examples_of_the_settings_page_are_accepted():
+    experiment, site = (yaml.safe_load(text) for _, text in blocks("settings.md", "yaml"))
+    paper = Experiment.resolve(experiment)
+    assert (paper.network.encoder, paper.images.image_size, paper.phases[0].rounds) == ("resnet50", 256, 100)
+    settings = surroundings.SiteSettings.model_validate(site)
+    chosen = surroundings.with_weights_file(paper, settings)
+    assert chosen.network.weights.file == settings.weights_file
+    scopes = yaml.safe_load(blocks("settings.md", "json")[0][1])
+    assert scopes["default_scope"] == scopes["scopes"][0]["name"]
+    assert set(scopes["scopes"][0]["properties"]) == {surroundings.PROPERTY}
+
+
+@pytest.mark.parametrize("row", ["feduaa", "feduaa_official"])
+def test_the_partition_on_the_method_page_is_the_real_one(row):
+    experiment = Experiment.resolve({"row": row, "network": {"encoder": "resnet50"}})
+    table = partition(build_on_meta(experiment.network, 5), experiment.exchange).table()
+    assert table in (DOCS / "feduaa.md").read_text(encoding="utf-8")
+
+
+def test_the_method_page_knows_every_reason_of_theta():
+    page = (DOCS / "feduaa.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|.*\|$", page, re.MULTILINE)) >= set(get_args(Reason))
+
+
+@pytest.mark.slow
+def test_the_plain_loop_example_runs(tmp_path):
+    assert len((DOCS / "examples" / "plain_loop.py").read_text().splitlines()) <= 60
+    table = in_subprocess(DOCS / "examples" / "plain_loop.py", tmp_path).splitlines()
+    assert [line.split()[0] for line in table[1:5]] == ["site-1", "site-2", "site-3", "mean"]
+    assert all(0 < float(line.split()[3]) <= 1 for line in table[1:4])
+
+
+@pytest.mark.slow
+def test_the_worked_example_of_a_new_method_runs(tmp_path):
+    shutil.copytree(ROOT / "custom", tmp_path / "custom", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "tests" / "losses", tmp_path / "tests" / "losses")
+    shutil.copy(ROOT / "tests" / "test_experiment.py", tmp_path / "tests")
+    for file, text in blocks("add_a_method.md", "python"):
+        assert not (tmp_path / file).exists(), file
+        (tmp_path / file).write_text(text)
+    for file, text in blocks("add_a_method.md", "diff"):
+        apply(tmp_path / file, text)
+    tests = ("losses/test_smoothed.py", "losses/test_objective_settings.py", "test_experiment.py")
+    code = tmp_path / "custom"
+    in_subprocess(
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *(f"tests/{test}" for test in tests),
+        python_path=code,
+        cwd=tmp_path,
+    )
+    (tmp_path / "smoothed.yaml").write_text(blocks("add_a_method.md", "yaml")[0][1])
+    run = ("loop", "smoothed.yaml", "--sites", "site-1,site-2", "--run", "try-smoothed")
+    command = "import sys; from fedretina.cli import main; main()"
+    table = in_subprocess("-c", command, *run, python_path=code, cwd=tmp_path)
+    assert [line.split()[0] for line in table.splitlines()[1:4]] == ["site-1", "site-2", "mean"]
+    assert "fedbn_smoothed" in in_subprocess("-c", command, "rows", python_path=code, cwd=tmp_path)
+    assert "fedbn_smoothed" not in ROWS
+
+
+def apply(file, diff):
+    """Apply a diff without line numbers: the lines of a hunk that are there stand in the file exactly once."""
+    text = file.read_text()
+    for hunk in diff.split("@@\n"):
+        lines = hunk.splitlines(keepends=True)
+        before = "".join(line[1:] for line in lines if line[0] in " -")
+        assert text.count(before) == 1, before
+        text = text.replace(before, "".join(line[1:] for line in lines if line[0] in " +"))
+    file.write_text(text)
