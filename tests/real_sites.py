@@ -1,4 +1,4 @@
-"""Writes site folders (manifest, site file) over the real fundus images of ../shared/data, which stay where they are."""
+"""Writes site folders (manifest, site file) over the real images of ../shared/data, which stay where they are."""
 
 import csv
 from pathlib import Path

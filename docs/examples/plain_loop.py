@@ -21,7 +21,7 @@ WORDS = {
     "phases": [{"name": "train", "rounds": 3}],
     "images": {"image_size": 64},
     "network": {"encoder": "efficientnet_lite0", "weights": {"source": "package"}},
-    "training": {"batch_size": 8, "learning_rate": 0.05, "threads": 2},
+    "training": {"batch_size": 8, "learning_rate": 0.05, "threads": 1},
     "phantom_images": 64,
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import platform
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ _ANY_GRADES = 2
 class Coordinator:
     """Runs the steps of one run at the server.
 
-    Begun on a folder that holds a part of the run, it goes on after the last step that is done there.
+    Begun on a folder that holds a part of the run, it goes on after the last step that is done there. Answers may
+    arrive from other threads while a step closes; a lock decides whether they still count.
 
     Args:
         experiment: The run's settings.
@@ -62,6 +64,7 @@ class Coordinator:
         self._store = RunStore(folder, self.digest, self._head(), lambda step: self.plan[step].name)
         self._spool = Spool(folder / "spool")
         self._down_cache: tuple[int, Tensors] | None = None
+        self._lock = threading.RLock()
         self._attempt = -1
         self._scalars: dict[str, dict[str, float]] = {}
         self._bytes: dict[str, int] = {}
@@ -89,9 +92,10 @@ class Coordinator:
 
     def begin(self) -> None:
         """Begin the next step, or begin it again; answers to earlier attempts are refused from now on."""
-        self._attempt += 1
-        self._scalars, self._bytes, self._refused = {}, {}, {}
-        self._spool = Spool(self._store.folder / "spool")
+        with self._lock:
+            self._attempt += 1
+            self._scalars, self._bytes, self._refused = {}, {}, {}
+            self._spool = Spool(self._store.folder / "spool")
 
     def order(self, site: str) -> Order:
         """What the running step asks of a site."""
@@ -116,24 +120,26 @@ class Coordinator:
             RefusedError: What is wrong with it; the answer is dropped and noted under the site's name.
             StateError: The disk is full; the answer is dropped.
         """
-        try:
-            require_name(site, "site")
-            if site in self._scalars:
-                raise RefusedError("the site has answered this step before.")
-            admit(payload, self._stamp(), self.partition, BY_TASK[self.step.task], self.step.task == "train")
-        except RefusedError as refusal:
-            self.refuse(site, str(refusal))
-            raise
-        if self.step.task == "train":
-            self._spool.put(site, payload.tensors)
-        self._bytes[site] = tensors_bytes(payload.tensors)
-        self._scalars[site] = {name: float(payload.scalars[name]) for name in sorted(payload.scalars)}
-        self._refused.pop(site, None)
+        with self._lock:
+            try:
+                require_name(site, "site")
+                if site in self._scalars:
+                    raise RefusedError("the site has answered this step before.")
+                admit(payload, self._stamp(), self.partition, BY_TASK[self.step.task], self.step.task == "train")
+            except RefusedError as refusal:
+                self.refuse(site, str(refusal))
+                raise
+            if self.step.task == "train":
+                self._spool.put(site, payload.tensors)
+            self._bytes[site] = tensors_bytes(payload.tensors)
+            self._scalars[site] = {name: float(payload.scalars[name]) for name in sorted(payload.scalars)}
+            self._refused.pop(site, None)
 
     def refuse(self, site: str, why: str) -> None:
         """Note why a site has no part in the running step."""
-        if site not in self._scalars:
-            self._refused[site] = why
+        with self._lock:
+            if site not in self._scalars:
+                self._refused[site] = why
         _log.warning("%s: the answer of %s does not count: %s", self.step.name, site, why)
 
     def close(self) -> dict[str, Any]:
@@ -146,6 +152,10 @@ class Coordinator:
             QuorumError: Too few updates were accepted; the step may be begun again.
             StateError: The disk is full or not writable; the step may be begun again.
         """
+        with self._lock:
+            return self._close()
+
+    def _close(self) -> dict[str, Any]:
         quorum = self.experiment.quorum
         if len(self._scalars) < quorum:
             reasons = "; ".join(f"{site}: {why}" for site, why in sorted(self._refused.items())) or "no answer"

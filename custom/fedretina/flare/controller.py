@@ -6,6 +6,7 @@ import time
 
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
+from nvflare.apis.fl_constant import ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
@@ -155,8 +156,13 @@ class RoundController(Controller):
             client_task.task.data = Shareable()
 
         def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            self._aggregator(fl_ctx).accept(client_task.result, fl_ctx)
-            client_task.result = None
+            result, client_task.result = client_task.result, None
+            # The name inside the message is the sender's own word; FLARE authenticated the task's client.
+            claimed = result.get_peer_prop(ReservedKey.IDENTITY_NAME, None)
+            if claimed == site:
+                self._aggregator(fl_ctx).accept(result, fl_ctx)
+            else:
+                coordinator.refuse(site, "its answer came under another site's name.")
 
         return Task(
             name=step.task,

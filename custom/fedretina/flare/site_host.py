@@ -10,10 +10,10 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 
 from fedretina.data.site_data import load_site_data
-from fedretina.errors import FedretinaError, RefusedError
+from fedretina.errors import FedretinaError, RefusedError, TrainingError
 from fedretina.exchange.stamp import require_name
 from fedretina.flare.surroundings import load_experiment, load_site_settings, state_root, with_weights_file
-from fedretina.flare.wire import pack_error, pack_payload, unpack_order
+from fedretina.flare.wire import pack_error, pack_payload, unpack_order, why
 from fedretina.local.site import Site
 from fedretina.storage import folder_lock
 
@@ -41,8 +41,19 @@ class SiteHost:
             site = self._open(order.stamp.run, fl_ctx)
             return pack_payload(site.answer(order, tensors, stop))
         except FedretinaError as error:
-            _log.error("%s: %s", fl_ctx.get_identity_name(), error)
-            return pack_error(error)
+            return self._told(error, error, fl_ctx)
+        except Exception as error:  # noqa: BLE001 - FLARE would log its traceback as an error, and stream it
+            return self._told(TrainingError(f"the site's trainer failed with {type(error).__name__}."), error, fl_ctx)
+
+    @staticmethod
+    def _told(error: FedretinaError, cause: Exception, fl_ctx: FLContext) -> Shareable:
+        # Errors reach the server by FLARE's log streaming unless a site forbids it, so that level names no file;
+        # warnings stay in the site's own log.
+        reply = pack_error(error)
+        _log.error("%s: %s", fl_ctx.get_identity_name(), why(reply))
+        if not error.public or cause is not error:
+            _log.warning("%s: %s", fl_ctx.get_identity_name(), cause, exc_info=cause if cause is not error else None)
+        return reply
 
     def close(self) -> None:
         """Let go of the run's folder."""
