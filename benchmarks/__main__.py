@@ -10,11 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.common import PAGE, RESULTS, ROOT
+from benchmarks.common import NAMES, PAGE, RESULTS, ROOT
 from benchmarks.processes import end_tree
 from benchmarks.render import load, page, section
 
-NAMES = ("local_training", "pipeline", "server_memory", "import_time", "round_overhead")
 _TIMEOUT_S = 600.0
 
 

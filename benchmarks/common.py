@@ -16,6 +16,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
+NAMES = ("local_training", "pipeline", "server_memory", "import_time", "round_overhead")
+"""The benchmarks in the order of the page; each is the module of its name."""
 
 Result = dict[str, Any]
 """A benchmark's figures as they are stored; see `result`."""

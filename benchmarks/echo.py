@@ -58,7 +58,7 @@ class ReferenceNet(nn.Module):
         self.net = resnet50(weights=None)
 
 
-class PlainExecutor(Executor):
+class PlainExecutor(Executor):  # type: ignore[misc]
     """As little as an executor for FLARE's FedAvg can do: load what came, and send it back."""
 
     def __init__(self) -> None:

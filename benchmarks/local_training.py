@@ -28,7 +28,7 @@ _IMAGES = {64: 320, 128: 160}
 _ENCODERS = {"resnet18": "ResNet-18", "efficientnet_lite0": "EfficientNet-Lite0"}
 _PAIRS = 9
 _LEAST_PAIRS = 3
-_BUDGET_S = 70.0  # a case; it stops after the pair in which it is spent
+_BUDGET_S = 55.0  # a case; it stops after the pair in which it is spent
 
 
 def measure(scratch: Path, quick: bool = False) -> Result:
@@ -38,11 +38,13 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         scratch: For the data's cache; phantoms need none.
         quick: Two batches, one pair and one encoder.
     """
-    cases = {}
-    for encoder, title in _ENCODERS.items():
-        for size, images in _IMAGES.items():
-            if not quick or (encoder, size) == ("resnet18", 64):
-                cases[f"{title}, {size} px"] = _case(scratch, encoder, size, 64 if quick else images, quick)
+    sizes = {64: 64} if quick else _IMAGES
+    encoders = list(_ENCODERS)[:1] if quick else list(_ENCODERS)
+    cases = {
+        f"{_ENCODERS[encoder]}, {size} px": _case(scratch, encoder, size, images, quick)
+        for encoder in encoders
+        for size, images in sizes.items()
+    }
     return result(
         "Local training",
         "Images a second of `LocalTrainer.train`, one epoch of FedUAA with its theta, its checks and its copies of the "
@@ -53,10 +55,14 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         {
             "torch threads": _THREADS,
             "batch size": _BATCH,
-            "images a round": ", ".join(f"{images} at {size} px" for size, images in _IMAGES.items()),
+            "images a round": ", ".join(f"{images} at {size} px" for size, images in sizes.items()),
             "data": "phantom hospital site-1",
         },
-        ["The loop without augmentation is no equal of ours; it stands here for what the augmentation costs."],
+        [
+            "The loop without augmentation is no equal of ours; it stands here for what the augmentation costs.",
+            "What a round costs once (weights in and out, theta) weighs more in a shorter round, so the images a round "
+            "belong to the figure.",
+        ],
     )
 
 
@@ -72,7 +78,7 @@ def _case(scratch: Path, encoder: str, size: int, images: int, quick: bool) -> d
     trainer = LocalTrainer(experiment, data)
     net = build_network(experiment.network, data.scheme.num_classes, experiment.seed)
     start = {key: tensor.clone() for key, tensor in net.state_dict().items()}
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net.to(memory_format=torch.channels_last)
     shared = {key: start[key] for key in trainer.partition.shared}
     step = Plan.of(experiment)[0]
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import ge, le, lt
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import PAGE, RESULTS, Result
+from benchmarks.common import NAMES, PAGE, RESULTS, Result
 
-_HOLDS = {
-    "at least": lambda found, bound: found >= bound,
-    "at most": lambda found, bound: found <= bound,
-    "under": lambda found, bound: found < bound,
-}
+_HOLDS: Mapping[str, Callable[[float, float], bool]] = {"at least": ge, "at most": le, "under": lt}
 _HEAD = """# Benchmarks
 
 Written by `make benchmark` from the figures in `benchmarks/results/`; do not edit. What each measures and how to run
@@ -76,10 +73,10 @@ def _number(value: float) -> str:
     """Four digits are more than any of these figures is worth."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
+    if abs(value) < 0.01:
+        return f"{value:.4f}"
     return f"{value:.4g}"
 
 
 if __name__ == "__main__":
-    from benchmarks.__main__ import NAMES
-
     PAGE.write_text(page(load(RESULTS, NAMES)), encoding="utf-8")

@@ -17,7 +17,7 @@ from benchmarks.round_jobs import POLL_S, write_flare_job, write_our_job, write_
 
 _SITES = 5
 _ROUNDS = 4
-_TIMEOUT_S = 180.0
+_TIMEOUT_S = 240.0
 _LINE = re.compile(
     r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\b.*?(?:train-(\d{4}): (begun|done)|Round (\d+) (started|finished)\.)"
 )

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from statistics import median
 
 from benchmarks.common import Result, fresh_python, result, target
 from benchmarks.resnet50 import experiment_words
@@ -15,7 +16,7 @@ from benchmarks.resnet50 import experiment_words
 _TARGET = 1.3
 _FEW, _MANY = 4, 64
 _FEW_REPEATS = 3
-_TIMEOUT_S = 240.0
+_TIMEOUT_S = 400.0
 _UPDATE_BYTES = 103e6
 
 
@@ -34,13 +35,15 @@ def measure(scratch: Path, quick: bool = False) -> Result:
     if shutil.disk_usage(scratch).free < need:
         raise RuntimeError(f"the spool of {many} sites needs {need / 1e9:.1f} GB: name another folder with --scratch.")
     small = [_afresh(_FEW, scratch) for _ in range(1 if quick else _FEW_REPEATS)]
-    large = [_afresh(many, scratch) for _ in range(1)]
+    large = [_afresh(many, scratch)]
     peaks = [found["peak"] for found in small]
+    grown = [found["peak"] - found["before"] for found in small]
     figures = {
-        "peak, many / few": [found["peak"] / (sum(peaks) / len(peaks)) for found in large],
+        "peak, many / few": [found["peak"] / median(peaks) for found in large],
+        "peak above the start, many / few": [(found["peak"] - found["before"]) / median(grown) for found in large],
         f"peak at {_FEW} sites, MB": peaks,
         f"peak at {many} sites, MB": [found["peak"] for found in large],
-        "before the first update, MB": [found["before"] for found in small + large],
+        "start: peak before the first update, MB": [found["before"] for found in small + large],
         f"taking an update, s at {many} sites": [found["accept_s"] / many for found in large],
         f"mixing {_FEW} updates, s": [found["close_s"] for found in small],
         f"mixing {many} updates, s": [found["close_s"] for found in large],
@@ -53,6 +56,8 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         target("peak, many / few", "at most", _TARGET),
         {"numbers an update": int(large[0]["numbers"]), "torch threads": 1, "spool, GB": round(need / 1e9, 1)},
         [
+            "Most of the peak is there before the first update (libraries, the network and its start), so the ratio of "
+            "what comes on top stands beside the target's.",
             "Updates are made by the harness and handed over one at a time; what FLARE's transport holds of messages "
             "that arrive at the same moment is not in it.",
             "Seconds include the durable writes of the spool and the model.",
