@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedretina.aggregation.rules import AggregationSettings
 from fedretina.data.augment import AugmentSettings
@@ -46,7 +46,7 @@ class EvaluationSettings(BaseModel):
     Attributes:
         estimator: `evidence` answers alpha/S with u = K/S, `softmax` the softmax with its entropy.
         auc_input: What is ranked: the expected probability alpha/S by default, since that is what the clinician
-            is shown; the official FedUAA code ranks the softmax of raw logits (methods.md 2.6).
+            is shown; the official FedUAA code ranks the softmax of raw logits.
     """
 
     model_config = _STRICT
@@ -65,7 +65,8 @@ class Experiment(BaseModel):
         phases: Federated phases in order.
         grades: Number of grades of every site; needed, and only used, when the head travels (`personal: nothing`).
         quorum: Smallest number of accepted updates that makes a round.
-        auto: Settings of the five axes and of data, training, theta and evaluation; see their own classes.
+        phantom_images: Training images of an average phantom hospital, 16 or more; 0 refuses sites that point to no
+            data of their own, as a run over real hospitals should.
     """
 
     model_config = _STRICT
@@ -85,7 +86,7 @@ class Experiment(BaseModel):
     exchange: ExchangeSettings = ExchangeSettings()
     aggregation: AggregationSettings = AggregationSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
-    phantom_images: int = Field(default=160, ge=16)
+    phantom_images: int = Field(default=160, ge=0)
 
     @model_validator(mode="after")
     def _phases_are_distinct(self) -> Self:
@@ -97,6 +98,13 @@ class Experiment(BaseModel):
                 f"phase names must differ from each other and from 'validate' and 'finalise', got {names}."
             )
         return self
+
+    @field_validator("phantom_images")
+    @classmethod
+    def _no_phantoms_or_enough(cls, images: int) -> int:
+        if 0 < images < 16:
+            raise ValueError(f"phantom_images is {images}: use 16 or more, or 0 for no phantom hospitals.")
+        return images
 
     @model_validator(mode="after")
     def _a_travelling_head_has_one_width(self) -> Self:

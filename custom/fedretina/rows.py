@@ -47,7 +47,7 @@ ROWS: Mapping[str, Row] = MappingProxyType(
         ),
         "fedavg": Row(
             "FedAvg, personal head",
-            "McMahan et al., AISTATS 2017; the last layer stays where grades differ (methods.md 0.3)",
+            "McMahan et al., AISTATS 2017; the last layer stays where grades differ",
             {
                 "objective": _SOFTMAX,
                 "exchange": {"personal": "head", "batchnorm": "shared_all"},

@@ -54,15 +54,23 @@ def read_json(path: Path) -> dict[str, Any]:
     return record
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], record: Mapping[str, Any]) -> None:
+def write_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], record: Mapping[str, Any], durable: bool = True
+) -> None:
     """Write tensors and a JSON record into one safetensors file, atomically.
+
+    Args:
+        path: The file.
+        tensors: By key.
+        record: Plain values for the file's header.
+        durable: Wait until the disk has it; False for files that a restart erases anyway.
 
     Raises:
         StateError: The disk is full or not writable; the old file is whole.
     """
     header = json.dumps({"format": FORMAT, **record}, sort_keys=True, allow_nan=False)
     plain = {key: tensor.detach().cpu().contiguous() for key, tensor in sorted(tensors.items())}
-    _replace(path, lambda temporary: save_file(plain, temporary, metadata={HEADER: header}))
+    _replace(path, lambda temporary: save_file(plain, temporary, metadata={HEADER: header}), durable)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -127,19 +135,16 @@ def folder_lock(folder: Path, wait_s: float) -> Iterator[None]:
         yield
 
 
-def _replace(path: Path, write: Callable[[Path], Any]) -> None:
+def _replace(path: Path, write: Callable[[Path], Any], durable: bool = True) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
-        with open(temporary, "rb") as handle:
-            os.fsync(handle.fileno())
+        if durable:
+            _sync(temporary)
         os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if durable:
+            _sync(path.parent)
     except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
         full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
@@ -147,3 +152,11 @@ def _replace(path: Path, write: Callable[[Path], Any]) -> None:
         raise StateError(
             f"{path} was not saved: {cause}. What was there before is whole; make room and resume the run."
         ) from error
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -42,6 +42,7 @@ def test_a_good_update_passes(sent):
         ({"scalars": {**SCALARS, "theta": math.nan}}, "'theta' is not a finite"),
         ({"scalars": {**SCALARS, "theta": 0.0}}, "'theta' is 0"),
         ({"scalars": {**SCALARS, "theta": 2.5}}, "'theta' is 2.5"),
+        ({"scalars": {**SCALARS, "theta": 1.5}}, "'theta' is 1.5, the run's rule gives at most 1"),
         ({"scalars": {**SCALARS, "theta": "0.5"}}, "'theta' is not a finite number"),
         ({"scalars": {**SCALARS, "theta": True}}, "'theta' is not a finite number"),
         ({"scalars": {**SCALARS, "images": 0.0}}, "'images' is 0"),

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from fedretina.aggregation.rules import AggregationSettings, site_weights
+from fedretina.aggregation.rules import WEIGHTS, AggregationSettings, site_weights
 
 
 def weights(rule, temperature=1.0, **scalars):
@@ -37,7 +37,7 @@ def test_samples_and_uniform():
     assert weights("uniform", a={}, b={}, c={}, d={})["c"] == 0.25
 
 
-@pytest.mark.parametrize("rule", ["uniform", "samples", "uaw"])
+@pytest.mark.parametrize("rule", WEIGHTS)
 def test_weights_sum_to_one_whatever_the_order(rule):
     scalars = {f"s{i}": {"theta": 0.1 * i + 0.05, "images": 10.0 + i} for i in range(7)}
     got = weights(rule, **scalars)

@@ -14,7 +14,14 @@ from fedretina.exchange.scalars import RANGES
 from fedretina.exchange.stamp import Stamp
 
 
-def admit(payload: Payload, expected: Stamp, partition: Partition, scalars: frozenset[str], with_tensors: bool) -> None:
+def admit(
+    payload: Payload,
+    expected: Stamp,
+    partition: Partition,
+    scalars: frozenset[str],
+    with_tensors: bool,
+    largest_theta: float = 1.0,
+) -> None:
     """Check a site's update; every refusal says what was found.
 
     Args:
@@ -23,6 +30,7 @@ def admit(payload: Payload, expected: Stamp, partition: Partition, scalars: froz
         partition: What travels.
         scalars: Names that this task may and must bring.
         with_tensors: Whether the task brings tensors (training) or scalars alone.
+        largest_theta: Largest theta that the run's rule can give; a larger one would buy weight.
 
     Raises:
         RefusedError: The first rule that the update breaks.
@@ -30,6 +38,9 @@ def admit(payload: Payload, expected: Stamp, partition: Partition, scalars: froz
     payload.stamp.require(expected)
     admit_tensors(payload.tensors, partition if with_tensors else None)
     admit_scalars(payload.scalars, scalars)
+    theta = payload.scalars.get("theta", 0.0)
+    if theta > largest_theta:
+        raise RefusedError(f"scalar 'theta' is {theta:g}, the run's rule gives at most {largest_theta:g}.")
 
 
 def admit_tensors(tensors: Tensors, partition: Partition | None) -> None:

@@ -125,7 +125,9 @@ class Coordinator:
                 require_name(site, "site")
                 if site in self._scalars:
                     raise RefusedError("the site has answered this step before.")
-                admit(payload, self._stamp(), self.partition, BY_TASK[self.step.task], self.step.task == "train")
+                trains = self.step.task == "train"
+                largest = self.experiment.theta.largest
+                admit(payload, self._stamp(), self.partition, BY_TASK[self.step.task], trains, largest)
             except RefusedError as refusal:
                 self.refuse(site, str(refusal))
                 raise

@@ -50,6 +50,9 @@ def results_table(results: Mapping[str, Any]) -> str:
     )
     lines.append("  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True)))
     lines.append(f"run {results['run']}, model of {results['chosen']}, digest {results['model_digest'][:12]}")
+    phantoms = [site for site, figures in sorted(results["sites"].items()) if figures["synthetic"]]
+    if phantoms:
+        lines.append(f"synthetic images (phantom hospitals): {', '.join(phantoms)}")
     for site, reason in sorted(results.get("without_result", {}).items()):
         lines.append(f"no result from {site}: {reason}")
     return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -29,7 +30,7 @@ class Spool:
 
     def put(self, site: str, tensors: Tensors) -> None:
         """Store one site's tensors."""
-        write_tensors(self._path(site), tensors, {"site": site})
+        write_tensors(self._path(site), tensors, {"site": site}, durable=False)
 
     def discard(self, site: str) -> None:
         """Forget one site's tensors."""
@@ -50,14 +51,15 @@ class Spool:
             By key, one tensor each; memory in use is one model and two tensors, whatever the number of sites.
         """
         mixed: dict[str, torch.Tensor] = {}
-        for key in sorted(like):
-            total: torch.Tensor | None = None
-            for site in sorted(weights):
-                with open_tensors(self._path(site)) as (handle, _):
-                    share = handle.get_tensor(key).to(torch.float64).mul_(weights[site])
-                total = share if total is None else total.add_(share)
-            if total is not None:
-                mixed[key] = total.to(like[key])
+        with ExitStack() as held:
+            files = {site: held.enter_context(open_tensors(self._path(site)))[0] for site in sorted(weights)}
+            for key in sorted(like):
+                total: torch.Tensor | None = None
+                for site in sorted(weights):
+                    share = files[site].get_tensor(key).to(torch.float64).mul_(weights[site])
+                    total = share if total is None else total.add_(share)
+                if total is not None:
+                    mixed[key] = total.to(like[key])
         return mixed
 
     def erase(self) -> None:

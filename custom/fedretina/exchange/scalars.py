@@ -18,6 +18,7 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     "images_val": (1, _MANY, True),
     "images_test": (1, _MANY, True),
     "bad_files": (0, _MANY, True),
+    "synthetic": (0, 1, True),
     "test_auc": (0, 1, False),
     "test_auc_logits": (0, 1, False),
     "test_accuracy": (0, 1, True),
@@ -31,6 +32,6 @@ BY_TASK: Mapping[Task, frozenset[str]] = {
     "train": frozenset({"theta", "images", "val_auc", "val_accuracy"}),
     "validate": frozenset({"val_auc", "val_accuracy"}),
     "finalise": frozenset(name for name in RANGES if name.startswith("test_") or name.startswith("images_"))
-    | {"grades", "bad_files"},
+    | {"grades", "bad_files", "synthetic"},
 }
 """What each task may bring. Losses and error counts say more about a site than the method needs, so they stay."""

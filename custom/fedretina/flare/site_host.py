@@ -10,7 +10,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 
 from fedretina.data.site_data import load_site_data
-from fedretina.errors import FedretinaError, RefusedError, TrainingError
+from fedretina.errors import DataError, FedretinaError, RefusedError, TrainingError
 from fedretina.exchange.stamp import require_name
 from fedretina.flare.surroundings import load_experiment, load_site_settings, state_root, with_weights_file
 from fedretina.flare.wire import pack_error, pack_payload, unpack_order, why
@@ -73,6 +73,11 @@ class SiteHost:
         self._held.enter_context(folder_lock(folder, _LOCK_WAIT_S))
         data_settings = settings.data
         if data_settings.manifest is None:
+            if not experiment.phantom_images:
+                raise DataError(
+                    f"{name} points to no data, and this job takes no phantom hospitals: set its site_file."
+                )
+            _log.warning("%s points to no data: it takes part as a phantom hospital with synthetic images", name)
             data_settings = data_settings.model_copy(update={"phantom_images": experiment.phantom_images})
         data = load_site_data(name, data_settings, experiment.images, experiment.seed, root / "cache" / name)
         self._site = Site(experiment, data, folder)

@@ -85,8 +85,10 @@ def load_site_settings(fl_ctx: FLContext) -> SiteSettings:
         found = {"site_file": os.environ[SITE_FILE]}
     if found is None:
         return SiteSettings()
-    if not isinstance(found, Mapping):
-        raise DataError(f"the scope property {PROPERTY!r} of {site} must be a mapping, got {type(found).__name__}.")
+    if not isinstance(found, Mapping) or not found:
+        raise DataError(
+            f"the scope property {PROPERTY!r} of {site} must hold settings, got {found!r}: name a site_file."
+        )
     words, base = dict(found), Path.cwd()
     if "site_file" in words:
         if not words["site_file"]:
@@ -158,7 +160,13 @@ def _read_site_file(path: Path, site: str) -> dict[str, Any]:
 
 def _site_settings(words: dict[str, Any], base: Path, site: str) -> SiteSettings:
     data = dict(words.get("data") or {})
-    for holder, name in ((data, "manifest"), (data, "images"), (data, "cache"), (words, "state_root")):
+    for holder, name in (
+        (data, "manifest"),
+        (data, "images"),
+        (data, "cache"),
+        (words, "state_root"),
+        (words, "weights_file"),
+    ):
         if holder.get(name) is not None:
             holder[name] = base / str(holder[name]).replace("{SITE_NAME}", site)
     try:

@@ -67,6 +67,7 @@ def finalise(
         **{name: float(value) for name, value in leaving.items() if name in _LEAVING and value is not None},
         "grades": float(data.scheme.num_classes),
         "bad_files": float(data.bad_files),
+        "synthetic": float(data.synthetic),
         **{f"images_{name}": float(count) for name, count in data.counts.items()},
     }
     write_json(

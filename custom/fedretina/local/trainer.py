@@ -15,7 +15,7 @@ import torch
 
 from fedretina.data.augment import augment
 from fedretina.data.site_data import SiteData, Split
-from fedretina.errors import StoppedError, TrainingError
+from fedretina.errors import SettingsError, StoppedError, TrainingError
 from fedretina.evaluation.evaluate import Evaluation, evaluate
 from fedretina.exchange.partition import partition
 from fedretina.exchange.payload import Tensors
@@ -24,7 +24,7 @@ from fedretina.local.snapshot import Snapshot
 from fedretina.local.training import reproducible_torch
 from fedretina.losses.objective import Batch, Clock
 from fedretina.losses.settings import build_objective
-from fedretina.networks.network import build_network
+from fedretina.networks.network import Network, build_network
 from fedretina.plan import Step
 from fedretina.seeds import generator
 from fedretina.uncertainty.estimators import ESTIMATORS
@@ -77,6 +77,9 @@ class LocalTrainer:
         self._data = data
         self._device = experiment.training.torch_device()
         self._objective = build_objective(experiment.objective)
+        if not self._objective.needs <= Network.outputs:
+            missing = ", ".join(sorted(self._objective.needs - Network.outputs))
+            raise SettingsError(f"the objective needs {missing}, which the network does not give: choose another row.")
         self._net = build_network(experiment.network, data.scheme.num_classes, experiment.seed)
         self.partition = partition(self._net, experiment.exchange)
         start = self._net.state_dict()

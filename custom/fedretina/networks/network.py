@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.networks.efficientnet_lite import efficientnet_lite0_encoder
@@ -76,9 +77,11 @@ class Network(nn.Module):
         encoder: The part that sites share.
         head: The part that knows the site's grades.
         normalisation: The normalisation in use.
+        outputs: What an objective may ask for.
         provenance: Where the encoder's start came from; None before weights were considered (meta).
     """
 
+    outputs: ClassVar[frozenset[str]] = frozenset({"logits", "features"})
     mean: Tensor
     std: Tensor
 
@@ -158,8 +161,17 @@ def build_on_meta(settings: NetworkSettings, num_classes: int = 2) -> Network:
     Raises:
         SettingsError: Fewer than two grades.
     """
-    with torch.device("meta"):
+    with torch.device("meta"), _NoInit():
         return _join(ENCODERS[settings.encoder](), settings, num_classes)
+
+
+class _NoInit(TorchFunctionMode):
+    """Leaves out torch.nn.init: on the meta device there is nothing to draw, and drawing imports torch's compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def _join(encoder: Encoder, settings: NetworkSettings, num_classes: int) -> Network:

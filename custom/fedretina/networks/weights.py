@@ -38,7 +38,7 @@ class WeightsSettings(BaseModel):
     """Where the encoder's weights come from.
 
     Attributes:
-        source: "none" starts from the seed; "package" reads the installed extra `weights` (EfficientNet-Lite0
+        source: "none" starts from the seed; "package" reads an installed package (EfficientNet-Lite0
             only); "file" reads `file`.
         file: A `state_dict` with the published keys (torchvision's for ResNets), safetensors or torch format. A job
             names only the digest; each end adds its own path before it builds the network.

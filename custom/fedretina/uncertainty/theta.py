@@ -59,6 +59,11 @@ class ThetaSettings(BaseModel):
     smoothing: float = 0.0
     rule: Literal["youden", "official"] = "youden"
 
+    @property
+    def largest(self) -> float:
+        """Largest theta that the rule can give: an observed u, or, as the official code has it, one more."""
+        return 2.0 if self.rule == "official" else 1.0
+
     @field_validator("min_errors")
     @classmethod
     def _at_least_one(cls, count: int) -> int:
