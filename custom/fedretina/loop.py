@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from fedretina.data.site_data import SiteData
 from fedretina.errors import RefusedError, TrainingError
 from fedretina.experiment import Experiment
 from fedretina.local.site import Site
-from fedretina.storage import read_json
+from fedretina.storage import folder_lock, read_json
 
 _log = logging.getLogger(__name__)
 
@@ -33,10 +34,17 @@ def run_loop(experiment: Experiment, sites: Mapping[str, SiteData], root: Path, 
 
     Raises:
         QuorumError: A step had fewer accepted updates than the quorum.
-        StateError: State cannot be read or written.
+        StateError: State cannot be read or written, or another process runs this run.
     """
-    coordinator = Coordinator(experiment, run, root / run / "server")
-    hosts = {name: Site(experiment, sites[name], root / run / name) for name in sorted(sites)}
+    with ExitStack() as held:
+        for name in ("server", *sorted(sites)):
+            held.enter_context(folder_lock(root / run / name, 0))
+        _run(Coordinator(experiment, run, root / run / "server"), sites, root / run)
+    return read_json(root / run / "server" / "results.json")
+
+
+def _run(coordinator: Coordinator, sites: Mapping[str, SiteData], folder: Path) -> None:
+    hosts = {name: Site(coordinator.experiment, sites[name], folder / name) for name in sorted(sites)}
     while coordinator.done < len(coordinator.plan):
         coordinator.begin()
         tensors = coordinator.down()
@@ -48,4 +56,3 @@ def run_loop(experiment: Experiment, sites: Mapping[str, SiteData], root: Path, 
             except RefusedError as error:
                 _log.warning("%s: %s", name, error)
         coordinator.close()
-    return read_json(root / run / "server" / "results.json")

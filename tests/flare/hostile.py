@@ -30,6 +30,12 @@ class HostileExecutor(TrainerExecutor):
             dxo.meta["fedretina"]["scalars"]["theta"] = float("inf")
         elif site == "meta":
             dxo.meta["patient"] = "somebody"
+        elif site == "shape":
+            dxo.data[key] = np.zeros(7, np.float32)
+        elif site == "digest":
+            dxo.meta["fedretina"]["stamp"] = [*stamp[:4], "smith, born 1950"]
+        elif site == "entry":
+            dxo.meta["fedretina"]["patient"] = "smith"
         elif site == "slow":
             time.sleep(25)
         elif site == "raises":

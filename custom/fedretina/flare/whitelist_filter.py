@@ -20,7 +20,7 @@ from fedretina.exchange.scalars import BY_TASK
 from fedretina.exchange.stamp import require_name
 from fedretina.experiment import Experiment
 from fedretina.flare.surroundings import SiteSettings, load_experiment, load_site_settings, state_root
-from fedretina.flare.wire import META, WHY, unpack_order, unpack_payload
+from fedretina.flare.wire import ENTRIES, META, WHY, unpack_order, unpack_payload
 from fedretina.networks.network import build_on_meta
 from fedretina.plan import Plan
 
@@ -75,6 +75,7 @@ class WhitelistFilter(Filter):
         if self._settings is None:
             self._settings = load_site_settings(fl_ctx)
         payload = unpack_payload(shareable)
+        payload.stamp.require_digest(experiment.digest(parts))
         self._kinds(payload.tensors, parts, self._settings.may_leave)
         step = Plan.of(experiment).find(payload.stamp.phase, payload.stamp.round)
         allowed = BY_TASK[step.task] if step else frozenset()
@@ -97,6 +98,7 @@ class WhitelistFilter(Filter):
     def _no_extras(self, shareable: Shareable) -> None:
         meta: dict[str, Any] = from_shareable(shareable).get_meta_props() or {}
         extra = sorted(str(key) for key in meta if key not in _OWN_META)
+        extra += sorted(str(key) for key in meta.get(META) or {} if key not in ENTRIES)
         extra += sorted(str(key) for key in shareable if key not in _BODY)
         if extra:
             raise RefusedError(f"the message carries {extra[0]!r}, which no row sends.")
@@ -108,5 +110,8 @@ class WhitelistFilter(Filter):
                 raise RefusedError(f"tensor {key[:100]!r} is no part of the network.")
             if key not in parts.shapes:
                 raise RefusedError(f"tensor {key!r} of kind {kind.value} is personal and stays at its site.")
+            found = tuple(tensors[key].shape), tensors[key].dtype
+            if found != (tuple(parts.shapes[key]), parts.dtypes[key]):
+                raise RefusedError(f"tensor {key!r} is {found}, not what the network has there.")
             if kind not in allowed:
                 raise RefusedError(f"tensor {key!r} of kind {kind.value} may not pass by this site's own policy.")

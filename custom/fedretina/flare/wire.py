@@ -16,6 +16,8 @@ from fedretina.exchange.payload import Order, Payload, Task, Tensors
 from fedretina.exchange.stamp import Stamp
 
 META = "fedretina"
+ENTRIES = frozenset({"stamp", "task", "accepted", "best", "scalars"})
+"""What may stand under `META`; the whitelist filter refuses anything else."""
 WHY = "fedretina_why"
 """Header of an error reply: a sentence that names no path, file or patient."""
 

@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fedretina.cli import main
+from fedretina.loop import run_loop
+from fedretina.rows import ROWS
+
+JOBS = Path(__file__).resolve().parents[1] / "jobs"
+
+
+def call(*words):
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def test_rows_lists_the_whole_table():
+    result = call("rows")
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.output.splitlines()] == list(ROWS)
+
+
+def test_show_prints_the_latest_run_and_where_it_lies(tiny, phantoms, tmp_path):
+    experiment = tiny(phases=[{"name": "train", "rounds": 1}])
+    results = run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path / "runs", "first")
+    result = call("show", "--root", tmp_path / "runs")
+    assert result.exit_code == 0, result.output
+    assert "run first, model of train-0000" in result.output
+    assert "synthetic images (phantom hospitals): site-1, site-2" in result.output
+    row = next(line for line in result.output.splitlines() if line.strip().startswith("site-2"))
+    cells = row.split()
+    figures = results["sites"]["site-2"]
+    assert cells[1] == "4"
+    assert cells[3] == f"{figures['test_auc']:.3f}"
+    assert cells[4] == f"{figures['test_accuracy']:.3f}"
+    assert cells[5] == f"{figures['theta']:.3f}"
+    assert cells[6] == f"{figures['weight']:.3f}"
+    assert str(tmp_path / "runs" / "first") in result.output
+
+
+def test_show_without_a_run_says_how_to_get_one(tmp_path):
+    result = call("show", "--root", tmp_path)
+    assert result.exit_code == 2
+    assert "no finished run" in result.output
+
+
+@pytest.mark.parametrize("job", ["feduaa", "feduaa_learner"])
+def test_partition_of_the_committed_jobs(job):
+    result = call("partition", JOBS / job / "app/config/experiment.yaml", "--grades", 6)
+    assert result.exit_code == 0
+    lines = {line.split()[0]: line for line in result.output.splitlines()}
+    assert "travels" in lines["encoder"]
+    for kind in ("norm", "statistic", "counter", "head"):
+        assert "stays" in lines[kind]
+
+
+def test_bad_settings_end_with_a_sentence(tmp_path):
+    (tmp_path / "e.yaml").write_text("row: nothing\n")
+    result = call("partition", tmp_path / "e.yaml")
+    assert result.exit_code == 2
+    assert "there is no row 'nothing'" in result.output
