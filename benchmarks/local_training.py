@@ -22,9 +22,9 @@ from fedretina.networks.network import Network, build_network
 from fedretina.plan import Plan
 
 _TARGET = 0.97
-_THREADS = 2
+_THREADS = 1
 _BATCH = 32
-_IMAGES = {64: 640, 128: 480}
+_IMAGES = {64: 320, 128: 192}
 _ENCODERS = {"resnet18": "ResNet-18", "efficientnet_lite0": "EfficientNet-Lite0"}
 _PAIRS = 9
 _LEAST_PAIRS = 3
