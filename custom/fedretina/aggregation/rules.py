@@ -47,7 +47,7 @@ def uaw_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, fl
     """
     sites = sorted(scalars)
     theta = np.array([scalars[site]["theta"] for site in sites]) / settings.temperature  # Theta
-    raised = np.exp(theta - theta.max())
+    raised = np.exp(theta - np.max(theta))
     return dict(zip(sites, (raised / raised.sum()).tolist(), strict=True))  # w_i
 
 

@@ -138,7 +138,7 @@ def _vessels(
             end = -eye * rng.uniform(1.0, 1.35) if temporal else eye * rng.uniform(0.2, 0.6)
             x = disc[0] + end * t**1.15
             arch = np.sin(np.pi * np.minimum(t * 0.85, 1)) if temporal else t**0.7
-            y = disc[1] + up * reach * arch + rng.normal(0, 0.012, len(t)).cumsum() * 0.6
+            y = disc[1] + up * reach * arch + np.cumsum(rng.normal(0, 0.012, len(t))) * 0.6
             dark = tuple(float(value) for value in colour * np.array([0.66, 0.45, 0.5], np.float32))
             width = field.side / 64 * rng.uniform(0.8, 1.3)
             _line(base, field, x, y, width, dark)

@@ -190,7 +190,7 @@ def youden_theta(
     if obstacle is None:
         curve = roc(u, wrong)
         gain = curve.hits * right - curve.alarms * errors  # J x errors x right
-        best = int(gain.argmax())
+        best = int(np.argmax(gain))
         if gain[best] > 0:
             value = float(curve.thresholds[best])
             if previous is not None:
@@ -229,7 +229,7 @@ def official_theta(u: NDArray[np.floating], wrong: NDArray[np.bool_]) -> Theta:
     if kept.size > 2:
         kept[1:-1] = (np.diff(curve.hits, 2) != 0) | (np.diff(curve.alarms, 2) != 0)
     gain = curve.hits[kept] / errors - curve.alarms[kept] / (u.size - errors)  # J
-    best = int(gain.argmax())
+    best = int(np.argmax(gain))
     if gain[best] > 0:
         return Theta(float(curve.thresholds[kept][best]), float(gain[best]), "youden", errors, u.size)
     first = min(float(curve.thresholds[0]) + 1, 2.0)
