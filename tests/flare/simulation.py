@@ -101,6 +101,22 @@ class Simulation:
         return self.log.read_text(errors="replace")
 
 
+def run_oracle(root: Path, words: Mapping[str, Any], sites: Sequence[str]) -> dict[str, Any]:
+    """Results of the plain loop over the same phantom sites, less the run's name; its files lie under root / oracle."""
+    from fedretina.data.site_data import SiteDataSettings, load_site_data
+    from fedretina.experiment import Experiment
+    from fedretina.loop import run_loop
+
+    experiment = Experiment.resolve(words)
+    settings = SiteDataSettings(phantom_images=experiment.phantom_images)
+    data = {
+        site: load_site_data(site, settings, experiment.images, experiment.seed, root / "cache" / site)
+        for site in sites
+    }
+    run_loop(experiment, data, root, "oracle")
+    return results(root, "oracle")
+
+
 def results(root: Path, run: str) -> dict[str, Any]:
     """The stored results of a run, less its name."""
     found: dict[str, Any] = json.loads((root / run / "server" / "results.json").read_text())

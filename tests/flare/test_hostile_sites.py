@@ -3,12 +3,9 @@
 import json
 
 import pytest
-from simulation import SMALL, Simulation, make_hostile, results, write_job
+from simulation import SMALL, Simulation, make_hostile, results, run_oracle, write_job
 
-from fedretina.data.site_data import SiteDataSettings, load_site_data
 from fedretina.exchange.ledger import Ledger
-from fedretina.experiment import Experiment
-from fedretina.loop import run_loop
 
 pytestmark = pytest.mark.flare
 SITES = ("digest", "entry", "good", "head-leaks", "meta", "nan", "raises", "shape", "stale", "theta")
@@ -54,11 +51,7 @@ def test_a_step_below_the_quorum_is_repeated_and_leaves_no_trace(tmp_path):
     assert simulation.wait() == 0, simulation.text()[-3000:]
     assert "train-0000: 1 updates were accepted, the quorum is 2" in simulation.text()
     assert "train-0000: begun, attempt 1" in simulation.text()
-    experiment = Experiment.resolve(words)
-    settings = SiteDataSettings(phantom_images=64)
-    data = {s: load_site_data(s, settings, experiment.images, 3, tmp_path / "cache" / s) for s in sites}
-    run_loop(experiment, data, tmp_path, "oracle")
-    assert results(tmp_path, "r") == results(tmp_path, "oracle")
+    assert results(tmp_path, "r") == run_oracle(tmp_path, words, sites)
 
 
 def test_a_site_beyond_the_budget_misses_its_round_and_comes_back(tmp_path):

@@ -7,11 +7,7 @@ import time
 
 import psutil
 import pytest
-from simulation import SMALL, Simulation, results, write_job
-
-from fedretina.data.site_data import SiteDataSettings, load_site_data
-from fedretina.experiment import Experiment
-from fedretina.loop import run_loop
+from simulation import SMALL, Simulation, results, run_oracle, write_job
 
 pytestmark = pytest.mark.flare
 SITES = ("site-1", "site-2")
@@ -22,14 +18,7 @@ WORDS = {**SMALL, "phantom_images": 120, "phases": [{"name": "train", "rounds": 
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory):
     root = tmp_path_factory.mktemp("loop")
-    experiment = Experiment.resolve(WORDS)
-    settings = SiteDataSettings(phantom_images=experiment.phantom_images)
-    data = {
-        site: load_site_data(site, settings, experiment.images, experiment.seed, root / "cache" / site)
-        for site in SITES
-    }
-    run_loop(experiment, data, root, "oracle")
-    return results(root, "oracle")
+    return run_oracle(root, WORDS, SITES)
 
 
 def done(root):

@@ -3,12 +3,9 @@
 import json
 
 import pytest
-from simulation import SMALL, Simulation, results, write_job
+from simulation import SMALL, Simulation, results, run_oracle, write_job
 
-from fedretina.data.site_data import SiteDataSettings, load_site_data
 from fedretina.exchange.ledger import Ledger
-from fedretina.experiment import Experiment
-from fedretina.loop import run_loop
 
 pytestmark = pytest.mark.flare
 SITES = ("site-1", "site-2", "site-3")
@@ -18,13 +15,7 @@ SITES = ("site-1", "site-2", "site-3")
 def oracle(tmp_path_factory):
     """Results of the plain loop for the small job, made once."""
     root = tmp_path_factory.mktemp("loop")
-    experiment = Experiment.resolve(SMALL)
-    settings = SiteDataSettings(phantom_images=experiment.phantom_images)
-    data = {
-        site: load_site_data(site, settings, experiment.images, experiment.seed, root / "cache" / site)
-        for site in SITES
-    }
-    run_loop(experiment, data, root, "oracle")
+    run_oracle(root, SMALL, SITES)
     return root
 
 

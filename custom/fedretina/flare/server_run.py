@@ -58,8 +58,10 @@ class ServerRun(FLComponent):
             experiment = with_weights_file(load_experiment(fl_ctx, self._experiment_file), settings)
             run = experiment.run or os.environ.get(RUN) or _new_name(experiment)
             folder = state_root(fl_ctx, settings) / run / "server"
-            self._held.enter_context(folder_lock(folder, _LOCK_WAIT_S))
-            self._coordinator = Coordinator(experiment, run, folder)
+            with ExitStack() as opening:
+                opening.enter_context(folder_lock(folder, _LOCK_WAIT_S))
+                self._coordinator = Coordinator(experiment, run, folder)
+                self._held = opening.pop_all()
             self.log_info(fl_ctx, f"run {run}: {self._coordinator.done} of {len(self._coordinator.plan)} steps done")
             self.log_info(fl_ctx, "what travels and what stays:\n" + self._coordinator.partition.table())
         return self._coordinator

@@ -70,16 +70,18 @@ class SiteHost:
         experiment = with_weights_file(load_experiment(fl_ctx, self._experiment_file), settings)
         root = state_root(fl_ctx, settings)
         folder = root / require_name(run, "run") / name
-        self._held.enter_context(folder_lock(folder, _LOCK_WAIT_S))
-        data_settings = settings.data
-        if data_settings.manifest is None:
-            if not experiment.phantom_images:
-                raise DataError(
-                    f"{name} points to no data, and this job takes no phantom hospitals: set its site_file."
-                )
-            _log.warning("%s points to no data: it takes part as a phantom hospital with synthetic images", name)
-            data_settings = data_settings.model_copy(update={"phantom_images": experiment.phantom_images})
-        data = load_site_data(name, data_settings, experiment.images, experiment.seed, root / "cache" / name)
-        self._site = Site(experiment, data, folder)
+        with ExitStack() as opening:  # a fault lets go of the lock, so that the next attempt finds it free
+            opening.enter_context(folder_lock(folder, _LOCK_WAIT_S))
+            data_settings = settings.data
+            if data_settings.manifest is None:
+                if not experiment.phantom_images:
+                    raise DataError(
+                        f"{name} points to no data, and this job takes no phantom hospitals: set its site_file."
+                    )
+                _log.warning("%s points to no data: it takes part as a phantom hospital with synthetic images", name)
+                data_settings = data_settings.model_copy(update={"phantom_images": experiment.phantom_images})
+            data = load_site_data(name, data_settings, experiment.images, experiment.seed, root / "cache" / name)
+            self._site = Site(experiment, data, folder)
+            self._held = opening.pop_all()
         self._run = run
         return self._site

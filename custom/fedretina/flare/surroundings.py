@@ -6,6 +6,7 @@ A job never names a path. A site says where its images and its state are in its 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -80,7 +81,7 @@ def load_site_settings(fl_ctx: FLContext) -> SiteSettings:
         DataError: The settings point to a file that is missing or cannot be used.
     """
     site = fl_ctx.get_identity_name()
-    found = (fl_ctx.get_prop(FLContextKey.SCOPE_PROPERTIES) or {}).get(PROPERTY)
+    found = _scope_properties(fl_ctx).get(PROPERTY)
     if found is None and os.environ.get(SITE_FILE):
         found = {"site_file": os.environ[SITE_FILE]}
     if found is None:
@@ -104,7 +105,7 @@ def load_server_settings(fl_ctx: FLContext) -> ServerSettings:
     Raises:
         SettingsError: The property cannot be used.
     """
-    found = (fl_ctx.get_prop(FLContextKey.SCOPE_PROPERTIES) or {}).get(SERVER_PROPERTY) or {}
+    found = _scope_properties(fl_ctx).get(SERVER_PROPERTY) or {}
     try:
         return ServerSettings.model_validate(found)
     except ValidationError as error:
@@ -144,6 +145,20 @@ def with_weights_file(experiment: Experiment, settings: SiteSettings | ServerSet
     chosen = weights.model_copy(update={"file": settings.weights_file})
     network = experiment.network.model_copy(update={"weights": chosen})
     return experiment.model_copy(update={"network": network})
+
+
+def _scope_properties(fl_ctx: FLContext) -> Mapping[str, Any]:
+    found = fl_ctx.get_prop(FLContextKey.SCOPE_PROPERTIES)
+    if found is None:
+        # The simulator reads privacy.json but does not put its properties into the context, so they are read here.
+        path = Path(fl_ctx.get_engine().get_workspace().get_site_privacy_file_path())
+        try:
+            words = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} cannot be read: {error}") from error
+        scopes = {scope.get("name"): scope for scope in words.get("scopes", [])}
+        found = scopes.get(words.get("default_scope"), {}).get("properties")
+    return found or {}
 
 
 def _read_site_file(path: Path, site: str) -> dict[str, Any]:
