@@ -104,12 +104,12 @@ def test_a_run_killed_at_every_write_ends_with_the_same_bits(tiny, phantoms, tmp
     expected = run_loop(experiment, data, tmp_path, "whole")
     real, died = storage._replace, set()
 
-    def dying(path, write):
+    def dying(path, write, durable=True):
         before, after = ("before", path), ("after", path)
         if before not in died:
             died.add(before)
             raise Killed
-        real(path, write)
+        real(path, write, durable)
         if after not in died:
             died.add(after)
             raise Killed
