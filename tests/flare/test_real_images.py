@@ -12,15 +12,8 @@ from real_sites import SITES, write_real_sites
 pytestmark = [pytest.mark.flare, pytest.mark.real]
 
 
-def test_four_hospitals_with_their_own_criteria(tmp_path, shared):
-    site_file = write_real_sites(shared, tmp_path / "hospitals", {"train": 48, "val": 40, "test": 60})
-    words = {
-        **SMALL,
-        "images": {"image_size": 48},
-        "network": {"encoder": "efficientnet_lite0", "weights": {"source": "package"}},
-        "phases": [{"name": "train", "rounds": 1}],
-    }
-    job = write_job(tmp_path / "job", words, list(SITES))
+def simulate(job, tmp_path, site_file):
+    """Run the job over the four sites, each with its own site file, to a good end."""
     simulation = Simulation(
         job,
         tmp_path / "sim",
@@ -30,6 +23,19 @@ def test_four_hospitals_with_their_own_criteria(tmp_path, shared):
         FEDRETINA_SITE_FILE=str(site_file),
     )
     assert simulation.wait() == 0, simulation.text()[-3000:]
+    return simulation
+
+
+def test_four_hospitals_with_their_own_criteria(tmp_path, shared):
+    site_file = write_real_sites(shared, tmp_path / "hospitals", {"train": 48, "val": 40, "test": 60})
+    words = {
+        **SMALL,
+        "images": {"image_size": 48},
+        "network": {"encoder": "efficientnet_lite0", "weights": {"source": "package"}},
+        "phases": [{"name": "train", "rounds": 1}],
+    }
+    job = write_job(tmp_path / "job", words, list(SITES))
+    simulate(job, tmp_path, site_file)
     found = results(tmp_path, "r")["sites"]
     assert {site: entry["grades"] for site, entry in found.items()} == {
         "aptos2019": 5,
@@ -52,15 +58,7 @@ def test_a_site_that_points_to_nothing_says_so_and_the_others_go_on(tmp_path, sh
     broken = tmp_path / "hospitals" / "odir5k" / "manifest.csv"
     broken.write_text(broken.read_text() + "odir5k/none.jpg,7,p,train\n")
     job = write_job(tmp_path / "job", {**SMALL, "phases": [{"name": "train", "rounds": 1}]}, list(SITES))
-    simulation = Simulation(
-        job,
-        tmp_path / "sim",
-        4,
-        FEDRETINA_RUN="r",
-        FEDRETINA_STATE_ROOT=str(tmp_path),
-        FEDRETINA_SITE_FILE=str(site_file),
-    )
-    assert simulation.wait() == 0, simulation.text()[-3000:]
+    simulation = simulate(job, tmp_path, site_file)
     found = results(tmp_path, "r")
     assert set(found["sites"]) == {"aptos2019", "eyepacs"}
     refused = found["steps"][0]["refused"]
