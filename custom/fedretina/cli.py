@@ -1,17 +1,23 @@
-"""The command line: `fedretina show`, `rows`, `partition`, `loop`."""
+"""The command line. The larger commands stand in `fedretina.commands`, a file each, imported when they are called."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
+from fedretina.commands.lazy import LazyGroup, fail
 from fedretina.version import __version__
 
 
-@click.group()
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "data": "fedretina.commands.data:data",
+        "predict": "fedretina.commands.predict:predict",
+        "report": "fedretina.commands.report:report",
+    },
+)
 @click.version_option(__version__)
 def main() -> None:
     """Federated learning for retinal images on NVIDIA FLARE. Research software, not a medical device."""
@@ -28,7 +34,7 @@ def show(run: str | None, root: Path) -> None:
     found = sorted(root.glob("*/server/results.json"), key=lambda path: path.stat().st_mtime)
     path = root / run / "server" / "results.json" if run else (found[-1] if found else None)
     if path is None or not path.exists():
-        _fail(f"no finished run {run or ''} under {root}: give --root, or run `nvflare simulator jobs/feduaa`.")
+        fail(f"no finished run {run or ''} under {root}: give --root, or run `nvflare simulator jobs/feduaa`.")
     click.echo(results_table(read_json(path)))
     click.echo(f"results: {path}")
     click.echo(f"a site's model, card and figures: {path.parent.parent}/<site>/final/")
@@ -58,7 +64,7 @@ def partition(experiment: Path, grades: int) -> None:
         settings = Experiment.load(experiment)
         click.echo(split(build_on_meta(settings.network, grades), settings.exchange).table())
     except FedretinaError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 @main.command()
@@ -83,9 +89,4 @@ def loop(experiment: Path, sites: str, root: Path, run: str) -> None:
         }
         click.echo(results_table(run_loop(settings, data, root, run)))
     except FedretinaError as error:
-        _fail(str(error))
-
-
-def _fail(sentence: str) -> NoReturn:
-    click.echo(f"fedretina: {sentence}", err=True)
-    sys.exit(2)
+        fail(str(error))

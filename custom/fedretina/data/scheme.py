@@ -21,6 +21,8 @@ class GradingScheme(BaseModel):
         labels: Raw label, as text in the manifest, to the name of its grade. Several raw labels may share a
             grade. By default "0", "1", ... mean the grades in order, and each grade's name means itself.
         ungradable: The grade of images that nobody can grade, by convention the last; None where there is none.
+        referable: The grades that a doctor must see (referable disease), without the ungradable one; empty where
+            the site has not said.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -28,6 +30,7 @@ class GradingScheme(BaseModel):
     grades: tuple[str, ...]
     labels: dict[str, str]
     ungradable: str | None = None
+    referable: tuple[str, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -54,12 +57,27 @@ class GradingScheme(BaseModel):
             raise ValueError(f"no raw label means {unused}: add one for each, or leave the grades out.")
         if self.ungradable is not None and self.ungradable not in self.grades:
             raise ValueError(f"ungradable is {self.ungradable!r}: it must be one of {list(self.grades)}.")
+        if not set(self.referable) < set(self.grades) or self.ungradable in self.referable:
+            raise ValueError(
+                f"referable is {list(self.referable)}: name some of {list(self.grades)}, not all of them, and not the "
+                "ungradable grade, which is always referred."
+            )
         return self
 
     @property
     def num_classes(self) -> int:
         """How many grades the site tells apart."""
         return len(self.grades)
+
+    @property
+    def referable_classes(self) -> tuple[int, ...]:
+        """Classes of the referable grades, in order; empty where the site has not said."""
+        return tuple(at for at, name in enumerate(self.grades) if name in self.referable)
+
+    @property
+    def ungradable_class(self) -> int | None:
+        """Class of the ungradable grade, or None."""
+        return None if self.ungradable is None else self.grades.index(self.ungradable)
 
     def index(self, raw: str | int) -> int:
         """Turn a raw label into its class, 0 to `num_classes` - 1.
@@ -78,19 +96,26 @@ def preset(name: str) -> GradingScheme:
 
     "icdr5" is the International Clinical Diabetic Retinopathy scale (Wilkinson et al. 2003);
     "icdr5_ungradable" adds a sixth grade, as DDR does; "normal_3stages" is normal and three stages, where the
-    raw grades 3 and 4 merge, as Messidor's do.
+    raw grades 3 and 4 merge, as Messidor's do. Referable is moderate and worse (stage 2 and worse), as in
+    Gulshan et al., JAMA 2016.
 
     Raises:
         SettingsError: There is no such preset.
     """
     if name == "icdr5":
-        return GradingScheme(grades=_ICDR)  # type: ignore[call-arg]
+        return GradingScheme(grades=_ICDR, referable=_ICDR[2:])  # type: ignore[call-arg]
     if name == "icdr5_ungradable":
-        return GradingScheme(grades=(*_ICDR, "ungradable"), ungradable="ungradable")  # type: ignore[call-arg]
+        return GradingScheme(  # type: ignore[call-arg]
+            grades=(*_ICDR, "ungradable"), ungradable="ungradable", referable=_ICDR[2:]
+        )
     if name == "normal_3stages":
         stages = ("normal", "stage_1", "stage_2", "stage_3")
         labels = {str(number): stage for number, stage in enumerate(stages)}
-        return GradingScheme(grades=stages, labels=labels | {"4": "stage_3"} | {stage: stage for stage in stages})
+        return GradingScheme(
+            grades=stages,
+            labels=labels | {"4": "stage_3"} | {stage: stage for stage in stages},
+            referable=stages[2:],
+        )
     raise SettingsError(
         f"there is no grading scheme {name!r}: use 'icdr5', 'icdr5_ungradable' or 'normal_3stages', or list the grades."
     )

@@ -27,11 +27,13 @@ class Split(NamedTuple):
         images: uint8 [N, 3, S, S], RGB; may be a map of the cache's file, so it must not be written to.
         labels: int64 [N], the class.
         patients: Patient of each image.
+        files: Name of each image at the site; like the patient it never leaves.
     """
 
     images: torch.Tensor
     labels: torch.Tensor
     patients: tuple[str, ...]
+    files: tuple[str, ...]
 
 
 class SiteDataSettings(BaseModel):
@@ -181,7 +183,8 @@ def _from_cache(
         first, last = places[split][0], places[split][-1] + 1
         labels = torch.tensor([record.label for record in kept[first:last]], dtype=torch.int64)
         patients = tuple(record.patient for record in kept[first:last])
-        return Split(torch.from_numpy(images[first:last]), labels, patients)
+        files = tuple(record.file for record in kept[first:last])
+        return Split(torch.from_numpy(images[first:last]), labels, patients, files)
 
     lines = sorted(
         f"{record.split} {record.label} {digest}" for record, digest in zip(kept, found.digests, strict=True)
@@ -215,7 +218,7 @@ def _phantom(site: str, settings: SiteDataSettings, scheme: GradingScheme | None
                 ungradable,
             )
             patients = tuple(f"phantom-{split}-{number:05d}" for number in range(len(classes)))
-            drawn[split] = Split(images, classes, patients)
+            drawn[split] = Split(images, classes, patients, patients)
         return drawn[split]
 
     counts = {split: len(values) for split, values in labels.items()}

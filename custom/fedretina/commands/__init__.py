@@ -1,0 +1,1 @@
+"""Commands of `fedretina`, a file each."""
