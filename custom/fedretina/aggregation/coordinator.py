@@ -104,7 +104,9 @@ class Coordinator:
             for number, record in enumerate(self.records)
             if self.plan[number].task == "train" and site in record["scalars"]
         ]
-        return Order(self.step.task, self._stamp(), accepted[-1] if accepted else None, self._best())
+        last = accepted[-1] if accepted else None
+        weight = None if last is None else self.records[last]["weights"].get(site)
+        return Order(self.step.task, self._stamp(), last, self._best(), weight)
 
     def down(self) -> Tensors:
         """The tensors that go with the running step's orders: the same for every site, read once a step."""

@@ -36,12 +36,14 @@ class Order(NamedTuple):
         stamp: Where the answer belongs.
         accepted: Step of the site's last update that the server accepted; None before the first.
         best: Best step so far by mean validation AUC; in `finalise` the chosen one. None before the first.
+        weight: The site's weight in the aggregate of step `accepted`; None before the first. Not the others'.
     """
 
     task: Task
     stamp: Stamp
     accepted: int | None
     best: int | None
+    weight: float | None = None
 
 
 def tensors_digest(tensors: Tensors) -> str:

@@ -12,10 +12,11 @@ from fedretina.evaluation.evaluate import Evaluation
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.experiment import Experiment
 from fedretina.local.finalise import finalise
+from fedretina.local.history import History
 from fedretina.local.site_state import SiteState
 from fedretina.local.snapshot import Snapshot
 from fedretina.local.trainer import LocalTrainer
-from fedretina.plan import Plan, Step
+from fedretina.plan import Plan
 
 _log = logging.getLogger(__name__)
 
@@ -60,25 +61,19 @@ class Site:
         _log.info("%s: %s, attempt %d", self._data.name, step.name, order.stamp.attempt)
         state = SiteState(self._folder, self.digest, lambda index: self._plan[index].name)
         start = state.open(order.accepted, order.best)
-        if order.task == "train":
-            return self._train(order, step, state, start, tensors, stop)
-        if order.task == "validate":
-            return Payload({}, _validation(self._validate(start, tensors)), order.stamp)
-        return Payload({}, self._finalise(order, state, tensors), order.stamp)
-
-    def _train(
-        self,
-        order: Order,
-        step: Step,
-        state: SiteState,
-        start: Snapshot | None,
-        tensors: Tensors,
-        stop: Callable[[], bool],
-    ) -> Payload:
+        history = History(self._folder / "history.json")
+        if order.accepted is not None and start is not None:
+            own = {name: start.record[name] for name in ("theta", "loss", "accuracy") if name in start.record}
+            history.note(self._plan[order.accepted], **own, weight=order.weight)
+        if order.task == "finalise":
+            return Payload({}, self._finalise(order, state, history, tensors), order.stamp)
         received = self._validate(start, tensors)
+        if received is not None:
+            history.note(self._plan[step.number - 1], validation=received._asdict())
+        if order.task == "validate":
+            return Payload({}, _validation(received), order.stamp)
         update = self.trainer.train(tensors, start or self.trainer.initial(), step, stop)
-        record = {**update.snapshot.record, "received": received._asdict() if received else None}
-        state.stage(step.number, Snapshot(update.snapshot.tensors, record))
+        state.stage(step.number, update.snapshot)
         scalars = {"theta": update.theta.value, "images": float(update.images), **_validation(received)}
         return Payload(update.tensors, scalars, order.stamp)
 
@@ -88,7 +83,7 @@ class Site:
             return None
         return self.trainer.evaluate(self.trainer.answers(tensors, start.tensors, "val"))
 
-    def _finalise(self, order: Order, state: SiteState, tensors: Tensors) -> dict[str, float]:
+    def _finalise(self, order: Order, state: SiteState, history: History, tensors: Tensors) -> dict[str, float]:
         if order.best is None:
             raise RefusedError("the server chose no round to finalise.")
         kept = state.kept(order.best)

@@ -219,4 +219,5 @@ class LocalTrainer:
 
 
 def _home(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to(device="cpu", copy=True).contiguous()
+    # One copy even where the memory is channels_last, which `contiguous` would copy a second time.
+    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
