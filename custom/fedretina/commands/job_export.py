@@ -20,7 +20,7 @@ from fedretina.commands.lazy import fail
 def export(
     job: Path, sites: str, out: Path, quorum: int | None, mandatory: str, run: str | None, phantoms: bool
 ) -> None:
-    """Write the production form of a JOB folder: no `custom` folder, the named sites, a quorum, no phantom hospitals."""
+    """Write the production form of a JOB folder: no `custom` folder, named sites, a quorum, no phantom hospitals."""
     from fedretina.errors import FedretinaError
     from fedretina.job_export import export_job
 

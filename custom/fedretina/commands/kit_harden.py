@@ -19,9 +19,9 @@ def harden(folder: Path, bind: str | None, storage: Path | None, site_file: Path
     """Harden a startup KIT, once or again after an upgrade.
 
     No code comes with a job and nobody gets a shell; jobs must be signed and may name only the classes of this
-    package's jobs; logs are not streamed; a server listens where it is told and keeps its jobs in a lasting folder; at a
-    site every scope of privacy.json ends with our filter; files are the owner's alone. What is already so is left. Run
-    it where the kit will live, stopped, and start the service afterwards.
+    package's jobs; logs are not streamed; a server listens where it is told and keeps its jobs in a lasting folder; at
+    a site every scope of privacy.json ends with our filter; files are the owner's alone. What is already so is left.
+    Run it where the kit will live, stopped, and start the service afterwards.
     """
     from fedretina.errors import FedretinaError
     from fedretina.kit.harden import apply, changes

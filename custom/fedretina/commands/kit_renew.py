@@ -30,4 +30,4 @@ def renew(state: Path, names: tuple[str, ...]) -> None:
     except FedretinaError as error:
         fail(str(error))
     if names:
-        click.echo(f"forgotten: {', '.join(names)}. Now run `nvflare provision` with the same project file and workspace.")
+        click.echo(f"forgotten: {', '.join(names)}. Run `nvflare provision` with the same project file and workspace.")

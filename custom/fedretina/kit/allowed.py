@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+FILTER = "fedretina.flare.whitelist_filter.WhitelistFilter"
+
 OWN_CLASSES = (
     "fedretina.flare.aggregator.SpoolAggregator",
     "fedretina.flare.controller.RoundController",
     "fedretina.flare.executor.TrainerExecutor",
     "fedretina.flare.learner.TrainerLearner",
     "fedretina.flare.server_run.ServerRun",
-    "fedretina.flare.whitelist_filter.WhitelistFilter",
+    FILTER,
 )
 """Of this package, each by its full name: a prefix would let a job build anything that the package holds."""
 
@@ -20,7 +22,7 @@ FLARE_CLASSES = ("nvflare.app_common.executors.model_learner_executor.ModelLearn
 
 ALLOWED_CLASSES = (*OWN_CLASSES, *FLARE_CLASSES)
 
-RESULT_FILTERS = frozenset({"fedretina.flare.whitelist_filter.WhitelistFilter"})
+RESULT_FILTERS = frozenset({FILTER})
 """Filters that a job may put behind a site's own: they pass or refuse, and never add."""
 
 _NAMES = ("path", "class_path", "name")

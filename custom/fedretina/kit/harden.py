@@ -102,7 +102,7 @@ def apply(kit: StartupKit, todo: list[Change]) -> None:
         try:
             path.chmod(mode)
         except OSError as error:
-            raise DataError(f"the rights of {path} cannot be changed ({error}): run this as the kit's owner.") from error
+            raise DataError(f"the rights of {path} cannot be changed ({error}): run it as their owner.") from error
 
 
 def modes(kit: StartupKit) -> list[tuple[Path, int]]:

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedretina.kit.allowed import ALLOWED_CLASSES
+from fedretina.kit.allowed import ALLOWED_CLASSES, FILTER
+from fedretina.site_settings import PROPERTY, SERVER_PROPERTY
 
-FILTER = "fedretina.flare.whitelist_filter.WhitelistFilter"
-SITE_PROPERTY = "fedretina"
-SERVER_PROPERTY = "fedretina_server"
 SITE_FILE = "site.yaml"
 LISTENS = {"loopback": "localhost", "all": "0.0.0.0"}
 """Where a server listens, as its kit states it; FLARE's kits state neither, and listen on every interface."""
@@ -53,8 +51,8 @@ PERMISSIONS: Mapping[str, Mapping[str, str]] = {
     },
     "member": {"view": "any", **_NEVER},
 }
-"""Rights by role, in the words of FLARE's authorization.json. Nobody brings code or reads a site's files; a right that is
-not named is denied. `report_env` would tell the server where a site's folders are."""
+"""Rights by role, in the words of FLARE's authorization.json. Nobody brings code or reads a site's files; a right that
+is not named is denied. `report_env` would tell the server where a site's folders are."""
 
 _STREAMERS = ("SiteLogStreamer", "JobLogStreamer", "JobLogReceiver")
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")
@@ -126,8 +124,8 @@ def site_privacy(found: Mapping[str, Any], site_file: str | None) -> dict[str, A
     scopes = [dict(scope) for scope in found.get("scopes") or []] or [{"name": "fedretina"}]
     for scope in scopes:
         properties = dict(scope.get("properties") or {})
-        if site_file is not None or SITE_PROPERTY not in properties:
-            properties[SITE_PROPERTY] = {"site_file": site_file or SITE_FILE}
+        if site_file is not None or PROPERTY not in properties:
+            properties[PROPERTY] = {"site_file": site_file or SITE_FILE}
         scope["properties"] = properties
         for chain, direction in (("task_data_filters", "order"), ("task_result_filters", "answer")):
             others = [entry for entry in scope.get(chain) or [] if entry.get("path") != FILTER]
