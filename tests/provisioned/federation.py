@@ -199,7 +199,7 @@ class Federation:
 
 
 def distributed_kit(home: Path, name: str, port: int) -> Path:
-    """A site's kit of another consortium, made the distributed way: its key in its own folder, a request, an approval."""
+    """A site's kit of another consortium, made the distributed way: a key of its own, a request, an approval."""
     samples = REPOSITORY / "provisioning" / "distributed"
     profile = yaml.safe_load((samples / "profile.yml").read_text())
     profile["server"] = {"host": "localhost", "fed_learn_port": port}
