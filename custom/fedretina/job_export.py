@@ -116,5 +116,9 @@ def _read(path: Path) -> dict[str, Any]:
 def _with(words: str, name: str, value: object) -> str:
     """Set a setting at the top of an experiment file, whose comments stay."""
     line = f"{name}: {value}"
-    text, found = re.subn(rf"^{name}:[^#\n]*", lambda match: line.ljust(len(match.group())), words, flags=re.MULTILINE)
+
+    def changed(match: re.Match[str]) -> str:
+        return (line.ljust(len(match.group(1))) + (match.group(2) or "")).rstrip()
+
+    text, found = re.subn(rf"^({name}:[^#\n]*)(#.*)?$", changed, words, flags=re.MULTILINE)
     return text if found else f"{words.rstrip()}\n{line}\n"

@@ -51,8 +51,9 @@ def load_experiment(fl_ctx: FLContext, file_name: str) -> Experiment:
     """
     if Path(file_name).name != file_name:
         raise SettingsError(f"the experiment file must be a plain name in the job's config folder, got {file_name!r}.")
-    folder = fl_ctx.get_engine().get_workspace().get_app_config_dir(fl_ctx.get_job_id())
-    return Experiment.load(Path(folder) / file_name)
+    # Kits that `nvflare package` writes name no config folder, and FLARE then takes the app's folder for it.
+    app = Path(fl_ctx.get_engine().get_workspace().get_app_dir(fl_ctx.get_job_id()))
+    return Experiment.load(app / "config" / file_name)
 
 
 def load_site_settings(fl_ctx: FLContext) -> SiteSettings:

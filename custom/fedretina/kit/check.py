@@ -186,7 +186,13 @@ def _storage(resources: Mapping[str, Any]) -> Finding:
         for what, folder in folders.items()
         if not Path(folder).is_absolute() or hardened.is_temporary(Path(folder))
     ]
-    return judged("storage", faults, ", ".join(sorted(folders.values())), _HARDEN)
+    shared = [folder for folder in folders.values() if _readable_by_others(Path(folder).parent)]
+    faults += [f"{Path(shared[0]).parent} is readable by others"] if shared and not faults else []
+    return judged("storage", faults, ", ".join(sorted(folders.values())), f"{_HARDEN[:-1]}, or chmod 700.")
+
+
+def _readable_by_others(folder: Path) -> bool:
+    return folder.exists() and bool(folder.stat().st_mode & 0o077)
 
 
 def _tells_server(kit: StartupKit, resources: Mapping[str, Any]) -> Finding:

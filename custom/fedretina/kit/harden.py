@@ -98,6 +98,9 @@ def apply(kit: StartupKit, todo: list[Change]) -> None:
     """
     for change in todo:
         write_text(change.path, change.after)
+    jobs = hardened.storage_folders(kit.local("resources.json")).get("jobs")
+    if kit.role == "server" and jobs:
+        Path(jobs).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path, mode in modes(kit):
         try:
             path.chmod(mode)
