@@ -101,7 +101,7 @@ class Participant:
     def __init__(self, kit: Path, home: Path, **more: str) -> None:
         self.kit = kit
         self.log = kit / "console.txt"
-        with open(self.log, "ab") as handle:
+        with open(self.log, "wb") as handle:
             # `--once` leaves out the watchdog and its pauses; the rest of the script is as a hospital runs it.
             self.process = subprocess.Popen(
                 ["bash", str(kit / "startup" / "sub_start.sh"), "--once"],

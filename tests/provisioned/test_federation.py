@@ -228,6 +228,10 @@ def test_a_hospital_is_added_and_another_renewed_without_touching_the_rest(feder
     federation.provision("--add-client", added, "--force")
     fedretina("kit", "harden", federation.kit("site-6", 1))
     federation.start("site-6", federation.kit("site-6", 1)).wait_until("Successfully registered")
+    with federation.session(PROJECT_ADMIN) as session:
+        session.api.do_command("disable_client site-6")
+    federation.stop("site-6")
+    federation.start("site-6", federation.kit("site-6", 1))  # as whoever stole the kit would
     listed = fedretina("kit", "renew", federation.state, "site-3")
     assert re.search(r"^ +3\d\d days  site-3$", listed, re.MULTILINE)
     federation.provision("--force")
@@ -242,6 +246,8 @@ def test_a_hospital_is_added_and_another_renewed_without_touching_the_rest(feder
     for name in names:
         shutil.copy(new / "startup" / name, old / "startup" / name)
     federation.start("site-3").wait_until("Successfully registered")
+    federation.running["site-6"].wait_until("disabled", 30)
+    assert "Successfully registered" not in federation.running["site-6"].text()
     federation.stop("site-6")
     settled = {path: data for path, data in before.items() if "startup" in path.parts or path.suffix == ".json"}
     kept = {path for path in settled if path.parent.name in ("startup", "local")}

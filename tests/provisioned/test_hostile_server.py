@@ -7,6 +7,11 @@ from federation import LEAD, copy_kit, ended, free_port, point_to
 from jobs import WORDS, bring_code, change_in_store, export
 
 pytestmark = [pytest.mark.flare, pytest.mark.provisioned]
+REASONS = (
+    "site-1: NVFLARE_ERROR: BYOC not permitted",
+    "site-1: app app does not pass signature verification",
+    "site-1: unsigned job rejected - signed deploy is required",
+)
 ONE = {**WORDS, "quorum": 1}
 
 
@@ -41,18 +46,13 @@ def said(kits, tmp_path_factory):
         for name, job in jobs.items():
             assert ended(session, job)["status"] == "FINISHED:FAILED_TO_RUN"
             assert not (kits.hospital("site-1") / "runs" / name).exists()
+    for reason in REASONS:
+        hostile.wait_until(reason, 20)
     text = hostile.text()
     kits.stop("hostile", "victim")
     return text
 
 
-@pytest.mark.parametrize(
-    "reason",
-    [
-        "site-1: NVFLARE_ERROR: BYOC not permitted",
-        "site-1: app app does not pass signature verification",
-        "site-1: unsigned job rejected - signed deploy is required",
-    ],
-)
+@pytest.mark.parametrize("reason", REASONS)
 def test_the_site_refuses_and_says_why(said, reason):
     assert f"('deploy failure', ['server: OK', '{reason}'" in said
