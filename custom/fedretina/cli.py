@@ -56,13 +56,12 @@ def rows() -> None:
 def partition(experiment: Path, grades: int) -> None:
     """Print what travels and what stays under an EXPERIMENT file."""
     from fedretina.errors import FedretinaError
-    from fedretina.exchange.partition import partition as split
     from fedretina.experiment import Experiment
     from fedretina.networks.network import build_on_meta
 
     try:
         settings = Experiment.load(experiment)
-        click.echo(split(build_on_meta(settings.network, grades), settings.exchange).table())
+        click.echo(settings.partition(build_on_meta(settings.network, grades)).table())
     except FedretinaError as error:
         fail(str(error))
 

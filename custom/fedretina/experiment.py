@@ -10,12 +10,14 @@ from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from torch import nn
 
 from fedretina.aggregation.rules import AggregationSettings
+from fedretina.corrections.settings import CorrectionSettings
 from fedretina.data.augment import AugmentSettings
 from fedretina.data.fundus_settings import FundusSettings
 from fedretina.errors import SettingsError
-from fedretina.exchange.partition import ExchangeSettings, Partition
+from fedretina.exchange.partition import ExchangeSettings, Partition, partition
 from fedretina.local.training import TrainingSettings
 from fedretina.losses.settings import ObjectiveSettings
 from fedretina.networks.network import NetworkSettings
@@ -82,6 +84,7 @@ class Experiment(BaseModel):
     augment: AugmentSettings = AugmentSettings()
     training: TrainingSettings = TrainingSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
+    correction: CorrectionSettings = CorrectionSettings()
     theta: ThetaSettings = ThetaSettings()
     exchange: ExchangeSettings = ExchangeSettings()
     aggregation: AggregationSettings = AggregationSettings()
@@ -150,9 +153,13 @@ class Experiment(BaseModel):
         """All settings but a run's name and an end's own path to a weights file, which may differ."""
         return self.model_dump(mode="json", exclude=_OWN)
 
-    def digest(self, partition: Partition) -> str:
+    def partition(self, net: nn.Module) -> Partition:
+        """What travels and what stays of the network, the correction's controls included."""
+        return partition(net, self.exchange, self.correction.travels)
+
+    def digest(self, parts: Partition) -> str:
         """SHA-256 over the agreed settings, the partition of what travels, and the version."""
-        text = json.dumps([self.agreed(), partition.digest(), __version__], sort_keys=True)
+        text = json.dumps([self.agreed(), parts.digest(), __version__], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

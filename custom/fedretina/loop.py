@@ -46,7 +46,7 @@ def run_loop(experiment: Experiment, sites: Mapping[str, SiteData], root: Path, 
 def _run(coordinator: Coordinator, sites: Mapping[str, SiteData], folder: Path) -> None:
     hosts = {name: Site(coordinator.experiment, sites[name], folder / name) for name in sorted(sites)}
     while coordinator.done < len(coordinator.plan):
-        coordinator.begin()
+        coordinator.begin(hosts)
         tensors = coordinator.down()
         for name, host in hosts.items():
             try:

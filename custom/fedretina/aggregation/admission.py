@@ -49,7 +49,7 @@ def admit_tensors(tensors: Tensors, partition: Partition | None) -> None:
     Raises:
         RefusedError: Unknown or missing keys, another shape or type, or a value that is not finite.
     """
-    expected = partition.shared if partition else ()
+    expected = partition.travelling if partition else ()
     unknown = sorted(set(tensors) - set(expected))
     if unknown:
         raise RefusedError(f"{len(unknown)} tensors do not travel in this run, the first is {unknown[0]!r}.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import platform
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from fedretina.aggregation.choice import best_step, candidates
 from fedretina.aggregation.rules import site_weights
 from fedretina.aggregation.run_store import RunStore
 from fedretina.aggregation.spool import Spool
+from fedretina.corrections.correction import ServerRound
+from fedretina.corrections.settings import build_correction
 from fedretina.errors import QuorumError, RefusedError
-from fedretina.exchange.partition import partition
 from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes, tensors_digest
 from fedretina.exchange.scalars import BY_TASK
 from fedretina.exchange.stamp import Stamp, require_name
@@ -57,13 +58,18 @@ class Coordinator:
         self.run = require_name(run, "run")
         self.plan = Plan.of(experiment)
         net = build_network(experiment.network, experiment.grades or _ANY_GRADES, experiment.seed)
-        self.partition = partition(net, experiment.exchange)
+        self.partition = experiment.partition(net)
+        self._correction = build_correction(experiment.correction, experiment.training)
         self.digest = experiment.digest(self.partition)
         start = net.state_dict()
-        self._start = {key: start[key].clone() for key in self.partition.shared}
+        self._start = {
+            **{key: start[key].clone() for key in self.partition.shared},
+            **{key: torch.zeros(self.partition.shapes[key]) for key in self.partition.controls},
+        }
         self._store = RunStore(folder, self.digest, self._head(), lambda step: self.plan[step].name)
         self._spool = Spool(folder / "spool")
-        self._down_cache: tuple[int, Tensors] | None = None
+        self._state_cache: tuple[int, Tensors] | None = None
+        self._enrolled: tuple[str, ...] = ()
         self._lock = threading.RLock()
         self._attempt = -1
         self._scalars: dict[str, dict[str, float]] = {}
@@ -90,10 +96,15 @@ class Coordinator:
         """The step to do next."""
         return self.plan[self.done]
 
-    def begin(self) -> None:
-        """Begin the next step, or begin it again; answers to earlier attempts are refused from now on."""
+    def begin(self, sites: Collection[str]) -> None:
+        """Begin the next step, or begin it again; answers to earlier attempts are refused from now on.
+
+        Args:
+            sites: Names of the sites that take part in the run, whether they answer in this step or not.
+        """
         with self._lock:
             self._attempt += 1
+            self._enrolled = tuple(sorted(sites))
             self._scalars, self._bytes, self._refused = {}, {}, {}
             self._spool = Spool(self._store.folder / "spool")
 
@@ -106,14 +117,16 @@ class Coordinator:
         ]
         last = accepted[-1] if accepted else None
         weight = None if last is None else self.records[last]["weights"].get(site)
-        return Order(self.step.task, self._stamp(), last, self._best(), weight)
+        return Order(self.step.task, self._stamp(), last, self._best(), self._share(site), weight)
 
     def down(self) -> Tensors:
-        """The tensors that go with the running step's orders: the same for every site, read once a step."""
-        base = self._base()
-        if self._down_cache is None or self._down_cache[0] != base:
-            self._down_cache = base, self._start if base < 0 else self._store.model(base)
-        return self._down_cache[1]
+        """The tensors that go with the running step's orders: the same for every site, read once a step.
+
+        Controls go where there is training, and the server's own memory never goes.
+        """
+        keys = self.partition.travelling if self.step.task == "train" else self.partition.shared
+        state = self._state()
+        return {key: state[key] for key in keys}
 
     def accept(self, site: str, payload: Payload) -> None:
         """Take one site's answer into the running step.
@@ -177,19 +190,44 @@ class Coordinator:
         }
         mixed: Tensors | None = None
         if step.task == "train":
+            record["enrolled"] = len(self._enrolled)
             record["weights"] = site_weights(self._scalars, self.experiment.aggregation)
             with reproducible_torch(self.experiment.training):
-                mixed = self._spool.weighted_mean(record["weights"], self.partition.dtypes)
-            record["digest"] = tensors_digest(mixed)
+                mixed = self._mixed(record["weights"])
+            record["digest"] = tensors_digest({key: mixed[key] for key in self.partition.shared})
         if step.task == "finalise":
             record["chosen"] = self._base()
             write_json(self._store.folder / "results.json", self._results(record))
         self._store.commit(step.number, record, mixed, self._needed())
         self._spool.erase()
         if mixed is not None:
-            self._down_cache = step.number, mixed
+            self._state_cache = step.number, mixed
         self._attempt = -1
         return record
+
+    def _mixed(self, weights: Mapping[str, float]) -> Tensors:
+        dtypes = {key: self.partition.dtypes[key] for key in self.partition.shared}
+        mean = self._spool.weighted_mean(weights, dtypes)
+        sites = sorted(weights)
+        enrolled = max(len(self._enrolled), len(sites))
+        round_ = ServerRound(self._state(), mean, self._spool, sites, enrolled, self.partition.parameters)
+        return self._correction.server(round_)
+
+    def _state(self) -> Tensors:
+        """The model that the running step starts from, with all that the server keeps beside it."""
+        base = self._base()
+        if self._state_cache is None or self._state_cache[0] != base:
+            self._state_cache = base, self._start if base < 0 else self._store.model(base)
+        return self._state_cache[1]
+
+    def _share(self, site: str) -> float:
+        """The site's images over the mean of all sites, from what the sites said last; 1 where nobody has."""
+        images: dict[str, float] = {}
+        for record in self.records:
+            if record["task"] == "train":
+                images.update({name: scalars["images"] for name, scalars in record["scalars"].items()})
+        mean = sum(images[name] for name in sorted(images)) / max(1, len(images))
+        return images[site] / mean if site in images else 1.0
 
     def _needed(self) -> frozenset[int]:
         best = self._best()
@@ -221,7 +259,7 @@ class Coordinator:
             "run": self.run,
             "settings": self.experiment.agreed(),
             "partition": {
-                kind.value: sorted(k for k in self.partition.shared if self.partition.kinds[k] is kind)
+                kind.value: sorted(k for k in self.partition.travelling if self.partition.kinds[k] is kind)
                 for kind in sorted(self.partition.shared_kinds())
             },
             "versions": {

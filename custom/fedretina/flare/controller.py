@@ -104,8 +104,9 @@ class RoundController(Controller):
             self.log_info(fl_ctx, f"{step.name}: begun, attempt {attempt}")
             began = time.monotonic()
             try:
-                coordinator.begin()
-                self._ask(coordinator, abort_signal, fl_ctx)
+                sites = sorted(client.name for client in self._engine.get_clients())
+                coordinator.begin(sites)
+                self._ask(coordinator, sites, abort_signal, fl_ctx)
                 if abort_signal.triggered:  # an abort would look like a step below the quorum
                     return False
                 self._aggregator(fl_ctx).aggregate(fl_ctx)
@@ -121,8 +122,8 @@ class RoundController(Controller):
         self.system_panic(f"{sentence} It was tried {self._repeats + 1} times.", fl_ctx)
         return False
 
-    def _ask(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        tasks = {site: self._task(site, coordinator) for site in sorted(c.name for c in self._engine.get_clients())}
+    def _ask(self, coordinator: Coordinator, sites: list[str], abort_signal: Signal, fl_ctx: FLContext) -> None:
+        tasks = {site: self._task(site, coordinator) for site in sites}
         for site, task in tasks.items():
             self.send(task, fl_ctx, targets=[site])
         awaited = set(tasks) - self._missed or set(tasks)

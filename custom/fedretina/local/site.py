@@ -72,7 +72,7 @@ class Site:
             history.note(self._plan[step.number - 1], validation=received._asdict())
         if order.task == "validate":
             return Payload({}, _validation(received), order.stamp)
-        update = self.trainer.train(tensors, start or self.trainer.initial(), step, stop)
+        update = self.trainer.train(tensors, start or self.trainer.initial(), step, stop, order.share)
         state.stage(step.number, update.snapshot)
         scalars = {"theta": update.theta.value, "images": float(update.images), **_validation(received)}
         return Payload(update.tensors, scalars, order.stamp)
