@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from torch import nn
 
 from fedretina.aggregation.rules import AggregationSettings
+from fedretina.aggregation.sampling import SamplingSettings
 from fedretina.corrections.settings import CorrectionSettings
 from fedretina.data.augment import AugmentSettings
 from fedretina.data.fundus_settings import FundusSettings
@@ -40,6 +41,19 @@ class PhaseSettings(BaseModel):
     model_config = _STRICT
     name: str = Field(default="train", pattern=r"^[a-z][a-z0-9_]{0,29}$")
     rounds: int = Field(default=5, ge=1, le=10_000)
+
+
+class TuneSettings(BaseModel):
+    """Fine-tuning of the chosen model at each site after the federated rounds (+FT); nothing of it leaves.
+
+    Attributes:
+        epochs: Local epochs over all parts; 0 for none.
+        learning_rate: Rate; the training's own where it is not given.
+    """
+
+    model_config = _STRICT
+    epochs: int = Field(default=0, ge=0, le=1000)
+    learning_rate: float | None = Field(default=None, gt=0, le=10)
 
 
 class EvaluationSettings(BaseModel):
@@ -85,6 +99,8 @@ class Experiment(BaseModel):
     training: TrainingSettings = TrainingSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
     correction: CorrectionSettings = CorrectionSettings()
+    sampling: SamplingSettings = SamplingSettings()
+    tune: TuneSettings = TuneSettings()
     theta: ThetaSettings = ThetaSettings()
     exchange: ExchangeSettings = ExchangeSettings()
     aggregation: AggregationSettings = AggregationSettings()
@@ -96,9 +112,9 @@ class Experiment(BaseModel):
         names = [phase.name for phase in self.phases]
         if not names:
             raise ValueError("phases is empty: give at least one, with a name and its rounds.")
-        if len(set(names)) < len(names) or {"validate", "finalise"} & set(names):
+        if len(set(names)) < len(names) or {"validate", "tune", "finalise"} & set(names):
             raise ValueError(
-                f"phase names must differ from each other and from 'validate' and 'finalise', got {names}."
+                f"phase names must differ from each other and from 'validate', 'tune' and 'finalise', got {names}."
             )
         return self
 

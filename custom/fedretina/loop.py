@@ -48,9 +48,9 @@ def _run(coordinator: Coordinator, sites: Mapping[str, SiteData], folder: Path) 
     while coordinator.done < len(coordinator.plan):
         coordinator.begin(hosts)
         tensors = coordinator.down()
-        for name, host in hosts.items():
+        for name in coordinator.asked:
             try:
-                coordinator.accept(name, host.answer(coordinator.order(name), tensors))
+                coordinator.accept(name, hosts[name].answer(coordinator.order(name), tensors))
             except TrainingError as error:
                 coordinator.refuse(name, str(error))
             except RefusedError as error:

@@ -1,4 +1,4 @@
-"""The list of what a run does, step by step: the rounds of its phases, one validation, one finalise."""
+"""The list of what a run does, step by step: the rounds of its phases, one validation, perhaps tuning, one finalise."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fedretina.exchange.payload import Task
 from fedretina.experiment import Experiment
 
 VALIDATE = "validate"
+TUNE = "tune"
 FINALISE = "finalise"
 
 
@@ -41,17 +42,19 @@ class Plan(tuple[Step, ...]):
 
     @classmethod
     def of(cls, experiment: Experiment) -> Plan:
-        """List the steps of an experiment: its phases, then `validate`, then `finalise`."""
+        """List the steps of an experiment: its phases, `validate`, `tune` where it is asked for, `finalise`."""
         listed: list[tuple[Task, str, int, int]] = [
             ("train", phase.name, number, phase.rounds) for phase in experiment.phases for number in range(phase.rounds)
         ]
-        listed += [("validate", VALIDATE, 0, 1), ("finalise", FINALISE, 0, 1)]
+        listed += [("validate", VALIDATE, 0, 1)]
+        listed += [("tune", TUNE, 0, 1)] if experiment.tune.epochs else []
+        listed += [("finalise", FINALISE, 0, 1)]
         return cls(Step(number, *step) for number, step in enumerate(listed))
 
     @property
     def training(self) -> int:
         """Number of training steps."""
-        return len(self) - 2
+        return sum(step.task == "train" for step in self)
 
     def find(self, phase: str, number: int) -> Step | None:
         """Return the step of a phase's round, or None."""

@@ -67,6 +67,16 @@ ROWS: Mapping[str, Row] = MappingProxyType(
             "Li et al., MLSys 2020: a spring to the aggregate",
             {**_AVERAGED, "correction": {"name": "fedprox"}},
         ),
+        "fedavg_ft": Row(
+            "FedAvg + FT",
+            "FedAvg, then fine-tuning at each site",
+            {**_AVERAGED, "tune": {"epochs": 5}},
+        ),
+        "fedprox_ft": Row(
+            "FedProx + FT",
+            "FedProx, then fine-tuning at each site",
+            {**_AVERAGED, "correction": {"name": "fedprox"}, "tune": {"epochs": 5}},
+        ),
         "fedrep": Row(
             "FedRep",
             "Collins et al., ICML 2021: the head trains first, then the encoder",

@@ -19,6 +19,7 @@ from fedretina.aggregation.admission import admit
 from fedretina.aggregation.choice import best_step, candidates
 from fedretina.aggregation.rules import site_weights
 from fedretina.aggregation.run_store import RunStore
+from fedretina.aggregation.sampling import sampled
 from fedretina.aggregation.spool import Spool
 from fedretina.corrections.correction import ServerRound
 from fedretina.corrections.settings import build_correction
@@ -43,6 +44,9 @@ class Coordinator:
 
     Begun on a folder that holds a part of the run, it goes on after the last step that is done there. Answers may
     arrive from other threads while a step closes; a lock decides whether they still count.
+
+    Attributes:
+        asked: Names of the sites that the running step asks, in alphabetical order.
 
     Args:
         experiment: The run's settings.
@@ -70,6 +74,7 @@ class Coordinator:
         self._spool = Spool(folder / "spool")
         self._state_cache: tuple[int, Tensors] | None = None
         self._enrolled: tuple[str, ...] = ()
+        self.asked: tuple[str, ...] = ()
         self._lock = threading.RLock()
         self._attempt = -1
         self._scalars: dict[str, dict[str, float]] = {}
@@ -105,6 +110,11 @@ class Coordinator:
         with self._lock:
             self._attempt += 1
             self._enrolled = tuple(sorted(sites))
+            self.asked = self._enrolled
+            if self.step.task == "train":
+                purpose = (self.experiment.seed, self.step.phase, self.step.round)
+                chosen = sampled(sites, self.experiment.sampling, self.experiment.quorum, purpose)
+                self.asked = tuple(chosen)
             self._scalars, self._bytes, self._refused = {}, {}, {}
             self._spool = Spool(self._store.folder / "spool")
 
@@ -113,10 +123,10 @@ class Coordinator:
         accepted = [
             number
             for number, record in enumerate(self.records)
-            if self.plan[number].task == "train" and site in record["scalars"]
+            if self.plan[number].task in ("train", "tune") and site in record["scalars"]
         ]
         last = accepted[-1] if accepted else None
-        weight = None if last is None else self.records[last]["weights"].get(site)
+        weight = None if last is None else self.records[last].get("weights", {}).get(site)
         return Order(self.step.task, self._stamp(), last, self._best(), self._share(site), weight)
 
     def down(self) -> Tensors:
@@ -138,6 +148,8 @@ class Coordinator:
         with self._lock:
             try:
                 require_name(site, "site")
+                if site not in self.asked:
+                    raise RefusedError("the site was not asked in this step.")
                 if site in self._scalars:
                     raise RefusedError("the site has answered this step before.")
                 trains = self.step.task == "train"
@@ -191,6 +203,7 @@ class Coordinator:
         mixed: Tensors | None = None
         if step.task == "train":
             record["enrolled"] = len(self._enrolled)
+            record["asked"] = list(self.asked)
             record["weights"] = site_weights(self._scalars, self.experiment.aggregation)
             with reproducible_torch(self.experiment.training):
                 mixed = self._mixed(record["weights"])
@@ -239,14 +252,14 @@ class Coordinator:
 
     def _base(self) -> int:
         """The step whose model goes down; -1 is the start."""
-        if self.step.task != "finalise":
+        if self.step.task in ("train", "validate"):
             return self._last_trained()
         best = self._best()
         # No site could measure any round (one class in every validation split): the last model is as good as any.
         return self._last_trained() if best is None else best
 
     def _best(self) -> int | None:
-        if self.done < len(self.plan) and self.step.task == "finalise":
+        if self.done < len(self.plan) and self.step.task in ("tune", "finalise"):
             best = best_step(self.records, self.plan.training)
             return self._last_trained() if best is None else best
         return best_step(self.records, self.plan.training)

@@ -24,7 +24,7 @@ from fedretina.exchange.payload import Tensors
 from fedretina.experiment import Experiment
 from fedretina.local.optimiser import RoundOptimiser
 from fedretina.local.snapshot import Snapshot
-from fedretina.local.training import StretchSettings, reproducible_torch
+from fedretina.local.training import StretchSettings, TrainingSettings, reproducible_torch
 from fedretina.losses.objective import Batch, Clock
 from fedretina.losses.settings import build_objective
 from fedretina.networks.network import Network, build_network
@@ -144,6 +144,33 @@ class LocalTrainer:
                 snapshot=Snapshot(personal, record, memory),
             )
 
+    def tune(self, shared: Tensors, kept: Snapshot, step: Step, stop: Callable[[], bool] = lambda: False) -> Snapshot:
+        """Fine-tune the chosen model on the site's own data, all parts and without a correction.
+
+        Args:
+            shared: The chosen aggregate.
+            kept: The site's personal part for it.
+            step: The tuning step.
+            stop: Asked before each batch; True ends it.
+
+        Returns:
+            The whole model as a personal part, so that it covers the aggregate wherever the two are joined.
+        """
+        tune = self._experiment.tune
+        changed = {"epochs": tune.epochs, "stretches": (), "learning_rate": tune.learning_rate}
+        settings = self._experiment.training.model_copy(update={k: v for k, v in changed.items() if v is not None})
+        last = self._experiment.phases[-1].rounds  # annealed objectives stay where training left them
+        with reproducible_torch(settings):
+            self._load(shared, kept.tensors)
+            at = step._replace(round=last - 1, rounds=last)
+            seen, losses = self._epochs(self._data.split("train"), LocalRound(), at, stop, settings)
+            record = {
+                "theta": kept.record.get("theta"),
+                "loss": float(np.mean(losses)),
+                "accuracy": float((seen.logits.argmax(1) == seen.labels).double().mean()),
+            }
+            return Snapshot({key: _home(value) for key, value in self._net.state_dict().items()}, record)
+
     def answers(self, shared: Tensors, personal: Tensors, split: str) -> Answers:
         """Logits of the site's model, aggregate and personal part together, over a whole split."""
         with reproducible_torch(self._experiment.training):
@@ -179,16 +206,15 @@ class LocalTrainer:
     ) -> tuple[Answers, list[float], Outcome]:
         correction = self._correction.begin(ground)
         try:
-            seen, losses = self._epochs(split, correction, step, stop)
+            seen, losses = self._epochs(split, correction, step, stop, self._experiment.training)
             return seen, losses, correction.finish()
         finally:
             correction.close()
             self._net.requires_grad_(True)
 
     def _epochs(
-        self, split: Split, correction: LocalRound, step: Step, stop: Callable[[], bool]
+        self, split: Split, correction: LocalRound, step: Step, stop: Callable[[], bool], settings: TrainingSettings
     ) -> tuple[Answers, list[float]]:
-        settings = self._experiment.training
         optimiser = RoundOptimiser(self._net, settings)
         losses: list[float] = []
         logits_seen: list[torch.Tensor] = []
