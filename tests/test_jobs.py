@@ -41,7 +41,7 @@ def test_filters_stand_at_both_ends_for_every_task(job):
     config = {
         end: json.loads((job / "app" / "config" / f"config_fed_{end}.json").read_text()) for end in ("server", "client")
     }
-    tasks = {"train", "validate", "tune", "finalise"}
+    tasks = {"prepare", "train", "validate", "tune", "finalise"}
     for end, chain in (
         ("server", "task_data_filters"),
         ("client", "task_data_filters"),

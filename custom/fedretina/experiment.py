@@ -27,6 +27,7 @@ from fedretina.uncertainty.theta import ThetaSettings
 from fedretina.version import __version__
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
+_TASKS = {"prepare", "validate", "tune", "finalise"}
 _OWN: dict[str, Any] = {"run": True, "network": {"weights": {"file": True}}}
 
 
@@ -112,9 +113,9 @@ class Experiment(BaseModel):
         names = [phase.name for phase in self.phases]
         if not names:
             raise ValueError("phases is empty: give at least one, with a name and its rounds.")
-        if len(set(names)) < len(names) or {"validate", "tune", "finalise"} & set(names):
+        if len(set(names)) < len(names) or _TASKS & set(names):
             raise ValueError(
-                f"phase names must differ from each other and from 'validate', 'tune' and 'finalise', got {names}."
+                f"phase names must differ from each other and from {', '.join(sorted(_TASKS))}, got {names}."
             )
         return self
 
@@ -131,6 +132,15 @@ class Experiment(BaseModel):
             raise ValueError(
                 "grades must be set when the head travels (exchange.personal: nothing), and only then: "
                 "a head can be mixed only where every site has the same number of grades."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_model_for_a_server_half(self) -> Self:
+        if self.aggregation.personal and self.correction.has_server_half:
+            raise ValueError(
+                f"correction {self.correction.name!r} moves one global model, but aggregation 'similarity' keeps one a "
+                "site: choose another of the two."
             )
         return self
 
@@ -171,7 +181,7 @@ class Experiment(BaseModel):
 
     def partition(self, net: nn.Module) -> Partition:
         """What travels and what stays of the network, the correction's controls included."""
-        return partition(net, self.exchange, self.correction.travels)
+        return partition(net, self.exchange, self.correction.travels, self.aggregation.personal)
 
     def digest(self, parts: Partition) -> str:
         """SHA-256 over the agreed settings, the partition of what travels, and the version."""

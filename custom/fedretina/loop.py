@@ -47,10 +47,9 @@ def _run(coordinator: Coordinator, sites: Mapping[str, SiteData], folder: Path) 
     hosts = {name: Site(coordinator.experiment, sites[name], folder / name) for name in sorted(sites)}
     while coordinator.done < len(coordinator.plan):
         coordinator.begin(hosts)
-        tensors = coordinator.down()
         for name in coordinator.asked:
             try:
-                coordinator.accept(name, hosts[name].answer(coordinator.order(name), tensors))
+                coordinator.accept(name, hosts[name].answer(coordinator.order(name), coordinator.down(name)))
             except TrainingError as error:
                 coordinator.refuse(name, str(error))
             except RefusedError as error:

@@ -120,6 +120,16 @@ ROWS: Mapping[str, Row] = MappingProxyType(
                 "evaluation": _ANSWER_SOFTMAX,
             },
         ),
+        "fedap": Row(
+            "FedAP, personal head",
+            "Lu et al., 2022: a model a site, mixed by how alike BatchNorm statistics are",
+            {
+                "objective": _SOFTMAX,
+                "exchange": _HEAD_AND_NORM_STAY,
+                "aggregation": {"rule": "similarity"},
+                "evaluation": _ANSWER_SOFTMAX,
+            },
+        ),
         "eu": Row(
             "FedBN + EU",
             f"{_FEDUAA}, Table 2: evidential head without warming",

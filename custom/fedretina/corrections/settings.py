@@ -42,6 +42,13 @@ class CorrectionSettings(BaseModel):
         """Whether a control a parameter goes beside the weights, both ways."""
         return TRAVELS[self.name]
 
+    @property
+    def has_server_half(self) -> bool:
+        """Whether the server moves the aggregate beyond the mean of the sites."""
+        return self.name in HAVE_SERVER_HALF
+
+
+HAVE_SERVER_HALF: frozenset[CorrectionName] = frozenset({"scaffold", "feddyn", "feddc"})
 
 TRAVELS: Mapping[CorrectionName, bool] = MappingProxyType(
     {

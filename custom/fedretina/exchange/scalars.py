@@ -29,6 +29,7 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
 }
 
 BY_TASK: Mapping[Task, frozenset[str]] = {
+    "prepare": frozenset({"images"}),
     "train": frozenset({"theta", "images", "val_auc", "val_accuracy"}),
     "validate": frozenset({"val_auc", "val_accuracy"}),
     "tune": frozenset({"val_auc", "val_accuracy"}),

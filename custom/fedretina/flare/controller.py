@@ -30,7 +30,7 @@ class RoundController(Controller):
     reliably close a round that waits for a dead site; so each site gets a task of its own with a timeout.
 
     Args:
-        tasks: Which tasks of the plan this workflow runs: `train`, or `validate`, `tune` and `finalise`.
+        tasks: Which tasks of the plan this workflow runs: `prepare` and `train`, or `validate`, `tune` and `finalise`.
         budget_s: Longest time a step waits for the sites, in seconds. Never 0.
         grace_s: How long a step goes on waiting for sites that missed the last step, once all others have answered.
         repeats: How often a step below the quorum is tried again.
@@ -149,7 +149,7 @@ class RoundController(Controller):
 
         # FLARE holds its lock in these callbacks, and a task that is sent again passes them again.
         def before(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            data = pack_order(coordinator.order(site), coordinator.down())
+            data = pack_order(coordinator.order(site), coordinator.down(site))
             data.set_header(AppConstants.CURRENT_ROUND, step.round)
             data.set_header(AppConstants.NUM_ROUNDS, step.rounds)
             client_task.task.data = data

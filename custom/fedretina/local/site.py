@@ -61,6 +61,9 @@ class Site:
         _log.info("%s: %s, attempt %d", self._data.name, step.name, order.stamp.attempt)
         state = SiteState(self._folder, self.digest, lambda index: self._plan[index].name)
         start = state.open(order.accepted, order.best)
+        if order.task == "prepare":
+            images = float(self._data.counts["train"])
+            return Payload(self.trainer.statistics(tensors), {"images": images}, order.stamp)
         history = History(self._folder / "history.json")
         if order.accepted is not None and start is not None:
             own = {name: start.record[name] for name in ("theta", "loss", "accuracy") if name in start.record}

@@ -22,6 +22,7 @@ from fedretina.evaluation.evaluate import Evaluation, evaluate
 from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
 from fedretina.experiment import Experiment
+from fedretina.local.activations import activation_statistics
 from fedretina.local.optimiser import RoundOptimiser
 from fedretina.local.snapshot import Snapshot
 from fedretina.local.training import StretchSettings, TrainingSettings, reproducible_torch
@@ -143,6 +144,15 @@ class LocalTrainer:
                 images=len(split.labels),
                 snapshot=Snapshot(personal, record, memory),
             )
+
+    def statistics(self, shared: Tensors) -> Tensors:
+        """Mean and variance of what enters each BatchNorm of the encoder at the aggregate, over the training images."""
+        with reproducible_torch(self._experiment.training):
+            self._load(shared, self._start)
+            self._net.eval()
+            images = self._data.split("train").images
+            batches = (self._to_device(part.float().div_(255)) for part in torch.split(images, _EVALUATION_BATCH))
+            return activation_statistics(self._net.encoder, batches, self._net.features)
 
     def tune(self, shared: Tensors, kept: Snapshot, step: Step, stop: Callable[[], bool] = lambda: False) -> Snapshot:
         """Fine-tune the chosen model on the site's own data, all parts and without a correction.
