@@ -14,6 +14,7 @@ from fedretina.version import __version__
     cls=LazyGroup,
     lazy={
         "data": "fedretina.commands.data:data",
+        "methods": "fedretina.commands.methods:methods",
         "predict": "fedretina.commands.predict:predict",
         "report": "fedretina.commands.report:report",
     },
@@ -38,16 +39,6 @@ def show(run: str | None, root: Path) -> None:
     click.echo(results_table(read_json(path)))
     click.echo(f"results: {path}")
     click.echo(f"a site's model, card and figures: {path.parent.parent}/<site>/final/")
-
-
-@main.command()
-def rows() -> None:
-    """List the methods: the rows of the table."""
-    from fedretina.rows import ROWS
-
-    width = max(len(name) for name in ROWS)
-    for name, entry in ROWS.items():
-        click.echo(f"{name:<{width}}  {entry.title}: {entry.paper}")
 
 
 @main.command()
