@@ -38,9 +38,9 @@ phantom_images: 160             # training images of an average phantom site
 """
 
 _MARKER = """\
-Empty on purpose. FLARE 2.9 refuses classes outside its allow-list unless the app has a `custom` folder; with it a job runs
-in the simulator and in POC from a clean checkout. A production job has no such folder: there the allow-list of each site
-names the package.
+Empty on purpose. FLARE 2.9 refuses classes outside its allow-list unless the app has a `custom` folder; with it a job
+runs in the simulator and in POC from a clean checkout. A production job has no such folder: there the allow-list of
+each site names the package.
 """
 
 
