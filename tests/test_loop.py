@@ -52,7 +52,7 @@ def test_the_order_in_which_sites_answer_changes_nothing(tiny, phantoms, tmp_pat
     coordinator = Coordinator(experiment, "b", tmp_path / "b" / "server")
     hosts = {name: Site(experiment, data[name], tmp_path / "b" / name) for name in data}
     while coordinator.done < len(coordinator.plan):
-        coordinator.begin()
+        coordinator.begin(hosts)
         for name in sorted(hosts, reverse=coordinator.done % 2 == 0):
             coordinator.accept(name, hosts[name].answer(coordinator.order(name), coordinator.down()))
         coordinator.close()
@@ -139,7 +139,7 @@ def test_the_test_split_is_read_once(tiny, phantoms, tmp_path, monkeypatch):
     coordinator = Coordinator(experiment, "a", tmp_path / "a" / "server")
     host = Site(experiment, data["site-1"], tmp_path / "a" / "site-1")
     while coordinator.done < len(coordinator.plan):
-        coordinator.begin()
+        coordinator.begin(["site-1"])
         order, tensors = coordinator.order("site-1"), coordinator.down()
         first = host.answer(order, tensors)
         assert host.answer(order, tensors).scalars == first.scalars  # asked twice, the same answer

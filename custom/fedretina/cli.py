@@ -16,6 +16,7 @@ from fedretina.version import __version__
         "data": "fedretina.commands.data:data",
         "job": "fedretina.commands.job:job",
         "kit": "fedretina.commands.kit:kit",
+        "methods": "fedretina.commands.methods:methods",
         "predict": "fedretina.commands.predict:predict",
         "report": "fedretina.commands.report:report",
         "site": "fedretina.commands.site:site",
@@ -44,28 +45,17 @@ def show(run: str | None, root: Path) -> None:
 
 
 @main.command()
-def rows() -> None:
-    """List the methods: the rows of the table."""
-    from fedretina.rows import ROWS
-
-    width = max(len(name) for name in ROWS)
-    for name, entry in ROWS.items():
-        click.echo(f"{name:<{width}}  {entry.title}: {entry.paper}")
-
-
-@main.command()
 @click.argument("experiment", type=click.Path(exists=True, path_type=Path))
 @click.option("--grades", type=click.IntRange(2), default=5, help="Grades of the site.")
 def partition(experiment: Path, grades: int) -> None:
     """Print what travels and what stays under an EXPERIMENT file."""
     from fedretina.errors import FedretinaError
-    from fedretina.exchange.partition import partition as split
     from fedretina.experiment import Experiment
     from fedretina.networks.network import build_on_meta
 
     try:
         settings = Experiment.load(experiment)
-        click.echo(split(build_on_meta(settings.network, grades), settings.exchange).table())
+        click.echo(settings.partition(build_on_meta(settings.network, grades)).table())
     except FedretinaError as error:
         fail(str(error))
 

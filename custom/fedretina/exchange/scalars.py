@@ -29,8 +29,10 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
 }
 
 BY_TASK: Mapping[Task, frozenset[str]] = {
+    "prepare": frozenset({"images"}),
     "train": frozenset({"theta", "images", "val_auc", "val_accuracy"}),
     "validate": frozenset({"val_auc", "val_accuracy"}),
+    "tune": frozenset({"val_auc", "val_accuracy"}),
     "finalise": frozenset(name for name in RANGES if name.startswith("test_") or name.startswith("images_"))
     | {"grades", "bad_files", "synthetic"},
 }
