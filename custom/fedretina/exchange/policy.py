@@ -57,6 +57,15 @@ class PolicySettings(BaseModel):
         """Whether what leaves depends on the aggregate that the round began with."""
         return self.noise is not None or self.mantissa_bits is not None
 
+    def require_kind(self, key: str, kind: Kind) -> None:
+        """Refuse a tensor of a kind that may not leave.
+
+        Raises:
+            RefusedError: It may not.
+        """
+        if kind not in self.kinds:
+            raise RefusedError(f"tensor {key!r} of kind {kind.value} may not pass by this site's own policy.")
+
     def require_budget(self, ledgers: Iterable[Mapping[str, Any]], digest: str) -> float:
         """Refuse a noised release that the site's budget no longer covers.
 

@@ -13,12 +13,10 @@ from nvflare.apis.fl_exception import UnsafeJobError
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 
 from fedretina.errors import FedretinaError, RefusedError
-from fedretina.exchange.kinds import Kind
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.noise import noise_key
 from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
-from fedretina.exchange.policy import PolicySettings
 from fedretina.exchange.scalars import BY_TASK
 from fedretina.exchange.stamp import require_name
 from fedretina.experiment import Experiment
@@ -78,7 +76,7 @@ class WhitelistFilter(Filter):
             UnsafeJobError: The job would put a filter of another class behind the site's own; FLARE ends it.
         """
         try:
-            if self._scope:
+            if self._scope and self._at_site(fl_ctx):
                 require_known_filters(fl_ctx)
             return self._order(shareable, fl_ctx) if self._direction == "order" else self._answer(shareable, fl_ctx)
         except FedretinaError as error:
@@ -93,7 +91,7 @@ class WhitelistFilter(Filter):
         experiment, parts = self._load(fl_ctx)
         self._no_extras(shareable)
         order, tensors = unpack_order(shareable)
-        self._kinds(tensors, parts, frozenset(Kind))
+        self._kinds(tensors, parts)
         step = Plan.of(experiment).find(order.stamp.phase, order.stamp.round)
         if step is None:
             raise RefusedError(f"{order.stamp.phase} round {order.stamp.round} is no step of this job.")
@@ -109,10 +107,9 @@ class WhitelistFilter(Filter):
             return shareable
         experiment, parts = self._load(fl_ctx)
         self._no_extras(shareable)
-        policy = self._own(fl_ctx).policy
         payload = unpack_payload(shareable)
         payload.stamp.require_digest(experiment.digest(parts))
-        self._kinds(payload.tensors, parts, policy.kinds)
+        self._kinds(payload.tensors, parts)
         step = Plan.of(experiment).find(payload.stamp.phase, payload.stamp.round)
         allowed = BY_TASK[step.task] if step else frozenset()
         extra = sorted(set(payload.scalars) - allowed)
@@ -120,10 +117,13 @@ class WhitelistFilter(Filter):
             raise RefusedError(f"scalar {extra[0]!r} may not travel in {payload.stamp.phase}.")
         if not self._answers_for(fl_ctx):
             return shareable
-        return pack_payload(self._under_policy(payload, parts, policy, fl_ctx))
+        return pack_payload(self._under_policy(payload, parts, fl_ctx))
 
-    def _under_policy(self, payload: Payload, parts: Partition, policy: PolicySettings, fl_ctx: FLContext) -> Payload:
+    def _under_policy(self, payload: Payload, parts: Partition, fl_ctx: FLContext) -> Payload:
         """Turn an answer into what may leave, and write that down."""
+        policy = self._own(fl_ctx).policy
+        for key in sorted(payload.tensors):
+            policy.require_kind(key, parts.kinds[key])
         root, site = state_root(fl_ctx, self._own(fl_ctx)), require_name(fl_ctx.get_identity_name(), "site")
         stamp, received = fl_ctx.get_prop(_RECEIVED) or (None, None)
         if stamp != payload.stamp:
@@ -142,7 +142,12 @@ class WhitelistFilter(Filter):
 
     def _answers_for(self, fl_ctx: FLContext) -> bool:
         """Whether this filter is the one that applies the site's policy: the scope's, else the job's."""
-        return self._scope or not stands_in_scope(fl_ctx)
+        return self._at_site(fl_ctx) and (self._scope or not stands_in_scope(fl_ctx))
+
+    def _at_site(self, fl_ctx: FLContext) -> bool:
+        """Whether this is a site: orders come in there and answers go out; at the server it is the other way."""
+        way = FilterKey.IN if self._direction == "order" else FilterKey.OUT
+        return bool(fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == way)
 
     def _own(self, fl_ctx: FLContext) -> SiteSettings:
         if self._settings is None:
@@ -164,7 +169,7 @@ class WhitelistFilter(Filter):
         if extra:
             raise RefusedError(f"the message carries {extra[0]!r}, which no row sends.")
 
-    def _kinds(self, tensors: Tensors, parts: Partition, allowed: frozenset[Kind]) -> None:
+    def _kinds(self, tensors: Tensors, parts: Partition) -> None:
         for key in sorted(tensors):
             kind = parts.kinds.get(key)
             if kind is None:
@@ -174,8 +179,6 @@ class WhitelistFilter(Filter):
             found = tuple(tensors[key].shape), tensors[key].dtype
             if found != (tuple(parts.shapes[key]), parts.dtypes[key]):
                 raise RefusedError(f"tensor {key!r} is {found}, not what the network has there.")
-            if kind not in allowed:
-                raise RefusedError(f"tensor {key!r} of kind {kind.value} may not pass by this site's own policy.")
 
 
 def require_known_filters(fl_ctx: FLContext) -> None:
