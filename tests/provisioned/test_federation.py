@@ -199,6 +199,28 @@ def test_nobody_gets_a_shell_or_a_sites_folders(federation, user):
             assert f"not authorized for '{command.split()[0]}'" in said, said
 
 
+def test_a_running_site_is_checked_without_being_disturbed(federation, tmp_path):
+    experiment = tmp_path / "experiment.yaml"
+    experiment.write_text(yaml.safe_dump(WORDS))
+    joined = federation.running["server"].text().count("New client site-1")
+    text = fedretina("site", "check", federation.kit("site-1"), "--experiment", experiment)
+    assert f"localhost:{federation.port} knows this site's certificate" in text
+    assert re.search(r"^ok    clock: \d s (ahead of|behind) the server's$", text, re.MULTILINE)
+    assert federation.running["server"].text().count("New client site-1") == joined
+    expired = copy_kit(federation.kit("site-5"), tmp_path / "expired")
+    expire(expired, federation.state)
+    text = fedretina("site", "check", expired, "--phantom", "--experiment", experiment, code=1)
+    assert "refused this site's certificate" in text
+
+
+def test_the_ledger_is_read_by_the_sites_own_officer(federation):
+    lines = Ledger(federation.hospital("site-2") / "runs" / "good" / "site-2" / "ledger.jsonl").lines()
+    assert json.loads(fedretina("site", "ledger", federation.kit("site-2"), "--json", "--run", "good")) == lines
+    text = fedretina("site", "ledger", federation.kit("site-2"), "--run", "good")
+    assert "run good: 4 messages, 26.6 MB of tensors" in text
+    assert "in all: kinds encoder; scalars" in text
+
+
 def test_each_site_sends_what_its_own_policy_lets_go_whatever_the_job_brings(federation):
     noise = {"kind": "gaussian", "clip": 0.1, "multiplier": 2.0, "max_epsilon": 8}
     policies = {"site-1": {}, "site-2": {"hold_back": ["images"], "scalar_digits": 2}, "site-3": {"noise": noise}}

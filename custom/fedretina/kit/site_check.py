@@ -43,7 +43,7 @@ def check_site(kit: StartupKit, experiment: Experiment, offline: bool = False, p
         DataError: A file of the kit cannot be read, or it is no site's kit.
     """
     if kit.role != "site":
-        raise DataError(f"{kit.folder} is the kit of a {kit.role}: name a site's, or use `fedretina kit check`.")
+        raise DataError(f"{kit.folder} is no site's kit but that of {kit.name}: use `fedretina kit check` for it.")
     findings = check_kit(kit)
     findings += [_versions(), *([] if offline else _server(kit))]
     try:
