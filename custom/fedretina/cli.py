@@ -38,7 +38,8 @@ def show(run: str | None, root: Path) -> None:
         fail(f"no finished run {run or ''} under {root}: give --root, or run `nvflare simulator jobs/feduaa`.")
     click.echo(results_table(read_json(path)))
     click.echo(f"results: {path}")
-    click.echo(f"a site's model, card and figures: {path.parent.parent}/<site>/final/")
+    click.echo(f"report over all sites: {path.parent / 'report.html'}")
+    click.echo(f"a site's model, card and report: {path.parent.parent}/<site>/final/")
 
 
 @main.command()

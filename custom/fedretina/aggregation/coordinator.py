@@ -31,6 +31,9 @@ from fedretina.experiment import Experiment
 from fedretina.local.training import reproducible_torch
 from fedretina.networks.network import build_network
 from fedretina.plan import Plan, Step
+from fedretina.report.page_file import write_page
+from fedretina.report.render import render_server
+from fedretina.report.server_report import server_report
 from fedretina.storage import write_json
 
 _log = logging.getLogger(__name__)
@@ -213,6 +216,10 @@ class Coordinator:
             record["chosen"] = self._base()
             results = run_results(self._head, self.digest, self.plan, self.records, record)
             write_json(self._store.folder / "results.json", results)
+            report = server_report(results)
+            write_json(self._store.folder / "report.json", report)
+            if self.experiment.report.page:
+                write_page(self._store.folder / "report.html", render_server(report))
         self._store.commit(step.number, record, mixed, self._needed())
         self._spool.erase()
         if mixed is not None:
