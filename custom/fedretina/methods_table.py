@@ -106,9 +106,7 @@ def methods_text(listed: Sequence[Method], sites: int) -> str:
     for line in (header, *lines):
         words = [cell.ljust(width) for cell, width in zip(line[:5], widths, strict=False)]
         rendered.append("  ".join([*words, line[5].rjust(widths[5]), line[6].rjust(widths[6])]))
-    note = (
-        f"MB up: one site's update, in 1e6 bytes. MB a round: up and down over {sites} sites. Filters may change it."
-    )
+    note = f"MB up: one site's update, in 1e6 bytes. MB a round: up and down over {sites} sites. Filters may change it."
     return "\n".join([*rendered, note])
 
 
