@@ -14,9 +14,12 @@ from fedretina.version import __version__
     cls=LazyGroup,
     lazy={
         "data": "fedretina.commands.data:data",
+        "job": "fedretina.commands.job:job",
+        "kit": "fedretina.commands.kit:kit",
         "methods": "fedretina.commands.methods:methods",
         "predict": "fedretina.commands.predict:predict",
         "report": "fedretina.commands.report:report",
+        "site": "fedretina.commands.site:site",
     },
 )
 @click.version_option(__version__)

@@ -33,7 +33,15 @@ def write_json(path: Path, record: Mapping[str, Any]) -> None:
     Raises:
         StateError: The disk is full or not writable; the old file is whole.
     """
-    text = json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    write_text(path, json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically.
+
+    Raises:
+        StateError: The disk is full or not writable; the old file is whole.
+    """
     _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 

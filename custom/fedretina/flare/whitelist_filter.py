@@ -7,11 +7,12 @@ from typing import Any
 
 from nvflare.apis.dxo import MetaKey, from_shareable
 from nvflare.apis.filter import Filter
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.fl_exception import UnsafeJobError
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 
-from fedretina.errors import RefusedError
+from fedretina.errors import FedretinaError, RefusedError
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.partition import Partition
@@ -20,7 +21,8 @@ from fedretina.exchange.scalars import BY_TASK
 from fedretina.exchange.stamp import require_name
 from fedretina.experiment import Experiment
 from fedretina.flare.surroundings import SiteSettings, load_experiment, load_site_settings, state_root
-from fedretina.flare.wire import ENTRIES, META, WHY, unpack_order, unpack_payload
+from fedretina.flare.wire import ENTRIES, META, WHY, pack_payload, unpack_order, unpack_payload
+from fedretina.kit.allowed import FILTER, RESULT_FILTERS
 from fedretina.networks.network import build_on_meta
 from fedretina.plan import Plan
 
@@ -31,47 +33,71 @@ _BODY = {"DXO", ReservedHeaderKey.HEADERS}
 
 
 class WhitelistFilter(Filter):
-    """Checks every task's data and result at either end; it never changes them, it lets pass or refuses.
+    """Checks every task's data and result at either end: it lets pass or refuses.
 
     Keys are mapped to kinds by building the network from the job's settings, without memory for its weights; what
     the sender says of kinds is not asked. A refusal is an ordinary error: nothing leaves, FLARE answers with its
     filter error, and the quorum decides.
 
+    A job brings this filter in its own configuration, and a hospital has it in every scope of its privacy.json, where
+    no job can take it away. There it also refuses a job that would put a filter of another class behind it, and packs
+    anew what it has checked, so that nothing else travels with it.
+
     Args:
         direction: `order` on task data, `answer` on task results.
         experiment_file: Name of the experiment file in the job's config folder.
-        ledger: Keep the site's ledger of what leaves; set it on the site's result filter.
+        ledger: Keep the site's ledger of what leaves; a filter in a scope always keeps it, and then a job's does not.
+        scope: Whether the filter stands in a scope of the site's privacy.json.
     """
 
-    def __init__(self, direction: str, experiment_file: str = "experiment.yaml", ledger: bool = False) -> None:
+    def __init__(
+        self, direction: str, experiment_file: str = "experiment.yaml", ledger: bool = False, scope: bool = False
+    ) -> None:
         super().__init__()
         if direction not in ("order", "answer"):
             raise ValueError(f"direction must be 'order' or 'answer', got {direction!r}.")
         self._direction = direction
         self._experiment_file = experiment_file
         self._keeps_ledger = ledger
+        self._scope = scope
         self._rules: tuple[Experiment, Partition] | None = None
         self._settings: SiteSettings | None = None
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Let the message pass unchanged.
+        """Let the message pass.
 
         Raises:
             RefusedError: Something in it may not pass; the message names the first such thing.
+            UnsafeJobError: The job would put a filter of another class behind the site's own; FLARE ends it.
         """
-        if self._direction == "answer" and shareable.get_return_code() != ReturnCode.OK:
+        try:
+            if self._scope:
+                require_known_filters(fl_ctx)
+            return self._order(shareable, fl_ctx) if self._direction == "order" else self._answer(shareable, fl_ctx)
+        except FedretinaError as error:
+            if error.public:
+                raise
+            # FLARE keeps a filter's error for admins to ask for, so what names a file stays in the site's own log.
+            _log.warning("%s: %s", fl_ctx.get_identity_name(), error)
+            raise RefusedError(f"{type(error).__name__}: the site's own log says what and where.") from None
+
+    def _order(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        experiment, parts = self._load(fl_ctx)
+        self._no_extras(shareable)
+        order, tensors = unpack_order(shareable)
+        self._kinds(tensors, parts, frozenset(Kind))
+        step = Plan.of(experiment).find(order.stamp.phase, order.stamp.round)
+        if step is None:
+            raise RefusedError(f"{order.stamp.phase} round {order.stamp.round} is no step of this job.")
+        return shareable
+
+    def _answer(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        if shareable.get_return_code() != ReturnCode.OK:
             if len(str(shareable.get_header(WHY) or "")) > _WHY_LENGTH or set(shareable) - {ReservedHeaderKey.HEADERS}:
                 raise RefusedError("an error reply may carry one sentence and no data.")
             return shareable
         experiment, parts = self._load(fl_ctx)
         self._no_extras(shareable)
-        if self._direction == "order":
-            order, tensors = unpack_order(shareable)
-            self._kinds(tensors, parts, frozenset(Kind))
-            step = Plan.of(experiment).find(order.stamp.phase, order.stamp.round)
-            if step is None:
-                raise RefusedError(f"{order.stamp.phase} round {order.stamp.round} is no step of this job.")
-            return shareable
         if self._settings is None:
             self._settings = load_site_settings(fl_ctx)
         payload = unpack_payload(shareable)
@@ -82,11 +108,11 @@ class WhitelistFilter(Filter):
         extra = sorted(set(payload.scalars) - allowed)
         if extra:
             raise RefusedError(f"scalar {extra[0]!r} may not travel in {payload.stamp.phase}.")
-        if self._keeps_ledger:
+        if self._scope or (self._keeps_ledger and not stands_in_scope(fl_ctx)):
             root = state_root(fl_ctx, self._settings)
             folder = root / require_name(payload.stamp.run, "run") / require_name(fl_ctx.get_identity_name(), "site")
             Ledger(folder / "ledger.jsonl").note(payload, parts)
-        return shareable
+        return pack_payload(payload) if self._scope else shareable
 
     def _load(self, fl_ctx: FLContext) -> tuple[Experiment, Partition]:
         if self._rules is None:
@@ -115,3 +141,29 @@ class WhitelistFilter(Filter):
                 raise RefusedError(f"tensor {key!r} is {found}, not what the network has there.")
             if kind not in allowed:
                 raise RefusedError(f"tensor {key!r} of kind {kind.value} may not pass by this site's own policy.")
+
+
+def require_known_filters(fl_ctx: FLContext) -> None:
+    """Refuse a job whose own result filters could add to what the site's filter has let pass.
+
+    FLARE runs a job's filters after those of the site's scope. The objects are asked that it has built, not the job's
+    file, which it may read in several formats.
+
+    Raises:
+        UnsafeJobError: A result filter of the job is of a class that is not known to only pass or refuse.
+    """
+    runner = fl_ctx.get_prop(FLContextKey.RUNNER)
+    chains = getattr(runner, "task_result_filters", None)
+    if not isinstance(chains, dict):
+        raise UnsafeJobError("this FLARE does not show a job's filters to the site's own: use the version of the lock.")
+    for kind in (type(entry) for chain in chains.values() for entry in chain):
+        found = f"{kind.__module__}.{kind.__qualname__}"
+        if found not in RESULT_FILTERS:
+            raise UnsafeJobError(f"the job puts {found} behind the site's filter, which only knows {FILTER}.")
+
+
+def stands_in_scope(fl_ctx: FLContext) -> bool:
+    """Whether the scope that the job runs under carries this filter for results."""
+    scope = fl_ctx.get_prop(FLContextKey.SCOPE_OBJECT)
+    found = getattr(scope, "task_result_filters", None) or {}
+    return any(isinstance(entry, WhitelistFilter) for entry in found.get(FilterKey.OUT, []))

@@ -1,0 +1,19 @@
+"""`fedretina kit`: harden a startup kit and check it."""
+
+from __future__ import annotations
+
+import click
+
+from fedretina.commands.lazy import LazyGroup
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "check": "fedretina.commands.kit_check:check",
+        "harden": "fedretina.commands.kit_harden:harden",
+        "renew": "fedretina.commands.kit_renew:renew",
+    },
+)
+def kit() -> None:
+    """Harden a startup kit, check it, renew its certificate."""

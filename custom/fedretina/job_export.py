@@ -1,0 +1,124 @@
+"""The production form of a job: no code in it, named sites, a quorum, no phantom hospitals."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedretina.errors import SettingsError
+from fedretina.exchange.stamp import require_name
+from fedretina.experiment import Experiment
+from fedretina.kit.allowed import ALLOWED_CLASSES, classes_named
+from fedretina.storage import write_text
+
+_APP = "app"
+_FILES = ("config_fed_server.json", "config_fed_client.json", "experiment.yaml")
+
+
+def export_job(
+    job: Path,
+    out: Path,
+    sites: Sequence[str],
+    quorum: int | None = None,
+    mandatory: Sequence[str] = (),
+    phantoms: bool = False,
+    run: str | None = None,
+) -> Experiment:
+    """Write a job in the form that hardened kits accept.
+
+    Args:
+        job: A job folder of this package.
+        out: The folder to write; it must not exist.
+        sites: Names of the sites that take part.
+        quorum: Smallest number of sites that makes a round, and without which the job is not started; by default the
+            experiment's.
+        mandatory: Sites without which the job is not started.
+        phantoms: Whether sites without data may take part as phantom hospitals.
+        run: Name of the run, to continue an unfinished one or to give to a new one.
+
+    Returns:
+        The experiment as it was written.
+
+    Raises:
+        SettingsError: The job is none of this package's, or an option cannot be.
+        StateError: The disk is full or not writable.
+    """
+    _check(job, out, sites, quorum, mandatory)
+    words = (job / _APP / "config" / "experiment.yaml").read_text(encoding="utf-8")
+    if quorum is not None:
+        words = _with(words, "quorum", quorum)
+    if not phantoms:
+        words = _with(words, "phantom_images", 0)
+    if run is not None:
+        words = _with(words, "run", require_name(run, "run"))
+    experiment = Experiment.resolve(yaml.safe_load(words))
+    if experiment.quorum > len(sites):
+        raise SettingsError(f"the quorum is {experiment.quorum}, but only {len(sites)} sites are named.")
+    meta = _read(job / "meta.json")
+    meta |= {
+        "min_clients": experiment.quorum,
+        "mandatory_clients": sorted(mandatory),
+        "deploy_map": {_APP: ["server", *sorted(sites)]},
+    }
+    temporary = out.with_name(f".{out.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    for name in _FILES[:2]:
+        config = _read(job / _APP / "config" / name)
+        write_text(temporary / _APP / "config" / name, json.dumps(config, indent=2) + "\n")
+    write_text(temporary / _APP / "config" / "experiment.yaml", words)
+    write_text(temporary / "meta.json", json.dumps(meta, indent=2) + "\n")
+    temporary.rename(out)
+    return experiment
+
+
+def _check(job: Path, out: Path, sites: Sequence[str], quorum: int | None, mandatory: Sequence[str]) -> None:
+    missing = [name for name in _FILES if not (job / _APP / "config" / name).is_file()]
+    if missing or not (job / "meta.json").is_file():
+        raise SettingsError(f"{job} is no job of this package: it lacks {(missing or ['meta.json'])[0]}.")
+    if out.exists():
+        raise SettingsError(f"{out} exists: name a folder that does not, or remove it.")
+    if not sites or len(set(sites)) < len(sites):
+        raise SettingsError(f"name each site once, by comma, got {', '.join(sites) or 'none'}.")
+    for site in sites:
+        require_name(site, "site")
+        if site == "server":
+            raise SettingsError("'server' is the server's name: name the sites alone.")
+    if quorum is not None and not 1 <= quorum <= len(sites):
+        raise SettingsError(f"the quorum must lie between 1 and the {len(sites)} sites, got {quorum}.")
+    strangers = sorted(set(mandatory) - set(sites))
+    if strangers:
+        raise SettingsError(f"{strangers[0]} is mandatory but takes no part: name it among the sites.")
+    found = {name for file in _FILES[:2] for name in classes_named(_read(job / _APP / "config" / file))}
+    foreign = sorted(found - set(ALLOWED_CLASSES))
+    if foreign:
+        raise SettingsError(
+            f"the job names {foreign[0]}, which hardened sites refuse: production jobs name only the classes of "
+            "fedretina.kit.allowed."
+        )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path} cannot be read ({error}): mend the job.") from error
+    if not isinstance(found, dict):
+        raise SettingsError(f"{path} holds no JSON object: mend the job.")
+    return found
+
+
+def _with(words: str, name: str, value: object) -> str:
+    """Set a setting at the top of an experiment file, whose comments stay."""
+    line = f"{name}: {value}"
+
+    def changed(match: re.Match[str]) -> str:
+        return (line.ljust(len(match.group(1))) + (match.group(2) or "")).rstrip()
+
+    text, found = re.subn(rf"^({name}:[^#\n]*)(#.*)?$", changed, words, flags=re.MULTILINE)
+    return text if found else f"{words.rstrip()}\n{line}\n"

@@ -1,0 +1,174 @@
+"""What the files of a hardened kit say: one place, written by `kit harden` and asked by `kit check`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedretina.kit.allowed import ALLOWED_CLASSES, FILTER
+from fedretina.site_settings import PROPERTY, SERVER_PROPERTY
+
+SITE_FILE = "site.yaml"
+LISTENS = {"loopback": "localhost", "all": "0.0.0.0"}
+"""Where a server listens, as its kit states it; FLARE's kits state neither, and listen on every interface."""
+
+_NEVER = {
+    "shell_commands": "none",
+    "byoc": "none",
+    "server-predeployed-flwr": "none",
+    "configure_job_log": "none",
+    "report_env": "none",
+}
+
+PERMISSIONS: Mapping[str, Mapping[str, str]] = {
+    "project_admin": {
+        "submit_job": "any",
+        "clone_job": "any",
+        "manage_job": "any",
+        "download_job": "any",
+        "view": "any",
+        "operate": "any",
+        **_NEVER,
+    },
+    "org_admin": {
+        "submit_job": "none",
+        "clone_job": "none",
+        "manage_job": "none",
+        "download_job": "none",
+        "view": "any",
+        "operate": "o:site",
+        **_NEVER,
+    },
+    "lead": {
+        "submit_job": "any",
+        "clone_job": "n:submitter",
+        "manage_job": "n:submitter",
+        "download_job": "n:submitter",
+        "view": "any",
+        "operate": "none",
+        **_NEVER,
+    },
+    "member": {"view": "any", **_NEVER},
+}
+"""Rights by role, in the words of FLARE's authorization.json. Nobody brings code or reads a site's files; a right that
+is not named is denied. `report_env` would tell the server where a site's folders are."""
+
+_STREAMERS = ("SiteLogStreamer", "JobLogStreamer", "JobLogReceiver")
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+
+
+def authorization() -> dict[str, Any]:
+    """The rights of every role."""
+    return {"format_version": "1.0", "permissions": {role: dict(rights) for role, rights in PERMISSIONS.items()}}
+
+
+def startup_config(found: Mapping[str, Any], bind: str | None) -> dict[str, Any]:
+    """The kit's file in `startup`: signed jobs only, and for a server the address it listens on.
+
+    Args:
+        found: What it says now.
+        bind: "loopback" or "all" for a server; None leaves the address as it is.
+    """
+    words = {**found, "require_signed_jobs": True}
+    if bind is not None:
+        servers = [dict(entry) for entry in found["servers"]]
+        service = dict(servers[0]["service"])
+        _, _, port = str(service["target"]).partition(":")
+        # FLARE 2.9 listens on loopback when the name is a loopback name, and on every interface otherwise.
+        host = LISTENS[bind]
+        service["target"] = f"{host}:{port}"
+        words["servers"] = [{**servers[0], "service": service}, *servers[1:]]
+    return words
+
+
+def site_resources(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A site's resources.json: the allow-list enforced, no log leaves by FLARE's streaming."""
+    return {
+        **found,
+        "class_list_enforcement_mode": "enforce",
+        "class_allow_list": sorted(ALLOWED_CLASSES),
+        "allow_log_streaming": False,
+        "components": _without_streamers(found),
+    }
+
+
+def server_resources(found: Mapping[str, Any], storage: Path) -> dict[str, Any]:
+    """A server's resources.json: the allow-list enforced, no log received, jobs and snapshots in a lasting folder."""
+    components = _without_streamers(found)
+    for component in components:
+        if component.get("id") == "job_manager":
+            component["args"] = {**component.get("args", {}), "uri_root": str(storage / "jobs")}
+    persistor = dict(found.get("snapshot_persistor") or {})
+    if persistor:
+        args = dict(persistor.get("args") or {})
+        inner = dict(args.get("storage") or {})
+        inner["args"] = {**inner.get("args", {}), "root_dir": str(storage / "snapshots")}
+        persistor["args"] = {**args, "storage": inner}
+    return {
+        **found,
+        "class_list_enforcement_mode": "enforce",
+        "class_allow_list": sorted(ALLOWED_CLASSES),
+        "components": components,
+        **({"snapshot_persistor": persistor} if persistor else {}),
+    }
+
+
+def site_privacy(found: Mapping[str, Any], site_file: str | None) -> dict[str, Any]:
+    """A site's privacy.json: the site's own settings and our filter, the last one, in every scope.
+
+    Args:
+        found: What it says now; empty when there is none.
+        site_file: The site file for every scope; None keeps what each scope says, else `local/site.yaml`.
+    """
+    scopes = [dict(scope) for scope in found.get("scopes") or []] or [{"name": "fedretina"}]
+    for scope in scopes:
+        properties = dict(scope.get("properties") or {})
+        if site_file is not None or PROPERTY not in properties:
+            properties[PROPERTY] = {"site_file": site_file or SITE_FILE}
+        scope["properties"] = properties
+        for chain, direction in (("task_data_filters", "order"), ("task_result_filters", "answer")):
+            others = [entry for entry in scope.get(chain) or [] if entry.get("path") != FILTER]
+            scope[chain] = [*others, scope_filter(direction)]
+    return {**found, "scopes": scopes, "default_scope": found.get("default_scope") or scopes[0]["name"]}
+
+
+def server_privacy(found: Mapping[str, Any], storage: Path) -> dict[str, Any]:
+    """A server's privacy.json: where the state of runs lies."""
+    scopes = [dict(scope) for scope in found.get("scopes") or []] or [{"name": "fedretina"}]
+    for scope in scopes:
+        properties = dict(scope.get("properties") or {})
+        properties.setdefault(SERVER_PROPERTY, {"state_root": str(storage / "runs")})
+        scope["properties"] = properties
+    return {**found, "scopes": scopes, "default_scope": found.get("default_scope") or scopes[0]["name"]}
+
+
+def scope_filter(direction: str) -> dict[str, Any]:
+    """Our filter as it stands in a scope."""
+    return {"path": FILTER, "args": {"direction": direction, "scope": True}}
+
+
+def storage_folders(resources: Mapping[str, Any]) -> dict[str, str]:
+    """Where a server's resources.json keeps jobs and snapshots."""
+    found = {}
+    for component in resources.get("components") or []:
+        if component.get("id") == "job_manager":
+            found["jobs"] = str((component.get("args") or {}).get("uri_root", ""))
+    inner = ((resources.get("snapshot_persistor") or {}).get("args") or {}).get("storage") or {}
+    if inner:
+        found["snapshots"] = str((inner.get("args") or {}).get("root_dir", ""))
+    return found
+
+
+def is_temporary(folder: Path) -> bool:
+    """Whether a folder may be emptied by a restart."""
+    return any(folder.is_relative_to(root) for root in _TEMPORARY)
+
+
+def streams_logs(component: Mapping[str, Any]) -> bool:
+    """Whether a component sends or takes log files."""
+    return any(name in str(component.get("path", "")) for name in _STREAMERS)
+
+
+def _without_streamers(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [dict(component) for component in found.get("components") or [] if not streams_logs(component)]

@@ -1,0 +1,129 @@
+"""What a hospital, or the server, decides for itself, and how it is read from the startup kit or a site file.
+
+None of it leaves the machine. A job never names a path; a site says where its images and its state are in its own
+startup kit (`local/privacy.json`, `properties` of the scope, under the key `fedretina`), else through environment
+variables, else by default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedretina.data.site_data import SiteDataSettings
+from fedretina.errors import DataError, SettingsError
+from fedretina.exchange.kinds import Kind
+
+PROPERTY = "fedretina"
+SERVER_PROPERTY = "fedretina_server"
+SITE_FILE = "FEDRETINA_SITE_FILE"
+
+
+class SiteSettings(BaseModel):
+    """A site's private settings; none of them leaves the site.
+
+    Attributes:
+        data: Where images and manifest are; a site with none is a phantom hospital.
+        state_root: Folder for the state of runs, outside FLARE's folders.
+        weights_file: The site's copy of the weights that a job names by SHA-256.
+        may_leave: Kinds of tensors that the site lets go; a job can only ask for fewer.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    data: SiteDataSettings = SiteDataSettings()
+    state_root: Path | None = None
+    weights_file: Path | None = None
+    may_leave: frozenset[Kind] = Field(
+        default=frozenset({Kind.ENCODER, Kind.NORM, Kind.STATISTIC, Kind.COUNTER, Kind.CONTROL, Kind.PROJECTOR})
+    )
+
+
+class ServerSettings(BaseModel):
+    """The server's own settings, read from the scope property `fedretina_server` of its startup kit.
+
+    Attributes:
+        state_root: Folder for the state of runs, outside FLARE's folders.
+        weights_file: The server's copy of the weights that a job names by SHA-256.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    state_root: Path | None = None
+    weights_file: Path | None = None
+
+
+def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -> SiteSettings:
+    """Read a site's settings: the scope property, then the environment, then none.
+
+    Args:
+        properties: Properties of the scope.
+        site: Name of the site.
+        folder: What a relative path in the scope property starts at: the kit's `local` folder.
+
+    Raises:
+        DataError: The settings point to a file that is missing or cannot be used.
+    """
+    found = properties.get(PROPERTY)
+    if found is None and os.environ.get(SITE_FILE):
+        found, folder = {"site_file": os.environ[SITE_FILE]}, Path.cwd()
+    if found is None:
+        return SiteSettings()
+    if not isinstance(found, Mapping) or not found:
+        raise DataError(
+            f"the scope property {PROPERTY!r} of {site} must hold settings, got {found!r}: name a site_file."
+        )
+    words, base = dict(found), folder
+    if "site_file" in words:
+        if not words["site_file"]:
+            raise DataError(f"the site file of {site} is not set: name a file, or remove the property.")
+        path = folder / str(words["site_file"]).replace("{SITE_NAME}", site)
+        words, base = _read_site_file(path, site), path.parent
+    return _site_settings(words, base, site)
+
+
+def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
+    """Read the settings of a server; a site's settings and its environment variable mean nothing here.
+
+    Raises:
+        SettingsError: The property cannot be used.
+    """
+    found = properties.get(SERVER_PROPERTY) or {}
+    try:
+        return ServerSettings.model_validate(found)
+    except ValidationError as error:
+        raise SettingsError(
+            f"the scope property {SERVER_PROPERTY!r} may hold state_root and weights_file, both paths: {error}"
+        ) from error
+
+
+def _read_site_file(path: Path, site: str) -> dict[str, Any]:
+    try:
+        words = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"the site file of {site} is missing: {path}. Write it, or correct the setting.") from error
+    except (OSError, yaml.YAMLError) as error:
+        raise DataError(f"the site file of {site} cannot be read: {path} ({error}).") from error
+    if not isinstance(words, dict):
+        raise DataError(f"the site file of {site} holds no settings: {path}.")
+    return words
+
+
+def _site_settings(words: dict[str, Any], base: Path, site: str) -> SiteSettings:
+    data = dict(words.get("data") or {})
+    for holder, name in (
+        (data, "manifest"),
+        (data, "images"),
+        (data, "cache"),
+        (words, "state_root"),
+        (words, "weights_file"),
+    ):
+        if holder.get(name) is not None:
+            holder[name] = base / str(holder[name]).replace("{SITE_NAME}", site)
+    try:
+        return SiteSettings.model_validate({**words, "data": data})
+    except ValidationError as error:
+        raise DataError(f"the settings of {site} cannot be used: {error}") from error

@@ -1,0 +1,54 @@
+"""One provisioned federation serves many checks: kits of the whole consortium, server and three sites hardened."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "flare")]
+
+from federation import LEAD, Federation, distributed_kit, fedretina  # noqa: E402
+from hospital import GRADES, write_hospital  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def lasting() -> Iterator[None]:
+    """Let pytest's temporary folders count as lasting ones; FLARE's own stay temporary."""
+    from fedretina.kit import hardened
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hardened, "_TEMPORARY", ("/tmp/nvflare", "/var/tmp"))
+        yield
+
+
+@pytest.fixture(scope="session")
+def kits(tmp_path_factory: pytest.TempPathFactory, lasting: None) -> Iterator[Federation]:
+    """Kits of the whole consortium, those of the server, three sites and the lead hardened; nothing runs."""
+    federation = Federation(tmp_path_factory.mktemp("federation"))
+    federation.provision()
+    fedretina("kit", "harden", federation.kit("server"), "--bind", "loopback")
+    for seed, (site, grades) in enumerate(GRADES.items()):
+        hospital = federation.hospital(site)
+        write_hospital(hospital, grades, seed, state_root="runs")
+        fedretina("kit", "harden", federation.kit(site), "--site-file", hospital / "site.yaml")
+    fedretina("kit", "harden", federation.kit(LEAD))
+    for name in ("server", "site-3"):  # as `nvflare package` writes the script: with no config folder
+        script = federation.kit(name) / "startup" / "sub_start.sh"
+        script.write_text(script.read_text().replace("config_folder=config", "config_folder="))
+    try:
+        yield federation
+    finally:
+        federation.stop()
+
+
+@pytest.fixture(scope="session")
+def foreign(kits: Federation, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hardened site's kit of another consortium that names this one's server, made the distributed way."""
+    kit = distributed_kit(tmp_path_factory.mktemp("foreign"), "site-9", kits.port)
+    fedretina("kit", "harden", kit)
+    fedretina("kit", "check", kit)
+    return kit

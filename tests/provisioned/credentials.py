@@ -1,0 +1,49 @@
+"""Certificates that should not open the server's door, and knocking there as any program could."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+
+KNOCK = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+def expire(kit: Path, state: Path) -> None:
+    """Give a kit a certificate of the real authority, for its own key, that ended yesterday."""
+    held = json.loads((state / "cert.json").read_text())
+    authority = serialization.load_pem_private_key(held["root_pri_key"].encode(), password=None)
+    path = kit / "startup" / "client.crt"
+    old = x509.load_pem_x509_certificate(path.read_bytes())
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(old.subject)
+        .issuer_name(old.issuer)
+        .public_key(old.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=30))
+        .not_valid_after(now - timedelta(days=1))
+    )
+    for extension in old.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    path.write_bytes(builder.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+
+
+def knock(port: int, kit: Path | None) -> bytes:
+    """Speak TLS and HTTP to the server with a kit's certificate, or with none; return what it says, if anything."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # what the server checks is the question here
+    if kit is not None:
+        context.load_cert_chain(kit / "startup" / "client.crt", kit / "startup" / "client.key")
+    try:
+        with socket.create_connection(("127.0.0.1", port), 10) as plain, context.wrap_socket(plain) as secure:
+            secure.sendall(KNOCK)
+            return secure.recv(4096)
+    except (ssl.SSLError, ConnectionError):
+        return b""

@@ -1,0 +1,255 @@
+"""A provisioned federation on loopback: FLARE's own provisioning and start scripts, our hardening, real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from fedretina.cli import main
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+LEAD = "lead@consortium.example"
+SERVER_SIDE = Path(__file__).parent / "server_side"
+PROJECT_ADMIN = "admin@consortium.example"
+MEMBER = "member@hospital-2.example"
+ORG_ADMIN = "it@hospital-1.example"
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 90) -> Any:
+    """Wait until a condition is true and return it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.1)
+
+
+def environment(home: Path, *first: Path, **more: str) -> dict[str, str]:
+    """What FLARE's processes see: no setting of the developer's shell, this interpreter, this package.
+
+    Args:
+        home: Where FLARE's command line keeps its registry.
+        first: Folders that Python looks in before all others.
+        more: Further variables.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FEDRETINA_", "NVFL"))}
+    paths = [*map(str, first), str(REPOSITORY / "custom"), *filter(None, [kept.get("PYTHONPATH")])]
+    return {
+        **kept,
+        "HOME": str(home),
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{BIN}{os.pathsep}{kept.get('PATH', '')}",
+        "PYTHONPATH": os.pathsep.join(paths),
+        **more,
+    }
+
+
+def nvflare(home: Path, *words: object) -> str:
+    """Run FLARE's command line; return what it said."""
+    command = [str(BIN / "nvflare"), *map(str, words)]
+    done = subprocess.run(command, cwd=home, env=environment(home), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def fedretina(*words: object, code: int = 0) -> str:
+    """Run a command of this package; return what it said."""
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == code, result.output + str(result.exception)
+    return result.output
+
+
+def loopback_project(folder: Path, port: int, **builder: Any) -> Path:
+    """The committed project file, with its server on this machine and on another port."""
+    words = yaml.safe_load((REPOSITORY / "provisioning" / "project.yml").read_text())
+    server = words["participants"][0]
+    server |= {"default_host": "localhost", "host_names": ["localhost", "127.0.0.1"], "fed_learn_port": port}
+    path = folder / "project.yml"
+    path.write_text(yaml.safe_dump(words))
+    return path
+
+
+class Participant:
+    """A kit that runs, by its own start script, in a session of its own."""
+
+    def __init__(self, kit: Path, home: Path, **more: str) -> None:
+        self.kit = kit
+        self.log = kit / "console.txt"
+        with open(self.log, "wb") as handle:
+            # `--once` leaves out the watchdog and its pauses; the rest of the script is as a hospital runs it.
+            self.process = subprocess.Popen(
+                ["bash", str(kit / "startup" / "sub_start.sh"), "--once"],
+                cwd=kit,
+                env=environment(home, *([SERVER_SIDE] if more else []), **more),
+                stdout=handle,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def text(self) -> str:
+        """What it printed, its jobs included."""
+        return self.log.read_text(errors="replace")
+
+    def wait_until(self, said: str, seconds: float = 90) -> None:
+        """Wait until it has printed something."""
+
+        def seen() -> bool:
+            assert self.process.poll() is None or said in self.text(), self.text()[-3000:]
+            return said in self.text()
+
+        try:
+            wait_for(seen, f"{self.kit.name} says {said!r}", seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.text()[-3000:]}") from None
+
+    def stop(self) -> None:
+        """End it and all that it started: FLARE's jobs run in sessions of their own and name the kit's folder."""
+        ours = set()
+        for process in psutil.process_iter(["cmdline"]):
+            if str(self.kit) in (process.info["cmdline"] or []):
+                ours.add(process.pid)
+        for pid in ours | {self.process.pid}:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
+
+
+class Federation:
+    """Kits in a folder, the participants that run, and sessions of admins."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.home.mkdir(parents=True)
+        self.port = free_port()
+        self.workspace = folder / "workspace"
+        self.running: dict[str, Participant] = {}
+        self.project = loopback_project(folder, self.port)
+
+    @property
+    def state(self) -> Path:
+        """Where provisioning keeps its keys."""
+        return self.workspace / "fedretina" / "state"
+
+    def provision(self, *words: object) -> None:
+        """Run FLARE's central provisioning."""
+        nvflare(self.home, "provision", "-p", self.project, "-w", self.workspace, *words)
+
+    def kit(self, name: str, generation: int = 0) -> Path:
+        """A participant's kit."""
+        return self.workspace / "fedretina" / f"prod_{generation:02d}" / name
+
+    @property
+    def storage(self) -> Path:
+        """Where the server keeps jobs and runs."""
+        return self.kit("server") / "storage"
+
+    def hospital(self, site: str) -> Path:
+        """Where a site's images, site file and state lie."""
+        return self.folder / "hospitals" / site
+
+    def start(self, name: str, kit: Path | None = None, **more: str) -> Participant:
+        """Start a kit."""
+        self.running[name] = Participant(kit or self.kit(name), self.home, **more)
+        return self.running[name]
+
+    def stop(self, *names: str) -> None:
+        """Stop some participants, or all."""
+        for name in names or tuple(self.running):
+            self.running.pop(name).stop()
+
+    @contextmanager
+    def session(self, user: str, kit: Path | None = None) -> Iterator[Any]:
+        """An admin's session over the FLARE API."""
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        session = new_secure_session(user, str(kit or self.kit(user)), timeout=20)
+        try:
+            yield session
+        finally:
+            session.close()
+
+
+def distributed_kit(home: Path, name: str, port: int) -> Path:
+    """A site's kit of another consortium, made the distributed way: a key of its own, a request, an approval."""
+    samples = REPOSITORY / "provisioning" / "distributed"
+    profile = yaml.safe_load((samples / "profile.yml").read_text())
+    profile["server"] = {"host": "localhost", "fed_learn_port": port}
+    site = yaml.safe_load((samples / "site-1.yml").read_text())
+    site["participants"][0]["name"] = name
+    for path, words in ((home / "profile.yml", profile), (home / "site.yml", site)):
+        path.write_text(yaml.safe_dump(words))
+    nvflare(home, "cert", "init", "--profile", "profile.yml", "-o", "ca")
+    nvflare(home, "cert", "request", "-p", "site.yml", "--out", "request")
+    request = f"request/{name}.request.zip"
+    signed = f"{name}.signed.zip"
+    nvflare(home, "cert", "approve", request, "-c", "ca", "--profile", "profile.yml", "--out", signed)
+    root = x509.load_pem_x509_certificate((home / "ca" / "rootCA.pem").read_bytes())
+    fingerprint = root.fingerprint(hashes.SHA256()).hex()
+    nvflare(home, "package", signed, "--request-dir", "request", "--fingerprint", fingerprint, "-w", "kits")
+    return home / "kits" / "fedretina" / "prod_00" / name
+
+
+def point_to(kit: Path, port: int) -> None:
+    """Let a kit know its server under another port."""
+    for name in ("fed_server.json", "fed_client.json", "fed_admin.json"):
+        path = kit / "startup" / name
+        if path.exists():
+            words = json.loads(path.read_text())
+            for server in words.get("servers", []):
+                host = server["service"]["target"].partition(":")[0]
+                server["service"]["target"] = f"{host}:{port}"
+                if "admin_port" in server:
+                    server["admin_port"] = port
+            if "admin" in words:
+                words["admin"]["port"] = port
+            path.write_text(json.dumps(words))
+
+
+def copy_kit(kit: Path, folder: Path) -> Path:
+    """Copy a kit with its rights."""
+    return Path(shutil.copytree(kit, folder))
+
+
+def ended(session: Any, job: str, seconds: float = 150) -> dict[str, Any]:
+    """Wait until a job has ended; return what the server says of it."""
+
+    def finished() -> dict[str, Any] | None:
+        meta: dict[str, Any] = session.get_job_meta(job)
+        return meta if str(meta["status"]).startswith(("FINISHED", "ABANDONED")) else None
+
+    return dict(wait_for(finished, f"job {job} ends", seconds))
+
+
+def files_below(*folders: Path, without: Sequence[str] = ()) -> Iterator[Path]:
+    """All files below some folders but those of some names."""
+    for folder in folders:
+        yield from (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in without)

@@ -1,0 +1,255 @@
+"""What a hardened federation does with a good job, with bad ones, and with those who may not connect."""
+
+import json
+import re
+import shutil
+import time
+
+import pytest
+from credentials import expire, knock
+from federation import (
+    LEAD,
+    MEMBER,
+    ORG_ADMIN,
+    PROJECT_ADMIN,
+    REPOSITORY,
+    copy_kit,
+    ended,
+    fedretina,
+    files_below,
+)
+from hospital import SECRETS
+from jobs import ANOTHER, SITES, WORDS, another_class, bring_code, change_in_store, export
+from simulation import results
+
+from fedretina.data.site_data import load_site_data
+from fedretina.exchange.kinds import Kind
+from fedretina.exchange.ledger import Ledger
+from fedretina.exchange.partition import partition
+from fedretina.experiment import Experiment
+from fedretina.loop import run_loop
+from fedretina.networks.network import build_on_meta
+from fedretina.site_settings import read_site_settings
+from fedretina.storage import read_tensors
+
+pytestmark = [pytest.mark.flare, pytest.mark.provisioned]
+
+# What FLARE wraps around an answer: names of headers and of properties that say whose answer it is, to which task.
+ENVELOPE = {
+    *("DXO", "WEIGHTS", "kind", "data", "meta", "props", "value", "mask", "model", "logger", "WHY"),
+    *("__headers__", "__peer_ctx__", "__cookie_jar__", "__content_type__", "__audit_event_id__", "__msg_root_id__"),
+    *("__client_name__", "__current_job_id__", "__fqsn__", "__identity_name__", "__is_leaf__", "__run_num__"),
+    *("__task_id__", "__task_name__", "__workflow__"),
+}
+OUR_WORDS = {"fedretina", "stamp", "scalars", "train", "validate", "finalise", "good", *SITES}
+NOT_LISTED = f"Component '{ANOTHER}' at config path"
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+@pytest.fixture(scope="module")
+def federation(kits):
+    """Server under a tap; a job changed in its store; then the sites; then the run `good`, done."""
+    tap = kits.folder / "tap"
+    server = kits.start("server", FEDRETINA_TEST_TAP=str(tap))
+    server.wait_until("Server started", 60)
+    with kits.session(LEAD) as session:
+        changed = session.submit_job(str(export(kits, "changed")))
+        change_in_store(kits.storage, changed)
+        for site in SITES:
+            kits.start(site)
+        for site in SITES:
+            kits.running[site].wait_until("Successfully registered")
+        kits.ended = {"changed": ended(session, changed)}
+        kits.ended["good"] = ended(session, session.submit_job(str(export(kits, "good"))))
+    yield kits
+    kits.stop()
+    shutil.rmtree(tap)
+
+
+@pytest.fixture(scope="module")
+def oracle(kits):
+    """Results of the plain loop over the same hospitals."""
+    experiment = Experiment.resolve(WORDS)
+    data = {}
+    for site in SITES:
+        found = read_site_settings({"fedretina": {"site_file": kits.hospital(site) / "site.yaml"}}, site, kits.folder)
+        data[site] = load_site_data(site, found.data, experiment.images, experiment.seed, kits.folder / "cache" / site)
+    run_loop(experiment, data, kits.folder / "loop", "oracle")
+    return results(kits.folder / "loop", "oracle")
+
+
+@pytest.fixture(scope="module")
+def tapped(federation):
+    """What the server decoded, message by message, of those that sites sent."""
+    lines = [line for path in (federation.folder / "tap").glob("*.jsonl") for line in path.read_text().splitlines()]
+    messages = [json.loads(line) for line in lines]
+    return [message for message in messages if message["headers"].get("cn__origin", "").startswith("site-")]
+
+
+def refused(federation, name, change):
+    """Submit a changed job; no site may have begun it."""
+    with federation.session(LEAD) as session:
+        meta = ended(session, session.submit_job(str(export(federation, name, change=change))))
+    assert meta["status"].startswith("FINISHED:")
+    assert "COMPLETED" not in meta["status"]
+    assert not any((federation.hospital(site) / "runs" / name).exists() for site in SITES)
+
+
+def test_a_run_ends_with_the_bits_of_the_plain_loop(federation, oracle):
+    assert federation.ended["good"]["status"] == "FINISHED:COMPLETED", federation.running["server"].text()[-4000:]
+    assert results(federation.storage / "runs", "good") == oracle
+    for site in SITES:
+        ours = federation.hospital(site) / "runs" / "good" / site / "final"
+        loops = federation.folder / "loop" / "oracle" / site / "final"
+        assert json.loads((ours / "figures.json").read_text()) == json.loads((loops / "figures.json").read_text())
+
+
+def test_what_arrives_is_what_the_ledgers_list(federation, tapped):
+    experiment = Experiment.resolve(WORDS)
+    parts = partition(build_on_meta(experiment.network, 5), experiment.exchange)
+    assert not [message["error"] for message in tapped if "error" in message]
+    answers = {site: [] for site in SITES}
+    digests = {experiment.digest(parts)}
+    for message in tapped:
+        assert message["loose_arrays"] == 0
+        if message["headers"].get("sm__tp") != "submit_update":
+            assert not message["tensors"], message["headers"]
+            continue
+        if message["strings"]:  # the server's parent process passes the same bytes on, unread
+            answers[message["headers"]["cn__origin"].partition(".")[0]].append(message)
+    for site in SITES:
+        lines = Ledger(federation.hospital(site) / "runs" / "good" / site / "ledger.jsonl").lines()
+        assert [line["phase"] for line in lines] == ["train", "train", "validate", "finalise"]
+        assert len(answers[site]) == len(lines)
+        for line, answer in zip(lines, answers[site], strict=True):
+            assert answer["scalars"] == [line["scalars"]]
+            assert sorted(answer["floats"]) == sorted(line["scalars"].values())
+            sent = [(found["digest"], found["bytes"], len(found["keys"])) for found in answer["tensors"]]
+            assert sent == ([(line["digest"], line["bytes"], sum(line["tensors"].values()))] if line["tensors"] else [])
+            assert set(line["tensors"]) <= {Kind.ENCODER.value}
+            assert all(found["keys"] == list(parts.shared) for found in answer["tensors"])
+            strange = set(answer["strings"]) - ENVELOPE - OUR_WORDS - set(line["scalars"]) - digests
+            assert not {word for word in strange if not UUID.fullmatch(word)}
+
+
+def test_no_file_path_label_or_head_reaches_the_server(federation, tapped):
+    frames = b"".join(path.read_bytes() for path in (federation.folder / "tap").glob("*.frames"))
+    stored = [path.read_bytes() for path in files_below(federation.storage, federation.kit("server"))]
+    probes = {bytes.fromhex(found["probe"]) for message in tapped for found in message["tensors"]}
+    assert len(probes) == 2 * len(SITES)
+    assert all(probe in frames for probe in probes)  # the tap sees what does come
+    folders = [federation.hospital(site) for site in SITES] + [federation.kit(site) for site in SITES]
+    for word in [*SECRETS, *map(str, folders)]:
+        assert word.encode() not in frames, word
+        assert not any(word.encode() in data for data in stored), word
+    personal = set()
+    for site in SITES:
+        for path in (federation.hospital(site) / "runs" / "good" / site).glob("*.safetensors"):
+            tensors = read_tensors(path)[0]
+            heads = [key for key in tensors if key.startswith("head.")]
+            for key in [*heads, *sorted(key for key in tensors if key.endswith("running_mean"))[:2]]:
+                values = tensors[key].numpy().reshape(-1)[:8]
+                if len(set(values.tolist())) == 8:  # anything else may be found by chance
+                    personal.add(values.tobytes())
+    assert len(personal) >= 4 * len(SITES)
+    for window in personal:
+        assert window not in frames
+        assert not any(window in data for data in stored)
+    assert not list(federation.storage.rglob("spool/*"))
+
+
+def test_a_job_changed_in_the_servers_store_is_refused(federation):
+    assert federation.ended["changed"]["status"] == "FINISHED:FAILED_TO_RUN"
+    assert "app app does not pass signature verification" in federation.running["server"].text()
+    assert not (federation.storage / "runs" / "changed").exists()
+
+
+@pytest.mark.parametrize("user", [ORG_ADMIN, MEMBER])
+def test_who_is_no_lead_submits_nothing(federation, user):
+    before = set((federation.storage / "jobs").iterdir())
+    with federation.session(user) as session, pytest.raises(Exception, match="not authorized"):
+        session.submit_job(str(export(federation, f"of-{user[:2]}")))
+    assert set((federation.storage / "jobs").iterdir()) == before
+
+
+def test_a_job_with_code_is_refused(federation):
+    refused(federation, "code", bring_code)
+    assert "Failed to deploy app 'app': BYOC not permitted" in federation.running["server"].text()
+
+
+def test_a_job_with_a_class_outside_the_list_is_refused_by_the_server(federation):
+    refused(federation, "at-server", another_class("server"))
+    assert NOT_LISTED in federation.running["server"].text()
+    assert not (federation.storage / "runs" / "at-server").exists()
+
+
+def test_a_job_with_a_class_outside_the_list_is_refused_by_every_site(federation):
+    refused(federation, "at-sites", another_class("client"))
+    for site in SITES:
+        assert NOT_LISTED in federation.running[site].text()
+
+
+@pytest.mark.parametrize("user", [LEAD, PROJECT_ADMIN])
+def test_nobody_gets_a_shell_or_a_sites_folders(federation, user):
+    with federation.session(user) as session:
+        for command in ("ls site-1", "cat site-1 log.txt", "pwd server", "report_env site-1"):
+            said = json.dumps(session.api.do_command(command), default=str)
+            assert f"not authorized for '{command.split()[0]}'" in said, said
+
+
+def test_without_a_certificate_of_the_consortium_the_server_says_nothing(federation, foreign, tmp_path):
+    expired = copy_kit(federation.kit("site-4"), tmp_path / "expired")
+    expire(expired, federation.state)
+    assert knock(federation.port, federation.kit("site-4")).startswith(b"HTTP/1.1 404")
+    for kit in (None, foreign, expired):
+        assert knock(federation.port, kit) == b""
+
+
+def test_a_site_with_an_expired_or_foreign_certificate_does_not_join(federation, foreign, tmp_path):
+    expired = copy_kit(federation.kit("site-5"), tmp_path / "expired")
+    expire(expired, federation.state)
+    for name, kit in (("expired", expired), ("foreign", foreign), ("good", federation.kit("site-4"))):
+        federation.start(name, kit)
+    federation.running["good"].wait_until("Successfully registered")
+    time.sleep(5)  # the other two began before
+    for name in ("expired", "foreign"):
+        assert federation.running[name].process.poll() is None
+        assert "Successfully registered" not in federation.running[name].text()
+    server = federation.running["server"].text()
+    assert "New client site-4" in server
+    assert "New client site-5" not in server
+    assert "New client site-9" not in server
+    federation.stop("expired", "foreign", "good")
+
+
+def test_a_hospital_is_added_and_another_renewed_without_touching_the_rest(federation):
+    before = {path: path.read_bytes() for path in files_below(federation.kit("site-2"), federation.kit("server"))}
+    added = REPOSITORY / "provisioning" / "add_hospital.yml"
+    federation.provision("--add-client", added, "--force")
+    fedretina("kit", "harden", federation.kit("site-6", 1))
+    federation.start("site-6", federation.kit("site-6", 1)).wait_until("Successfully registered")
+    with federation.session(PROJECT_ADMIN) as session:
+        session.api.do_command("disable_client site-6")
+    federation.stop("site-6")
+    federation.start("site-6", federation.kit("site-6", 1))  # as whoever stole the kit would
+    listed = fedretina("kit", "renew", federation.state, "site-3")
+    assert re.search(r"^ +3\d\d days  site-3$", listed, re.MULTILINE)
+    federation.provision("--force")
+    old, new = federation.kit("site-3"), federation.kit("site-3", 2)
+    names = ("client.crt", "client.key")
+    assert all((old / "startup" / name).read_bytes() != (new / "startup" / name).read_bytes() for name in names)
+    others = [federation.kit(name, 2) / "startup" / "client.crt" for name in ("site-2", LEAD)]
+    assert [path.read_bytes() for path in others] == [
+        (federation.kit(name) / "startup" / "client.crt").read_bytes() for name in ("site-2", LEAD)
+    ]
+    federation.stop("site-3")
+    for name in names:
+        shutil.copy(new / "startup" / name, old / "startup" / name)
+    federation.start("site-3").wait_until("Successfully registered")
+    federation.running["site-6"].wait_until("disabled", 30)
+    assert "Successfully registered" not in federation.running["site-6"].text()
+    federation.stop("site-6")
+    settled = {path: data for path, data in before.items() if "startup" in path.parts or path.suffix == ".json"}
+    kept = {path for path in settled if path.parent.name in ("startup", "local")}
+    assert kept
+    assert all(path.read_bytes() == before[path] for path in kept)
