@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import click
 
@@ -78,7 +80,7 @@ def main(
     is over, 130 interrupted.
     """
     clock = Clock()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
         names = [f"site-{number}" for number in range(1, sites + 1)] if sites else None
@@ -91,7 +93,7 @@ def main(
         code = NOT_DONE if isinstance(error, NotDoneError) else USAGE
     except KeyboardInterrupt:
         code = INTERRUPTED
-    sys.exit(code)
+    _leave(code)
 
 
 def _rehearse(
@@ -149,6 +151,13 @@ def _sites_of(job: Path) -> tuple[str, ...]:
     if not sites:
         raise SettingsError(f"{job} goes to all sites: say how many there are by --sites.")
     return sites
+
+
+def _leave(code: int) -> NoReturn:
+    # All is stopped; threads of FLARE's API that an interrupted call left behind must not keep the process.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -46,6 +46,7 @@ class LocalFederation:
         self.port = port
         self._say = say
         self._held = ExitStack()
+        self._owns = False  # another rehearsal may hold the folder, and its processes are not ours to end
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -74,6 +75,9 @@ class LocalFederation:
         if self.flare.exists() and not (self.flare / "project.yml").exists():
             raise SettingsError(f"{self.flare} is there and no rehearsal wrote it: choose another folder.")
         self._held.enter_context(folder_lock(self.folder, 0.0))
+        self._owns = True
+        if left := end_all(self.flare):
+            self._say(f"{left} processes of a rehearsal that was killed here are ended")
         self.port = _free_port(self.port)
         write_project(self.folder / "project.yml", self.sites, self.port)
         command = [sys.executable, "-m", "nvflare.cli", "poc", "prepare", "-i", "project.yml", "--force"]
@@ -111,9 +115,13 @@ class LocalFederation:
     def stop(self, at_once: bool = False) -> None:
         """End everything: by FLARE's own shutdown where its server answers, then by process id.
 
+        Does nothing to a folder that `prepare` could not take.
+
         Args:
             at_once: Leave FLARE's shutdown out.
         """
+        if not self._owns:
+            return
         try:
             if not at_once and self._started and belonging(self.flare):
                 self._shut_down()
@@ -121,7 +129,7 @@ class LocalFederation:
             end_all(self.flare)
             for process in self._started.values():
                 process.wait()
-            self._started = {}
+            self._started, self._owns = {}, False
             self._held.close()
 
     def environment(self) -> dict[str, str]:
@@ -177,8 +185,6 @@ class LocalFederation:
                 for job in all_jobs(session):
                     if not job.ended:
                         session.abort(job.id)
-                while any(not job.ended for job in all_jobs(session)) and time.monotonic() < deadline:
-                    time.sleep(0.5)
                 session.shut_down()
         except FedretinaError as error:
             self._say(f"FLARE did not shut down by itself, so its processes are ended: {error}")

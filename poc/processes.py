@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 _LAUNCH = Path(__file__).with_name("launch.py")
+_FLARE, _SCRIPT = "nvflare.private.fed.app.", "sub_start.sh"
 _GENTLE_S = 5.0
 
 
@@ -34,16 +35,19 @@ def start_kit(kit: Path, environment: Mapping[str, str]) -> subprocess.Popen[byt
 
 
 def belonging(folder: Path) -> list[psutil.Process]:
-    """Processes whose command line names a path below the folder: FLARE's processes of its kits, and of their jobs.
+    """FLARE's processes of kits below the folder, and those of their jobs.
 
-    FLARE gives a job's processes sessions of their own, so neither group nor parent finds them all.
+    FLARE gives a job's processes sessions of their own, so neither group nor parent finds them all; the command line
+    of each names its kit. Somebody's editor or `fedretina watch` may name it too, and is left alone.
     """
     inside = f"{folder.resolve()}{os.sep}"
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if process.pid != os.getpid() and any(word.startswith(inside) for word in process.info["cmdline"] or ())
-    ]
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or ()
+        ours = any(word.startswith(_FLARE) or word.endswith(_SCRIPT) for word in words)
+        if ours and any(word.startswith(inside) for word in words):
+            found.append(process)
+    return found
 
 
 def end_all(folder: Path) -> int:

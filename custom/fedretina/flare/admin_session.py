@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.common.excepts import ConfigError
 from nvflare.fuel.flare_api import api_spec
-from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.fuel.flare_api.flare_api import Session
 from nvflare.tool.kit.kit_config import StartupKitConfigError, resolve_admin_user_and_dir_from_startup_kit
 
 from fedretina.errors import AdminError, NotDoneError, NotFoundError, UnreachableError
@@ -32,6 +33,9 @@ _OTHER = (
     TimeoutError,
     OSError,
 )
+
+# FLARE's network layer warns of connections that we report in a sentence; without a handler that goes to the terminal.
+logging.getLogger("nvflare").addHandler(logging.NullHandler())
 
 
 class Federation(NamedTuple):
@@ -85,8 +89,15 @@ class AdminSession:
             AdminError: No server answers, or it does not know this admin.
         """
         self.close()
-        with self._quiet("connect"):
-            self._session = new_secure_session(self.user, self._kit, timeout=self._timeout_s, auto_login_max_tries=1)
+        try:
+            with self._quiet("connect"):
+                # Held before it connects: when Ctrl-C interrupts it and nobody closes it, its threads go on for ever.
+                self._session = Session(self.user, self._kit)
+                self._session.api.auto_login_max_tries = 1
+                self._session.try_connect(self._timeout_s)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Log out; a server that is gone is no error here."""
