@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedretina.flare.admin_watch import Sight
 
 KIT = "FEDRETINA_ADMIN_KIT"
-JOB_FAILED, USAGE, NOT_FOUND, NOT_DONE = 1, 2, 3, 4
+JOB_FAILED, USAGE, NOT_FOUND, NOT_DONE, INTERRUPTED = 1, 2, 3, 4, 130
 
 _kit = click.option(
     "--kit",
@@ -61,6 +61,8 @@ def ending(in_json: bool) -> Iterator[None]:
     except FedretinaError as error:
         code = NOT_FOUND if isinstance(error, NotFoundError) else NOT_DONE if isinstance(error, NotDoneError) else USAGE
         end(str(error), code, in_json)
+    except KeyboardInterrupt:  # click would end with the code of a failed job
+        sys.exit(INTERRUPTED)
 
 
 def end(sentence: str, code: int, in_json: bool) -> NoReturn:

@@ -140,12 +140,11 @@ def submit(session: AdminSession, named: NamedJob) -> Submission:
             f"run {named.run} was submitted before with other settings (job {jobs[-1].id}): choose another name."
         )
     newest = jobs[-1]
-    if newest.completed or not (newest.ended or newest.lost(session.federation())):
+    lost = newest.lost(session.federation())
+    if newest.completed or not (newest.ended or lost):
         return Submission(newest, False)
-    raise AdminError(
-        f"job {newest.id} of run {named.run} is {newest.status} and did not complete: "
-        f"`fedretina resume {named.run}` goes on with it."
-    )
+    became = "was lost by the server" if lost else f"ended as {newest.status}"
+    raise AdminError(f"job {newest.id} of run {named.run} {became}: `fedretina resume {named.run}` goes on with it.")
 
 
 def resume(session: AdminSession, run: str) -> Submission:

@@ -69,9 +69,8 @@ def outcome_of(downloaded: Path, job: Job) -> Outcome:
         return Outcome(
             True, None if job.completed else f"the run is complete, though FLARE calls its job {job.status}."
         )
-    return Outcome(
-        False,
-        why_stopped(downloaded)
-        or f"FLARE calls it {job.status}, and the run left no word: it was aborted, or a job process at the server or "
-        "at a site died; their logs say which.",
+    why = why_stopped(downloaded) or (
+        f"FLARE calls it {job.status}, and the run left no word: it was aborted, or a process of the job at the server "
+        "or at a site died; their logs say which."
     )
+    return Outcome(False, f"{why} `fedretina resume {job.run}` goes on with its run." if job.run else why)
