@@ -103,14 +103,29 @@ class LocalFederation:
             self._wait(deadline, "the server does not listen")
         for site in self.sites:
             self.start_one(site)
+        self.wait_for_sites(deadline - time.monotonic())
+        self._say(f"the server and {len(self.sites)} sites are up and connected by mutual TLS")
+
+    def wait_for_sites(self, timeout_s: float = 120.0) -> None:
+        """Wait until all sites are connected.
+
+        Raises:
+            FedretinaError: A process ended, or the time is over.
+        """
+        deadline = time.monotonic() + timeout_s
         with self._connected(deadline) as session:
             while missing := set(self.sites) - set(session.federation().sites):
                 self._wait(deadline, f"not connected: {', '.join(sorted(missing))}")
-        self._say(f"the server and {len(self.sites)} sites are up and connected by mutual TLS")
 
     def start_one(self, name: str) -> None:
         """Start one participant."""
         self._started[name] = start_kit(self.kit(name), self.environment())
+
+    def kill_one(self, name: str) -> None:
+        """Kill one participant's process, as a power cut would; processes of its jobs end by themselves."""
+        process = self._started.pop(name)
+        process.kill()
+        process.wait()
 
     def stop(self, at_once: bool = False) -> None:
         """End everything: by FLARE's own shutdown where its server answers, then by process id.

@@ -1,4 +1,4 @@
-"""The project file of the rehearsal: who takes part, and where the server listens."""
+"""The project file of the rehearsal: project.yml beside this file, with other sites and another port."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+PROJECT_FILE = Path(__file__).with_name("project.yml")
 NAME = "fedretina"
-# FLARE's server listens on all addresses unless its own name is one of the loopback.
 SERVER = "localhost"
 ADMIN = "admin@consortium.example"
 
@@ -21,24 +21,12 @@ def project(sites: Sequence[str], port: int) -> dict[str, Any]:
         sites: Names of the sites.
         port: The server's only port, for sites and admin.
     """
-    server = {"name": SERVER, "type": "server", "org": "consortium", "fed_learn_port": port}
+    words: dict[str, Any] = yaml.safe_load(PROJECT_FILE.read_text(encoding="utf-8"))
+    by_type = {entry["type"]: entry for entry in words["participants"]}
     clients = [{"name": site, "type": "client", "org": site.replace("-", "_")} for site in sites]
-    admin = {"name": ADMIN, "type": "admin", "org": "consortium", "role": "project_admin"}
-    builders = [
-        {
-            "path": "nvflare.lighter.impl.workspace.WorkspaceBuilder",
-            "args": {"template_file": ["master_template.yml"]},
-        },
-        {"path": "nvflare.lighter.impl.static_file.StaticFileBuilder", "args": {"config_folder": "config"}},
-        {"path": "nvflare.lighter.impl.cert.CertBuilder"},
-        {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
-    ]
     return {
-        "api_version": 3,
-        "name": NAME,
-        "description": "fedretina's rehearsal on one machine",
-        "participants": [server, *clients, admin],
-        "builders": builders,
+        **words,
+        "participants": [{**by_type["server"], "fed_learn_port": port}, *clients, by_type["admin"]],
     }
 
 

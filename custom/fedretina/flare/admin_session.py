@@ -204,7 +204,8 @@ class AdminSession:
                 yield
         except _NOBODY as error:
             raise UnreachableError(
-                f"no server answers at {self.server} ({error}): start it, or use the kit of another federation."
+                f"no server answers this admin at {self.server} ({error}): it is down, or the kit belongs to another "
+                "federation."
             ) from error
         except api_spec.AuthenticationError as error:
             raise AdminError(

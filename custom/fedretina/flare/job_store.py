@@ -140,7 +140,7 @@ def _answers(target: str) -> bool:
 
 
 def _configured(kit: Path) -> str:
-    # FLARE reads resources.json and falls back to the default that the kit came with.
+    # FLARE reads resources.json, and without one the default that the kit came with.
     for name in ("resources.json", "resources.json.default"):
         path = kit / "local" / name
         if not path.exists():
@@ -152,6 +152,7 @@ def _configured(kit: Path) -> str:
         for component in components:
             if component.get("id") == _MANAGER:
                 return str(component.get("args", {}).get("uri_root", "jobs"))
+        break
     raise AdminError(f"{kit}/local names no {_MANAGER}: give the store of jobs by {_STORE_VARIABLE}.")
 
 
