@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from benchmarks.common import RESULTS, ROOT
-from fedretina.job_folder import job_files, write_job
+from fedretina.job_writer import job_files, write_job
 
 SITES = ("aptos2019", "eyepacs", "idrid", "odir5k")
 STORED = RESULTS / "real_fundus"

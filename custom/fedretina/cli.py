@@ -20,6 +20,12 @@ from fedretina.version import __version__
         "predict": "fedretina.commands.predict:predict",
         "report": "fedretina.commands.report:report",
         "site": "fedretina.commands.site:site",
+        "submit": "fedretina.commands.submit:submit",
+        "status": "fedretina.commands.status:status",
+        "watch": "fedretina.commands.watch:watch",
+        "results": "fedretina.commands.results:results",
+        "resume": "fedretina.commands.resume:resume",
+        "repair": "fedretina.commands.repair:repair",
     },
 )
 @click.version_option(__version__)

@@ -7,7 +7,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import yaml
-
 from fedretina.data.phantom import phantom_images
 
 GRADES = {"site-1": 5, "site-2": 4, "site-3": 5}

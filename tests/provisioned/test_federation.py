@@ -7,6 +7,10 @@ import time
 
 import pytest
 from credentials import expire, knock
+from hospital import SECRETS
+from jobs import ANOTHER, SITES, WORDS, another_class, bring_code, change_in_store, export
+from simulation import results
+
 from federation import (
     LEAD,
     MEMBER,
@@ -18,10 +22,6 @@ from federation import (
     fedretina,
     files_below,
 )
-from hospital import SECRETS
-from jobs import ANOTHER, SITES, WORDS, another_class, bring_code, change_in_store, export
-from simulation import results
-
 from fedretina.data.site_data import load_site_data
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.ledger import Ledger

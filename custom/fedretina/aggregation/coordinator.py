@@ -15,6 +15,7 @@ import torch
 
 from fedretina.aggregation.admission import admit
 from fedretina.aggregation.choice import best_step
+from fedretina.aggregation.progress import Progress
 from fedretina.aggregation.rules import site_weights
 from fedretina.aggregation.run_results import run_head, run_results
 from fedretina.aggregation.run_store import RunStore
@@ -103,6 +104,14 @@ class Coordinator:
     def step(self) -> Step:
         """The step to do next."""
         return self.plan[self.done]
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run is; read without the lock, so that it answers while a step is being mixed."""
+        step = self.step if self.done < len(self.plan) else None
+        return Progress(
+            self.run, self.done, len(self.plan), step, self._attempt, tuple(self._scalars), {**self._refused}
+        )
 
     def begin(self, sites: Collection[str]) -> None:
         """Begin the next step, or begin it again; answers to earlier attempts are refused from now on.
