@@ -37,7 +37,7 @@ def write_site_file(path: Path) -> Path:
     """
     scheme = {"grades": [f"grade {number}" for number in range(GRADES)]}
     data = {"scheme": scheme, "limit": {"train": 16, "val": 8, "test": 8}}
-    words = {"data": data, "may_leave": ["encoder", "norm", "statistic", "head"]}
+    words = {"data": data, "policy": {"kinds": ["encoder", "norm", "statistic", "head"]}}
     path.write_text(yaml.safe_dump(words), encoding="utf-8")
     return path
 

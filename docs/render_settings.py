@@ -20,10 +20,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedretina.data.scheme import GradingScheme
+from fedretina.exchange.noise import GaussianNoise, SvtNoise
 from fedretina.experiment import Experiment
 from fedretina.flare.controller import RoundController
-from fedretina.flare.surroundings import SiteSettings
 from fedretina.rows import ROWS
+from fedretina.site_settings import SiteSettings
 
 PAGE = Path(__file__).with_name("settings.md")
 _WORDS = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text", Path: "path"}
@@ -110,6 +111,10 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "rows": rows_table,
     "controller": controller_table,
     "site": lambda: model_tables(SiteSettings, "", {"": "The site"}),
+    "noise": lambda: "\n\n".join(
+        model_tables(model, "policy.noise.", {"policy.noise.": f"`policy.noise` with `kind: {kind}`"})
+        for kind, model in (("gaussian", GaussianNoise), ("svt", SvtNoise))
+    ),
     "scheme": lambda: model_tables(GradingScheme, "", {"": "A grading scheme of one's own"}),
 }
 

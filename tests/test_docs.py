@@ -20,7 +20,7 @@ from fedretina.uncertainty.theta import Reason
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CHANGELOG.md", *ROOT.glob("README.md")])
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CHANGELOG.md", ROOT / "README.md", *ROOT.glob("provisioning/*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -82,7 +82,8 @@ def test_the_settings_page_knows_every_environment_variable():
 
 
 def test_the_examples_of_the_settings_page_are_accepted():
-    experiment, site = (yaml.safe_load(text) for _, text in blocks("settings.md", "yaml"))
+    experiment, site, policy = (yaml.safe_load(text) for _, text in blocks("settings.md", "yaml"))
+    assert surroundings.SiteSettings.model_validate(policy).policy.noise.multiplier == 0.3
     paper = Experiment.resolve(experiment)
     assert (paper.network.encoder, paper.images.image_size, paper.phases[0].rounds) == ("resnet50", 256, 100)
     settings = surroundings.SiteSettings.model_validate(site)

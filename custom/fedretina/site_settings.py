@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedretina.data.site_data import SiteDataSettings
 from fedretina.errors import DataError, SettingsError
-from fedretina.exchange.kinds import Kind
+from fedretina.exchange.policy import PolicySettings
 
 PROPERTY = "fedretina"
 SERVER_PROPERTY = "fedretina_server"
@@ -31,16 +31,14 @@ class SiteSettings(BaseModel):
         data: Where images and manifest are; a site with none is a phantom hospital.
         state_root: Folder for the state of runs, outside FLARE's folders.
         weights_file: The site's copy of the weights that a job names by SHA-256.
-        may_leave: Kinds of tensors that the site lets go; a job can only ask for fewer.
+        policy: What the site lets go, how exactly, and with how much noise; a job can only ask for less.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     data: SiteDataSettings = SiteDataSettings()
     state_root: Path | None = None
     weights_file: Path | None = None
-    may_leave: frozenset[Kind] = Field(
-        default=frozenset({Kind.ENCODER, Kind.NORM, Kind.STATISTIC, Kind.COUNTER, Kind.CONTROL, Kind.PROJECTOR})
-    )
+    policy: PolicySettings = PolicySettings()
 
 
 class ServerSettings(BaseModel):

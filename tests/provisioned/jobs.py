@@ -44,6 +44,19 @@ def another_class(end):
     return change
 
 
+def own_filters(*put):
+    """Take a job's own result filters away, and put others there."""
+
+    def change(job):
+        path = job / "app" / "config" / "config_fed_client.json"
+        words = json.loads(path.read_text())
+        filters = [{"path": name, "args": args} for name, args in put]
+        words["task_result_filters"] = [{"tasks": ["train"], "filters": filters}] if put else []
+        path.write_text(json.dumps(words))
+
+    return change
+
+
 def change_in_store(storage, job_id, change=lambda name, data: data.replace(b"seed: 3", b"seed: 4")):
     """Change the files of a job that waits in a server's store, as somebody at the server could.
 

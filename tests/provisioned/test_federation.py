@@ -6,9 +6,10 @@ import shutil
 import time
 
 import pytest
+import yaml
 from credentials import expire, knock
 from hospital import SECRETS
-from jobs import ANOTHER, SITES, WORDS, another_class, bring_code, change_in_store, export
+from jobs import ANOTHER, SITES, WORDS, another_class, bring_code, change_in_store, export, own_filters
 from simulation import results
 
 from federation import (
@@ -27,6 +28,7 @@ from fedretina.exchange.kinds import Kind
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.partition import partition
 from fedretina.experiment import Experiment
+from fedretina.kit.allowed import ALLOWED_CLASSES
 from fedretina.loop import run_loop
 from fedretina.networks.network import build_on_meta
 from fedretina.site_settings import read_site_settings
@@ -195,6 +197,67 @@ def test_nobody_gets_a_shell_or_a_sites_folders(federation, user):
         for command in ("ls site-1", "cat site-1 log.txt", "pwd server", "report_env site-1"):
             said = json.dumps(session.api.do_command(command), default=str)
             assert f"not authorized for '{command.split()[0]}'" in said, said
+
+
+def test_a_running_site_is_checked_without_being_disturbed(federation, tmp_path):
+    experiment = tmp_path / "experiment.yaml"
+    experiment.write_text(yaml.safe_dump(WORDS))
+    joined = federation.running["server"].text().count("New client site-1")
+    text = fedretina("site", "check", federation.kit("site-1"), "--experiment", experiment)
+    assert f"localhost:{federation.port} knows this site's certificate" in text
+    assert re.search(r"^ok    clock: \d s (ahead of|behind) the server's$", text, re.MULTILINE)
+    assert federation.running["server"].text().count("New client site-1") == joined
+    expired = copy_kit(federation.kit("site-5"), tmp_path / "expired")
+    expire(expired, federation.state)
+    text = fedretina("site", "check", expired, "--phantom", "--experiment", experiment, code=1)
+    assert "refused this site's certificate" in text
+
+
+def test_the_ledger_is_read_by_the_sites_own_officer(federation):
+    lines = Ledger(federation.hospital("site-2") / "runs" / "good" / "site-2" / "ledger.jsonl").lines()
+    assert json.loads(fedretina("site", "ledger", federation.kit("site-2"), "--json", "--run", "good")) == lines
+    text = fedretina("site", "ledger", federation.kit("site-2"), "--run", "good")
+    assert "run good: 4 messages, 26.6 MB of tensors" in text
+    assert "in all: kinds encoder; scalars" in text
+
+
+def test_each_site_sends_what_its_own_policy_lets_go_whatever_the_job_brings(federation):
+    noise = {"kind": "gaussian", "clip": 0.1, "multiplier": 2.0, "max_epsilon": 8}
+    policies = {"site-1": {}, "site-2": {"hold_back": ["images"], "scalar_digits": 2}, "site-3": {"noise": noise}}
+    for site, policy in policies.items():  # a site's next job reads it; nothing is restarted
+        path = federation.hospital(site) / "site.yaml"
+        path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "policy": policy}))
+    words = {**WORDS, "phases": [{"name": "train", "rounds": 2}], "quorum": 2}
+    with federation.session(LEAD) as session:
+        job = export(federation, "policies", words, own_filters())
+        assert ended(session, session.submit_job(str(job)))["status"] == "FINISHED:COMPLETED"
+    steps = results(federation.storage / "runs", "policies")["steps"]
+    ledgers = {
+        site: Ledger(federation.hospital(site) / "runs" / "policies" / site / "ledger.jsonl").lines() for site in SITES
+    }
+    assert [line["phase"] for line in ledgers["site-1"]] == ["train", "train", "validate", "finalise"]
+    assert set(steps[0]["scalars"]["site-2"]) == {"theta"}
+    assert ledgers["site-2"][0]["held_back"] == ["images"]
+    assert all(float(f"{value:.1e}") == value for value in steps[1]["scalars"]["site-2"].values())
+    assert ledgers["site-3"][0]["privacy"]["rho"] == 0.5
+    assert [line["phase"] for line in ledgers["site-3"]] == ["train", "validate", "finalise"]
+    assert "FILTER_ERROR" in steps[1]["refused"]["site-3"]
+    assert "privacy budget is spent" in federation.running["site-3"].text()
+    assert set(steps[1]["weights"]) == {"site-1", "site-2"}
+
+
+def test_a_job_that_puts_another_filter_behind_the_sites_is_ended_by_the_site(federation):
+    adds = "nvflare.app_common.filters.exclude_vars.ExcludeVars"
+    path = federation.kit("site-1") / "local" / "resources.json"
+    before = path.read_text()
+    path.write_text(json.dumps({**json.loads(before), "class_allow_list": [*ALLOWED_CLASSES, adds]}))
+    words = {**WORDS, "quorum": 1}
+    with federation.session(LEAD) as session:
+        job = export(federation, "another-filter", words, own_filters((adds, {})), ["site-1"])
+        assert ended(session, session.submit_job(str(job)))["status"] == "FINISHED:EXECUTION_EXCEPTION"
+    assert f"the job puts {adds} behind the site's filter" in federation.running["site-1"].text()
+    assert not (federation.hospital("site-1") / "runs" / "another-filter").exists()
+    path.write_text(before)
 
 
 def test_without_a_certificate_of_the_consortium_the_server_says_nothing(federation, foreign, tmp_path):

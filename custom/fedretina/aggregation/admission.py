@@ -21,6 +21,7 @@ def admit(
     scalars: frozenset[str],
     keys: tuple[str, ...],
     largest_theta: float = 1.0,
+    needed: frozenset[str] = frozenset(),
 ) -> None:
     """Check a site's update; every refusal says what was found.
 
@@ -31,13 +32,14 @@ def admit(
         scalars: Names that this task may and must bring.
         keys: Keys of the tensors that this task must bring; none for scalars alone.
         largest_theta: Largest theta that the run's rule can give; a larger one would buy weight.
+        needed: Scalars that the run's rule cannot do without, though a site may hold them back elsewhere.
 
     Raises:
         RefusedError: The first rule that the update breaks.
     """
     payload.stamp.require(expected)
     admit_tensors(payload.tensors, partition, keys)
-    admit_scalars(payload.scalars, scalars)
+    admit_scalars(payload.scalars, scalars, needed)
     theta = payload.scalars.get("theta", 0.0)
     if theta > largest_theta:
         raise RefusedError(f"scalar 'theta' is {theta:g}, the run's rule gives at most {largest_theta:g}.")
@@ -67,8 +69,8 @@ def admit_tensors(tensors: Tensors, partition: Partition, keys: tuple[str, ...])
             raise RefusedError(f"tensor {key!r} holds a value that is not finite.")
 
 
-def admit_scalars(scalars: Mapping[str, float], names: frozenset[str]) -> None:
-    """Check names, finiteness and ranges; scalars that have no value (an undefined AUC) may be left out.
+def admit_scalars(scalars: Mapping[str, float], names: frozenset[str], needed: frozenset[str] = frozenset()) -> None:
+    """Check names, finiteness and ranges; some may be left out, being undefined (an AUC) or held back by the site.
 
     Raises:
         RefusedError: An unknown name, a required scalar that is missing, or a value out of range.
@@ -82,5 +84,5 @@ def admit_scalars(scalars: Mapping[str, float], names: frozenset[str]) -> None:
         if not low <= value <= high:
             raise RefusedError(f"scalar {name!r} is {value:g}, expected {low:g} to {high:g}.")
     for name in sorted(names - set(scalars)):
-        if RANGES[name][2]:
-            raise RefusedError(f"scalar {name!r} is missing.")
+        if RANGES[name][2] or name in needed:
+            raise RefusedError(f"scalar {name!r} is missing, which this run cannot do without.")

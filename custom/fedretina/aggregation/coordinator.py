@@ -16,7 +16,7 @@ import torch
 from fedretina.aggregation.admission import admit
 from fedretina.aggregation.choice import best_step
 from fedretina.aggregation.progress import Progress
-from fedretina.aggregation.rules import site_weights
+from fedretina.aggregation.rules import NEEDS, site_weights
 from fedretina.aggregation.run_results import run_head, run_results
 from fedretina.aggregation.run_store import RunStore
 from fedretina.aggregation.sampling import sampled
@@ -166,7 +166,8 @@ class Coordinator:
                     raise RefusedError("the site has answered this step before.")
                 task, largest = self.step.task, self.experiment.theta.largest
                 keys = self.partition.sent(task)
-                admit(payload, self._stamp(), self.partition, BY_TASK[task], keys, largest)
+                needed = NEEDS.get(self.experiment.aggregation.rule, frozenset()) if task == "train" else frozenset()
+                admit(payload, self._stamp(), self.partition, BY_TASK[task], keys, largest, needed)
             except RefusedError as refusal:
                 self.refuse(site, str(refusal))
                 raise
@@ -279,7 +280,8 @@ class Coordinator:
         images: dict[str, float] = {}
         for record in self.records:
             if record["task"] == "train":
-                images.update({name: scalars["images"] for name, scalars in record["scalars"].items()})
+                found = record["scalars"].items()
+                images.update({name: scalars["images"] for name, scalars in found if "images" in scalars})
         mean = sum(images[name] for name in sorted(images)) / max(1, len(images))
         return images[site] / mean if site in images else 1.0
 

@@ -20,12 +20,13 @@ _COLUMNS = (
 def results_table(results: Mapping[str, Any]) -> str:
     """Render grades, images (train/val/test), test AUC, accuracy, theta, weight and error-detection AUROC a site.
 
-    A figure that is undefined (no errors, one class present) shows as a dash. The mean is the plain mean over the
-    sites that have the figure, since their grading criteria differ.
+    A figure that is undefined (no errors, one class present) or held back shows as a dash. The mean is the plain mean
+    over the sites that have the figure, since their grading criteria differ.
     """
     lines = ["  ".join(f"{title:>{width}}" for title, width in _COLUMNS)]
     for site, figures in sorted(results["sites"].items()):
-        images = "/".join(f"{figures[f'images_{split}']:.0f}" for split in ("train", "val", "test"))
+        counts = [figures.get(f"images_{split}") for split in ("train", "val", "test")]
+        images = "/".join("-" if count is None else f"{count:.0f}" for count in counts)
         cells = (
             site[:12],
             f"{figures['grades']:.0f}",

@@ -59,6 +59,9 @@ def uaw_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, fl
     return dict(zip(sites, (raised / raised.sum()).tolist(), strict=True))  # w_i
 
 
+NEEDS: Mapping[str, frozenset[str]] = {"samples": frozenset({"images"})}
+"""Scalars that a rule needs of every update, besides those that all bring."""
+
 WEIGHTS: Mapping[str, Callable[[Scalars, AggregationSettings], dict[str, float]]] = {
     "uniform": uniform_weights,
     "samples": sample_weights,

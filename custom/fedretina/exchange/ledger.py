@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fedretina.errors import StateError
 from fedretina.exchange.partition import Partition
@@ -21,8 +23,13 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def note(self, payload: Payload, parts: Partition) -> None:
+    def note(self, payload: Payload, parts: Partition, policy: Mapping[str, Any] | None = None) -> None:
         """Write down stamp, kinds, scalars, bytes and digest of what is about to leave.
+
+        Args:
+            payload: What is about to leave.
+            parts: The network's partition.
+            policy: What the site's policy did to it.
 
         Raises:
             StateError: The line cannot be written, so the message must not go.
@@ -39,9 +46,11 @@ class Ledger:
             "scalars": {name: payload.scalars[name] for name in sorted(payload.scalars)},
             "bytes": tensors_bytes(payload.tensors),
             "digest": tensors_digest(payload.tensors),
+            **(policy or {}),
         }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._cut_unfinished()
             with open(self._path, "a", encoding="utf-8") as handle:
                 handle.write(json.dumps(line) + "\n")
                 handle.flush()
@@ -49,8 +58,25 @@ class Ledger:
         except OSError as error:
             raise StateError(f"{self._path} cannot be written ({error}), so nothing leaves: make room.") from error
 
-    def lines(self) -> list[dict[str, object]]:
-        """Read the ledger; an empty list when nothing has left."""
+    def _cut_unfinished(self) -> None:
+        if self._path.exists():
+            whole, _, rest = self._path.read_bytes().rpartition(b"\n")
+            if rest:
+                os.truncate(self._path, len(whole) + 1 if whole else 0)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Read the ledger; an empty list when nothing has left.
+
+        A last line that was cut off by a full disk or a power cut is left out: what it was to describe did not leave.
+
+        Raises:
+            StateError: The file cannot be read, or a line before the last is damaged.
+        """
         if not self._path.exists():
             return []
-        return [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        try:
+            text = self._path.read_text(encoding="utf-8")
+            whole, _, _ = text.rpartition("\n")
+            return [json.loads(line) for line in whole.splitlines() if line.strip()]
+        except (OSError, ValueError) as error:
+            raise StateError(f"{self._path} cannot be read ({error}): restore it from a backup.") from error

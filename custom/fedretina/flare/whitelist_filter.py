@@ -13,23 +13,27 @@ from nvflare.apis.fl_exception import UnsafeJobError
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 
 from fedretina.errors import FedretinaError, RefusedError
-from fedretina.exchange.kinds import Kind
 from fedretina.exchange.ledger import Ledger
+from fedretina.exchange.noise import noise_key
 from fedretina.exchange.partition import Partition
-from fedretina.exchange.payload import Tensors
+from fedretina.exchange.payload import Payload, Tensors, tensors_digest
 from fedretina.exchange.scalars import BY_TASK
 from fedretina.exchange.stamp import require_name
 from fedretina.experiment import Experiment
+from fedretina.flare.sparse_noise import sparse
 from fedretina.flare.surroundings import SiteSettings, load_experiment, load_site_settings, state_root
 from fedretina.flare.wire import ENTRIES, META, WHY, pack_payload, unpack_order, unpack_payload
 from fedretina.kit.allowed import FILTER, RESULT_FILTERS
 from fedretina.networks.network import build_on_meta
 from fedretina.plan import Plan
+from fedretina.storage import folder_lock
 
 _log = logging.getLogger(__name__)
 _OWN_META = {META, MetaKey.FILTER_HISTORY, MetaKey.PROCESSED_KEYS}
 _WHY_LENGTH = 2000
 _BODY = {"DXO", ReservedHeaderKey.HEADERS}
+_RECEIVED = "fedretina_received"
+_LOCK_WAIT_S = 60.0
 
 
 class WhitelistFilter(Filter):
@@ -40,8 +44,9 @@ class WhitelistFilter(Filter):
     filter error, and the quorum decides.
 
     A job brings this filter in its own configuration, and a hospital has it in every scope of its privacy.json, where
-    no job can take it away. There it also refuses a job that would put a filter of another class behind it, and packs
-    anew what it has checked, so that nothing else travels with it.
+    no job can take it away. There it also refuses a job that would put a filter of another class behind it. The one of
+    them that answers for the site, the scope's where there is one, applies the site's policy, keeps the ledger, and
+    packs anew what it has checked, so that nothing else travels with it.
 
     Args:
         direction: `order` on task data, `answer` on task results.
@@ -71,7 +76,7 @@ class WhitelistFilter(Filter):
             UnsafeJobError: The job would put a filter of another class behind the site's own; FLARE ends it.
         """
         try:
-            if self._scope:
+            if self._scope and self._at_site(fl_ctx):
                 require_known_filters(fl_ctx)
             return self._order(shareable, fl_ctx) if self._direction == "order" else self._answer(shareable, fl_ctx)
         except FedretinaError as error:
@@ -82,13 +87,17 @@ class WhitelistFilter(Filter):
             raise RefusedError(f"{type(error).__name__}: the site's own log says what and where.") from None
 
     def _order(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        fl_ctx.set_prop(_RECEIVED, None, private=True, sticky=False)
         experiment, parts = self._load(fl_ctx)
         self._no_extras(shareable)
         order, tensors = unpack_order(shareable)
-        self._kinds(tensors, parts, frozenset(Kind))
+        self._kinds(tensors, parts)
         step = Plan.of(experiment).find(order.stamp.phase, order.stamp.round)
         if step is None:
             raise RefusedError(f"{order.stamp.phase} round {order.stamp.round} is no step of this job.")
+        if self._answers_for(fl_ctx) and self._own(fl_ctx).policy.changes_tensors:
+            model = {key: tensors[key] for key in parts.shared if key in tensors}
+            fl_ctx.set_prop(_RECEIVED, (order.stamp, model), private=True, sticky=False)
         return shareable
 
     def _answer(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -98,21 +107,52 @@ class WhitelistFilter(Filter):
             return shareable
         experiment, parts = self._load(fl_ctx)
         self._no_extras(shareable)
-        if self._settings is None:
-            self._settings = load_site_settings(fl_ctx)
         payload = unpack_payload(shareable)
         payload.stamp.require_digest(experiment.digest(parts))
-        self._kinds(payload.tensors, parts, self._settings.may_leave)
+        self._kinds(payload.tensors, parts)
         step = Plan.of(experiment).find(payload.stamp.phase, payload.stamp.round)
         allowed = BY_TASK[step.task] if step else frozenset()
         extra = sorted(set(payload.scalars) - allowed)
         if extra:
             raise RefusedError(f"scalar {extra[0]!r} may not travel in {payload.stamp.phase}.")
-        if self._scope or (self._keeps_ledger and not stands_in_scope(fl_ctx)):
-            root = state_root(fl_ctx, self._settings)
-            folder = root / require_name(payload.stamp.run, "run") / require_name(fl_ctx.get_identity_name(), "site")
-            Ledger(folder / "ledger.jsonl").note(payload, parts)
-        return pack_payload(payload) if self._scope else shareable
+        if not self._answers_for(fl_ctx):
+            return shareable
+        return pack_payload(self._under_policy(payload, parts, fl_ctx))
+
+    def _under_policy(self, payload: Payload, parts: Partition, fl_ctx: FLContext) -> Payload:
+        """Turn an answer into what may leave, and write that down."""
+        policy = self._own(fl_ctx).policy
+        for key in sorted(payload.tensors):
+            policy.require_kind(key, parts.kinds[key])
+        root, site = state_root(fl_ctx, self._own(fl_ctx)), require_name(fl_ctx.get_identity_name(), "site")
+        stamp, received = fl_ctx.get_prop(_RECEIVED) or (None, None)
+        if stamp != payload.stamp:
+            received = None
+        leaving, done = policy.apply(payload, received, lambda: noise_key(root / "noise.key"), sparse)
+        ledger = Ledger(root / require_name(payload.stamp.run, "run") / site / "ledger.jsonl")
+        if "privacy" not in done:
+            if self._scope or self._keeps_ledger:
+                ledger.note(leaving, parts, done)
+            return leaving
+        with folder_lock(root / "privacy", _LOCK_WAIT_S):  # one release at a time, or two could share what is left
+            before = [line for path in sorted(root.glob(f"*/{site}/ledger.jsonl")) for line in Ledger(path).lines()]
+            done["privacy"]["epsilon_so_far"] = policy.require_budget(before, tensors_digest(leaving.tensors))
+            ledger.note(leaving, parts, done)
+        return leaving
+
+    def _answers_for(self, fl_ctx: FLContext) -> bool:
+        """Whether this filter is the one that applies the site's policy: the scope's, else the job's."""
+        return self._at_site(fl_ctx) and (self._scope or not stands_in_scope(fl_ctx))
+
+    def _at_site(self, fl_ctx: FLContext) -> bool:
+        """Whether this is a site: orders come in there and answers go out; at the server it is the other way."""
+        way = FilterKey.IN if self._direction == "order" else FilterKey.OUT
+        return bool(fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == way)
+
+    def _own(self, fl_ctx: FLContext) -> SiteSettings:
+        if self._settings is None:
+            self._settings = load_site_settings(fl_ctx)
+        return self._settings
 
     def _load(self, fl_ctx: FLContext) -> tuple[Experiment, Partition]:
         if self._rules is None:
@@ -129,7 +169,7 @@ class WhitelistFilter(Filter):
         if extra:
             raise RefusedError(f"the message carries {extra[0]!r}, which no row sends.")
 
-    def _kinds(self, tensors: Tensors, parts: Partition, allowed: frozenset[Kind]) -> None:
+    def _kinds(self, tensors: Tensors, parts: Partition) -> None:
         for key in sorted(tensors):
             kind = parts.kinds.get(key)
             if kind is None:
@@ -139,8 +179,6 @@ class WhitelistFilter(Filter):
             found = tuple(tensors[key].shape), tensors[key].dtype
             if found != (tuple(parts.shapes[key]), parts.dtypes[key]):
                 raise RefusedError(f"tensor {key!r} is {found}, not what the network has there.")
-            if kind not in allowed:
-                raise RefusedError(f"tensor {key!r} of kind {kind.value} may not pass by this site's own policy.")
 
 
 def require_known_filters(fl_ctx: FLContext) -> None:

@@ -1,0 +1,96 @@
+"""`fedretina site ledger`: all that has left a hospital, for its data-protection officer."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedretina.commands.lazy import fail
+
+_COLUMNS = ("run", "phase", "round", "attempt", "tensors", "bytes", "scalars", "policy", "digest")
+
+
+@click.command()
+@click.argument("folder", metavar="KIT", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--run", help="One run only.")
+@click.option("--json", "as_json", is_flag=True, help="Every line as it is kept, as a JSON list.")
+@click.option("--csv", "as_csv", is_flag=True, help="Every line as a row of a spreadsheet.")
+def ledger(folder: Path, run: str | None, as_json: bool, as_csv: bool) -> None:
+    """Show all that has left the site of a KIT: kinds of tensors, scalars with their values, bytes.
+
+    A line is written before the message it describes may go, so the ledger can list too much, never too little. An
+    answer that was sent again has a line again.
+    """
+    from fedretina.errors import FedretinaError
+    from fedretina.exchange.ledger import Ledger
+    from fedretina.kit.site_check import site_settings, state_root_of
+    from fedretina.kit.startup_kit import open_kit
+
+    if as_json and as_csv:
+        fail("choose one of --json and --csv.")
+    try:
+        kit = open_kit(folder)
+        root = state_root_of(kit, site_settings(kit))
+        paths = sorted(root.glob(f"{run or '*'}/{kit.name}/ledger.jsonl"))
+        lines = [line for path in paths for line in Ledger(path).lines()]
+    except FedretinaError as error:
+        fail(str(error))
+    if run and not lines:
+        fail(f"nothing of a run {run!r} has left {kit.name}: its ledgers are under {root}.")
+    if as_json:
+        click.echo(json.dumps(lines, indent=1))
+    elif as_csv:
+        click.echo(_spreadsheet(lines), nl=False)
+    else:
+        click.echo(_table(kit.name, lines))
+
+
+def _row(line: dict[str, Any]) -> tuple[object, ...]:
+    tensors = "; ".join(f"{count} {kind}" for kind, count in line["tensors"].items())
+    scalars = "; ".join(f"{name}={value:g}" for name, value in line["scalars"].items())
+    policy = "; ".join(
+        f"{name}={json.dumps(line[name])}"
+        for name in ("held_back", "mantissa_bits", "scalar_digits", "privacy")
+        if name in line
+    )
+    place = (line["run"], line["phase"], line["round"], line["attempt"])
+    return (*place, tensors, line["bytes"], scalars, policy, line["digest"])
+
+
+def _spreadsheet(lines: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    writer.writerows(_row(line) for line in lines)
+    return text.getvalue()
+
+
+def _table(site: str, lines: list[dict[str, Any]]) -> str:
+    if not lines:
+        return f"nothing has left {site}."
+    shown = []
+    for run in dict.fromkeys(line["run"] for line in lines):
+        of_run = [line for line in lines if line["run"] == run]
+        total = sum(line["bytes"] for line in of_run)
+        shown.append(f"run {run}: {len(of_run)} messages, {total / 1e6:.1f} MB of tensors")
+        for line in of_run:
+            _, phase, number, attempt, tensors, size, scalars, policy, digest = _row(line)
+            again = f" (attempt {attempt})" if attempt else ""
+            shown.append(
+                f"  {phase} {number}{again}: {tensors or 'no tensors'}, {size} bytes, sha256 {str(digest)[:12]}"
+            )
+            shown.append(f"    scalars: {scalars or 'none'}")
+            if policy:
+                shown.append(f"    policy: {policy}")
+    kinds = sorted({kind for line in lines for kind in line["tensors"]})
+    names = sorted({name for line in lines for name in line["scalars"]})
+    shown.append(f"in all: kinds {', '.join(kinds) or 'none'}; scalars {', '.join(names) or 'none'}")
+    budgets = [line["privacy"]["epsilon_so_far"] for line in lines if "privacy" in line]
+    if budgets:
+        shown.append(f"privacy budget spent over all runs: epsilon {max(budgets):.3g}")
+    return "\n".join(shown)

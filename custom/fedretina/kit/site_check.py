@@ -1,0 +1,195 @@
+"""The check of a hospital's site before it starts, or while it runs: nothing is registered, changed or sent."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedretina.errors import DataError, FedretinaError
+from fedretina.experiment import Experiment
+from fedretina.kit.check import check_kit
+from fedretina.kit.findings import Finding, bad, good, judged, told
+from fedretina.kit.hardened import is_temporary
+from fedretina.kit.server_door import knock
+from fedretina.kit.startup_kit import StartupKit
+from fedretina.site_settings import SiteSettings, read_site_settings
+from fedretina.version import __version__
+
+if TYPE_CHECKING:
+    from fedretina.data.site_data import SiteData
+
+_FLARE = ("2.9", "2.10")
+_CLOCK_S = 30.0
+_FREE_GB = 5.0
+_FEW = {"train": 16, "val": 8, "test": 8}
+_MEND_SITE_FILE = "write it: docs/joining.md, Data."
+
+
+def check_site(kit: StartupKit, experiment: Experiment, offline: bool = False, phantom: bool = False) -> list[Finding]:
+    """Look at everything that a site needs for a run.
+
+    Args:
+        kit: The site's kit.
+        experiment: Whose network the dry pass uses.
+        offline: Leave the server alone.
+        phantom: Whether the site may be a phantom hospital, for rehearsals.
+
+    Raises:
+        DataError: A file of the kit cannot be read, or it is no site's kit.
+    """
+    if kit.role != "site":
+        raise DataError(f"{kit.folder} is no site's kit but that of {kit.name}: use `fedretina kit check` for it.")
+    findings = check_kit(kit)
+    findings += [_versions(), *([] if offline else _server(kit))]
+    try:
+        settings = site_settings(kit)
+    except DataError as error:
+        return [*findings, bad("site file", str(error), _MEND_SITE_FILE)]
+    findings += [_state(kit, settings), _disk(kit, settings)]
+    found = _attempt("data", lambda: _data(kit, settings, experiment, phantom), findings)
+    if found is not None:
+        _attempt("dry forward pass", lambda: (_forward(found, experiment), None), findings)
+    return findings
+
+
+def site_settings(kit: StartupKit) -> SiteSettings:
+    """The settings of a site as a job without a scope of its own would see them.
+
+    Raises:
+        DataError: The kit's privacy.json or the site file cannot be used.
+    """
+    privacy = kit.local("privacy.json") if (kit.folder / "local" / "privacy.json").exists() else {}
+    scopes = {scope.get("name"): scope for scope in privacy.get("scopes") or []}
+    properties = scopes.get(privacy.get("default_scope"), {}).get("properties") or {}
+    return read_site_settings(properties, kit.name, kit.folder / "local")
+
+
+def state_root_of(kit: StartupKit, settings: SiteSettings) -> Path:
+    """Where a site's runs and ledgers lie."""
+    return (settings.state_root or kit.folder / "fedretina_runs").resolve()
+
+
+def _versions() -> Finding:
+    flare, torch = (importlib.metadata.version(name) for name in ("nvflare", "torch"))
+    python = platform.python_version()
+    faults = []
+    if tuple(map(int, flare.split(".")[:2])) != tuple(map(int, _FLARE[0].split("."))):
+        faults.append(f"nvflare {flare}")
+    if not (3, 11) <= sys.version_info[:2] < (3, 13):
+        faults.append(f"Python {python}")
+    text = f"fedretina {__version__}, nvflare {flare}, torch {torch}, Python {python}"
+    return judged("versions", faults, text, f"install fedretina {__version__} from its lock: all ends run the same.")
+
+
+def _server(kit: StartupKit) -> list[Finding]:
+    door = knock(kit)
+    if door.problem:
+        mend = "ask the project admin whether the server runs; see docs/joining.md, Firewall."
+        return [bad("server", door.problem, mend)]
+    host, port = kit.target
+    found = [good("server", f"{host}:{port} knows this site's certificate")]
+    if door.ahead_s is None:
+        return [*found, told("clock", "the server does not say its time")]
+    text = f"{abs(door.ahead_s):.0f} s {'ahead of' if door.ahead_s >= 0 else 'behind'} the server's"
+    faults = [text] if abs(door.ahead_s) > _CLOCK_S else []
+    return [*found, judged("clock", faults, text, "keep the clock with NTP, such as systemd-timesyncd or chrony.")]
+
+
+def _state(kit: StartupKit, settings: SiteSettings) -> Finding:
+    root = state_root_of(kit, settings)
+    faults = []
+    if is_temporary(root):
+        faults.append(f"{root} may be emptied by a restart")
+    nearest = _nearest(root)
+    probe = nearest / f".fedretina-check-{kit.name}"
+    try:
+        probe.touch(mode=0o600)
+        probe.unlink()
+    except OSError as error:
+        faults.append(f"{nearest} cannot be written ({error.strerror})")
+    return judged(
+        "state", faults, str(root), "set state_root in the site file to a lasting folder of the service's user."
+    )
+
+
+def _disk(kit: StartupKit, settings: SiteSettings) -> Finding:
+    places = {state_root_of(kit, settings), settings.data.cache or state_root_of(kit, settings)}
+    free = {str(place): shutil.disk_usage(_nearest(place)).free / 1e9 for place in sorted(places)}
+    faults = [f"{place} has {room:.1f} GB free" for place, room in free.items() if room < _FREE_GB]
+    text = ", ".join(f"{room:.0f} GB free for {place}" for place, room in free.items())
+    return judged(
+        "disk", faults, text, f"make room: at least {_FREE_GB:.0f} GB; a full disk costs the site its rounds."
+    )
+
+
+def _data(
+    kit: StartupKit, settings: SiteSettings, experiment: Experiment, phantom: bool
+) -> tuple[Finding, SiteData | None]:
+    from fedretina.data.manifest import read_manifest
+    from fedretina.data.site_data import load_site_data
+
+    root = state_root_of(kit, settings)
+    cache = root / "cache" / f"{kit.name}-check"
+    if settings.data.manifest is None:
+        words = {"phantom_images": experiment.phantom_images or 160}
+        site = load_site_data(
+            kit.name, settings.data.model_copy(update=words), experiment.images, experiment.seed, cache
+        )
+        text = "none: the site is a phantom hospital with synthetic images"
+        return (told("data", text) if phantom else bad("data", text, _MEND_SITE_FILE)), site
+    scheme = settings.data.resolved_scheme()
+    if scheme is None:
+        return bad("data", "the grading scheme is not set", _MEND_SITE_FILE), None
+    manifest = read_manifest(settings.data.manifest, scheme)
+    folder = settings.data.images or settings.data.manifest.parent
+    records = [record for split in _FEW for record in manifest.of(split)]
+    missing = [record.file for record in records if not (folder / record.file).is_file()]
+    few = settings.data.model_copy(update={"limit": _FEW, "cache": cache})
+    site = load_site_data(kit.name, few, experiment.images, experiment.seed, cache)
+    counts = "/".join(str(len(manifest.of(split))) for split in _FEW)
+    text = f"{counts} images (train/val/test), {scheme.num_classes} grades"
+    faults = []
+    if missing:
+        faults.append(f"{len(missing)} of {len(records)} files are missing, such as {missing[0]}")
+    if site.bad_files:
+        faults.append(f"{site.bad_files} of {sum(_FEW.values())} tried cannot be read")
+    return judged("data", faults, text, "run `fedretina data check` on the manifest."), site
+
+
+def _forward(site: SiteData, experiment: Experiment) -> Finding:
+    import torch
+
+    from fedretina.networks.network import build_network
+
+    net = build_network(experiment.network, site.scheme.num_classes, experiment.seed)
+    device = experiment.training.torch_device()
+    images = site.split("train").images[: experiment.training.batch_size].float().div(255)
+    net.to(device).eval()
+    with torch.inference_mode():
+        logits = net(images.to(device))
+    text = f"{experiment.network.encoder} on {device.type}, {len(images)} images of {images.shape[-1]} pixels"
+    faults = [] if bool(torch.isfinite(logits).all()) else ["the network's answer is not finite"]
+    return judged("dry forward pass", faults, text, "look at the images with `fedretina data check`.")
+
+
+def _attempt(
+    what: str, look: Callable[[], tuple[Finding, SiteData | None]], findings: list[Finding]
+) -> SiteData | None:
+    """Add what a look finds; its error is a finding too."""
+    try:
+        finding, found = look()
+    except FedretinaError as error:
+        findings.append(bad(what, str(error), _MEND_SITE_FILE))
+        return None
+    findings.append(finding)
+    return found
+
+
+def _nearest(path: Path) -> Path:
+    """The path itself, or the nearest folder above it that is there."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())

@@ -1,0 +1,60 @@
+"""The ledger: a line for all that leaves, whole lines only."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from fedretina.errors import StateError
+from fedretina.exchange.ledger import Ledger
+from fedretina.exchange.partition import ExchangeSettings, partition
+from fedretina.exchange.payload import Payload, tensors_digest
+from fedretina.exchange.stamp import Stamp
+
+NET = nn.ModuleDict({"encoder": nn.Linear(2, 3), "head": nn.Linear(3, 2)})
+PARTS = partition(NET, ExchangeSettings())
+PAYLOAD = Payload({"encoder.weight": torch.ones(3, 2)}, {"theta": 0.5}, Stamp("r", "train", 1, 0, "d"))
+
+
+def test_a_line_says_what_leaves_and_what_the_policy_did(tmp_path):
+    ledger = Ledger(tmp_path / "deep" / "ledger.jsonl")
+    assert ledger.lines() == []
+    ledger.note(PAYLOAD, PARTS)
+    ledger.note(PAYLOAD, PARTS, {"scalar_digits": 3})
+    first, second = ledger.lines()
+    assert first == {
+        "run": "r",
+        "phase": "train",
+        "round": 1,
+        "attempt": 0,
+        "tensors": {"encoder": 1},
+        "scalars": {"theta": 0.5},
+        "bytes": 24,
+        "digest": tensors_digest(PAYLOAD.tensors),
+    }
+    assert second == {**first, "scalar_digits": 3}
+
+
+def test_a_line_that_was_cut_off_is_no_line_and_does_not_spoil_the_next(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path)
+    ledger.note(PAYLOAD, PARTS)
+    whole = path.read_text()
+    path.write_text(whole + '{"run": "r", "pha')
+    assert len(ledger.lines()) == 1
+    ledger.note(PAYLOAD, PARTS)
+    assert path.read_text() == whole * 2
+    path.write_text('{"ru')
+    assert ledger.lines() == []
+    ledger.note(PAYLOAD, PARTS)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == ledger.lines()
+
+
+def test_a_damaged_ledger_is_not_passed_over(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    path.write_text("no json\n{}\n")
+    with pytest.raises(StateError, match="cannot be read"):
+        Ledger(path).lines()
+    with pytest.raises(StateError, match="nothing leaves"):
+        Ledger(path / "below-a-file").note(PAYLOAD, PARTS)

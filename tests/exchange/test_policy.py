@@ -1,0 +1,136 @@
+"""A site's policy on an answer: what is held back, rounded, noised, refused."""
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from fedretina.errors import RefusedError
+from fedretina.exchange.kinds import Kind
+from fedretina.exchange.noise import GaussianNoise
+from fedretina.exchange.payload import Payload
+from fedretina.exchange.policy import PolicySettings, rounded, significant
+from fedretina.exchange.stamp import Stamp
+
+STAMP = Stamp("run", "train", 0, 0, "d" * 64)
+RECEIVED = {"encoder.w": torch.full((40,), 0.5)}
+ANSWER = Payload(
+    {"encoder.w": torch.linspace(0.4, 0.6, 40), "control:encoder.w": torch.linspace(-1e-3, 1e-3, 40)},
+    {"theta": 0.123456, "images": 24.0, "val_auc": 0.98765},
+    STAMP,
+)
+
+
+def key():
+    return b"k" * 32
+
+
+def sparse(update, noise, source):
+    return {name: torch.zeros_like(tensor) for name, tensor in update.items()}
+
+
+def apply(payload=ANSWER, received=RECEIVED, **words):
+    return PolicySettings.model_validate(words).apply(payload, received, key, sparse)
+
+
+def test_without_a_word_everything_leaves_as_it_is():
+    leaving, done = apply(received=None)
+    assert leaving.tensors is ANSWER.tensors
+    assert leaving == ANSWER
+    assert done == {}
+
+
+def test_what_is_held_back_does_not_leave():
+    leaving, done = apply(hold_back=["images", "val_auc", "test_auc"])
+    assert dict(leaving.scalars) == {"theta": 0.123456}
+    assert done == {"held_back": ["images", "val_auc"]}
+    with pytest.raises(ValidationError, match="'theta' cannot be held back: a run can do without bad_files, images"):
+        apply(hold_back=["theta"])
+    with pytest.raises(ValidationError, match="'patients' cannot be held back"):
+        apply(hold_back=["patients"])
+
+
+def test_scalars_are_rounded():
+    leaving, done = apply(scalar_digits=2)
+    assert dict(leaving.scalars) == {"theta": 0.12, "images": 24.0, "val_auc": 0.99}
+    assert done == {"scalar_digits": 2}
+    assert [significant(value, 3) for value in (0.0, 12345.0, -0.00123456, 1e300)] == [0.0, 12300.0, -0.00123, 1e300]
+
+
+def test_seven_bits_are_bfloat16_and_ten_are_float16():
+    generator = torch.Generator().manual_seed(1)
+    numbers = torch.randn(10_000, generator=generator) * torch.logspace(-6, 6, 10_000)
+    assert torch.equal(rounded(numbers, 7), numbers.bfloat16().float())
+    normal = numbers[(numbers.abs() > 1e-4) & (numbers.abs() < 6e4)]
+    assert torch.equal(rounded(normal, 10), normal.half().float())
+    assert torch.equal(rounded(torch.tensor([0.0, -0.0, 1.0]), 3), torch.tensor([0.0, 0.0, 1.0]))
+    assert torch.isnan(rounded(torch.tensor([float("nan")]), 7)).all()
+
+
+def test_it_is_the_update_that_is_rounded_not_the_model():
+    leaving, done = apply(mantissa_bits=3)
+    update = leaving.tensors["encoder.w"] - RECEIVED["encoder.w"]
+    exact = ANSWER.tensors["encoder.w"] - RECEIVED["encoder.w"]
+    assert done == {"mantissa_bits": 3}
+    assert torch.allclose(update, rounded(exact, 3), atol=1e-7)
+    assert float(((update - exact) / exact).abs().max()) < 2**-3
+    # A control is no part of what came down, so it is rounded itself.
+    control = "control:encoder.w"
+    assert torch.equal(leaving.tensors[control], rounded(ANSWER.tensors[control], 3))
+
+
+def test_noise_covers_all_that_leaves_and_is_written_down():
+    noise = {"kind": "gaussian", "clip": 0.1, "multiplier": 0.5}
+    leaving, done = apply(noise=noise)
+    again, _ = apply(noise=noise)
+    for name, tensor in ANSWER.tensors.items():
+        assert float((leaving.tensors[name] - tensor).abs().min()) > 0
+        assert torch.equal(leaving.tensors[name], again.tensors[name])
+    assert done == {"privacy": {**noise, "delta": 1e-5, "rho": 8.0}}
+    assert leaving.scalars == ANSWER.scalars
+    both, done = apply(noise=noise, mantissa_bits=2)
+    assert set(done) == {"privacy", "mantissa_bits"}
+    assert not torch.equal(both.tensors["encoder.w"], leaving.tensors["encoder.w"])
+
+
+def test_the_sparse_technique_is_asked_when_it_is_chosen():
+    leaving, done = apply(noise={"kind": "svt", "epsilon": 0.5, "epsilon_release": 0.25, "clip": 1e-3})
+    assert torch.equal(leaving.tensors["encoder.w"], RECEIVED["encoder.w"])
+    assert done["privacy"]["epsilon"] == 0.75
+    assert done["privacy"]["kind"] == "svt"
+
+
+@pytest.mark.parametrize("words", [{"mantissa_bits": 7}, {"noise": {"kind": "gaussian", "clip": 1, "multiplier": 1}}])
+def test_what_cannot_be_made_safe_does_not_leave(words):
+    with pytest.raises(RefusedError, match="began with is not known"):
+        apply(received=None, **words)
+    counter = Payload({"encoder.n": torch.tensor(3)}, {}, STAMP)
+    with pytest.raises(RefusedError, match=r"'encoder\.n' holds no real numbers"):
+        apply(counter, **words)
+    scalars_alone = Payload({}, {"val_auc": 0.5}, STAMP)
+    assert apply(scalars_alone, None, **words) == (scalars_alone, {})
+
+
+def test_the_budget_is_the_sites_over_all_its_runs():
+    noise = GaussianNoise(kind="gaussian", clip=1, multiplier=2, delta=1e-5, max_epsilon=15)
+    policy = PolicySettings(noise=noise)
+    first = policy.require_budget([], "a")
+    ledgers = [{"digest": "a", "privacy": {"rho": 0.5}}]
+    assert first == pytest.approx(0.5 + 2 * (0.5 * 11.512925) ** 0.5)
+    assert policy.require_budget(ledgers, "a") == first
+    second = policy.require_budget(ledgers, "b")
+    assert first < second < 15
+    ledgers += [{"digest": name, "privacy": {"rho": 0.5}} for name in "bcdef"]
+    with pytest.raises(RefusedError, match=r"budget is spent: with this update epsilon would be \d"):
+        policy.require_budget(ledgers, "g")
+    policy.require_budget(ledgers, "f")  # sent again
+    assert PolicySettings().require_budget(ledgers, "g") == 0
+    free = PolicySettings(noise=noise.model_copy(update={"max_epsilon": None}))
+    assert free.require_budget(ledgers, "g") > 15
+
+
+def test_heads_do_not_leave_unless_the_site_says_so():
+    assert {Kind.HEAD, Kind.EXIT}.isdisjoint(PolicySettings().kinds)
+    with pytest.raises(ValidationError):
+        PolicySettings.model_validate({"kinds": ["images"]})
+    with pytest.raises(ValidationError):
+        PolicySettings.model_validate({"allow": ["encoder"]})

@@ -1,0 +1,195 @@
+"""What `fedretina site check` and `fedretina site ledger` say of a hardened kit; nothing is started."""
+
+import csv
+import json
+from collections import namedtuple
+
+import pytest
+import yaml
+from hospital import write_hospital
+from simulation import SMALL
+
+from federation import LEAD, copy_kit, fedretina, free_port, loopback_project, nvflare
+from fedretina.kit import hardened, site_check
+from fedretina.kit.server_door import Door
+
+pytestmark = pytest.mark.provisioned
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory, lasting):
+    """Kits as provisioning leaves them."""
+    home = tmp_path_factory.mktemp("fresh")
+    nvflare(home, "provision", "-p", loopback_project(home, free_port()), "-w", home / "workspace")
+    return home / "workspace" / "fedretina" / "prod_00"
+
+
+@pytest.fixture
+def hospital(tmp_path):
+    write_hospital(tmp_path / "hospital", 4, 7, state_root="runs")
+    return tmp_path / "hospital"
+
+
+@pytest.fixture
+def kit(fresh, tmp_path, hospital):
+    """A hardened site with data."""
+    folder = copy_kit(fresh / "site-1", tmp_path / "kit")
+    fedretina("kit", "harden", folder, "--site-file", hospital / "site.yaml")
+    return folder
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    path = tmp_path / "experiment.yaml"
+    path.write_text(yaml.safe_dump(SMALL))
+    return path
+
+
+@pytest.fixture
+def look(kit, experiment):
+    """Findings by what was looked at."""
+
+    def looked(*options, code):
+        words = ("site", "check", kit, "--experiment", experiment, "--json", *options)
+        return {found["what"]: found for found in json.loads(fedretina(*words, code=code))}
+
+    return looked
+
+
+def test_a_site_that_is_ready(look, kit, experiment):
+    found = look("--offline", code=0)
+    assert found["data"]["found"] == "24/8/8 images (train/val/test), 4 grades"
+    assert found["dry forward pass"]["found"].startswith("efficientnet_lite0 on cpu, 8 images of 32 pixels")
+    assert {"certificate", "rights", "site policy", "versions", "state", "disk"} <= set(found)
+    text = fedretina("site", "check", kit, "--experiment", experiment, "--offline")
+    assert "FAIL" not in text
+
+
+def test_a_server_that_is_not_there(look):
+    found = look(code=1)
+    assert "cannot be reached" in found["server"]["found"] or "refused" in found["server"]["found"]
+    assert [what for what, finding in found.items() if finding["good"] is False] == ["server"]
+
+
+@pytest.mark.parametrize(("ahead", "good"), [(0.4, True), (-29.0, True), (31.0, False), (-3600.0, False), (None, None)])
+def test_the_clock_is_held_against_the_servers(look, monkeypatch, ahead, good):
+    monkeypatch.setattr(site_check, "knock", lambda kit: Door("", ahead))
+    found = look(code=1 if good is False else 0)["clock"]
+    assert found["good"] is good
+    if good is False:
+        assert "NTP" in found["mend"]
+
+
+def remove_manifest(hospital):
+    (hospital / "manifest.csv").unlink()
+
+
+def remove_image(hospital):
+    (hospital / "images" / "tell-tale-7-03.jpg").unlink()
+
+
+def cut_images(hospital):
+    for path in (hospital / "images").glob("*-0*.jpg"):
+        path.write_bytes(path.read_bytes()[:200])
+
+
+def unknown_label(hospital):
+    path = hospital / "manifest.csv"
+    path.write_text(path.read_text().replace("grade-called-3", "worse"))
+
+
+def no_data(hospital):
+    (hospital / "site.yaml").write_text("state_root: runs\n")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (remove_manifest, "manifest"),
+        (remove_image, "1 of 40 files are missing, such as tell-tale-7-03.jpg"),
+        (cut_images, "cannot be read"),
+        (unknown_label, "'worse'"),
+        (no_data, "phantom hospital"),
+    ],
+)
+def test_each_fault_of_the_data_is_found(look, hospital, damage, said):
+    damage(hospital)
+    found = look("--offline", code=1)
+    assert [what for what, finding in found.items() if finding["good"] is False] == ["data"]
+    assert said in found["data"]["found"]
+
+
+def test_a_rehearsal_needs_no_data(look, hospital):
+    no_data(hospital)
+    assert look("--offline", "--phantom", code=0)["data"]["good"] is None
+
+
+def test_a_site_file_that_was_never_filled_in(fresh, tmp_path):
+    folder = copy_kit(fresh / "site-2", tmp_path / "untouched")
+    fedretina("kit", "harden", folder)
+    text = fedretina("site", "check", folder, "--offline", code=1)
+    assert "FAIL  site file" in text
+    assert "holds no settings" in text
+
+
+def test_settings_that_cannot_be_are_found(look, hospital):
+    (hospital / "site.yaml").write_text("policy: {hold_back: [theta]}\n")
+    found = look("--offline", code=1)
+    assert "'theta' cannot be held back" in found["site file"]["found"]
+    assert "data" not in found
+
+
+def test_state_disk_and_versions(look, monkeypatch, hospital):
+    monkeypatch.setattr(hardened, "_TEMPORARY", (str(hospital),))
+    assert "may be emptied" in look("--offline", code=1)["state"]["found"]
+    monkeypatch.setattr(hardened, "_TEMPORARY", ("/tmp/nvflare",))
+    monkeypatch.setattr(site_check.shutil, "disk_usage", lambda path: Usage(9e9, 8e9, 1e9))
+    assert "1.0 GB free" in look("--offline", code=1)["disk"]["found"]
+    monkeypatch.undo()
+    monkeypatch.setattr(hardened, "_TEMPORARY", ("/tmp/nvflare",))
+    monkeypatch.setattr(site_check.importlib.metadata, "version", lambda name: "2.8.1")
+    assert "nvflare 2.8.1" in look("--offline", code=1)["versions"]["found"]
+
+
+def test_only_a_site_has_a_site_to_check(fresh, tmp_path):
+    folder = copy_kit(fresh / LEAD, tmp_path / "lead")
+    assert f"no site's kit but that of {LEAD}" in fedretina("site", "check", folder, code=2)
+
+
+def test_the_ledger_of_a_site_that_has_sent_nothing(kit):
+    assert fedretina("site", "ledger", kit) == "nothing has left site-1.\n"
+    assert json.loads(fedretina("site", "ledger", kit, "--json")) == []
+    assert "nothing of a run 'x' has left" in fedretina("site", "ledger", kit, "--run", "x", code=2)
+    assert "choose one" in fedretina("site", "ledger", kit, "--json", "--csv", code=2)
+
+
+def test_the_ledger_is_shown_in_full(kit, hospital):
+    line = {
+        "run": "spring",
+        "phase": "train",
+        "round": 1,
+        "attempt": 1,
+        "tensors": {"control": 2, "encoder": 49},
+        "scalars": {"theta": 0.5, "val_auc": 0.75},
+        "bytes": 13_315_968,
+        "digest": "ab" * 32,
+        "held_back": ["images"],
+        "privacy": {"kind": "gaussian", "rho": 0.5, "epsilon_so_far": 5.3},
+    }
+    path = hospital / "runs" / "spring" / "site-1" / "ledger.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(line) + "\n")
+    text = fedretina("site", "ledger", kit)
+    assert text.splitlines() == [
+        "run spring: 1 messages, 13.3 MB of tensors",
+        "  train 1 (attempt 1): 2 control; 49 encoder, 13315968 bytes, sha256 abababababab",
+        "    scalars: theta=0.5; val_auc=0.75",
+        '    policy: held_back=["images"]; privacy={"kind": "gaussian", "rho": 0.5, "epsilon_so_far": 5.3}',
+        "in all: kinds control, encoder; scalars theta, val_auc",
+        "privacy budget spent over all runs: epsilon 5.3",
+    ]
+    assert json.loads(fedretina("site", "ledger", kit, "--json")) == [line]
+    (row,) = csv.DictReader(fedretina("site", "ledger", kit, "--csv", "--run", "spring").splitlines())
+    assert (row["run"], row["tensors"], row["bytes"]) == ("spring", "2 control; 49 encoder", "13315968")
+    assert row["digest"] == line["digest"]
