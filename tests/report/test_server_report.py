@@ -10,6 +10,7 @@ from site_inputs import DEGENERATE, site_inputs, stored_results
 
 from fedretina.data.scheme import preset
 from fedretina.evaluation.error_detection import error_detection_auroc
+from fedretina.report.render import render_server
 from fedretina.report.server_report import server_report
 from fedretina.uncertainty.estimators import ESTIMATORS
 
@@ -119,3 +120,17 @@ def test_a_degenerate_site_gives_plain_json(name):
 
 def test_a_row_that_this_version_does_not_know_keeps_its_name(results):
     assert server_report({**results, "settings": {"row": "from_another_time"}})["method"] == "from_another_time"
+
+
+def test_a_site_that_holds_its_counts_back_still_has_a_place_on_the_page(results):
+    changed = json.loads(json.dumps(results))
+    held = [name for name in changed["sites"]["site-1"] if name.startswith(("images_", "bin_", "confusion_", "bad_"))]
+    for name in [*held, "test_brier", "test_ece", "test_accuracy"]:
+        changed["sites"]["site-1"].pop(name, None)
+    report = server_report(changed)
+    assert report["sites"]["site-1"]["images"] == {"train": None, "val": None, "test": None}
+    assert "at least" in render_server(report)
+    for figures in changed["sites"].values():
+        for name in [name for name in figures if name.startswith("images_")]:
+            figures.pop(name)
+    assert "tested the model on test images of their own" in render_server(server_report(changed))

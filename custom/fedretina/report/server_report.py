@@ -71,8 +71,8 @@ def _site(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "grades": grades,
         "synthetic": bool(figures["synthetic"]),
-        "images": {split: int(figures[f"images_{split}"]) for split in ("train", "val", "test")},
-        "bad_files": int(figures["bad_files"]),
+        "images": {split: figures.get(f"images_{split}") for split in ("train", "val", "test")},
+        "bad_files": figures.get("bad_files"),
         "theta": figures.get("theta"),
         "weight": figures.get("weight"),
         "figures": {

@@ -214,7 +214,10 @@ def _sites(sites: int) -> str:
 
 
 def _test_images(sites: Mapping[str, Mapping[str, Any]]) -> str:
-    return _images(sum(site["images"]["test"] for site in sites.values()))
+    known = [site["images"]["test"] for site in sites.values() if site["images"]["test"] is not None]
+    if not known:
+        return "test images"
+    return _images(round(sum(known))) if len(known) == len(sites) else f"at least {_images(round(sum(known)))}"
 
 
 def referral_words(referral: Mapping[str, Any]) -> str:
