@@ -3,7 +3,7 @@ import yaml
 
 from fedretina.data.site_file import OTHER_KEYS, read_site_file
 from fedretina.errors import DataError
-from fedretina.flare import surroundings
+from fedretina.site_settings import SiteSettings, read_site_settings
 
 
 def write(tmp_path, words):
@@ -19,12 +19,12 @@ def test_it_reads_what_flare_reads(tmp_path, images):
         "state_root": "runs",
     }
     path = write(tmp_path, words)
-    flare = surroundings._site_settings(words, tmp_path, "north").data
+    flare = read_site_settings({"fedretina": {"site_file": str(path)}}, "north", tmp_path).data
     assert read_site_file(path, "north") == flare
 
 
 def test_the_keys_are_those_of_flare():
-    assert {"data", *OTHER_KEYS} == set(surroundings.SiteSettings.model_fields)
+    assert {"data", *OTHER_KEYS} == set(SiteSettings.model_fields)
 
 
 def test_a_site_without_data(tmp_path):
