@@ -85,7 +85,7 @@ def _serve(sites: int, folder: Path) -> dict[str, float]:
 
     torch.set_num_threads(1)
     coordinator = Coordinator(Experiment.resolve(experiment_words(1)), "benchmark", folder)
-    coordinator.begin()
+    coordinator.begin([f"site-{number + 1:03d}" for number in range(sites)])
     sent = coordinator.down()
     before = _peak_mb()
     began = time.perf_counter()

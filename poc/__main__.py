@@ -20,7 +20,7 @@ from fedretina.flare.admin_jobs import submit
 from fedretina.flare.admin_results import fetch, outcome, results_file
 from fedretina.flare.admin_session import AdminSession
 from fedretina.flare.admin_watch import watch
-from fedretina.flare.job_folder import NamedJob, job_sites, named_copy
+from fedretina.flare.named_job import NamedJob, job_sites, named_copy
 from fedretina.storage import read_json
 from poc.federation import LocalFederation
 

@@ -47,7 +47,7 @@ def test_one_poisoned_update_is_refused_and_the_others_go_on(tiny, phantoms, tmp
     data = phantoms(experiment, "site-1", "site-2")
     coordinator = Coordinator(experiment, "a", tmp_path / "a" / "server")
     hosts = {name: Site(experiment, data[name], tmp_path / "a" / name) for name in data}
-    coordinator.begin()
+    coordinator.begin(["site-1", "site-2", "site-3"])
     good = hosts["site-1"].answer(coordinator.order("site-1"), coordinator.down())
     bad = hosts["site-2"].answer(coordinator.order("site-2"), coordinator.down())
     key = next(iter(bad.tensors))
@@ -60,7 +60,7 @@ def test_one_poisoned_update_is_refused_and_the_others_go_on(tiny, phantoms, tmp
     record = coordinator.close()
     assert set(record["weights"]) == {"site-1"}
     assert "not finite" in record["refused"]["site-2"]
-    assert coordinator.begin() is None
+    assert coordinator.begin(["site-1", "site-2", "site-3"]) is None
     assert coordinator.order("site-1").accepted == 0
     assert coordinator.order("site-2").accepted is None
 
@@ -70,14 +70,14 @@ def test_below_the_quorum_a_step_is_not_closed_and_can_be_begun_again(tiny, phan
     data = phantoms(experiment, "site-1", "site-2")
     coordinator = Coordinator(experiment, "a", tmp_path / "a" / "server")
     hosts = {name: Site(experiment, data[name], tmp_path / "a" / name) for name in data}
-    coordinator.begin()
+    coordinator.begin(["site-1", "site-2", "site-3"])
     late = hosts["site-2"].answer(coordinator.order("site-2"), coordinator.down())
     coordinator.accept("site-1", hosts["site-1"].answer(coordinator.order("site-1"), coordinator.down()))
     coordinator.refuse("site-2", "it did not answer in time.")
     with pytest.raises(QuorumError, match=r"1 updates were accepted, the quorum is 2 .*did not answer in time"):
         coordinator.close()
     assert coordinator.done == 0
-    coordinator.begin()
+    coordinator.begin(["site-1", "site-2", "site-3"])
     with pytest.raises(RefusedError, match="attempt 0, expected train round 0 attempt 1"):
         coordinator.accept("site-2", late)
     for name, host in hosts.items():
@@ -90,7 +90,7 @@ def test_orders_of_other_settings_are_refused_before_anything_is_done(tiny, phan
     experiment, other = tiny(), tiny(seed=9)
     site = Site(experiment, phantoms(experiment, "site-1")["site-1"], tmp_path / "a" / "site-1")
     coordinator = Coordinator(other, "a", tmp_path / "a" / "server")
-    coordinator.begin()
+    coordinator.begin(["site-1", "site-2", "site-3"])
     with pytest.raises(RefusedError, match="disagree on settings"):
         site.answer(coordinator.order("site-1"), coordinator.down())
     assert not (tmp_path / "a" / "site-1").exists()

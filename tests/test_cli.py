@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,35 @@ def call(*words):
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
-def test_rows_lists_the_whole_table():
-    result = call("rows")
+def test_methods_lists_the_whole_table():
+    result = call("methods", "--encoder", "resnet18")
     assert result.exit_code == 0
-    assert [line.split()[0] for line in result.output.splitlines()] == list(ROWS)
+    lines = result.output.splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == list(ROWS)
+
+
+def test_methods_counts_the_bytes_of_each_row():
+    listed = json.loads(call("methods", "--encoder", "resnet50", "--sites", 3, "--json").output)
+    found = {entry["name"]: entry for entry in listed}
+    assert found["singleset"]["up"] == 0
+    # ResNet-50 without its classifier: 23,454,912 weights outside BatchNorm, 53,120 in its scales and shifts, twice
+    # that in running statistics; four bytes each.
+    assert found["fedbn"]["up"] == 4 * 23_454_912
+    assert found["fedavg"]["up"] == 4 * (23_454_912 + 2 * 53_120)
+    assert found["scaffold"]["up"] == 4 * (2 * (23_454_912 + 53_120) + 53_120)
+    assert found["feduaa_scaffold"]["up"] == 2 * found["feduaa"]["up"]
+    assert found["fedap"]["once"] == 4 * 53_120
+    assert found["feduaa"]["federation"] == 2 * 3 * found["feduaa"]["up"]
+    assert found["fedrep"]["phases"] == ["train (head x5, then encoder x1)", "validate", "finalise"]
+
+
+def test_one_method_in_full_and_an_unknown_one():
+    text = call("methods", "scaffold", "--encoder", "resnet18").output
+    assert "Karimireddy" in text
+    assert "control" in text
+    wrong = call("methods", "no_such_row")
+    assert wrong.exit_code == 2
+    assert "there is no row 'no_such_row'" in wrong.output
 
 
 def test_show_prints_the_latest_run_and_where_it_lies(tiny, phantoms, tmp_path):

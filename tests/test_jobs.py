@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fedretina.errors import SettingsError
 from fedretina.experiment import Experiment
+from fedretina.job_folder import job_files, write_job
+from fedretina.rows import ROWS
 
 JOBS = sorted((Path(__file__).resolve().parents[1] / "jobs").iterdir())
 
@@ -41,7 +44,7 @@ def test_filters_stand_at_both_ends_for_every_task(job):
     config = {
         end: json.loads((job / "app" / "config" / f"config_fed_{end}.json").read_text()) for end in ("server", "client")
     }
-    tasks = {"train", "validate", "finalise"}
+    tasks = {"prepare", "train", "validate", "tune", "finalise"}
     for end, chain in (
         ("server", "task_data_filters"),
         ("client", "task_data_filters"),
@@ -50,3 +53,25 @@ def test_filters_stand_at_both_ends_for_every_task(job):
         assert {task for entry in config[end][chain] for task in entry["tasks"]} == tasks
     kept = [f["args"] for entry in config["client"]["task_result_filters"] for f in entry["filters"]]
     assert kept == [{"direction": "answer", "ledger": True}]
+
+
+def test_committed_jobs_are_what_the_table_writes():
+    written = {job.name for job in JOBS} - {"feduaa_learner"}
+    assert len(written) >= 8
+    for name in sorted(written):
+        folder = JOBS[0].parent / name
+        found = {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+        assert found == job_files(name), f"run `fedretina job write {name}` again"
+
+
+def test_a_job_for_any_row_loads_and_a_folder_is_never_overwritten(tmp_path):
+    for name in ROWS:
+        write_job(tmp_path / name, job_files(name, sites=["a", "b"]))
+        assert Experiment.load(tmp_path / name / "app/config/experiment.yaml").row == name
+        assert json.loads((tmp_path / name / "meta.json").read_text())["deploy_map"] == {"app": ["server", "a", "b"]}
+    with pytest.raises(SettingsError, match="there already"):
+        write_job(tmp_path / "feduaa", job_files("feduaa"))
+    with pytest.raises(SettingsError, match="no row"):
+        job_files("no_such_row")
+    with pytest.raises(SettingsError, match="at least one site"):
+        job_files("feduaa", sites=[])

@@ -14,6 +14,7 @@ from fedretina.version import __version__
     cls=LazyGroup,
     lazy={
         "data": "fedretina.commands.data:data",
+        "methods": "fedretina.commands.methods:methods",
         "predict": "fedretina.commands.predict:predict",
         "report": "fedretina.commands.report:report",
         "submit": "fedretina.commands.submit:submit",
@@ -43,17 +44,8 @@ def show(run: str | None, root: Path) -> None:
         fail(f"no finished run {run or ''} under {root}: give --root, or run `nvflare simulator jobs/feduaa`.")
     click.echo(results_table(read_json(path)))
     click.echo(f"results: {path}")
-    click.echo(f"a site's model, card and figures: {path.parent.parent}/<site>/final/")
-
-
-@main.command()
-def rows() -> None:
-    """List the methods: the rows of the table."""
-    from fedretina.rows import ROWS
-
-    width = max(len(name) for name in ROWS)
-    for name, entry in ROWS.items():
-        click.echo(f"{name:<{width}}  {entry.title}: {entry.paper}")
+    click.echo(f"report over all sites: {path.parent / 'report.html'}")
+    click.echo(f"a site's model, card and report: {path.parent.parent}/<site>/final/")
 
 
 @main.command()
@@ -62,13 +54,12 @@ def rows() -> None:
 def partition(experiment: Path, grades: int) -> None:
     """Print what travels and what stays under an EXPERIMENT file."""
     from fedretina.errors import FedretinaError
-    from fedretina.exchange.partition import partition as split
     from fedretina.experiment import Experiment
     from fedretina.networks.network import build_on_meta
 
     try:
         settings = Experiment.load(experiment)
-        click.echo(split(build_on_meta(settings.network, grades), settings.exchange).table())
+        click.echo(settings.partition(build_on_meta(settings.network, grades)).table())
     except FedretinaError as error:
         fail(str(error))
 

@@ -10,12 +10,15 @@ from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from torch import nn
 
 from fedretina.aggregation.rules import AggregationSettings
+from fedretina.aggregation.sampling import SamplingSettings
+from fedretina.corrections.settings import CorrectionSettings
 from fedretina.data.augment import AugmentSettings
 from fedretina.data.fundus_settings import FundusSettings
 from fedretina.errors import SettingsError
-from fedretina.exchange.partition import ExchangeSettings, Partition
+from fedretina.exchange.partition import ExchangeSettings, Partition, partition
 from fedretina.local.training import TrainingSettings
 from fedretina.losses.settings import ObjectiveSettings
 from fedretina.networks.network import NetworkSettings
@@ -24,6 +27,7 @@ from fedretina.uncertainty.theta import ThetaSettings
 from fedretina.version import __version__
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
+_TASKS = {"prepare", "validate", "tune", "finalise"}
 _OWN: dict[str, Any] = {"run": True, "network": {"weights": {"file": True}}}
 
 
@@ -40,6 +44,19 @@ class PhaseSettings(BaseModel):
     rounds: int = Field(default=5, ge=1, le=10_000)
 
 
+class TuneSettings(BaseModel):
+    """Fine-tuning of the chosen model at each site after the federated rounds (+FT); nothing of it leaves.
+
+    Attributes:
+        epochs: Local epochs over all parts; 0 for none.
+        learning_rate: Rate; the training's own where it is not given.
+    """
+
+    model_config = _STRICT
+    epochs: int = Field(default=0, ge=0, le=1000)
+    learning_rate: float | None = Field(default=None, gt=0, le=10)
+
+
 class EvaluationSettings(BaseModel):
     """How a trained model answers and what its AUC is computed from.
 
@@ -52,6 +69,19 @@ class EvaluationSettings(BaseModel):
     model_config = _STRICT
     estimator: Literal["softmax", "evidence"] = "evidence"
     auc_input: Literal["expected_probability", "belief", "logits_softmax", "warmed_belief"] = "expected_probability"
+
+
+class ReportSettings(BaseModel):
+    """What is written at the end of a run beside models, cards and figures.
+
+    Attributes:
+        draws: Draws of the patient bootstrap behind each interval.
+        page: Whether the HTML page is written at once; `fedretina report` writes it later from the stored record.
+    """
+
+    model_config = _STRICT
+    draws: int = Field(default=1000, ge=10, le=100_000)
+    page: bool = True
 
 
 class Experiment(BaseModel):
@@ -82,10 +112,14 @@ class Experiment(BaseModel):
     augment: AugmentSettings = AugmentSettings()
     training: TrainingSettings = TrainingSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
+    correction: CorrectionSettings = CorrectionSettings()
+    sampling: SamplingSettings = SamplingSettings()
+    tune: TuneSettings = TuneSettings()
     theta: ThetaSettings = ThetaSettings()
     exchange: ExchangeSettings = ExchangeSettings()
     aggregation: AggregationSettings = AggregationSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    report: ReportSettings = ReportSettings()
     phantom_images: int = Field(default=160, ge=0)
 
     @model_validator(mode="after")
@@ -93,9 +127,9 @@ class Experiment(BaseModel):
         names = [phase.name for phase in self.phases]
         if not names:
             raise ValueError("phases is empty: give at least one, with a name and its rounds.")
-        if len(set(names)) < len(names) or {"validate", "finalise"} & set(names):
+        if len(set(names)) < len(names) or _TASKS & set(names):
             raise ValueError(
-                f"phase names must differ from each other and from 'validate' and 'finalise', got {names}."
+                f"phase names must differ from each other and from {', '.join(sorted(_TASKS))}, got {names}."
             )
         return self
 
@@ -112,6 +146,15 @@ class Experiment(BaseModel):
             raise ValueError(
                 "grades must be set when the head travels (exchange.personal: nothing), and only then: "
                 "a head can be mixed only where every site has the same number of grades."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_model_for_a_server_half(self) -> Self:
+        if self.aggregation.personal and self.correction.has_server_half:
+            raise ValueError(
+                f"correction {self.correction.name!r} moves one global model, but aggregation 'similarity' keeps one a "
+                "site: choose another of the two."
             )
         return self
 
@@ -150,9 +193,13 @@ class Experiment(BaseModel):
         """All settings but a run's name and an end's own path to a weights file, which may differ."""
         return self.model_dump(mode="json", exclude=_OWN)
 
-    def digest(self, partition: Partition) -> str:
+    def partition(self, net: nn.Module) -> Partition:
+        """What travels and what stays of the network, the correction's controls included."""
+        return partition(net, self.exchange, self.correction.travels, self.aggregation.personal)
+
+    def digest(self, parts: Partition) -> str:
         """SHA-256 over the agreed settings, the partition of what travels, and the version."""
-        text = json.dumps([self.agreed(), partition.digest(), __version__], sort_keys=True)
+        text = json.dumps([self.agreed(), parts.digest(), __version__], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

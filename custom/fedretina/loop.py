@@ -46,11 +46,10 @@ def run_loop(experiment: Experiment, sites: Mapping[str, SiteData], root: Path, 
 def _run(coordinator: Coordinator, sites: Mapping[str, SiteData], folder: Path) -> None:
     hosts = {name: Site(coordinator.experiment, sites[name], folder / name) for name in sorted(sites)}
     while coordinator.done < len(coordinator.plan):
-        coordinator.begin()
-        tensors = coordinator.down()
-        for name, host in hosts.items():
+        coordinator.begin(hosts)
+        for name in coordinator.asked:
             try:
-                coordinator.accept(name, host.answer(coordinator.order(name), tensors))
+                coordinator.accept(name, hosts[name].answer(coordinator.order(name), coordinator.down(name)))
             except TrainingError as error:
                 coordinator.refuse(name, str(error))
             except RefusedError as error:

@@ -1,4 +1,4 @@
-"""The list of what a run does, step by step: the rounds of its phases, one validation, one finalise."""
+"""The list of what a run does, step by step: the rounds of its phases, one validation, perhaps tuning, one finalise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import NamedTuple
 from fedretina.exchange.payload import Task
 from fedretina.experiment import Experiment
 
+PREPARE = "prepare"
 VALIDATE = "validate"
+TUNE = "tune"
 FINALISE = "finalise"
 
 
@@ -15,7 +17,7 @@ class Step(NamedTuple):
     """One exchange between the server and all sites.
 
     Attributes:
-        number: Position in the run, from 0; training steps come first, so a number also names a model.
+        number: Position in the run, from 0; a training step's number also names the model after it.
         task: What the sites do.
         phase: Phase of the stamp and of file names.
         round: Round within the phase, from 0.
@@ -41,17 +43,22 @@ class Plan(tuple[Step, ...]):
 
     @classmethod
     def of(cls, experiment: Experiment) -> Plan:
-        """List the steps of an experiment: its phases, then `validate`, then `finalise`."""
-        listed: list[tuple[Task, str, int, int]] = [
+        """List the steps of an experiment, `prepare` and `tune` only where it asks for them."""
+        listed: list[tuple[Task, str, int, int]] = []
+        listed += [("prepare", PREPARE, 0, 1)] if experiment.aggregation.personal else []
+        listed += [
             ("train", phase.name, number, phase.rounds) for phase in experiment.phases for number in range(phase.rounds)
         ]
-        listed += [("validate", VALIDATE, 0, 1), ("finalise", FINALISE, 0, 1)]
+        listed += [("validate", VALIDATE, 0, 1)]
+        listed += [("tune", TUNE, 0, 1)] if experiment.tune.epochs else []
+        listed += [("finalise", FINALISE, 0, 1)]
         return cls(Step(number, *step) for number, step in enumerate(listed))
 
     @property
-    def training(self) -> int:
-        """Number of training steps."""
-        return len(self) - 2
+    def training(self) -> range:
+        """Numbers of the training steps; they follow each other."""
+        numbers = [step.number for step in self if step.task == "train"]
+        return range(numbers[0], numbers[-1] + 1)
 
     def find(self, phase: str, number: int) -> Step | None:
         """Return the step of a phase's round, or None."""

@@ -31,7 +31,19 @@ _FEDUAA = "Wang et al., FedUAA, MICCAI 2023"
 _SOFTMAX = {"name": "cross_entropy"}
 _ANSWER_SOFTMAX = {"estimator": "softmax", "auc_input": "logits_softmax"}
 _ANSWER_EVIDENCE = {"estimator": "evidence", "auc_input": "expected_probability"}
+_AVERAGED: Mapping[str, Mapping[str, Any]] = {
+    "objective": _SOFTMAX,
+    "exchange": {"personal": "head", "batchnorm": "shared_all"},
+    "aggregation": {"rule": "samples"},
+    "evaluation": _ANSWER_SOFTMAX,
+}
 _HEAD_AND_NORM_STAY = {"personal": "head", "batchnorm": "local_all"}
+_UAA: Mapping[str, Mapping[str, Any]] = {
+    "objective": {"name": "tweu"},
+    "exchange": _HEAD_AND_NORM_STAY,
+    "aggregation": {"rule": "uaw"},
+    "evaluation": _ANSWER_EVIDENCE,
+}
 
 ROWS: Mapping[str, Row] = MappingProxyType(
     {
@@ -47,13 +59,56 @@ ROWS: Mapping[str, Row] = MappingProxyType(
         ),
         "fedavg": Row(
             "FedAvg, personal head",
-            "McMahan et al., AISTATS 2017; the last layer stays where grades differ",
+            "McMahan et al., AISTATS 2017; where grades differ the last layer stays, so this is FedPer too",
+            _AVERAGED,
+        ),
+        "fedprox": Row(
+            "FedProx, personal head",
+            "Li et al., MLSys 2020: a spring to the aggregate",
+            {**_AVERAGED, "correction": {"name": "fedprox"}},
+        ),
+        "fedavg_ft": Row(
+            "FedAvg + FT",
+            "FedAvg, then fine-tuning at each site",
+            {**_AVERAGED, "tune": {"epochs": 5}},
+        ),
+        "fedprox_ft": Row(
+            "FedProx + FT",
+            "FedProx, then fine-tuning at each site",
+            {**_AVERAGED, "correction": {"name": "fedprox"}, "tune": {"epochs": 5}},
+        ),
+        "fedrep": Row(
+            "FedRep",
+            "Collins et al., ICML 2021: the head trains first, then the encoder",
             {
-                "objective": _SOFTMAX,
-                "exchange": {"personal": "head", "batchnorm": "shared_all"},
-                "aggregation": {"rule": "samples"},
-                "evaluation": _ANSWER_SOFTMAX,
+                **_AVERAGED,
+                "training": {"stretches": ({"train": "head", "epochs": 5}, {"train": "encoder", "epochs": 1})},
             },
+        ),
+        "scaffold": Row(
+            "SCAFFOLD, personal head",
+            "Karimireddy et al., ICML 2020: control variates",
+            {**_AVERAGED, "aggregation": {"rule": "uniform"}, "correction": {"name": "scaffold"}},
+        ),
+        "feddyn": Row(
+            "FedDyn, personal head",
+            "Acar et al., ICLR 2021: a spring whose rest point follows the site's drift",
+            {**_AVERAGED, "aggregation": {"rule": "uniform"}, "correction": {"name": "feddyn"}},
+        ),
+        "feddc": Row(
+            "FedDC, personal head",
+            "Gao et al., CVPR 2022: drift and gradient memories",
+            {**_AVERAGED, "aggregation": {"rule": "uniform"}, "correction": {"name": "feddc"}},
+        ),
+        "moon": Row(
+            "MOON on pooled features, personal head",
+            "Li et al., CVPR 2021, as FedUAA compares with it: no projection",
+            {**_AVERAGED, "correction": {"name": "moon"}},
+        ),
+        "moon_projected": Row(
+            "MOON, personal head",
+            "Li et al., CVPR 2021: contrast on a projection of 256",
+            {**_AVERAGED, "network": {"projector": 256}, "correction": {"name": "moon"}},
         ),
         "fedbn": Row(
             "FedBN, personal head",
@@ -62,6 +117,16 @@ ROWS: Mapping[str, Row] = MappingProxyType(
                 "objective": _SOFTMAX,
                 "exchange": _HEAD_AND_NORM_STAY,
                 "aggregation": {"rule": "uniform"},
+                "evaluation": _ANSWER_SOFTMAX,
+            },
+        ),
+        "fedap": Row(
+            "FedAP, personal head",
+            "Lu et al., 2022: a model a site, mixed by how alike BatchNorm statistics are",
+            {
+                "objective": _SOFTMAX,
+                "exchange": _HEAD_AND_NORM_STAY,
+                "aggregation": {"rule": "similarity"},
                 "evaluation": _ANSWER_SOFTMAX,
             },
         ),
@@ -88,12 +153,17 @@ ROWS: Mapping[str, Row] = MappingProxyType(
         "feduaa": Row(
             "FedUAA",
             f"{_FEDUAA}: TWEU head, UAW weights, personal head and BatchNorm",
-            {
-                "objective": {"name": "tweu"},
-                "exchange": _HEAD_AND_NORM_STAY,
-                "aggregation": {"rule": "uaw"},
-                "evaluation": _ANSWER_EVIDENCE,
-            },
+            _UAA,
+        ),
+        "feduaa_scaffold": Row(
+            "FedUAA + SCAFFOLD",
+            "not published: UAW weights, control variates",
+            {**_UAA, "correction": {"name": "scaffold"}},
+        ),
+        "feduaa_fedprox": Row(
+            "FedUAA + FedProx",
+            "not published: UAW weights, a spring to the aggregate",
+            {**_UAA, "correction": {"name": "fedprox"}},
         ),
         "feduaa_official": Row(
             "FedUAA, as its code does it",

@@ -27,7 +27,7 @@ def sent():
 
 def check(sent, tensors=None, scalars=SCALARS, stamp=STAMP):
     parts, shared, _ = sent
-    admit(Payload({**shared, **(tensors or {})}, scalars, stamp), STAMP, parts, BY_TASK["train"], True)
+    admit(Payload({**shared, **(tensors or {})}, scalars, stamp), STAMP, parts, BY_TASK["train"], parts.sent("train"))
 
 
 def test_a_good_update_passes(sent):
@@ -80,12 +80,16 @@ def test_shapes_types_values_and_missing_tensors(sent):
             check(sent, {key: wrong})
     with pytest.raises(RefusedError, match="1 tensors are missing"):
         admit(
-            Payload({k: v for k, v in shared.items() if k != key}, SCALARS, STAMP), STAMP, parts, BY_TASK["train"], True
+            Payload({k: v for k, v in shared.items() if k != key}, SCALARS, STAMP),
+            STAMP,
+            parts,
+            BY_TASK["train"],
+            parts.sent("train"),
         )
 
 
 def test_scalars_alone_bring_no_tensor(sent):
     parts, shared, _ = sent
-    admit(Payload({}, {"val_auc": 0.5}, STAMP), STAMP, parts, BY_TASK["validate"], False)
+    admit(Payload({}, {"val_auc": 0.5}, STAMP), STAMP, parts, BY_TASK["validate"], parts.sent("validate"))
     with pytest.raises(RefusedError, match="do not travel"):
-        admit(Payload(shared, {"val_auc": 0.5}, STAMP), STAMP, parts, BY_TASK["validate"], False)
+        admit(Payload(shared, {"val_auc": 0.5}, STAMP), STAMP, parts, BY_TASK["validate"], parts.sent("validate"))

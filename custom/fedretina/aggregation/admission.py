@@ -19,7 +19,7 @@ def admit(
     expected: Stamp,
     partition: Partition,
     scalars: frozenset[str],
-    with_tensors: bool,
+    keys: tuple[str, ...],
     largest_theta: float = 1.0,
 ) -> None:
     """Check a site's update; every refusal says what was found.
@@ -29,35 +29,32 @@ def admit(
         expected: The stamp of the running round.
         partition: What travels.
         scalars: Names that this task may and must bring.
-        with_tensors: Whether the task brings tensors (training) or scalars alone.
+        keys: Keys of the tensors that this task must bring; none for scalars alone.
         largest_theta: Largest theta that the run's rule can give; a larger one would buy weight.
 
     Raises:
         RefusedError: The first rule that the update breaks.
     """
     payload.stamp.require(expected)
-    admit_tensors(payload.tensors, partition if with_tensors else None)
+    admit_tensors(payload.tensors, partition, keys)
     admit_scalars(payload.scalars, scalars)
     theta = payload.scalars.get("theta", 0.0)
     if theta > largest_theta:
         raise RefusedError(f"scalar 'theta' is {theta:g}, the run's rule gives at most {largest_theta:g}.")
 
 
-def admit_tensors(tensors: Tensors, partition: Partition | None) -> None:
-    """Check keys, shapes, types and values; without a partition no tensor may come.
+def admit_tensors(tensors: Tensors, partition: Partition, keys: tuple[str, ...]) -> None:
+    """Check keys, shapes, types and values; exactly the named keys must come.
 
     Raises:
         RefusedError: Unknown or missing keys, another shape or type, or a value that is not finite.
     """
-    expected = partition.shared if partition else ()
-    unknown = sorted(set(tensors) - set(expected))
+    unknown = sorted(set(tensors) - set(keys))
     if unknown:
         raise RefusedError(f"{len(unknown)} tensors do not travel in this run, the first is {unknown[0]!r}.")
-    missing = sorted(set(expected) - set(tensors))
+    missing = sorted(set(keys) - set(tensors))
     if missing:
         raise RefusedError(f"{len(missing)} tensors are missing, the first is {missing[0]!r}.")
-    if partition is None:
-        return
     for key in sorted(tensors):
         tensor = tensors[key]
         if tuple(tensor.shape) != tuple(partition.shapes[key]):

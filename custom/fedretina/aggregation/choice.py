@@ -18,15 +18,17 @@ class Candidate(NamedTuple):
         return sum(self.aucs[site] for site in sorted(self.aucs)) / len(self.aucs)
 
 
-def candidates(records: Sequence[Mapping[str, Any]], training_steps: int) -> list[Candidate]:
+def candidates(records: Sequence[Mapping[str, Any]], training: range) -> list[Candidate]:
     """Collect validation figures: step s is measured by the sites on receipt, in step s + 1.
 
     Args:
         records: Records of the steps that are done, in order.
-        training_steps: How many of the steps train.
+        training: Numbers of the steps that train.
     """
     found = []
-    for step in range(min(len(records) - 1, training_steps)):
+    for step in training:
+        if step + 1 >= len(records):
+            break
         sites = records[step + 1]["scalars"]
         aucs = {site: sites[site]["val_auc"] for site in sorted(sites) if "val_auc" in sites[site]}
         if aucs:
@@ -34,7 +36,7 @@ def candidates(records: Sequence[Mapping[str, Any]], training_steps: int) -> lis
     return found
 
 
-def best_step(records: Sequence[Mapping[str, Any]], training_steps: int) -> int | None:
+def best_step(records: Sequence[Mapping[str, Any]], training: range) -> int | None:
     """The step with the highest mean validation AUC; the earliest of equals.
 
     Means over different sites do not compare, so only steps that the most sites measured stand for choice.
@@ -42,7 +44,7 @@ def best_step(records: Sequence[Mapping[str, Any]], training_steps: int) -> int 
     Returns:
         The step, or None when no site could measure any.
     """
-    listed = candidates(records, training_steps)
+    listed = candidates(records, training)
     if not listed:
         return None
     most = max(len(candidate.aucs) for candidate in listed)

@@ -6,23 +6,25 @@ The plain loop and the FLARE controller drive this one class; neither holds arit
 from __future__ import annotations
 
 import logging
-import platform
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedretina.aggregation.admission import admit
-from fedretina.aggregation.choice import best_step, candidates
+from fedretina.aggregation.choice import best_step
 from fedretina.aggregation.progress import Progress
 from fedretina.aggregation.rules import site_weights
+from fedretina.aggregation.run_results import run_head, run_results
 from fedretina.aggregation.run_store import RunStore
+from fedretina.aggregation.sampling import sampled
+from fedretina.aggregation.similarity import among, similarity_weights
 from fedretina.aggregation.spool import Spool
+from fedretina.corrections.correction import ServerRound
+from fedretina.corrections.settings import build_correction
 from fedretina.errors import QuorumError, RefusedError
-from fedretina.exchange.partition import partition
 from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes, tensors_digest
 from fedretina.exchange.scalars import BY_TASK
 from fedretina.exchange.stamp import Stamp, require_name
@@ -30,8 +32,10 @@ from fedretina.experiment import Experiment
 from fedretina.local.training import reproducible_torch
 from fedretina.networks.network import build_network
 from fedretina.plan import Plan, Step
+from fedretina.report.page_file import write_page
+from fedretina.report.render import render_server
+from fedretina.report.server_report import server_report
 from fedretina.storage import write_json
-from fedretina.version import __version__
 
 _log = logging.getLogger(__name__)
 # Where the head is personal the server has no grades of its own: what depends on their number never reaches it.
@@ -43,6 +47,9 @@ class Coordinator:
 
     Begun on a folder that holds a part of the run, it goes on after the last step that is done there. Answers may
     arrive from other threads while a step closes; a lock decides whether they still count.
+
+    Attributes:
+        asked: Names of the sites that the running step asks, in alphabetical order.
 
     Args:
         experiment: The run's settings.
@@ -58,13 +65,20 @@ class Coordinator:
         self.run = require_name(run, "run")
         self.plan = Plan.of(experiment)
         net = build_network(experiment.network, experiment.grades or _ANY_GRADES, experiment.seed)
-        self.partition = partition(net, experiment.exchange)
+        self.partition = experiment.partition(net)
+        self._correction = build_correction(experiment.correction, experiment.training)
         self.digest = experiment.digest(self.partition)
         start = net.state_dict()
-        self._start = {key: start[key].clone() for key in self.partition.shared}
-        self._store = RunStore(folder, self.digest, self._head(), lambda step: self.plan[step].name)
+        self._start = {
+            **{key: start[key].clone() for key in self.partition.shared},
+            **{key: torch.zeros(self.partition.shapes[key]) for key in self.partition.controls},
+        }
+        self._head = run_head(run, experiment, self.partition)
+        self._store = RunStore(folder, self.digest, self._head, lambda step: self.plan[step].name)
         self._spool = Spool(folder / "spool")
-        self._down_cache: tuple[int, Tensors] | None = None
+        self._state_cache: tuple[tuple[int, str], Tensors] | None = None
+        self._enrolled: tuple[str, ...] = ()
+        self.asked: tuple[str, ...] = ()
         self._lock = threading.RLock()
         self._attempt = -1
         self._scalars: dict[str, dict[str, float]] = {}
@@ -94,15 +108,33 @@ class Coordinator:
     @property
     def progress(self) -> Progress:
         """How far the run is; read without the lock, so that it answers while a step is being mixed."""
-        step = self.step if self.done < len(self.plan) else None
+        done = self.done
         return Progress(
-            self.run, self.done, len(self.plan), step, self._attempt, tuple(self._scalars), {**self._refused}
+            run=self.run,
+            done=done,
+            steps=len(self.plan),
+            trainings=sum(number >= done for number in self.plan.training),
+            step=self.plan[done] if done < len(self.plan) else None,
+            attempt=self._attempt,
+            asked=() if self._attempt < 0 else self.asked,
+            answered=tuple(self._scalars),
+            refused=dict(self._refused),
         )
 
-    def begin(self) -> None:
-        """Begin the next step, or begin it again; answers to earlier attempts are refused from now on."""
+    def begin(self, sites: Collection[str]) -> None:
+        """Begin the next step, or begin it again; answers to earlier attempts are refused from now on.
+
+        Args:
+            sites: Names of the sites that take part in the run, whether they answer in this step or not.
+        """
         with self._lock:
             self._attempt += 1
+            self._enrolled = tuple(sorted(sites))
+            self.asked = self._enrolled
+            if self.step.task == "train":
+                purpose = (self.experiment.seed, self.step.phase, self.step.round)
+                chosen = sampled(sites, self.experiment.sampling, self.experiment.quorum, purpose)
+                self.asked = tuple(chosen)
             self._scalars, self._bytes, self._refused = {}, {}, {}
             self._spool = Spool(self._store.folder / "spool")
 
@@ -111,18 +143,20 @@ class Coordinator:
         accepted = [
             number
             for number, record in enumerate(self.records)
-            if self.plan[number].task == "train" and site in record["scalars"]
+            if self.plan[number].task in ("train", "tune") and site in record["scalars"]
         ]
         last = accepted[-1] if accepted else None
-        weight = None if last is None else self.records[last]["weights"].get(site)
-        return Order(self.step.task, self._stamp(), last, self._best(), weight)
+        weight = None if last is None else self.records[last].get("weights", {}).get(site)
+        return Order(self.step.task, self._stamp(), last, self._best(), self._share(site), weight)
 
-    def down(self) -> Tensors:
-        """The tensors that go with the running step's orders: the same for every site, read once a step."""
-        base = self._base()
-        if self._down_cache is None or self._down_cache[0] != base:
-            self._down_cache = base, self._start if base < 0 else self._store.model(base)
-        return self._down_cache[1]
+    def down(self, site: str = "") -> Tensors:
+        """The tensors that go with the running step's order to a site.
+
+        They are the same for all, and read once a step, unless the aggregation keeps a model a site. Controls go where
+        there is training, and the server's own memory never goes.
+        """
+        state = self._state(site if self.experiment.aggregation.personal else "")
+        return {key: state[key] for key in self._down_keys()}
 
     def accept(self, site: str, payload: Payload) -> None:
         """Take one site's answer into the running step.
@@ -134,15 +168,17 @@ class Coordinator:
         with self._lock:
             try:
                 require_name(site, "site")
+                if site not in self.asked:
+                    raise RefusedError("the site was not asked in this step.")
                 if site in self._scalars:
                     raise RefusedError("the site has answered this step before.")
-                trains = self.step.task == "train"
-                largest = self.experiment.theta.largest
-                admit(payload, self._stamp(), self.partition, BY_TASK[self.step.task], trains, largest)
+                task, largest = self.step.task, self.experiment.theta.largest
+                keys = self.partition.sent(task)
+                admit(payload, self._stamp(), self.partition, BY_TASK[task], keys, largest)
             except RefusedError as refusal:
                 self.refuse(site, str(refusal))
                 raise
-            if self.step.task == "train":
+            if keys:
                 self._spool.put(site, payload.tensors)
             self._bytes[site] = tensors_bytes(payload.tensors)
             self._scalars[site] = {name: float(payload.scalars[name]) for name in sorted(payload.scalars)}
@@ -182,23 +218,78 @@ class Coordinator:
             "scalars": {site: self._scalars[site] for site in sorted(self._scalars)},
             "refused": dict(sorted(self._refused.items())),
             "bytes_up": {site: self._bytes[site] for site in sorted(self._bytes)},
-            "bytes_down": tensors_bytes(self.down()),
+            "bytes_down": sum(self.partition.sizes[key][1] for key in self._down_keys()),
         }
         mixed: Tensors | None = None
         if step.task == "train":
-            record["weights"] = site_weights(self._scalars, self.experiment.aggregation)
+            record["enrolled"] = len(self._enrolled)
+            record["asked"] = list(self.asked)
             with reproducible_torch(self.experiment.training):
-                mixed = self._spool.weighted_mean(record["weights"], self.partition.dtypes)
-            record["digest"] = tensors_digest(mixed)
+                mixed = self._mixed_for_each(record) if self.experiment.aggregation.personal else self._mixed(record)
+        if step.task == "prepare":
+            statistics = {site: self._spool.read(site) for site in record["scalars"]}
+            record["similarity"] = similarity_weights(statistics, self.experiment.aggregation.own_share)
         if step.task == "finalise":
             record["chosen"] = self._base()
-            write_json(self._store.folder / "results.json", self._results(record))
+            results = run_results(self._head, self.digest, self.plan, self.records, record)
+            write_json(self._store.folder / "results.json", results)
+            report = server_report(results)
+            write_json(self._store.folder / "report.json", report)
+            if self.experiment.report.page:
+                write_page(self._store.folder / "report.html", render_server(report))
         self._store.commit(step.number, record, mixed, self._needed())
         self._spool.erase()
         if mixed is not None:
-            self._down_cache = step.number, mixed
+            self._state_cache = (step.number, ""), mixed
         self._attempt = -1
         return record
+
+    def _mixed(self, record: dict[str, Any]) -> Tensors:
+        """One model for all: the weighted mean, moved on by the correction's server half."""
+        record["weights"] = site_weights(self._scalars, self.experiment.aggregation)
+        dtypes = {key: self.partition.dtypes[key] for key in self.partition.shared}
+        mean = self._spool.weighted_mean(record["weights"], dtypes)
+        sites = sorted(record["weights"])
+        enrolled = max(len(self._enrolled), len(sites))
+        round_ = ServerRound(self._state(), mean, self._spool, sites, enrolled, self.partition.parameters)
+        mixed = self._correction.server(round_)
+        record["digest"] = tensors_digest({key: mixed[key] for key in self.partition.shared})
+        return mixed
+
+    def _mixed_for_each(self, record: dict[str, Any]) -> Tensors:
+        """A model a site, one in memory at a time; the plain mean is for a site that comes later."""
+        dtypes = {key: self.partition.dtypes[key] for key in self.partition.shared}
+        answered = sorted(self._scalars)
+        table: Mapping[str, Mapping[str, float]] = self.records[0]["similarity"]
+        record["mixing"] = {site: among(table.get(site, {}), answered) for site in self._enrolled}
+        record["weights"] = {site: record["mixing"][site].get(site, 0.0) for site in answered}
+        record["digests"] = {}
+        for site, weights in record["mixing"].items():
+            own = self._spool.weighted_mean(weights, dtypes)
+            record["digests"][site] = tensors_digest(own)
+            self._store.put_for(self.step.number, site, own)
+        mean = self._spool.weighted_mean(dict.fromkeys(answered, 1 / len(answered)), dtypes)
+        record["digest"] = tensors_digest(mean)
+        return mean
+
+    def _down_keys(self) -> tuple[str, ...]:
+        return self.partition.travelling if self.step.task == "train" else self.partition.shared
+
+    def _state(self, site: str = "") -> Tensors:
+        """The model that the running step starts from, with all that the server keeps beside it."""
+        base = self._base()
+        if self._state_cache is None or self._state_cache[0] != (base, site):
+            self._state_cache = (base, site), self._start if base < 0 else self._store.model(base, site)
+        return self._state_cache[1]
+
+    def _share(self, site: str) -> float:
+        """The site's images over the mean of all sites, from what the sites said last; 1 where nobody has."""
+        images: dict[str, float] = {}
+        for record in self.records:
+            if record["task"] == "train":
+                images.update({name: scalars["images"] for name, scalars in record["scalars"].items()})
+        mean = sum(images[name] for name in sorted(images)) / max(1, len(images))
+        return images[site] / mean if site in images else 1.0
 
     def _needed(self) -> frozenset[int]:
         best = self._best()
@@ -206,62 +297,23 @@ class Coordinator:
         return frozenset(number for number in (best, last) if number is not None and number >= 0)
 
     def _last_trained(self) -> int:
-        return min(self.done, self.plan.training) - 1
+        """The last training step that is done; -1 where there is none."""
+        last = min(self.done, self.plan.training.stop) - 1
+        return last if last in self.plan.training else -1
 
     def _base(self) -> int:
         """The step whose model goes down; -1 is the start."""
-        if self.step.task != "finalise":
+        if self.step.task in ("prepare", "train", "validate"):
             return self._last_trained()
         best = self._best()
         # No site could measure any round (one class in every validation split): the last model is as good as any.
         return self._last_trained() if best is None else best
 
     def _best(self) -> int | None:
-        if self.done < len(self.plan) and self.step.task == "finalise":
+        if self.done < len(self.plan) and self.step.task in ("tune", "finalise"):
             best = best_step(self.records, self.plan.training)
             return self._last_trained() if best is None else best
         return best_step(self.records, self.plan.training)
 
     def _stamp(self) -> Stamp:
         return Stamp(self.run, self.step.phase, self.step.round, self._attempt, self.digest)
-
-    def _head(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "settings": self.experiment.agreed(),
-            "partition": {
-                kind.value: sorted(k for k in self.partition.shared if self.partition.kinds[k] is kind)
-                for kind in sorted(self.partition.shared_kinds())
-            },
-            "versions": {
-                "fedretina": __version__,
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
-        }
-
-    def _results(self, final: dict[str, Any]) -> dict[str, Any]:
-        chosen = int(final["chosen"])
-        trained = self.records[chosen]
-        sites = {
-            site: {
-                **figures,
-                "theta": trained["scalars"].get(site, {}).get("theta"),
-                "weight": trained.get("weights", {}).get(site),
-            }
-            for site, figures in final["scalars"].items()
-        }
-        return {
-            **self._head(),
-            "digest": self.digest,
-            "chosen": self.plan[chosen].name,
-            "model_digest": trained["digest"],
-            "validation": {
-                self.plan[c.step].name: {"mean_auc": c.mean, "auc": dict(c.aucs)}
-                for c in candidates(self.records, self.plan.training)
-            },
-            "sites": sites,
-            "without_result": final["refused"],
-            "steps": list(self.records),
-        }

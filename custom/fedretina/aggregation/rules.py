@@ -16,14 +16,22 @@ class AggregationSettings(BaseModel):
     """Choice on the aggregation axis.
 
     Attributes:
-        rule: `uniform` 1/N; `samples` n_i / sum n; `uaw` softmax of theta (FedUAA, section 2.2).
+        rule: `uniform` 1/N; `samples` n_i / sum n; `uaw` softmax of theta (FedUAA, section 2.2); `similarity` a model a
+            site, mixed by how alike BatchNorm statistics are (FedAP), which the sites send once before training.
+        own_share: Weight m of a site in its own model under `similarity`; 0.5 in FedAP.
         temperature: UAW divides theta by it before the softmax. 1 is the paper; smaller sharpens. With five sites
             and theta in (0, 1], the weights of the paper lie in [0.084, 0.405]: close to uniform.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    rule: Literal["uniform", "samples", "uaw"] = "uaw"
+    rule: Literal["uniform", "samples", "uaw", "similarity"] = "uaw"
+    own_share: float = Field(default=0.5, ge=0, le=1)
     temperature: float = Field(default=1.0, gt=0, le=100)
+
+    @property
+    def personal(self) -> bool:
+        """Whether each site gets a model of its own, and statistics are asked for before training."""
+        return self.rule == "similarity"
 
 
 def uniform_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, float]:

@@ -12,6 +12,8 @@ from fedretina.errors import StateError
 from fedretina.exchange.payload import Tensors
 from fedretina.storage import read_json, read_tensors, write_json, write_tensors
 
+_OF = "@"  # between a step and the site whose own model it is; neither holds the sign
+
 
 class RunStore:
     """Records and models of a run under one folder.
@@ -70,14 +72,19 @@ class RunStore:
         write_json(self._path, run)
         self._run = run
         self.records.append(record)
-        wanted = {self._model(number).name for number in kept}
+        wanted = {self._name_of(number) for number in kept}
         for path in self.folder.glob("*.safetensors"):
-            if path.name not in wanted:
+            if path.stem.partition(_OF)[0] not in wanted:
                 path.unlink(missing_ok=True)
 
-    def model(self, step: int) -> dict[str, torch.Tensor]:
-        """The model after a training step."""
-        return read_tensors(self._model(step))[0]
+    def put_for(self, step: int, site: str, tensors: Tensors) -> None:
+        """Store a site's own model of a step that is about to be committed."""
+        write_tensors(self._model(step, site), tensors, {"step": step})
+
+    def model(self, step: int, site: str = "") -> dict[str, torch.Tensor]:
+        """The model after a training step: all sites', or the site's own where it has one."""
+        own = self._model(step, site)
+        return read_tensors(own if own.exists() else self._model(step))[0]
 
     def _read_record(self, step: int) -> dict[str, Any]:
         return read_json(self._record(step))
@@ -85,5 +92,5 @@ class RunStore:
     def _record(self, step: int) -> Path:
         return self.folder / f"{self._name_of(step)}.json"
 
-    def _model(self, step: int) -> Path:
-        return self.folder / f"{self._name_of(step)}.safetensors"
+    def _model(self, step: int, site: str = "") -> Path:
+        return self.folder / f"{self._name_of(step)}{_OF if site else ''}{site}.safetensors"

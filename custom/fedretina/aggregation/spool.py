@@ -10,7 +10,7 @@ import torch
 
 from fedretina.exchange.payload import Tensors
 from fedretina.exchange.stamp import require_name
-from fedretina.storage import open_tensors, write_tensors
+from fedretina.storage import open_tensors, read_tensors, write_tensors
 
 
 class Spool:
@@ -30,6 +30,10 @@ class Spool:
     def put(self, site: str, tensors: Tensors) -> None:
         """Store one site's tensors."""
         write_tensors(self._path(site), tensors, {"site": site}, durable=False)
+
+    def read(self, site: str) -> dict[str, torch.Tensor]:
+        """All tensors of one site; for small ones."""
+        return read_tensors(self._path(site))[0]
 
     def discard(self, site: str) -> None:
         """Forget one site's tensors."""

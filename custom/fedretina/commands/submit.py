@@ -24,7 +24,7 @@ def submit(job: Path, run: str | None, kit: Path, connect_timeout: float, as_jso
     Exit codes: 0 the job is there, 2 it is not, for the reason given.
     """
     from fedretina.flare.admin_jobs import submit as submit_run
-    from fedretina.flare.job_folder import named_copy
+    from fedretina.flare.named_job import named_copy
 
     with tempfile.TemporaryDirectory() as folder, connected(kit, connect_timeout, as_json) as session:
         named = named_copy(job, Path(folder), run)

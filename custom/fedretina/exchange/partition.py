@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -16,7 +16,12 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedretina.errors import SettingsError
 from fedretina.exchange.kinds import Kind
+from fedretina.exchange.payload import Task
 
+CONTROL = "control:"
+"""Prefix of the control that goes beside a parameter."""
+STATISTIC, MEAN, VARIANCE = "statistic:", ".mean", ".variance"
+"""Prefix and endings of what a site says of its activations."""
 _PARTS = {"encoder": Kind.ENCODER, "head": Kind.HEAD, "exits": Kind.EXIT, "projector": Kind.PROJECTOR}
 
 # The BatchNorm roles that stay under each policy; counters stay under all of them.
@@ -65,37 +70,63 @@ class Partition:
     """What travels and what stays of one network, fixed for a run.
 
     Attributes:
-        kinds: The kind of every key of the network's `state_dict`.
-        shared: The keys that travel, sorted.
-        personal: All other keys, sorted.
-        shapes: Shapes of the shared keys.
-        dtypes: Dtypes of the shared keys.
+        kinds: The kind of every key of the network's `state_dict`, and of the controls.
+        shared: The keys of the network that travel, sorted.
+        personal: All other keys of the network, sorted.
+        parameters: The shared keys that are parameters, not buffers.
+        controls: Keys of the controls that travel beside them, sorted; none without such a correction.
+        statistics: Keys of the activations' statistics that a site sends once; none without such an aggregation.
+        shapes: Shapes of the shared keys, the controls and the statistics.
+        dtypes: Their dtypes.
         sizes: For every key, how many numbers and how many bytes it holds.
     """
 
     kinds: Mapping[str, Kind]
     shared: tuple[str, ...]
     personal: tuple[str, ...]
+    parameters: tuple[str, ...]
+    controls: tuple[str, ...]
+    statistics: tuple[str, ...]
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, torch.dtype]
     sizes: Mapping[str, tuple[int, int]]
 
+    @property
+    def travelling(self) -> tuple[str, ...]:
+        """All keys that a training step sends, both ways."""
+        return (*self.shared, *self.controls)
+
+    def sent(self, task: Task) -> tuple[str, ...]:
+        """Keys that a site's answer to a task holds."""
+        return {"train": self.travelling, "prepare": self.statistics}.get(task, ())
+
     def shared_kinds(self) -> frozenset[Kind]:
         """Return the kinds that travel."""
-        return frozenset(self.kinds[key] for key in self.shared)
+        return frozenset(self.kinds[key] for key in (*self.travelling, *self.statistics))
+
+    def by_kind(self) -> dict[str, dict[str, Any]]:
+        """Tensors and numbers of each kind, told apart by whether it travels: "encoder", "norm, at home"."""
+        sums: dict[str, dict[str, Any]] = {}
+        for travels, keys in ((True, (*self.travelling, *self.statistics)), (False, self.personal)):
+            for key in keys:
+                name = self.kinds[key].value if travels else f"{self.kinds[key].value}, at home"
+                entry = sums.setdefault(name, {"tensors": 0, "values": 0, "travels": travels})
+                entry["tensors"] += 1
+                entry["values"] += self.sizes[key][0]
+        return dict(sorted(sums.items()))
 
     def digest(self) -> str:
-        """Return the sha256 (64 hex digits) of the shared keys with their kinds, shapes and dtypes.
+        """Return the sha256 (64 hex digits) of the travelling keys with their kinds, shapes and dtypes.
 
         It does not depend on what stays: sites with different grades agree when the head is personal.
         """
-        rows = [[k, self.kinds[k], self.shapes[k], str(self.dtypes[k])] for k in self.shared]
+        rows = [[k, self.kinds[k], self.shapes[k], str(self.dtypes[k])] for k in (*self.travelling, *self.statistics)]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def table(self) -> str:
         """Return a printable summary: each kind's tensors, numbers and bytes, and whether it travels."""
         sums: dict[tuple[str, str], list[int]] = {}
-        for way, keys in (("travels", self.shared), ("stays", self.personal)):
+        for way, keys in (("travels", (*self.travelling, *self.statistics)), ("stays", self.personal)):
             for key in keys:
                 numbers, size = self.sizes[key]
                 for name in (self.kinds[key].value, "all"):
@@ -109,7 +140,9 @@ class Partition:
         return "\n".join(lines)
 
 
-def partition(net: nn.Module, settings: ExchangeSettings) -> Partition:
+def partition(
+    net: nn.Module, settings: ExchangeSettings, controls: bool = False, statistics: bool = False
+) -> Partition:
     """Divide the state of a network; one on the meta device will do.
 
     The kind of a key follows from the network's part (encoder, head, exits, projector) and, in the encoder,
@@ -119,6 +152,8 @@ def partition(net: nn.Module, settings: ExchangeSettings) -> Partition:
     Args:
         net: A network whose children are `encoder`, and if it has them `head`, `exits` and `projector`.
         settings: What is personal.
+        controls: Whether the correction sends a control beside each parameter that travels.
+        statistics: Whether sites send the mean and variance of what enters each BatchNorm of the encoder.
 
     Raises:
         SettingsError: A part is unknown, an entry of the state is no tensor, or the policy "none" meets a
@@ -142,14 +177,30 @@ def partition(net: nn.Module, settings: ExchangeSettings) -> Partition:
         by_policy = "bn" in key if settings.bn_match == "name" else role in _STAYS[settings.batchnorm]
         stays[key] = home or by_policy
     shared = tuple(sorted(k for k in state if not stays[k]))
+    parameters = tuple(sorted(dict(net.named_parameters()).keys() & set(shared)))
+    beside = {f"{CONTROL}{key}": state[key] for key in parameters} if controls else {}
+    once = _statistics(owners) if statistics else {}
+    travelling = {**{key: state[key] for key in shared}, **beside, **once}
     return Partition(
-        kinds=kinds,
+        kinds={**kinds, **dict.fromkeys(beside, Kind.CONTROL), **dict.fromkeys(once, Kind.STATISTIC)},
         shared=shared,
         personal=tuple(sorted(k for k in state if stays[k])),
-        shapes={k: tuple(state[k].shape) for k in shared},
-        dtypes={k: state[k].dtype for k in shared},
-        sizes={k: (v.numel(), v.numel() * v.element_size()) for k, v in state.items()},
+        parameters=parameters,
+        controls=tuple(beside),
+        statistics=tuple(once),
+        shapes={k: tuple(v.shape) for k, v in travelling.items()},
+        dtypes={k: v.dtype for k, v in travelling.items()},
+        sizes={k: (v.numel(), v.numel() * v.element_size()) for k, v in {**state, **beside, **once}.items()},
     )
+
+
+def _statistics(owners: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+    layers = {n: m.num_features for n, m in owners.items() if isinstance(m, _BatchNorm) and n.startswith("encoder.")}
+    if not layers:
+        raise SettingsError("The aggregation compares BatchNorm statistics, but the encoder has no BatchNorm.")
+    names = [f"{STATISTIC}{layer}{end}" for layer in layers for end in (MEAN, VARIANCE)]
+    width = {name: layers[name.removeprefix(STATISTIC).rpartition(".")[0]] for name in names}
+    return {name: torch.empty(width[name], device="meta") for name in sorted(names)}
 
 
 def _part(key: str, value: object) -> Kind:

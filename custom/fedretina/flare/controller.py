@@ -16,6 +16,7 @@ from nvflare.app_common.app_constant import AppConstants
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.aggregation.results_table import results_table
 from fedretina.errors import FedretinaError, QuorumError, StateError
+from fedretina.exchange.scalars import BY_TASK
 from fedretina.flare.aggregator import SpoolAggregator
 from fedretina.flare.server_run import ServerRun
 from fedretina.flare.wire import pack_order
@@ -29,7 +30,7 @@ class RoundController(Controller):
     reliably close a round that waits for a dead site; so each site gets a task of its own with a timeout.
 
     Args:
-        tasks: Which tasks of the plan this workflow runs: `train`, or `validate` and `finalise`.
+        tasks: Which tasks of the plan this workflow runs: `prepare` and `train`, or `validate`, `tune` and `finalise`.
         budget_s: Longest time a step waits for the sites, in seconds. Never 0.
         grace_s: How long a step goes on waiting for sites that missed the last step, once all others have answered.
         repeats: How often a step below the quorum is tried again.
@@ -49,8 +50,8 @@ class RoundController(Controller):
         task_check_period: float = 0.2,
     ) -> None:
         super().__init__(task_check_period=task_check_period)
-        if not tasks or not set(tasks) <= {"train", "validate", "finalise"}:
-            raise ValueError(f"tasks must name some of train, validate and finalise, got {tasks!r}.")
+        if not tasks or not set(tasks) <= set(BY_TASK):
+            raise ValueError(f"tasks must name some of {', '.join(BY_TASK)}, got {tasks!r}.")
         if budget_s < 1:
             raise ValueError(
                 f"budget_s must be at least 1 second, got {budget_s}: a dead site would hold a step forever."
@@ -106,7 +107,8 @@ class RoundController(Controller):
             self.log_info(fl_ctx, f"{step.name}: begun, attempt {attempt}")
             began = time.monotonic()
             try:
-                coordinator.begin()
+                sites = sorted(client.name for client in self._engine.get_clients())
+                coordinator.begin(sites)
                 board.begin()
                 self._ask(coordinator, abort_signal, fl_ctx)
                 if abort_signal.triggered:  # an abort would look like a step below the quorum
@@ -130,8 +132,7 @@ class RoundController(Controller):
         self.system_panic(sentence, fl_ctx)
 
     def _ask(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        tasks = {site: self._task(site, coordinator) for site in sorted(c.name for c in self._engine.get_clients())}
-        self._server_run(fl_ctx).board.ask(tasks)
+        tasks = {site: self._task(site, coordinator) for site in coordinator.asked}
         for site, task in tasks.items():
             self.send(task, fl_ctx, targets=[site])
         awaited = set(tasks) - self._missed or set(tasks)
@@ -156,7 +157,7 @@ class RoundController(Controller):
 
         # FLARE holds its lock in these callbacks, and a task that is sent again passes them again.
         def before(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            data = pack_order(coordinator.order(site), coordinator.down())
+            data = pack_order(coordinator.order(site), coordinator.down(site))
             data.set_header(AppConstants.CURRENT_ROUND, step.round)
             data.set_header(AppConstants.NUM_ROUNDS, step.rounds)
             client_task.task.data = data

@@ -14,7 +14,7 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from fedretina.errors import RefusedError
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.ledger import Ledger
-from fedretina.exchange.partition import Partition, partition
+from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Tensors
 from fedretina.exchange.scalars import BY_TASK
 from fedretina.exchange.stamp import require_name
@@ -91,7 +91,7 @@ class WhitelistFilter(Filter):
     def _load(self, fl_ctx: FLContext) -> tuple[Experiment, Partition]:
         if self._rules is None:
             experiment = load_experiment(fl_ctx, self._experiment_file)
-            parts = partition(build_on_meta(experiment.network, experiment.grades or 2), experiment.exchange)
+            parts = experiment.partition(build_on_meta(experiment.network, experiment.grades or 2))
             self._rules = experiment, parts
         return self._rules
 

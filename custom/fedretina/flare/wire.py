@@ -16,7 +16,7 @@ from fedretina.exchange.payload import Order, Payload, Task, Tensors
 from fedretina.exchange.stamp import Stamp
 
 META = "fedretina"
-ENTRIES = frozenset({"stamp", "task", "accepted", "best", "weight", "scalars"})
+ENTRIES = frozenset({"stamp", "task", "accepted", "best", "share", "weight", "scalars"})
 """What may stand under `META`; the whitelist filter refuses anything else."""
 WHY = "fedretina_why"
 """Header of an error reply: a sentence that names no path, file or patient."""
@@ -24,8 +24,9 @@ WHY = "fedretina_why"
 
 def pack_order(order: Order, tensors: Tensors) -> Shareable:
     """Turn an order and the tensors that go with it into a task's data."""
-    meta = {"task": order.task, "accepted": order.accepted, "best": order.best, "weight": order.weight}
-    return _dxo(tensors, {"stamp": list(order.stamp), **meta})
+    meta = {"task": order.task, "accepted": order.accepted, "best": order.best}
+    own = {"share": order.share, "weight": order.weight}
+    return _dxo(tensors, {"stamp": list(order.stamp), **meta, **own})
 
 
 def unpack_order(shareable: Shareable) -> tuple[Order, dict[str, torch.Tensor]]:
@@ -36,7 +37,8 @@ def unpack_order(shareable: Shareable) -> tuple[Order, dict[str, torch.Tensor]]:
     """
     tensors, meta = _read(shareable)
     try:
-        order = Order(cast(Task, meta["task"]), _stamp(meta), meta["accepted"], meta["best"], meta["weight"])
+        places = meta["accepted"], meta["best"]
+        order = Order(cast(Task, meta["task"]), _stamp(meta), *places, meta["share"], meta["weight"])
     except KeyError as error:
         raise RefusedError(f"the order lacks {error}: server and site must run the same fedretina.") from error
     return order, tensors

@@ -11,7 +11,7 @@ from fedretina.errors import RefusedError, TrainingError
 from fedretina.evaluation.evaluate import Evaluation
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.experiment import Experiment
-from fedretina.local.finalise import finalise
+from fedretina.local.finalise import Ending, finalise
 from fedretina.local.history import History
 from fedretina.local.site_state import SiteState
 from fedretina.local.snapshot import Snapshot
@@ -61,18 +61,25 @@ class Site:
         _log.info("%s: %s, attempt %d", self._data.name, step.name, order.stamp.attempt)
         state = SiteState(self._folder, self.digest, lambda index: self._plan[index].name)
         start = state.open(order.accepted, order.best)
+        if order.task == "prepare":
+            images = float(self._data.counts["train"])
+            return Payload(self.trainer.statistics(tensors), {"images": images}, order.stamp)
         history = History(self._folder / "history.json")
         if order.accepted is not None and start is not None:
             own = {name: start.record[name] for name in ("theta", "loss", "accuracy") if name in start.record}
             history.note(self._plan[order.accepted], **own, weight=order.weight)
         if order.task == "finalise":
-            return Payload({}, self._finalise(order, state, history, tensors), order.stamp)
+            return Payload({}, self._finalise(order, state, tensors), order.stamp)
+        if order.task == "tune":
+            tuned = self.trainer.tune(tensors, self._kept(order, state), step, stop)
+            state.stage(step.number, tuned)
+            return Payload({}, _validation(self._validate(tuned, tensors)), order.stamp)
         received = self._validate(start, tensors)
         if received is not None:
             history.note(self._plan[step.number - 1], validation=received._asdict())
         if order.task == "validate":
             return Payload({}, _validation(received), order.stamp)
-        update = self.trainer.train(tensors, start or self.trainer.initial(), step, stop)
+        update = self.trainer.train(tensors, start or self.trainer.initial(), step, stop, order.share)
         state.stage(step.number, update.snapshot)
         scalars = {"theta": update.theta.value, "images": float(update.images), **_validation(received)}
         return Payload(update.tensors, scalars, order.stamp)
@@ -81,19 +88,28 @@ class Site:
         # A site whose personal part never trained has no model yet: its figure would only blur the choice of a round.
         if start is None:
             return None
-        return self.trainer.evaluate(self.trainer.answers(tensors, start.tensors, "val"))
+        return self.trainer.evaluate(self.trainer.answers(tensors, start.tensors, self._data.split("val")))
 
-    def _finalise(self, order: Order, state: SiteState, history: History, tensors: Tensors) -> dict[str, float]:
+    def _kept(self, order: Order, state: SiteState) -> Snapshot:
+        """The personal part that belongs to the chosen model; after tuning that is the whole model."""
         if order.best is None:
-            raise RefusedError("the server chose no round to finalise.")
-        kept = state.kept(order.best)
+            raise RefusedError("the server chose no round to end with.")
+        tuned = order.accepted is not None and self._plan[order.accepted].task == "tune"
+        kept = state.kept(order.accepted if tuned and order.accepted is not None else order.best)
         if kept is None:
             raise TrainingError(
                 f"no update of this site was accepted up to the chosen {self._plan[order.best].name}, "
                 "so it has no personal part for that model."
             )
+        return kept
+
+    def _finalise(self, order: Order, state: SiteState, tensors: Tensors) -> dict[str, float]:
+        if order.best is None:
+            raise RefusedError("the server chose no round to finalise.")
+        kept = self._kept(order, state)
         chosen = self._plan[order.best]
-        return finalise(self._folder / "final", self._experiment, self._data, self.trainer, chosen, tensors, kept)
+        run = order.stamp.run
+        return finalise(Ending(run, self._folder, self._experiment, self._data, self.trainer, chosen, tensors, kept))
 
 
 def _validation(figures: Evaluation | None) -> dict[str, float]:

@@ -15,6 +15,8 @@ from fedretina.errors import StateError
 from fedretina.local.snapshot import Snapshot
 from fedretina.storage import read_json, read_tensors, write_json, write_tensors
 
+_MEMORY = "memory:"
+
 
 class SiteState:
     """State of a site under one folder.
@@ -78,7 +80,8 @@ class SiteState:
 
     def stage(self, step: int, snapshot: Snapshot) -> None:
         """Keep a round's snapshot until the server says whether its update was accepted."""
-        write_tensors(self._file(step), snapshot.tensors, {"step": step, "record": dict(snapshot.record)})
+        memory = {f"{_MEMORY}{name}": tensor for name, tensor in snapshot.memory.items()}
+        write_tensors(self._file(step), {**snapshot.tensors, **memory}, {"step": step, "record": dict(snapshot.record)})
         self._settle(list(self._record["counted"]), staged=step)
 
     def kept(self, best: int) -> Snapshot | None:
@@ -87,8 +90,10 @@ class SiteState:
         return self._read(older[-1]) if older else None
 
     def _read(self, step: int) -> Snapshot:
-        tensors, record = read_tensors(self._file(step))
-        return Snapshot(tensors, record["record"])
+        found, record = read_tensors(self._file(step))
+        memory = {name.removeprefix(_MEMORY): tensor for name, tensor in found.items() if name.startswith(_MEMORY)}
+        tensors = {name: tensor for name, tensor in found.items() if not name.startswith(_MEMORY)}
+        return Snapshot(tensors, record["record"], memory)
 
     def _settle(self, counted: list[int], staged: int | None) -> None:
         record: dict[str, Any] = {"digest": self._record["digest"], "counted": counted, "staged": staged}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedretina.exchange.payload import Tensors
@@ -13,8 +14,10 @@ class Snapshot(NamedTuple):
 
     Attributes:
         tensors: The personal part of the network, by key.
-        record: Plain figures that the next round or the report needs (theta, loss, validation).
+        record: Plain figures that the next round or the report needs (theta, loss, accuracy).
+        memory: What the correction keeps at the site (variates, drifts, the last model), by its own names.
     """
 
     tensors: Tensors
     record: Mapping[str, Any]
+    memory: Tensors = MappingProxyType({})

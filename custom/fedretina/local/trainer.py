@@ -13,15 +13,19 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from fedretina.corrections.correction import Ground, LocalRound, Outcome
+from fedretina.corrections.settings import build_correction
 from fedretina.data.augment import augment
 from fedretina.data.site_data import SiteData, Split
 from fedretina.errors import SettingsError, StoppedError, TrainingError
 from fedretina.evaluation.evaluate import Evaluation, evaluate
-from fedretina.exchange.partition import partition
+from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
 from fedretina.experiment import Experiment
+from fedretina.local.activations import activation_statistics
+from fedretina.local.optimiser import RoundOptimiser
 from fedretina.local.snapshot import Snapshot
-from fedretina.local.training import reproducible_torch
+from fedretina.local.training import StretchSettings, TrainingSettings, reproducible_torch
 from fedretina.losses.objective import Batch, Clock
 from fedretina.losses.settings import build_objective
 from fedretina.networks.network import Network, build_network
@@ -44,10 +48,10 @@ class Update(NamedTuple):
     """What a round of training gives.
 
     Attributes:
-        tensors: The shared part of the network after training, by key.
+        tensors: The shared part of the network after training, by key, and what the correction sends beside it.
         theta: The threshold of the site's uncertainty and how it came about.
         images: Training images of the site (n_i).
-        snapshot: The personal part after training.
+        snapshot: The personal part after training, and the correction's memory.
     """
 
     tensors: Tensors
@@ -80,8 +84,9 @@ class LocalTrainer:
         if not self._objective.needs <= Network.outputs:
             missing = ", ".join(sorted(self._objective.needs - Network.outputs))
             raise SettingsError(f"the objective needs {missing}, which the network does not give: choose another row.")
+        self._correction = build_correction(experiment.correction, experiment.training)
         self._net = build_network(experiment.network, data.scheme.num_classes, experiment.seed)
-        self.partition = partition(self._net, experiment.exchange)
+        self.partition = experiment.partition(self._net)
         start = self._net.state_dict()
         self._start = {key: start[key].clone() for key in self.partition.personal}
         layout = torch.channels_last if experiment.training.channels_last else torch.contiguous_format
@@ -91,14 +96,22 @@ class LocalTrainer:
         """The personal part that the seed gives, before any training."""
         return Snapshot(self._start, {})
 
-    def train(self, shared: Tensors, start: Snapshot, step: Step, stop: Callable[[], bool] = lambda: False) -> Update:
+    def train(
+        self,
+        shared: Tensors,
+        start: Snapshot,
+        step: Step,
+        stop: Callable[[], bool] = lambda: False,
+        share: float = 1.0,
+    ) -> Update:
         """Run the local epochs of one round.
 
         Args:
-            shared: The aggregate that the server sent.
+            shared: The aggregate that the server sent, with the correction's controls.
             start: The site's state after its last accepted round.
             step: Which round of which phase.
             stop: Asked before each batch; True ends the round.
+            share: The site's training images over the mean of all sites.
 
         Raises:
             StoppedError: `stop` said so; nothing is kept.
@@ -113,26 +126,66 @@ class LocalTrainer:
             )
         with reproducible_torch(settings):
             self._load(shared, start.tensors)
-            seen, losses = self._epochs(split, step, stop)
+            seen, losses, outcome = self._corrected_epochs(split, self._ground(shared, start, share), step, stop)
             theta = self._theta(seen, start)
             state = self._net.state_dict()
             record = {
                 "theta": theta._asdict(),
                 "loss": float(np.mean(losses)),
                 "accuracy": float((seen.logits.argmax(1) == seen.labels).double().mean()),
+                **outcome.figures,
             }
+            controls = {key: _home(outcome.control[key.removeprefix(CONTROL)]) for key in self.partition.controls}
+            personal = {key: _home(state[key]) for key in self.partition.personal}
+            memory = {name: _home(tensor) for name, tensor in outcome.memory.items()}
             return Update(
-                tensors={key: _home(state[key]) for key in self.partition.shared},
+                tensors={**{key: _home(state[key]) for key in self.partition.shared}, **controls},
                 theta=theta,
                 images=len(split.labels),
-                snapshot=Snapshot({key: _home(state[key]) for key in self.partition.personal}, record),
+                snapshot=Snapshot(personal, record, memory),
             )
 
-    def answers(self, shared: Tensors, personal: Tensors, split: str) -> Answers:
+    def statistics(self, shared: Tensors) -> Tensors:
+        """Mean and variance of what enters each BatchNorm of the encoder at the aggregate, over the training images."""
+        with reproducible_torch(self._experiment.training):
+            self._load(shared, self._start)
+            self._net.eval()
+            images = self._data.split("train").images
+            batches = (self._to_device(part.float().div_(255)) for part in torch.split(images, _EVALUATION_BATCH))
+            return activation_statistics(self._net.encoder, batches, self._net.features)
+
+    def tune(self, shared: Tensors, kept: Snapshot, step: Step, stop: Callable[[], bool] = lambda: False) -> Snapshot:
+        """Fine-tune the chosen model on the site's own data, all parts and without a correction.
+
+        Args:
+            shared: The chosen aggregate.
+            kept: The site's personal part for it.
+            step: The tuning step.
+            stop: Asked before each batch; True ends it.
+
+        Returns:
+            The whole model as a personal part, so that it covers the aggregate wherever the two are joined.
+        """
+        tune = self._experiment.tune
+        changed = {"epochs": tune.epochs, "stretches": (), "learning_rate": tune.learning_rate}
+        settings = self._experiment.training.model_copy(update={k: v for k, v in changed.items() if v is not None})
+        last = self._experiment.phases[-1].rounds  # annealed objectives stay where training left them
+        with reproducible_torch(settings):
+            self._load(shared, kept.tensors)
+            at = step._replace(round=last - 1, rounds=last)
+            seen, losses = self._epochs(self._data.split("train"), LocalRound(), at, stop, settings)
+            record = {
+                "theta": kept.record.get("theta"),
+                "loss": float(np.mean(losses)),
+                "accuracy": float((seen.logits.argmax(1) == seen.labels).double().mean()),
+            }
+            return Snapshot({key: _home(value) for key, value in self._net.state_dict().items()}, record)
+
+    def answers(self, shared: Tensors, personal: Tensors, split: Split) -> Answers:
         """Logits of the site's model, aggregate and personal part together, over a whole split."""
         with reproducible_torch(self._experiment.training):
             self._load(shared, personal)
-            return self._pass(self._data.split(split))
+            return self._pass(split)
 
     def evaluate(self, answers: Answers) -> Evaluation:
         """Figures of a split's answers by the row's estimator and AUC input."""
@@ -146,21 +199,40 @@ class LocalTrainer:
         return {key: _home(tensor) for key, tensor in self._net.state_dict().items()}
 
     def _load(self, shared: Tensors, personal: Tensors) -> None:
-        self._net.load_state_dict({**shared, **personal}, strict=True)
+        network = {key: tensor for key, tensor in shared.items() if not key.startswith(CONTROL)}
+        self._net.load_state_dict({**network, **personal}, strict=True)
 
-    def _epochs(self, split: Split, step: Step, stop: Callable[[], bool]) -> tuple[Answers, list[float]]:
-        settings = self._experiment.training
-        optimiser = torch.optim.SGD(
-            self._net.parameters(),
-            lr=settings.learning_rate,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-        )
+    def _ground(self, shared: Tensors, start: Snapshot, share: float) -> Ground:
+        def there(tensors: Tensors) -> dict[str, torch.Tensor]:
+            return {name: tensor.to(self._device) for name, tensor in tensors.items()}
+
+        parameters = {key: self._net.get_parameter(key) for key in self.partition.parameters}
+        control = {key.removeprefix(CONTROL): shared[key] for key in self.partition.controls}
+        received = {key: shared[key] for key in self.partition.shared}
+        return Ground(self._net, parameters, there(received), there(control), there(start.memory), share)
+
+    def _corrected_epochs(
+        self, split: Split, ground: Ground, step: Step, stop: Callable[[], bool]
+    ) -> tuple[Answers, list[float], Outcome]:
+        correction = self._correction.begin(ground)
+        try:
+            seen, losses = self._epochs(split, correction, step, stop, self._experiment.training)
+            return seen, losses, correction.finish()
+        finally:
+            correction.close()
+            self._net.requires_grad_(True)
+
+    def _epochs(
+        self, split: Split, correction: LocalRound, step: Step, stop: Callable[[], bool], settings: TrainingSettings
+    ) -> tuple[Answers, list[float]]:
+        optimiser = RoundOptimiser(self._net, settings)
         losses: list[float] = []
         logits_seen: list[torch.Tensor] = []
         labels_seen: list[torch.Tensor] = []
-        self._net.train()
-        for epoch in range(settings.epochs):
+        stretches = settings.resolved_stretches()
+        epochs = [stretch for stretch in stretches for _ in range(stretch.epochs)]
+        for epoch, stretch in enumerate(epochs):
+            self._only(stretch)
             purpose = (self._experiment.seed, self._data.name, step.phase, step.round, epoch)
             batches = list(self._batches(len(split.labels), purpose))
             logits_seen, labels_seen = [], []
@@ -169,22 +241,35 @@ class LocalTrainer:
                     raise StoppedError(f"the run was aborted in {step.name}.")
                 images = augment(split.images[samples], samples, self._experiment.augment, (*purpose, "augment"))
                 batch = Batch(self._to_device(images), split.labels[samples].to(self._device))
-                clock = Clock(step.round, step.rounds, epoch, settings.epochs, number, len(batches))
+                clock = Clock(step.round, step.rounds, epoch, len(epochs), number, len(batches))
                 with torch.autocast(self._device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
                     loss, logits = self._objective.loss(self._net, batch, clock)
+                    penalty = correction.penalty(batch.images)
                 value = loss.item()
                 if not math.isfinite(value):
                     raise TrainingError(
                         f"the loss became {value} in {step.name}, epoch {epoch}, step {number}: "
                         "lower training.learning_rate; nothing of this round is kept."
                     )
-                optimiser.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
+                optimiser.torch.zero_grad(set_to_none=True)
+                total = loss if penalty is None else loss + penalty
+                total.backward()  # type: ignore[no-untyped-call]
+                rates = optimiser.at(clock)
+                correction.adjust(rates)
+                optimiser.clip()
+                optimiser.torch.step()
+                correction.stepped(rates)
                 losses.append(value)
                 logits_seen.append(logits.detach())
                 labels_seen.append(batch.labels)
         return Answers(torch.cat(logits_seen).float().cpu(), torch.cat(labels_seen).cpu()), losses
+
+    def _only(self, stretch: StretchSettings) -> None:
+        """Let a part of the network train and hold the rest still."""
+        for name, part in self._net.named_children():
+            trains = stretch.train == "all" or (stretch.train == "encoder") == (name == "encoder")
+            part.train(trains)
+            part.requires_grad_(trains)
 
     def _batches(self, images: int, purpose: tuple[int | str, ...]) -> Iterator[np.ndarray]:
         size = self._experiment.training.batch_size

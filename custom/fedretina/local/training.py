@@ -10,17 +10,30 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedretina.errors import SettingsError
+from fedretina.local.optimiser import OptimiserSettings
 
 
-class TrainingSettings(BaseModel):
+class StretchSettings(BaseModel):
+    """A part of a round in which a part of the network trains.
+
+    Attributes:
+        train: "all", "head" (the head and what else is not the encoder) or "encoder". What does not train is in
+            evaluation mode: its BatchNorm's statistics stand still too.
+        epochs: Local epochs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    train: Literal["all", "head", "encoder"] = "all"
+    epochs: int = Field(default=1, ge=1, le=1000)
+
+
+class TrainingSettings(OptimiserSettings):
     """Local training of one round; the defaults are FedUAA's (released code: SGD, no momentum, no decay).
 
     Attributes:
-        epochs: Local epochs a round (E).
+        epochs: Local epochs a round (E), where no stretches are given.
+        stretches: What trains, one after the other, within a round; FedRep trains the head, then the encoder.
         batch_size: Images a step.
-        learning_rate: Step size, constant.
-        momentum: SGD momentum; the optimiser begins anew each round, as in the released code.
-        weight_decay: L2 decay.
         drop_last: Leave out the last batch when it is not full, as the released code does.
         threads: Torch threads. It is a setting, equal at all ends, because sums over other numbers of threads
             differ in the last bits.
@@ -31,15 +44,17 @@ class TrainingSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     epochs: int = Field(default=1, ge=1, le=1000)
+    stretches: tuple[StretchSettings, ...] = ()
     batch_size: int = Field(default=32, ge=2, le=4096)
-    learning_rate: float = Field(default=0.01, gt=0, le=10)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0, lt=1)
     drop_last: bool = True
     threads: int = Field(default=1, ge=1, le=256)
     precision: Literal["float32", "bf16"] = "float32"
     channels_last: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def resolved_stretches(self) -> tuple[StretchSettings, ...]:
+        """The stretches, or the one that `epochs` means."""
+        return self.stretches or (StretchSettings(epochs=self.epochs),)
 
     def torch_device(self) -> torch.device:
         """The device to train on.

@@ -44,6 +44,7 @@ class NetworkSettings(BaseModel):
     Attributes:
         encoder: Architecture of the shared part. FedUAA uses "resnet50".
         weights: Where the encoder starts.
+        projector: Width of a two-layer projection between encoder and head, which travels; 256 in MOON. None for none.
         head: Layers of the personal part.
         normalise: How images in [0, 1] are normalised. "auto" is what the weights were trained with, and
             "half" when they come from the seed. The official FedUAA code feeds ImageNet weights with images
@@ -54,6 +55,7 @@ class NetworkSettings(BaseModel):
 
     encoder: EncoderName = "resnet18"
     weights: WeightsSettings = Field(default_factory=WeightsSettings)
+    projector: int | None = Field(default=None, ge=2, le=8192)
     head: HeadSettings = Field(default_factory=HeadSettings)
     normalise: Literal["auto", "none", "imagenet", "half"] = "auto"
 
@@ -70,11 +72,12 @@ class NetworkSettings(BaseModel):
 class Network(nn.Module):
     """Encoder and head, on images in [0, 1].
 
-    The normalisation stands in buffers that are not part of the state, so `state_dict` holds `encoder.*` and
-    `head.*` only.
+    The normalisation stands in buffers that are not part of the state, so `state_dict` holds `encoder.*`, `head.*` and,
+    where there is one, `projector.*` only.
 
     Attributes:
         encoder: The part that sites share.
+        projector: Two layers between encoder and head, or None.
         head: The part that knows the site's grades.
         normalisation: The normalisation in use.
         outputs: What an objective may ask for.
@@ -85,9 +88,12 @@ class Network(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, encoder: Encoder, head: nn.Module, normalisation: Normalisation) -> None:
+    def __init__(
+        self, encoder: Encoder, head: nn.Module, normalisation: Normalisation, projector: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.encoder = encoder
+        self.projector = projector
         self.head = head
         self.normalisation: Normalisation = normalisation
         self.provenance: Provenance | None = None
@@ -112,9 +118,9 @@ class Network(nn.Module):
         return x if self.normalisation == "none" else (x - self.mean) / self.std
 
     def features(self, x: Tensor) -> Tensor:
-        """Return the pooled features `[B, F]` of images `[B, 3, H, W]` in [0, 1]."""
+        """Return what enters the head, `[B, F]`, of images `[B, 3, H, W]` in [0, 1]: pooled, projected if need be."""
         out: Tensor = self.encoder(self.normalised(x))
-        return out
+        return out if self.projector is None else self.projector(out)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits `[B, K]` of images `[B, 3, H, W]` in [0, 1]."""
@@ -125,7 +131,7 @@ class Network(nn.Module):
 def build_network(settings: NetworkSettings, num_classes: int, seed: int) -> Network:
     """Return a site's network at its start, on the CPU; torch's global generators are left as they were.
 
-    The encoder and the head draw from two seeds derived from `seed`. So the encoder's start is the same at
+    Encoder, head and projector draw from seeds of their own, derived from `seed`. So the encoder's start is the same at
     sites with different numbers of grades, and the whole start is the same at sites with equal numbers.
 
     Args:
@@ -138,13 +144,16 @@ def build_network(settings: NetworkSettings, num_classes: int, seed: int) -> Net
     """
     if seed < 0:
         raise SettingsError(f"The seed must be 0 or more, but {seed} was given; choose another.")
-    encoder_seed, head_seed = (int(s.generate_state(1, np.uint64)[0]) for s in np.random.SeedSequence(seed).spawn(2))
+    seeds = (int(s.generate_state(1, np.uint64)[0]) for s in np.random.SeedSequence(seed).spawn(3))
+    encoder_seed, head_seed, projector_seed = seeds
     # Only the CPU generator is forked and seeded: torch.manual_seed would also reseed every accelerator.
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(encoder_seed)
         encoder = ENCODERS[settings.encoder]()
+        torch.default_generator.manual_seed(projector_seed)
+        projector = _projector(encoder, settings)
         torch.default_generator.manual_seed(head_seed)
-        net = _join(encoder, settings, num_classes)
+        net = _join(encoder, projector, settings, num_classes)
     net.provenance = load_encoder_weights(settings.encoder, encoder, settings.weights)
     return net
 
@@ -162,7 +171,8 @@ def build_on_meta(settings: NetworkSettings, num_classes: int = 2) -> Network:
         SettingsError: Fewer than two grades.
     """
     with torch.device("meta"), _NoInit():
-        return _join(ENCODERS[settings.encoder](), settings, num_classes)
+        encoder = ENCODERS[settings.encoder]()
+        return _join(encoder, _projector(encoder, settings), settings, num_classes)
 
 
 class _NoInit(TorchFunctionMode):
@@ -174,7 +184,16 @@ class _NoInit(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _join(encoder: Encoder, settings: NetworkSettings, num_classes: int) -> Network:
+def _projector(encoder: Encoder, settings: NetworkSettings) -> nn.Module | None:
+    """MOON's projection: as wide as the features, then down to its width."""
+    if settings.projector is None:
+        return None
+    wide = encoder.features
+    return nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, settings.projector))
+
+
+def _join(encoder: Encoder, projector: nn.Module | None, settings: NetworkSettings, num_classes: int) -> Network:
     auto = trained_with(settings.encoder, settings.weights.source)
     normalisation = auto if settings.normalise == "auto" else settings.normalise
-    return Network(encoder, build_head(encoder.features, num_classes, settings.head), normalisation)
+    width = settings.projector or encoder.features
+    return Network(encoder, build_head(width, num_classes, settings.head), normalisation, projector)

@@ -1,28 +1,145 @@
-"""Readers of public data sets as they unpack; each turns a folder into rows of a manifest."""
+"""Readers of public data sets as they unpack; each turns a folder into labelled photographs."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, cast
 
-from fedretina.data.manifest import RawRow
-from fedretina.errors import DataError, SettingsError
+from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
+from fedretina.errors import SettingsError
 
-__all__ = ["READERS", "RawRow", "Reader", "label_rows", "reader", "require_images"]
+__all__ = ["READERS", "ImportSettings", "LeftOut", "Photograph", "PublicSet", "Reader", "Survey", "reader"]
 
-READERS = ("aptos2019", "idrid")
+
+class PublicSet(NamedTuple):
+    """What a reader expects and does, for lists and for the documentation.
+
+    Attributes:
+        title: The set.
+        layout: The files that it expects.
+        grades: The scheme that it proposes.
+        patients: How it tells patients.
+        splits: Which official splits it keeps.
+        rules: What it decides where the set leaves it open.
+        options: Settings of `ImportSettings` that only some readers know.
+    """
+
+    title: str
+    layout: str
+    grades: str
+    patients: str
+    splits: str
+    rules: str
+    options: tuple[str, ...] = ()
 
 
 class Reader(Protocol):
-    """Reads a public layout: files relative to `root`, raw labels as published, splits seeded."""
+    """Reads a public layout."""
 
-    def __call__(
-        self, root: Path, seed: int, fractions: tuple[float, float, float] = (0.7, 0.15, 0.15)
-    ) -> list[RawRow]:
-        """Return one row an image."""
+    def __call__(self, root: Path, settings: ImportSettings, out: Path) -> Survey:
+        """Return what the set holds.
+
+        Args:
+            root: The set's folder.
+            settings: How it is imported; a reader looks at its own options only.
+            out: Folder of the import, for readers that convert images.
+
+        Raises:
+            DataError: The layout is another, or its lists are damaged.
+            SettingsError: An option cannot be used.
+        """
+
+
+_EACH_IMAGE = "none named: each image is its own"
+_BY_SEED = "none: all by seed"
+
+READERS: Mapping[str, PublicSet] = MappingProxyType(
+    {
+        "aptos2019": PublicSet(
+            "APTOS 2019 Blindness Detection",
+            "`train.csv` (id_code, diagnosis), `train_images/ID.png`",
+            "icdr5",
+            _EACH_IMAGE,
+            "none: the official test part has no public labels",
+            "none",
+        ),
+        "class_folders": PublicSet(
+            "a folder a class",
+            "`GRADE/*.jpg`, or `train/GRADE/*.jpg`, `val/GRADE/*.jpg`, `test/GRADE/*.jpg`",
+            "from the names of the folders, or `--grades`",
+            "`--patient-pattern`, else each image is its own",
+            "train, val, test where the folders have them",
+            "folders are read with all below them",
+            ("grades", "ungradable", "patient_pattern"),
+        ),
+        "ddr": PublicSet(
+            "DDR",
+            "`DR_grading/train.txt`, `valid.txt`, `test.txt` (lines `NAME GRADE`), "
+            "`DR_grading/train/NAME.jpg` and so on",
+            "icdr5_ungradable (5 is ungradable)",
+            _EACH_IMAGE,
+            "train, valid, test",
+            "none",
+        ),
+        "dicom": PublicSet(
+            "ophthalmic DICOM photographs",
+            "any folder of DICOM files, and `--labels TABLE` (file or sop_instance_uid, label)",
+            "from the labels, or `--grades`",
+            "PatientID under a keyed hash",
+            _BY_SEED,
+            "modality OP and single frames only; written as PNG files with hashed names and no header",
+            ("labels", "grades", "ungradable"),
+        ),
+        "eyepacs": PublicSet(
+            "EyePACS (Kaggle Diabetic Retinopathy Detection)",
+            "`trainLabels.csv` (image, level), `train/ID_left.jpeg`; if there, `retinopathy_solution.csv` and `test/`, "
+            "and EyeQ's `Label_EyeQ_train.csv` and `Label_EyeQ_test.csv`",
+            "icdr5; icdr5_ungradable with EyeQ",
+            "the ID: both eyes",
+            "test, with `retinopathy_solution.csv`",
+            "with EyeQ, quality 2 (reject) is ungradable whatever the grade",
+        ),
+        "idrid": PublicSet(
+            "IDRiD, part B",
+            "`B. Disease Grading/1. Original Images`, `2. Groundtruths` as the archive unpacks",
+            "icdr5",
+            _EACH_IMAGE,
+            "test",
+            "the same names stand for other images in train and test",
+        ),
+        "messidor1": PublicSet(
+            "Messidor",
+            "12 tables `Annotation_BaseXY.xls` or `.csv` (Image name, Retinopathy grade), images in `BaseXY/`; "
+            "if there, Messidor-2's `messidor-2.csv`",
+            "normal_3stages (grades 0 to 3)",
+            "pairs of `messidor-2.csv`, else each image is its own",
+            _BY_SEED,
+            "the owner's errata: four grades corrected, one of each of 13 duplicates of Base33 left out, both "
+            "where their grades differ",
+        ),
+        "messidor2": PublicSet(
+            "Messidor-2 with the adjudicated grades",
+            "`messidor_data.csv` (image_id, adjudicated_dr_grade, adjudicated_gradable), `messidor-2.csv` "
+            "(left;right), `IMAGES/`",
+            "icdr5",
+            "pairs of `messidor-2.csv`, else each image is its own",
+            _BY_SEED,
+            "images without an adjudicated grade are left out",
+        ),
+        "odir5k": PublicSet(
+            "ODIR-5K",
+            "`full_df.csv` and `preprocessed_images/`, or `ODIR-5K_Training_Annotations(Updated)_V2.xlsx` (or `.csv`) "
+            "and `Training Images/`, or OIA-ODIR's three folders with `Annotation/` and `Images/`",
+            "icdr5; `--scheme normal_3stages` merges 3 and 4",
+            "ID: both eyes",
+            "OIA-ODIR only: off-site is val, on-site is test",
+            "the grade is read from the doctor's keywords of that eye; eyes without one are left out",
+        ),
+    }
+)
 
 
 def reader(name: str) -> Reader:
@@ -33,46 +150,4 @@ def reader(name: str) -> Reader:
     """
     if name not in READERS:
         raise SettingsError(f"there is no reader {name!r}: use one of {list(READERS)}, or write a manifest.")
-    return cast(Reader, import_module(f"{__name__}.{name}").read)
-
-
-def label_rows(path: Path, name: str, label: str) -> list[tuple[str, str]]:
-    """Read (name, raw label) from two columns of a published label file, blanks stripped.
-
-    Raises:
-        DataError: The file or a column is missing, or a row has an empty cell.
-    """
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as handle:
-            rows = csv.reader(handle)
-            header = [cell.strip() for cell in next(rows, [])]
-            if name not in header or label not in header:
-                raise DataError(f"{path}: expected the columns {name!r} and {label!r}, found {header}.")
-            at, grade = header.index(name), header.index(label)
-            found = []
-            for row in rows:
-                if not any(cell.strip() for cell in row):
-                    continue
-                if len(row) <= max(at, grade) or not row[at].strip() or not row[grade].strip():
-                    raise DataError(f"{path}, row {rows.line_num}: name or label is empty: mend or remove the row.")
-                found.append((row[at].strip(), row[grade].strip()))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read ({error}): unpack the set again and point to its folder.") from error
-    if not found:
-        raise DataError(f"{path} lists no image: unpack the set again.")
-    return found
-
-
-def require_images(root: Path, files: Sequence[str]) -> None:
-    """Check that each labelled image is there.
-
-    Raises:
-        DataError: Some are missing; names up to five.
-    """
-    missing = [file for file in files if not (root / file).is_file()]
-    if missing:
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        raise DataError(
-            f"{len(missing)} of {len(files)} labelled images are missing under {root}: "
-            f"{', '.join(missing[:5])}{more}. Unpack the set again, or remove their rows."
-        )
+    return cast(Reader, import_module(f"{__name__}.{name}").survey)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedretina.data.manifest import RawRow
-from fedretina.data.readers import label_rows, require_images
-from fedretina.data.splits import split_by_patient
-from fedretina.errors import DataError
+from fedretina.data.readers.image_folder import ImageFolder
+from fedretina.data.readers.remarks import no_patients, unlisted
+from fedretina.data.readers.survey import ImportSettings, Photograph, Survey
+from fedretina.data.readers.tables import read_table, require_grade
 
 
-def read(root: Path, seed: int, fractions: tuple[float, float, float] = (0.7, 0.15, 0.15)) -> list[RawRow]:
+def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     """Read the labelled part; raw labels are ICDR grades 0 to 4.
 
     The set names no patients: each image is its own patient, so two eyes of a patient may fall into
@@ -18,17 +18,13 @@ def read(root: Path, seed: int, fractions: tuple[float, float, float] = (0.7, 0.
     no public labels, so test is cut from the labelled part.
 
     Raises:
-        DataError: train.csv is missing or damaged, or an image is missing (up to five are named).
+        DataError: train.csv is missing or damaged.
     """
-    pairs = label_rows(root / "train.csv", "id_code", "diagnosis")
-    files = [f"train_images/{name}.png" for name, _ in pairs]
-    require_images(root, files)
-    names = [name for name, _ in pairs]
-    splits = split_by_patient(names, [_grade(raw) for _, raw in pairs], fractions, seed)
-    return [RawRow(file, raw, name, split) for file, (name, raw), split in zip(files, pairs, splits, strict=True)]
-
-
-def _grade(raw: str) -> int:
-    if raw not in {"0", "1", "2", "3", "4"}:
-        raise DataError(f"train.csv holds the diagnosis {raw!r}: APTOS 2019 has 0 to 4.")
-    return int(raw)
+    table = root / "train.csv"
+    images = ImageFolder(root, ["train_images"])
+    found = []
+    for row in read_table(table, ["id_code", "diagnosis"]):
+        name = row.cells["id_code"]
+        grade = require_grade(table, row, "diagnosis", "01234")
+        found.append(Photograph(images.find(name, ".png"), grade, name))
+    return Survey(tuple(found), "icdr5", warnings=(no_patients(), *unlisted(images)))

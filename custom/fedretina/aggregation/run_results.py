@@ -1,0 +1,62 @@
+"""What the server says of a run as a whole: its head, and `results.json` at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedretina.aggregation.choice import candidates
+from fedretina.exchange.partition import Partition
+from fedretina.experiment import Experiment
+from fedretina.plan import Plan
+from fedretina.version import versions
+
+
+def run_head(run: str, experiment: Experiment, parts: Partition) -> dict[str, Any]:
+    """Name, settings, keys that travel by kind, and versions."""
+    travelling = (*parts.travelling, *parts.statistics)
+    return {
+        "run": run,
+        "settings": experiment.agreed(),
+        "partition": {
+            kind.value: sorted(key for key in travelling if parts.kinds[key] is kind)
+            for kind in sorted(parts.shared_kinds())
+        },
+        "versions": versions(),
+    }
+
+
+def run_results(
+    head: Mapping[str, Any], digest: str, plan: Plan, records: Sequence[Mapping[str, Any]], final: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All that the server knows at the end; scalars that the sites let go, and nothing else of theirs.
+
+    Args:
+        head: See `run_head`.
+        digest: What both ends agreed on.
+        plan: The run's steps.
+        records: Records of the steps before the last.
+        final: Record of `finalise`, with the number of the `chosen` step.
+    """
+    chosen = int(final["chosen"])
+    trained = records[chosen]
+    sites = {
+        site: {
+            **figures,
+            "theta": trained["scalars"].get(site, {}).get("theta"),
+            "weight": trained.get("weights", {}).get(site),
+        }
+        for site, figures in final["scalars"].items()
+    }
+    return {
+        **head,
+        "digest": digest,
+        "chosen": plan[chosen].name,
+        "model_digest": trained["digest"],
+        "validation": {
+            plan[c.step].name: {"mean_auc": c.mean, "auc": dict(c.aucs)} for c in candidates(records, plan.training)
+        },
+        "sites": sites,
+        "without_result": final["refused"],
+        "steps": list(records),
+    }

@@ -1,0 +1,27 @@
+"""`fedretina job write`: a job folder for any row of the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedretina.commands.lazy import fail
+from fedretina.errors import FedretinaError
+from fedretina.job_folder import SITES, job_files, write_job
+
+
+@click.command()
+@click.argument("row")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the job; jobs/NAME by default.")
+@click.option("--name", default="", help="Name of the job; the row's by default.")
+@click.option("--sites", default=",".join(SITES), show_default=True, help="Names of the sites, by comma.")
+def write(row: str, out: Path | None, name: str, sites: str) -> None:
+    """Write a FLARE job that runs ROW (`fedretina methods` lists them) in the simulator and in POC."""
+    try:
+        files = job_files(row, name, [site.strip() for site in sites.split(",") if site.strip()])
+        folder = out or Path("jobs") / (name or row)
+        write_job(folder, files)
+    except FedretinaError as error:
+        fail(str(error))
+    click.echo(f"wrote {folder}: edit {folder}/app/config/experiment.yaml, then `nvflare simulator {folder}`.")

@@ -1,0 +1,138 @@
+"""The interface between the round and whatever holds drift back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedretina.exchange.partition import CONTROL
+from fedretina.exchange.payload import Tensors
+
+MEMORY = "memory:"
+"""Prefix of what the server half keeps beside a model and never sends."""
+
+Rates = Mapping[str, float]
+"""Learning rate of this step by key of the parameter."""
+
+
+class Spooled(Protocol):
+    """What a server half needs of the spool."""
+
+    def weighted_mean(self, weights: Mapping[str, float], like: Mapping[str, torch.dtype]) -> dict[str, Tensor]:
+        """Mix the sites' tensors of the keys of `like`, to its types: sum_i w_i x_i."""
+        ...
+
+
+class Ground(NamedTuple):
+    """What a correction stands on in one round at one site. All tensors are on the device of the network.
+
+    Attributes:
+        net: The network, loaded with the aggregate and the site's personal part.
+        parameters: The parameters that travel, by key: a correction never touches a personal one.
+        received: The aggregate w_t, by key, for all that travels.
+        control: What the server sent beside it, by key of the parameter; empty unless the correction travels.
+        memory: What the site's own half kept from its last accepted round, by name; empty at first.
+        share: p_i, the site's training images over the mean of all sites; 1 where it is not known or not asked for.
+    """
+
+    net: nn.Module
+    parameters: Mapping[str, nn.Parameter]
+    received: Tensors
+    control: Tensors
+    memory: Tensors
+    share: float
+
+
+class Outcome(NamedTuple):
+    """What a round leaves behind.
+
+    Attributes:
+        control: What goes up beside the update, by key of the parameter.
+        memory: What the site keeps, by name; it counts only once the server accepted the update.
+        figures: Plain numbers for the site's own record.
+    """
+
+    control: Tensors
+    memory: Tensors
+    figures: Mapping[str, float]
+
+
+class LocalRound:
+    """The site half during one round; this base corrects nothing."""
+
+    def penalty(self, images: Tensor) -> Tensor | None:
+        """A term that is added to the loss of a batch, after its forward pass; images [B, 3, S, S]."""
+        return None
+
+    def adjust(self, rates: Rates) -> None:
+        """Change the gradients in place, after the backward pass and before the optimiser's step."""
+
+    def stepped(self, rates: Rates) -> None:
+        """Change the weights in place, after the optimiser's step."""
+
+    def finish(self) -> Outcome:
+        """End the round and say what goes up and what stays."""
+        return Outcome({}, {}, {})
+
+    def close(self) -> None:
+        """Let go of what was hooked into the network, also after a fault."""
+
+
+class ServerRound(NamedTuple):
+    """What a server half sees of a round.
+
+    Attributes:
+        received: What was sent: the last aggregate with the server's control and memory, by prefixed key.
+        mixed: The weighted mean of the sites' tensors, by key.
+        spool: The accepted updates.
+        sites: Names of the accepted sites, sorted (S).
+        enrolled: Number of sites that take part in the run (N).
+        parameters: Keys of the parameters that travel.
+    """
+
+    received: Tensors
+    mixed: Tensors
+    spool: Spooled
+    sites: Sequence[str]
+    enrolled: int
+    parameters: Sequence[str]
+
+    def kept(self, name: str, key: str) -> Tensor:
+        """The server's own memory of a parameter, zeros at first."""
+        found = self.received.get(f"{MEMORY}{name}:{key}")
+        return torch.zeros_like(self.received[key]) if found is None else found
+
+    def uniform(self, keys: Sequence[str]) -> dict[str, Tensor]:
+        """The plain mean over the accepted sites of what they sent under these keys."""
+        weights = dict.fromkeys(self.sites, 1 / len(self.sites))
+        return self.spool.weighted_mean(weights, {key: self.dtype(key) for key in keys})
+
+    def dtype(self, key: str) -> torch.dtype:
+        """Type of a travelling tensor; a control has its parameter's."""
+        return self.received[key.removeprefix(CONTROL)].dtype
+
+
+class Correction:
+    """A choice on the correction axis; this base is "none".
+
+    Attributes:
+        travels: Whether a tensor a parameter goes beside the weights, both ways (kind `control`).
+    """
+
+    travels: ClassVar[bool] = False
+
+    def begin(self, ground: Ground) -> LocalRound:
+        """Begin a round at a site."""
+        return LocalRound()
+
+    def server(self, round_: ServerRound) -> Tensors:
+        """End a round at the server.
+
+        Returns:
+            The next aggregate by key, with `control:` and `memory:` keys for what the server half keeps; the
+            former go down with the next round, the latter stay.
+        """
+        return round_.mixed

@@ -1,0 +1,111 @@
+"""FedDC: a spring to the aggregate less the site's drift, with a gradient correction beside it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome, Rates, ServerRound
+from fedretina.corrections.feddyn import with_mean_drift
+from fedretina.exchange.partition import CONTROL
+from fedretina.exchange.payload import Tensors
+
+
+class FedDcSettings(BaseModel):
+    """Settings of FedDC.
+
+    Attributes:
+        alpha: Strength of the spring; the official code uses 0.1 for MNIST and 0.01 for CIFAR. 0 switches the whole
+            correction off: FedAvg to the last bit.
+        by_images: Divide by p_i = n_i / mean n, as the official code does; a site's first round counts as p_i = 1.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    alpha: float = Field(default=0.01, ge=0, le=100)
+    by_images: bool = True
+
+
+class FedDcRound(LocalRound):
+    """Adds alpha_i (w - w_t + h_i) + g / p_i - g_i to the gradient."""
+
+    def __init__(self, ground: Ground, alpha: float, share: float) -> None:
+        self._ground = ground
+        self._alpha = alpha  # alpha_i
+        self._share = share  # p_i
+        self._start = {key: ground.received[key].clone() for key in ground.parameters}  # w_t
+        self._drift, self._gradient = (  # h_i, g_i
+            {key: ground.memory.get(f"{name}:{key}", torch.zeros_like(start)) for key, start in self._start.items()}
+            for name in ("drift", "gradient")
+        )
+        self._toward = {key: ground.control[key] / share - own for key, own in self._gradient.items()}  # g / p_i - g_i
+        self._rates = dict.fromkeys(self._start, 0.0)  # S eta
+
+    @torch.no_grad()
+    def adjust(self, rates: Rates) -> None:
+        """See `LocalRound.adjust`."""
+        for key, parameter in self._ground.parameters.items():
+            if parameter.grad is not None:
+                self._rates[key] += rates[key]
+                parameter.grad.add_(parameter - self._start[key] + self._drift[key], alpha=self._alpha)
+                parameter.grad.add_(self._toward[key])
+
+    @torch.no_grad()
+    def finish(self) -> Outcome:
+        """See `LocalRound.finish`: h_i += Delta, g_i += -g/p_i - Delta / (S eta); the latter goes up, times p_i."""
+        memory: dict[str, torch.Tensor] = {}
+        control: dict[str, torch.Tensor] = {}
+        for key, parameter in self._ground.parameters.items():
+            moved = parameter - self._start[key]  # Delta
+            change = torch.zeros_like(moved)
+            if self._rates[key] > 0:
+                change = -self._ground.control[key] / self._share - moved / self._rates[key]
+            memory[f"drift:{key}"] = self._drift[key] + moved
+            memory[f"gradient:{key}"] = self._gradient[key] + change
+            control[key] = self._share * change
+        return Outcome(control, memory, {})
+
+
+class FedDc(Correction):
+    """FedDC (Gao et al., CVPR 2022), as its official code states it.
+
+    Site: f_i(w) + alpha_i / 2 ||w - (w_t - h_i)||^2 + <w, g / p_i - g_i>; then h_i += Delta and
+    g_i += -g / p_i - Delta / (S eta), Delta = w_i - w_t. Server: w = mean of w_i + mean over all sites of h_i,
+    g += (1/N) sum_i p_i (g_i's change).
+
+    Differs from that code where S eta stands: it divides by the rate before decay while it trains with the decayed
+    one; here it is the sum of the rates in use. As in that code the formula is meant for SGD without momentum.
+    """
+
+    travels: ClassVar[bool] = True
+
+    def __init__(self, settings: FedDcSettings) -> None:
+        self._settings = settings
+
+    def begin(self, ground: Ground) -> LocalRound:
+        """See `Correction.begin`."""
+        if self._settings.alpha == 0:
+            return _Silent(ground)
+        share = ground.share if self._settings.by_images else 1.0
+        return FedDcRound(ground, self._settings.alpha / share, share)
+
+    def server(self, round_: ServerRound) -> Tensors:
+        """See `Correction.server`."""
+        names = [f"{CONTROL}{key}" for key in round_.parameters]
+        if self._settings.alpha == 0:
+            return {**round_.mixed, **{name: round_.received[name] for name in names}}
+        change = round_.uniform(names)
+        share = len(round_.sites) / round_.enrolled  # |S| / N
+        return {**with_mean_drift(round_), **{name: round_.received[name] + share * change[name] for name in names}}
+
+
+class _Silent(LocalRound):
+    """Corrects nothing, but sends the zeros that the row's exchange declares."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._control = {key: torch.zeros_like(value) for key, value in ground.control.items()}
+
+    def finish(self) -> Outcome:
+        """See `LocalRound.finish`."""
+        return Outcome(self._control, {}, {})

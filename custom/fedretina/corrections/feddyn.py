@@ -1,0 +1,90 @@
+"""FedDyn: a spring to the aggregate whose rest point each site moves by its own drift."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedretina.corrections.correction import MEMORY, Correction, Ground, LocalRound, Outcome, Rates, ServerRound
+from fedretina.exchange.payload import Tensors
+
+
+class FedDynSettings(BaseModel):
+    """Settings of FedDyn.
+
+    Attributes:
+        alpha: Strength. 0 switches the correction off at site and server: FedAvg to the last bit. The limit is not
+            smooth, since the server adds the mean drift at any alpha above 0.
+        by_images: Divide alpha by p_i = n_i / mean n, as the official code does; a site's first round counts as
+            p_i = 1, because the server learns n_i with its first update.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    alpha: float = Field(default=0.01, ge=0, le=100)
+    by_images: bool = True
+
+
+class FedDynRound(LocalRound):
+    """Adds alpha_i (w - w_t + h_i) to the gradient; h_i is the site's accumulated drift."""
+
+    def __init__(self, ground: Ground, alpha: float) -> None:
+        self._ground = ground
+        self._alpha = alpha  # alpha_i
+        self._start = {key: ground.received[key].clone() for key in ground.parameters}  # w_t
+        self._drift = {  # h_i
+            key: ground.memory.get(f"drift:{key}", torch.zeros_like(self._start[key])) for key in ground.parameters
+        }
+
+    @torch.no_grad()
+    def adjust(self, rates: Rates) -> None:
+        """See `LocalRound.adjust`."""
+        for key, parameter in self._ground.parameters.items():
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter - self._start[key] + self._drift[key], alpha=self._alpha)
+
+    @torch.no_grad()
+    def finish(self) -> Outcome:
+        """See `LocalRound.finish`: h_i grows by w_i - w_t."""
+        moved = {key: parameter - self._start[key] for key, parameter in self._ground.parameters.items()}
+        return Outcome({}, {f"drift:{key}": self._drift[key] + value for key, value in moved.items()}, {})
+
+
+class FedDyn(Correction):
+    """FedDyn (Acar et al., ICLR 2021), as its official code states it.
+
+    Site: minimise f_i(w) + alpha_i <w, h_i - w_t> + alpha_i / 2 ||w||^2, then h_i += w_i - w_t. Server:
+    w_{t+1} = mean over the accepted of w_i + mean over all sites of h_i; the latter is kept as one sum, so no h_i
+    ever leaves its site. The quadratic is added to the gradient instead of through the optimiser's weight
+    decay: the same for SGD, and sound for the others. Only parameters that travel take part, never BatchNorm's
+    running statistics, which may turn negative under a drift (the official code has no BatchNorm at all).
+    The means are uniform, as in the paper, whatever the row's weights are; those still decide the rest of
+    the state.
+    """
+
+    def __init__(self, settings: FedDynSettings) -> None:
+        self._settings = settings
+
+    def begin(self, ground: Ground) -> LocalRound:
+        """See `Correction.begin`."""
+        alpha = self._settings.alpha / (ground.share if self._settings.by_images else 1.0)
+        return FedDynRound(ground, alpha) if alpha > 0 else LocalRound()
+
+    def server(self, round_: ServerRound) -> Tensors:
+        """See `Correction.server`."""
+        return with_mean_drift(round_) if self._settings.alpha > 0 else round_.mixed
+
+
+def with_mean_drift(round_: ServerRound) -> dict[str, torch.Tensor]:
+    """Add the mean drift of all sites, (1/N) sum_i h_i, to the mean of the accepted; for what travels as parameter.
+
+    Returns:
+        The next aggregate with the server's memory.
+    """
+    mean = round_.uniform(round_.parameters)
+    share = len(round_.sites) / round_.enrolled  # |S| / N
+    after = dict(round_.mixed)
+    for key in round_.parameters:
+        drift = round_.kept("drift", key) + share * (mean[key] - round_.received[key])
+        after[key] = mean[key] + drift
+        after[f"{MEMORY}drift:{key}"] = drift
+    return after

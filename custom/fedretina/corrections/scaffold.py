@@ -1,0 +1,154 @@
+"""SCAFFOLD: control variates that subtract each site's own direction and add everybody's."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome, Rates, ServerRound
+from fedretina.exchange.partition import CONTROL
+from fedretina.exchange.payload import Tensors
+
+
+class ScaffoldSettings(BaseModel):
+    """Settings of SCAFFOLD.
+
+    Attributes:
+        update: How a site renews its variate c_i. "mean_grad" is the mean of the raw gradients of the round, weighted
+            by the learning rate of each step. "option2" is the paper's Eq. 4 to the letter, from the way the weights
+            went; right for plain SGD alone. "option2_fednova" divides that way by what momentum makes of it, a
+            good approximation.
+        place: Where the correction enters. "gradient" adds c - c_i before the optimiser's step; "weights" takes
+            lr (c - c_i) off after it, so that momentum does not amplify and Adam does not normalise it away.
+            "auto" is "gradient" for SGD and "weights" for Adam.
+        eta_g: Server's step from the last aggregate to the sites' mean; 1 is the mean itself.
+        max_ratio: Longest correction in a step, in lengths of that step's gradient (over all corrected parameters).
+            A guard: public codes report divergence.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    update: Literal["mean_grad", "option2", "option2_fednova"] = "mean_grad"
+    place: Literal["auto", "gradient", "weights"] = "auto"
+    eta_g: float = Field(default=1.0, gt=0, le=10)
+    max_ratio: float = Field(default=10.0, gt=0)
+
+
+class ScaffoldRound(LocalRound):
+    """Adds c - c_i and gathers what c_i becomes."""
+
+    def __init__(self, ground: Ground, settings: ScaffoldSettings, in_gradient: bool, momentum: float) -> None:
+        self._ground = ground
+        self._settings = settings
+        self._in_gradient = in_gradient
+        self._momentum = momentum
+        self._own = {  # c_i
+            key: ground.memory.get(f"variate:{key}", torch.zeros_like(parameter.detach()))
+            for key, parameter in ground.parameters.items()
+        }
+        self._toward = {key: ground.control[key] - own for key, own in self._own.items()}  # c - c_i
+        self._length = float(torch.stack([value.norm() for value in self._toward.values()]).norm())
+        self._start = {} if settings.update == "mean_grad" else {k: ground.received[k].clone() for k in self._own}
+        self._gathered: dict[str, Tensor] = {}
+        self._rates = dict.fromkeys(self._own, 0.0)  # sum of eta_s
+        self._pull = dict.fromkeys(self._own, 0.0)  # sum of eta_s a_s: how far unit gradients carry the weights
+        self._speed = 0.0  # momentum's memory of unit gradients
+        self._scale = 1.0
+        self._moving: tuple[str, ...] = ()
+        self._ratios: list[float] = []
+
+    @torch.no_grad()
+    def adjust(self, rates: Rates) -> None:
+        """See `LocalRound.adjust`; the gradient is still raw here: neither clipped nor decayed."""
+        gradients = {k: p.grad for k, p in self._ground.parameters.items() if p.grad is not None}
+        self._speed = self._momentum * self._speed + 1
+        for key, gradient in gradients.items():
+            self._rates[key] += rates[key]
+            self._pull[key] += rates[key] * self._speed
+            if self._settings.update == "mean_grad":
+                share = rates[key] / self._rates[key]
+                mean = self._gathered.get(key)
+                self._gathered[key] = gradient.clone() if mean is None else mean.lerp_(gradient, share)
+        self._scale = 1.0
+        self._moving = tuple(gradients)
+        if self._length > 0 and gradients:
+            length = float(torch.stack([gradient.norm() for gradient in gradients.values()]).norm())
+            self._ratios.append(self._length / length if length > 0 else self._settings.max_ratio)
+            self._scale = min(1.0, self._settings.max_ratio / self._ratios[-1])
+        if self._in_gradient:
+            for key, gradient in gradients.items():
+                gradient.add_(self._toward[key], alpha=self._scale)
+
+    @torch.no_grad()
+    def stepped(self, rates: Rates) -> None:
+        """See `LocalRound.stepped`."""
+        if not self._in_gradient:
+            for key in self._moving:  # a frozen parameter stands still
+                self._ground.parameters[key].sub_(self._toward[key], alpha=self._scale * rates[key])
+
+    @torch.no_grad()
+    def finish(self) -> Outcome:
+        """See `LocalRound.finish`: c_i+ - c_i goes up.
+
+        The site keeps c_i plus that difference, not c_i+ itself: so both ends round alike, and with one site c - c_i
+        is 0 to the last bit.
+        """
+        change = {key: self._renewed(key) - own for key, own in self._own.items()}
+        memory = {f"variate:{key}": self._own[key] + value for key, value in change.items()}
+        ratio = sum(self._ratios) / len(self._ratios) if self._ratios else 0.0
+        return Outcome(change, memory, {"correction_ratio": ratio})
+
+    def _renewed(self, key: str) -> Tensor:
+        own = self._own[key]
+        if self._rates[key] == 0:  # a parameter without gradient in this round, such as a frozen one
+            return own
+        if self._settings.update == "mean_grad":
+            return self._gathered[key]
+        travelled = self._pull[key] if self._settings.update == "option2_fednova" else self._rates[key]
+        way = (self._start[key] - self._ground.parameters[key]) / travelled
+        return way - self._toward[key]  # c_i - c + (x - y) / (S eta)
+
+
+class Scaffold(Correction):
+    """SCAFFOLD (Karimireddy et al., ICML 2020) over the parameters that travel.
+
+    Site: g + c - c_i in place of g. Server: x += eta_g mean(y_i - x), c += |S|/N mean(c_i+ - c_i).
+
+    Differs from the paper in how c_i+ is found. For plain SGD, the paper's Option II equals the mean of the raw
+    gradients, since x - y = eta S (gbar - c_i + c). Under momentum 0.9 the same formula overestimates it
+    tenfold, under Adam it saturates near 1, and a schedule, clipping or decay break it too; the mean of the raw
+    gradients is right under all of them and is the default. Differs from FLARE's own helper in that the server's
+    variate moves by |S|/N, as the paper says, and that parameters may have rates of their own.
+
+    Args:
+        settings: The settings.
+        optimizer: "sgd" or "adam", the optimiser in use.
+        momentum: Its momentum.
+
+    Raises:
+        SettingsError: An "option2" update with an optimiser for which it is wrong.
+    """
+
+    travels: ClassVar[bool] = True
+
+    def __init__(self, settings: ScaffoldSettings, optimizer: str, momentum: float) -> None:
+        self._settings = settings
+        self._momentum = momentum
+        self._in_gradient = settings.place == "gradient" or (settings.place == "auto" and optimizer == "sgd")
+
+    def begin(self, ground: Ground) -> LocalRound:
+        """See `Correction.begin`."""
+        return ScaffoldRound(ground, self._settings, self._in_gradient, self._momentum)
+
+    def server(self, round_: ServerRound) -> Tensors:
+        """See `Correction.server`."""
+        after = dict(round_.mixed)
+        if self._settings.eta_g != 1:
+            for key in round_.parameters:
+                after[key] = torch.lerp(round_.received[key], round_.mixed[key], self._settings.eta_g)
+        names = [f"{CONTROL}{key}" for key in round_.parameters]
+        change = round_.uniform(names)
+        share = len(round_.sites) / round_.enrolled  # |S| / N
+        return {**after, **{name: round_.received[name] + share * change[name] for name in names}}

@@ -1,0 +1,163 @@
+"""What an import will write: each image of a set with its label, its patient and its split, or the reason why not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fedretina.data.copies import without_copies, without_repeats
+from fedretina.data.manifest import SPLITS, RawRow, require_inside
+from fedretina.data.patient_keys import SALT, keyed, site_salt
+from fedretina.data.readers import READERS, reader
+from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, SchemeName, Survey
+from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.splits import split_by_patient
+from fedretina.errors import DataError, SettingsError
+
+_NAMED = 5
+
+
+class Plan(NamedTuple):
+    """An import before anything of it is written.
+
+    Attributes:
+        rows: The manifest's rows.
+        survey: What the reader found.
+        scheme: What the labels mean.
+        named: The same, by its name where it has one.
+        left_out: All images that are not imported.
+        warnings: Sentences for the site's staff.
+    """
+
+    rows: tuple[RawRow, ...]
+    survey: Survey
+    scheme: GradingScheme
+    named: GradingScheme | SchemeName
+    left_out: tuple[LeftOut, ...]
+    warnings: tuple[str, ...]
+
+
+def plan_import(name: str, root: Path, out: Path, settings: ImportSettings) -> Plan:
+    """Read a set and decide on each image; of the readers only `dicom` writes to `out`.
+
+    Raises:
+        DataError: As `import_set`.
+        SettingsError: As `import_set`.
+    """
+    _check_options(name, settings)
+    survey = reader(name)(root, settings, out)
+    images = survey.images or root
+    photographs, left_out = list(survey.photographs), list(survey.left_out)
+    steps: list[Callable[[Sequence[Photograph]], tuple[list[Photograph], list[LeftOut]]]] = [
+        without_repeats,
+        lambda found: _present(images, found, settings),
+    ]
+    if settings.copies == "skip":
+        steps.append(lambda found: without_copies(images, found))
+    if settings.official:
+        steps.append(_one_part_a_patient)
+    for step in steps:
+        photographs, gone = step(photographs)
+        left_out += gone
+    if not photographs:
+        raise DataError(f"no image of {root} is left to import: {_reasons(left_out)}.")
+
+    named = settings.scheme or survey.scheme
+    scheme = survey.grading() if settings.scheme is None else preset(settings.scheme)
+    labels = [scheme.index(photograph.label) for photograph in photographs]
+    splits = _splits(photographs, labels, settings)
+    patients = [photograph.patient for photograph in photographs]
+    warnings = list(survey.warnings)
+    if settings.hash_patients and name != "dicom":
+        if any(patient in photograph.file for patient, photograph in zip(patients, photographs, strict=True)):
+            warnings.append(
+                "patients are hashed, but the names of the files still tell them: keep the manifest at home."
+            )
+        salt = site_salt(settings.salt or out / SALT)
+        patients = [keyed(salt, "patient", patient) for patient in patients]
+    rows = [
+        RawRow(require_inside(photograph.file), photograph.label, patient, split)
+        for photograph, patient, split in zip(photographs, patients, splits, strict=True)
+    ]
+    warnings += _absent(scheme, labels, splits)
+    return Plan(tuple(rows), survey, scheme, named, tuple(left_out), tuple(warnings))
+
+
+def _present(
+    root: Path, photographs: Sequence[Photograph], settings: ImportSettings
+) -> tuple[list[Photograph], list[LeftOut]]:
+    there = [(root / photograph.file).is_file() for photograph in photographs]
+    missing = [photograph.file for photograph, is_there in zip(photographs, there, strict=True) if not is_there]
+    if missing and settings.bad_files == "refuse":
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        raise DataError(
+            f"{len(missing)} of {len(photographs)} labelled images are missing under {root}: "
+            f"{', '.join(missing[:_NAMED])}{more}. Unpack the set again, or leave them out (--bad-files skip)."
+        )
+    kept = [photograph for photograph, is_there in zip(photographs, there, strict=True) if is_there]
+    return kept, [LeftOut(file, "the image is missing") for file in missing]
+
+
+def _one_part_a_patient(photographs: Sequence[Photograph]) -> tuple[list[Photograph], list[LeftOut]]:
+    """Where official parts share a patient, the test part keeps its images before val, and val before train."""
+    home: dict[str, int] = {}
+    for photograph in photographs:
+        if photograph.part is not None:
+            rank = SPLITS.index(photograph.part)
+            home[photograph.patient] = max(rank, home.get(photograph.patient, rank))
+    kept, left_out = [], []
+    for photograph in photographs:
+        if photograph.part is None or SPLITS.index(photograph.part) == home[photograph.patient]:
+            kept.append(photograph)
+        else:
+            part = SPLITS[home[photograph.patient]]
+            left_out.append(LeftOut(photograph.file, f"its patient is in the official {part} part too"))
+    return kept, left_out
+
+
+def _splits(photographs: Sequence[Photograph], labels: Sequence[int], settings: ImportSettings) -> list[str]:
+    patients = [photograph.patient for photograph in photographs]
+    parts = [photograph.part if settings.official else None for photograph in photographs]
+    if None in parts:
+        return split_by_patient(patients, labels, settings.fractions, settings.seed)
+    found = [str(part) for part in parts]
+    if "train" not in found or "test" not in found:
+        raise DataError(
+            f"the official parts are {sorted(set(found))}: a site needs train and test at least; add the missing one, "
+            "or split anew (--no-official)."
+        )
+    if "val" not in found:
+        rest = settings.fractions[0] + settings.fractions[1]
+        shares = (settings.fractions[0] / rest, settings.fractions[1] / rest, 0.0)
+        rows = [at for at, part in enumerate(found) if part == "train"]
+        carved = split_by_patient([patients[at] for at in rows], [labels[at] for at in rows], shares, settings.seed)
+        for at, split in zip(rows, carved, strict=True):
+            found[at] = split
+    return found
+
+
+def _absent(scheme: GradingScheme, labels: Sequence[int], splits: Sequence[str]) -> list[str]:
+    found = []
+    for split in SPLITS:
+        have = {label for label, place in zip(labels, splits, strict=True) if place == split}
+        lacks = [grade for at, grade in enumerate(scheme.grades) if at not in have]
+        if lacks:
+            found.append(f"{split} has no image of {', '.join(lacks)}.")
+    return found
+
+
+def _check_options(name: str, settings: ImportSettings) -> None:
+    reader(name)
+    known = READERS[name].options
+    for option in ("labels", "patient_pattern", "grades", "ungradable"):
+        if getattr(settings, option) and option not in known:
+            users = [other for other, entry in READERS.items() if option in entry.options]
+            raise SettingsError(f"{option} means nothing to the reader {name}: leave it out; it is for {users}.")
+    if settings.ungradable is not None and settings.ungradable not in settings.grades:
+        raise SettingsError("ungradable must be one of the grades: name them all in grades, in order.")
+
+
+def _reasons(left_out: Sequence[LeftOut]) -> str:
+    return "; ".join(f"{count}: {reason}" for reason, count in Counter(row.reason for row in left_out).most_common())

@@ -1,0 +1,117 @@
+"""What a reader finds in a public set: photographs, what was left out and why, what to beware of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from fedretina.data.scheme import GradingScheme, preset
+from fedretina.errors import SettingsError
+
+SchemeName = Literal["icdr5", "icdr5_ungradable", "normal_3stages"]
+
+
+class Photograph(NamedTuple):
+    """A labelled image of a set.
+
+    Attributes:
+        file: Relative to the image root, with '/'.
+        label: The raw label as text.
+        patient: The patient; the image itself where the set names none.
+        part: The official split, "train", "val" or "test"; None where the set has none.
+    """
+
+    file: str
+    label: str
+    patient: str
+    part: str | None = None
+
+
+class LeftOut(NamedTuple):
+    """An image that is not imported, and why; a reason names no path and no patient."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a reader found.
+
+    Attributes:
+        photographs: In the order of the set's own lists.
+        scheme: A preset's name, or the scheme itself where no preset fits.
+        left_out: Images that a rule of the reader leaves out.
+        warnings: Sentences for the site's staff; they name no path and no patient.
+        images: Image root where it is not the set's own folder.
+    """
+
+    photographs: tuple[Photograph, ...]
+    scheme: GradingScheme | SchemeName
+    left_out: tuple[LeftOut, ...] = ()
+    warnings: tuple[str, ...] = ()
+    images: Path | None = None
+
+    def grading(self) -> GradingScheme:
+        """The scheme itself."""
+        return preset(self.scheme) if isinstance(self.scheme, str) else self.scheme
+
+
+class ImportSettings(BaseModel):
+    """How a set is imported.
+
+    Attributes:
+        seed: Of the split by patient.
+        fractions: Shares of train, val and test. Where the official test part is kept, only the ratio of val to train
+            counts; where the official val part is kept as well, none does.
+        official: Whether official parts are kept; else all images are pooled and split by patient.
+        bad_files: Whether a labelled image that is not there, or a damaged DICOM file, stops the import or is left out.
+        copies: Whether images that are byte for byte the same are left out but for one, or kept as published.
+        hash_patients: Whether patients stand in the manifest under a keyed hash. DICOM photographs always do.
+        salt: The key of that hash, a file; by default `patient_salt` beside the manifest, made when missing.
+        scheme: A preset instead of the reader's own choice.
+        grades: Names of the grades in order, the healthy one first, for `class_folders` and `dicom`.
+        ungradable: The one of `grades` that stands for images that nobody can grade.
+        labels: Table of the labels, for `dicom`.
+        patient_pattern: Regular expression with a group named `patient`, searched in the path of a file
+            relative to the set's folder, for `class_folders`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int = Field(default=1, ge=0)
+    fractions: tuple[float, float, float] = (0.7, 0.15, 0.15)
+    official: bool = True
+    bad_files: Literal["refuse", "skip"] = "refuse"
+    copies: Literal["skip", "keep"] = "skip"
+    hash_patients: bool = False
+    salt: Path | None = None
+    scheme: SchemeName | None = None
+    grades: tuple[str, ...] = ()
+    ungradable: str | None = None
+    labels: Path | None = None
+    patient_pattern: str | None = None
+
+    @field_validator("fractions")
+    @classmethod
+    def _check_fractions(cls, fractions: tuple[float, float, float]) -> tuple[float, float, float]:
+        if not min(fractions) > 0 or not abs(sum(fractions) - 1) <= 1e-6:
+            raise ValueError(f"fractions are {list(fractions)}: give three shares above 0 that sum to 1.")
+        return fractions
+
+    @classmethod
+    def of(cls, **words: Any) -> ImportSettings:
+        """Check settings.
+
+        Raises:
+            SettingsError: A setting is unknown or out of range.
+        """
+        try:
+            return cls(**words)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"])
+            raise SettingsError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from error

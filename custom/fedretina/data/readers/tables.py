@@ -1,0 +1,147 @@
+"""Published label lists: CSV as it comes, or the first sheet of an Excel file, as rows of named cells."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedretina.errors import DataError
+
+
+class Row(NamedTuple):
+    """A row of a table: its number in the file (the header is 1) and its cells by column, blanks stripped."""
+
+    number: int
+    cells: Mapping[str, str]
+
+
+def read_table(
+    path: Path,
+    columns: Sequence[str],
+    optional: Sequence[str] = (),
+    encodings: Sequence[str] = ("utf-8-sig",),
+) -> list[Row]:
+    """Read some columns of a table that has a header.
+
+    Header names are compared without regard to case and to blanks around them. "a|b" names a column that is called
+    a or b; its cells come under a. Commas and semicolons both separate, whichever the header has more of. Empty rows
+    are passed over; whole numbers of an Excel sheet come as "3", not "3.0".
+
+    Args:
+        path: `.csv`, `.xls` or `.xlsx`.
+        columns: Must be there, and be filled in each row.
+        optional: May be missing or empty; their cells are then "".
+        encodings: Tried in order, for CSV.
+
+    Raises:
+        DataError: The file or a column is missing, a cell is empty, there is no row, or the library that reads Excel
+            files is not installed.
+    """
+    lines = _lines(path, encodings)
+    titles = [_plain(cell) for cell in lines[0][1]] if lines else []
+    places = {name: _place(titles, name) for name in (*columns, *optional)}
+    if any(places[name] is None for name in columns):
+        wanted = " and ".join(" or ".join(repr(choice) for choice in name.split("|")) for name in columns)
+        found = [cell.strip() for cell in lines[0][1]] if lines else []
+        raise DataError(f"{path}: expected the columns {wanted}, found {found}. Unpack the set again.")
+    rows = []
+    for number, line in lines[1:]:
+        if not any(cell.strip() for cell in line):
+            continue
+        cells = {
+            name.split("|")[0]: line[at].strip() if at is not None and at < len(line) else ""
+            for name, at in places.items()
+        }
+        empty = [name for name in columns if not cells[name.split("|")[0]]]
+        if empty:
+            raise DataError(f"{path}, row {number}: {empty[0].split('|')[0]!r} is empty: mend or remove the row.")
+        rows.append(Row(number, cells))
+    if not rows:
+        raise DataError(f"{path} lists no image: unpack the set again.")
+    return rows
+
+
+def require_grade(path: Path, row: Row, column: str, allowed: Sequence[str]) -> str:
+    """The grade of a row; "2.0", as some tools write it, is "2".
+
+    Raises:
+        DataError: The grade is not one of those that the set has.
+    """
+    raw = row.cells[column].removesuffix(".0")
+    if raw not in allowed:
+        raise DataError(
+            f"{path}, row {row.number}: {column!r} is {row.cells[column]!r}, but the set has {allowed[0]} to "
+            f"{allowed[-1]}: unpack the set again, or mend the row."
+        )
+    return raw
+
+
+def _plain(title: str) -> str:
+    return " ".join(title.split()).casefold()
+
+
+def _place(titles: Sequence[str], name: str) -> int | None:
+    for choice in name.split("|"):
+        if choice.casefold() in titles:
+            return titles.index(choice.casefold())
+    return None
+
+
+def _lines(path: Path, encodings: Sequence[str]) -> list[tuple[int, list[str]]]:
+    if path.suffix.lower() in (".xls", ".xlsx"):
+        return [(number, [_text(cell) for cell in line]) for number, line in enumerate(_sheet(path), start=1)]
+    try:
+        data = path.read_bytes()
+        text = _decode(data, encodings)
+        header = text.split("\n", 1)[0]
+        reader = csv.reader(
+            io.StringIO(text, newline=""), delimiter=";" if header.count(";") > header.count(",") else ","
+        )
+        return [(reader.line_num, line) for line in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read ({error}): unpack the set again and point to its folder.") from error
+
+
+def _decode(data: bytes, encodings: Sequence[str]) -> str:
+    for encoding in encodings[:-1]:
+        try:
+            return data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    return data.decode(encodings[-1])
+
+
+def _sheet(path: Path) -> list[Sequence[Any]]:
+    """The cells of the first sheet of an Excel file, by a library of the user's own."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing: unpack the set again and point to its folder.")
+    library = "xlrd" if path.suffix.lower() == ".xls" else "openpyxl"
+    try:
+        module = import_module(library)
+    except ImportError as error:
+        raise DataError(
+            f"{path} is an Excel file, and {library} is not installed: run `pip install {library}`, or save its first "
+            f"sheet as {path.with_suffix('.csv').name} beside it."
+        ) from error
+    damage = (OSError, ValueError, KeyError, zipfile.BadZipFile, getattr(module, "XLRDError", OSError))
+    try:
+        if library == "xlrd":
+            sheet = module.open_workbook(str(path)).sheet_by_index(0)
+            return [sheet.row_values(at) for at in range(sheet.nrows)]
+        book = module.load_workbook(path, read_only=True, data_only=True)
+        with contextlib.closing(book):
+            return [list(line) for line in book.worksheets[0].iter_rows(values_only=True)]
+    except damage as error:
+        raise DataError(f"{path} cannot be read ({error}): unpack the set again, or save it as CSV.") from error
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return ""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)

@@ -1,0 +1,129 @@
+"""Bring a public set to a site: a manifest with splits by patient, a site file, and a record of what was done."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedretina.data.import_plan import Plan, plan_import
+from fedretina.data.manifest import SPLITS, Manifest, read_manifest, write_manifest
+from fedretina.data.patient_keys import is_key
+from fedretina.data.readers import reader
+from fedretina.data.readers.survey import ImportSettings, LeftOut
+from fedretina.errors import DataError
+from fedretina.storage import write_json
+from fedretina.version import __version__
+
+FORMAT = 1
+MANIFEST, SITE_FILE, RECORD, LEFT_OUT = "manifest.csv", "site.yaml", "import.json", "left_out.csv"
+
+
+def import_set(name: str, root: Path, out: Path, settings: ImportSettings, replace: bool = False) -> dict[str, Any]:
+    """Read a set and write `manifest.csv`, `site.yaml`, `left_out.csv` and `import.json` into a folder.
+
+    The same set, settings and salt give the same bytes. The record is written last, so a folder with one is whole.
+    All files stay at the site; the record alone names no path, no file and no patient.
+
+    Args:
+        name: One of `READERS`.
+        root: The set's folder; nothing is written to it.
+        out: Made when missing.
+        settings: How it is imported.
+        replace: Whether an import that stands in `out` may be written over.
+
+    Returns:
+        The record: reader, version, scheme, settings, images a split and grade, what was left out and why, warnings.
+
+    Raises:
+        DataError: The set cannot be read as it stands, or `out` holds an import already or cannot be written.
+        SettingsError: There is no such reader, or it does not know a setting.
+    """
+    reader(name)
+    if not root.is_dir():
+        raise DataError(f"{root} is no folder: unpack the set, and give the path of its folder.")
+    if not replace and any((out / file).exists() for file in (MANIFEST, SITE_FILE, RECORD)):
+        raise DataError(f"{out} holds an import already: choose another folder, or write over it (--replace).")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / RECORD).unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(f"{out} cannot be written ({error.strerror}): choose another folder.") from error
+
+    plan = plan_import(name, root, out, settings)
+    write_manifest(out / MANIFEST, plan.rows)
+    manifest = read_manifest(out / MANIFEST, plan.scheme)
+    _write_left_out(out / LEFT_OUT, plan.left_out)
+    _write(out / SITE_FILE, _site_file(name, root, plan))
+    if replace and plan.survey.images is not None:
+        _sweep(plan.survey.images, {row.file for row in plan.rows})
+    record = _record(name, settings, plan, manifest, (out / MANIFEST).read_bytes())
+    write_json(out / RECORD, record)
+    return record
+
+
+def _record(name: str, settings: ImportSettings, plan: Plan, manifest: Manifest, written: bytes) -> dict[str, Any]:
+    parts = settings.official and all(photograph.part for photograph in plan.survey.photographs)
+    return {
+        "format": FORMAT,
+        "fedretina": __version__,
+        "reader": name,
+        "scheme": _named(plan),
+        "seed": settings.seed,
+        "fractions": list(settings.fractions),
+        "official_parts": parts,
+        "copies": settings.copies,
+        "bad_files": settings.bad_files,
+        "patients_hashed": settings.hash_patients or name == "dicom",
+        "grades": list(plan.scheme.grades),
+        "images": {
+            split: dict(zip(plan.scheme.grades, counts, strict=True)) for split, counts in manifest.counts().items()
+        },
+        "patients": {split: len({record.patient for record in manifest.of(split)}) for split in SPLITS},
+        "left_out": dict(sorted(Counter(row.reason for row in plan.left_out).items())),
+        "warnings": list(plan.warnings),
+        "manifest_sha256": hashlib.sha256(written).hexdigest(),
+    }
+
+
+def _named(plan: Plan) -> str | dict[str, Any]:
+    return plan.named if isinstance(plan.named, str) else plan.named.model_dump(mode="json")
+
+
+def _site_file(name: str, root: Path, plan: Plan) -> str:
+    images = plan.survey.images.name if plan.survey.images is not None else str(root.resolve())
+    words = {"data": {"manifest": MANIFEST, "images": images, "scheme": _named(plan)}}
+    head = f"# Written by `fedretina data import {name}`. It names a folder of this site and stays here.\n"
+    return head + yaml.safe_dump(words, sort_keys=False, allow_unicode=True)
+
+
+def _write_left_out(path: Path, rows: Sequence[LeftOut]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(LeftOut._fields)
+    writer.writerows(rows)
+    _write(path, text.getvalue())
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise DataError(f"{path} was not written ({error}): choose a folder that you may write to.") from error
+
+
+def _sweep(folder: Path, named: set[str]) -> None:
+    """Remove images of an earlier import that this one does not name; whatever else lies there is not ours."""
+    for path in folder.glob("*.png"):
+        if path.name not in named and is_key(path.stem):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,125 @@
+"""A FLARE job folder for a row: what is committed under `jobs/` and what `fedretina job write` writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedretina.errors import SettingsError
+from fedretina.exchange.stamp import require_name
+from fedretina.rows import row
+
+TASKS = ("prepare", "train", "validate", "tune", "finalise")
+SITES = ("site-1", "site-2", "site-3", "site-4", "site-5")
+_FILTER = "fedretina.flare.whitelist_filter.WhitelistFilter"
+_CONTROLLER = "fedretina.flare.controller.RoundController"
+
+_EXPERIMENT = """\
+# {title}, at a size that two cores finish in about three minutes; the paper's sizes stand behind each value.
+# Every setting, its range and its source: docs/settings.md. A run is new unless it is named (`run: NAME`).
+name: {name}
+row: {row}
+seed: 1
+quorum: 1                       # smallest number of accepted updates that makes a round
+phases:
+  - {{name: train, rounds: 3}}    # paper: 100
+images:
+  image_size: 64                # paper: 256
+network:
+  encoder: efficientnet_lite0   # paper: resnet50
+  weights: {{source: package}}    # ImageNet, as in the paper; from an installed package, never a download
+training:
+  epochs: 1                     # paper: 1
+  batch_size: 16                # paper: 32
+  learning_rate: 0.05           # paper: 0.01
+  threads: 2
+phantom_images: 160             # training images of an average phantom site
+"""
+
+_MARKER = """\
+Empty on purpose. FLARE 2.9 refuses classes outside its allow-list unless the app has a `custom` folder; with it a job
+runs in the simulator and in POC from a clean checkout. A production job has no such folder: there the allow-list of
+each site names the package.
+"""
+
+
+def job_files(method: str, name: str = "", sites: Sequence[str] = SITES) -> dict[str, str]:
+    """The files of a job that runs a row in the simulator and in POC, by path within its folder.
+
+    Args:
+        method: Name of the row.
+        name: Name of the job; the row's by default.
+        sites: Names of the sites.
+
+    Raises:
+        SettingsError: No such row, or no site.
+        RefusedError: A name cannot be used as a folder's.
+    """
+    if not sites:
+        raise SettingsError("a job needs at least one site: name them.")
+    title = row(method).title
+    job = require_name(name or method, "job")
+    app = ["server", *(require_name(site, "site") for site in sites)]
+    meta = {"name": job, "resource_spec": {}, "min_clients": 1, "mandatory_clients": [], "deploy_map": {"app": app}}
+    return {
+        "meta.json": _text(meta),
+        "app/config/config_fed_client.json": _text(_client()),
+        "app/config/config_fed_server.json": _text(_server()),
+        "app/config/experiment.yaml": _EXPERIMENT.format(title=title, name=job, row=method),
+        "app/custom/README.md": _MARKER,
+    }
+
+
+def write_job(folder: Path, files: dict[str, str]) -> None:
+    """Write a job's files.
+
+    Raises:
+        SettingsError: The folder is there already, or cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True)
+        for path, text in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+    except FileExistsError as error:
+        raise SettingsError(f"{folder.name} is there already: choose another --out, or remove it first.") from error
+    except OSError as error:
+        raise SettingsError(f"{folder.name} cannot be written ({error.strerror}): choose another --out.") from error
+
+
+def _filters(direction: str, **more: object) -> list[dict[str, object]]:
+    return [{"tasks": [*TASKS], "filters": [{"path": _FILTER, "args": {"direction": direction, **more}}]}]
+
+
+def _client() -> dict[str, object]:
+    executor = {"path": "fedretina.flare.executor.TrainerExecutor", "args": {}}
+    return {
+        "format_version": 2,
+        "executors": [{"tasks": [*TASKS], "executor": executor}],
+        "task_data_filters": _filters("order"),
+        "task_result_filters": _filters("answer", ledger=True),
+        "components": [],
+    }
+
+
+def _server() -> dict[str, object]:
+    def workflow(name: str, tasks: Sequence[str]) -> dict[str, object]:
+        args = {"tasks": [*tasks], "budget_s": 3600, "grace_s": 5.0, "repeats": 2}
+        return {"id": name, "path": _CONTROLLER, "args": args}
+
+    return {
+        "format_version": 2,
+        "server": {"task_request_interval": 0.5},
+        "task_data_filters": _filters("order"),
+        "task_result_filters": [],
+        "components": [
+            {"id": "run", "path": "fedretina.flare.server_run.ServerRun", "args": {}},
+            {"id": "aggregator", "path": "fedretina.flare.aggregator.SpoolAggregator", "args": {}},
+        ],
+        "workflows": [workflow("train", TASKS[:2]), workflow("finalise", TASKS[2:])],
+    }
+
+
+def _text(record: dict[str, object]) -> str:
+    return json.dumps(record, indent=2) + "\n"

@@ -1,0 +1,89 @@
+"""The optimiser of a round, its rate by round, and a rate of its own for the encoder."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from fedretina.losses.objective import Clock
+
+
+class OptimiserSettings(BaseModel):
+    """Settings of the optimiser; it begins anew each round, as in FedUAA's released code.
+
+    Attributes:
+        optimizer: "sgd" or "adam".
+        learning_rate: Step size before the schedule.
+        momentum: SGD's momentum.
+        weight_decay: L2 decay, added to the gradient.
+        schedule: How the rate goes over the phase: "constant", "cosine" (to 0 over the steps of all its rounds), or
+            "exponential" (times `decay` each round).
+        decay: Factor a round of the exponential schedule; 0.998 in FedDyn's and FedDC's code.
+        encoder_factor: The encoder's rate over the head's, for fine-tuning.
+        clip_norm: Longest gradient, over all parameters and with the correction in it; none by default, 10 in FedDyn's
+            and FedDC's code.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: float = Field(default=0.01, gt=0, le=10)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0, lt=1)
+    schedule: Literal["constant", "cosine", "exponential"] = "constant"
+    decay: float = Field(default=0.998, gt=0, le=1)
+    encoder_factor: float = Field(default=1.0, gt=0, le=1)
+    clip_norm: float | None = Field(default=None, gt=0)
+
+
+def scheduled(settings: OptimiserSettings, clock: Clock) -> float:
+    """The rate at a step of the phase, before the encoder's factor."""
+    if settings.schedule == "cosine":
+        done = clock.round + (clock.epoch + clock.step / clock.steps) / clock.epochs
+        return settings.learning_rate * (1 + math.cos(math.pi * done / clock.rounds)) / 2
+    if settings.schedule == "exponential":
+        return settings.learning_rate * settings.decay**clock.round
+    return settings.learning_rate
+
+
+class RoundOptimiser:
+    """A round's optimiser over the parameters that train.
+
+    Args:
+        net: The network; parts other than its `encoder` train at the full rate.
+        settings: The settings.
+    """
+
+    def __init__(self, net: nn.Module, settings: OptimiserSettings) -> None:
+        self._settings = settings
+        named = [(key, value) for key, value in net.named_parameters() if value.requires_grad]
+        encoder = [(key, value) for key, value in named if key.startswith("encoder.")]
+        rest = [(key, value) for key, value in named if not key.startswith("encoder.")]
+        self._parameters: list[Tensor] = [value for _, value in named]
+        # torch refuses a group without parameters.
+        pairs = [pair for pair in ((encoder, settings.encoder_factor), (rest, 1.0)) if pair[0]]
+        self._keys = [([key for key, _ in group], factor) for group, factor in pairs]
+        used = [{"params": [value for _, value in group]} for group, _ in pairs]
+        rate, decay = settings.learning_rate, settings.weight_decay
+        self.torch: torch.optim.Optimizer
+        if settings.optimizer == "adam":
+            self.torch = torch.optim.Adam(used, lr=rate, weight_decay=decay)
+        else:
+            self.torch = torch.optim.SGD(used, lr=rate, momentum=settings.momentum, weight_decay=decay)
+
+    def at(self, clock: Clock) -> dict[str, float]:
+        """Set the rates of a step and return them by key of the parameter."""
+        base = scheduled(self._settings, clock)
+        rates: dict[str, float] = {}
+        for group, (keys, factor) in zip(self.torch.param_groups, self._keys, strict=True):
+            group["lr"] = base * factor
+            rates.update(dict.fromkeys(keys, group["lr"]))
+        return rates
+
+    def clip(self) -> None:
+        """Shorten the gradient where it is longer than the settings allow."""
+        if self._settings.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.clip_norm)

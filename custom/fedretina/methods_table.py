@@ -1,0 +1,129 @@
+"""The table of methods as people read it: axes, phases, what travels and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from fedretina.experiment import Experiment
+from fedretina.networks.network import build_on_meta
+from fedretina.plan import Plan
+from fedretina.rows import ROWS
+
+_GRADES = 5  # of a head that travels, and of the head whose size is shown as staying
+
+
+class Method(NamedTuple):
+    """A row with what follows from it for a given network.
+
+    Attributes:
+        name: The row's name.
+        title: The method's name in print.
+        paper: Where it comes from.
+        objective: What a site minimises.
+        correction: How drift is held back.
+        personal: What stays at the site, with the BatchNorm policy.
+        aggregation: How the server mixes.
+        phases: The tasks of a run, in order.
+        travels: Bytes by kind of tensor that go up with each update.
+        stays: Bytes of the network that never leave a site.
+        up: Bytes of one site's update in a round.
+        down: Bytes that a site is sent in a round.
+        once: Bytes that a site sends once, before training.
+        federation: Bytes of a round, up and down, over all sites.
+    """
+
+    name: str
+    title: str
+    paper: str
+    objective: str
+    correction: str
+    personal: str
+    aggregation: str
+    phases: tuple[str, ...]
+    travels: Mapping[str, int]
+    stays: int
+    up: int
+    down: int
+    once: int
+    federation: int
+
+
+def methods(encoder: str, sites: int, names: Sequence[str] = ()) -> list[Method]:
+    """Work out the rows for an encoder.
+
+    Args:
+        encoder: Name of the encoder; the rest of the network is the row's.
+        sites: Number of sites N.
+        names: Rows to list; all by default.
+
+    Raises:
+        SettingsError: An unknown row or encoder.
+    """
+    return [_method(name, encoder, sites) for name in names or ROWS]
+
+
+def _method(name: str, encoder: str, sites: int) -> Method:
+    experiment = Experiment.resolve({"row": name, "network": {"encoder": encoder}})
+    parts = experiment.partition(build_on_meta(experiment.network, _GRADES))
+    travels: dict[str, int] = {}
+    for key in parts.travelling:
+        kind = parts.kinds[key].value
+        travels[kind] = travels.get(kind, 0) + parts.sizes[key][1]
+    up = sum(travels.values())
+    stretches = experiment.training.stretches
+    inside = f" ({', then '.join(f'{s.train} x{s.epochs}' for s in stretches)})" if stretches else ""
+    tasks = [*dict.fromkeys(step.task for step in Plan.of(experiment))]
+    exchange = experiment.exchange
+    return Method(
+        name=name,
+        title=ROWS[name].title,
+        paper=ROWS[name].paper,
+        objective=experiment.objective.name,
+        correction=experiment.correction.name,
+        personal=f"{exchange.personal}, BatchNorm {exchange.batchnorm}"
+        + (" by name" if exchange.bn_match == "name" else ""),
+        aggregation=experiment.aggregation.rule,
+        phases=tuple(f"{task}{inside}" if task == "train" else task for task in tasks),
+        travels=travels,
+        stays=sum(parts.sizes[key][1] for key in parts.personal),
+        up=up,
+        down=up,
+        once=sum(parts.sizes[key][1] for key in parts.statistics),
+        federation=2 * up * sites,
+    )
+
+
+def methods_text(listed: Sequence[Method], sites: int) -> str:
+    """Render the methods, a line of axes each, with the bytes of a round."""
+    header = ("row", "objective", "correction", "personal", "aggregation", "MB up", "MB a round")
+    lines = [
+        (m.name, m.objective, m.correction, m.personal, m.aggregation, f"{m.up / 1e6:.2f}", f"{m.federation / 1e6:.1f}")
+        for m in listed
+    ]
+    widths = [max(len(line[at]) for line in (header, *lines)) for at in range(len(header))]
+    rendered = []
+    for line in (header, *lines):
+        words = [cell.ljust(width) for cell, width in zip(line[:5], widths, strict=False)]
+        rendered.append("  ".join([*words, line[5].rjust(widths[5]), line[6].rjust(widths[6])]))
+    note = f"MB up: one site's update, in 1e6 bytes. MB a round: up and down over {sites} sites. Filters may change it."
+    return "\n".join([*rendered, note])
+
+
+def method_text(method: Method, sites: int) -> str:
+    """Render one method in full."""
+    kinds = ", ".join(f"{kind} {size / 1e6:.2f} MB" for kind, size in sorted(method.travels.items())) or "nothing"
+    pairs = [
+        ("", f"{method.name}: {method.title}"),
+        ("paper", method.paper),
+        ("phases", " > ".join(method.phases)),
+        ("objective", method.objective),
+        ("correction", method.correction),
+        ("personal", method.personal),
+        ("aggregation", method.aggregation),
+        ("travels, both ways", kinds),
+        ("sent once before", f"{method.once / 1e6:.3f} MB of statistics" if method.once else "nothing"),
+        ("stays", f"{method.stays / 1e6:.2f} MB of the network, with images, labels and grades"),
+        ("a round", f"{method.federation / 1e6:.1f} MB over {sites} sites"),
+    ]
+    return "\n".join(f"{name:<20}{text}" if name else text for name, text in pairs)

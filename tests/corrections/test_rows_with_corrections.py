@@ -1,0 +1,117 @@
+"""The corrections in the whole round: loop, store, acknowledgement, bytes."""
+
+import pytest
+import torch
+
+from fedretina.aggregation.coordinator import Coordinator
+from fedretina.exchange.kinds import Kind
+from fedretina.exchange.partition import CONTROL
+from fedretina.local.site import Site
+from fedretina.local.site_state import SiteState
+from fedretina.loop import run_loop
+from fedretina.networks.network import build_on_meta
+
+CORRECTED = ("fedprox", "scaffold", "feddyn", "feddc", "moon")
+OFF = {
+    "fedprox": {"fedprox": {"mu": 0}},
+    "feddyn": {"feddyn": {"alpha": 0}},
+    "feddc": {"feddc": {"alpha": 0}},
+    "moon": {"moon": {"mu": 0}},
+}
+
+
+def digests(results):
+    return [record["digest"] for record in results["steps"] if record["task"] == "train"]
+
+
+@pytest.mark.parametrize("name", OFF)
+def test_switched_off_every_correction_is_fedavg_to_the_last_bit(name, tiny, phantoms, tmp_path):
+    plain = tiny(row="fedavg")
+    data = phantoms(plain, "site-1", "site-2")
+    expected = digests(run_loop(plain, data, tmp_path, "plain"))
+    off = tiny(row="fedavg", correction={"name": name, **OFF[name]})
+    assert digests(run_loop(off, data, tmp_path, "off")) == expected
+    on = tiny(row="fedavg", correction={"name": name})
+    assert digests(run_loop(on, data, tmp_path, "on")) != expected
+
+
+def test_scaffold_with_one_site_is_plain_training_to_the_last_bit(tiny, phantoms, tmp_path):
+    plain, corrected = (tiny(row=row, phases=[{"name": "train", "rounds": 3}]) for row in ("fedavg", "scaffold"))
+    data = phantoms(plain, "site-2")
+    first, second = (run_loop(e, data, tmp_path, e.row) for e in (plain, corrected))
+    assert digests(first) == digests(second)
+
+
+def test_a_control_travels_beside_every_shared_parameter_and_nothing_else(tiny):
+    experiment = tiny(row="feduaa_scaffold")
+    net = build_on_meta(experiment.network)
+    parts = experiment.partition(net)
+    assert [key.removeprefix(CONTROL) for key in parts.controls] == list(parts.parameters)
+    assert all(key.startswith("encoder.") for key in parts.parameters)
+    assert Kind.NORM not in {parts.kinds[key] for key in parts.parameters}  # personal under local_all
+    assert {parts.kinds[key] for key in parts.controls} == {Kind.CONTROL}
+    assert tiny(row="feduaa").digest(tiny(row="feduaa").partition(net)) != experiment.digest(parts)
+
+
+def test_scaffold_doubles_the_bytes_of_training_both_ways(tiny, phantoms, tmp_path):
+    # With BatchNorm at home everything that travels is a parameter, so the factor is 2 to the byte.
+    plain, corrected = tiny(row="fedbn"), tiny(row="fedbn", correction={"name": "scaffold"})
+    data = phantoms(plain, "site-1", "site-2")
+    once, twice = (run_loop(e, data, tmp_path, n)["steps"] for e, n in ((plain, "a"), (corrected, "b")))
+    for before, after in zip(once, twice, strict=True):
+        factor = 2 if before["task"] == "train" else 1
+        assert after["bytes_down"] == factor * before["bytes_down"]
+        assert after["bytes_up"] == {site: factor * size for site, size in before["bytes_up"].items()}
+
+
+@pytest.mark.parametrize("row", CORRECTED)
+def test_a_run_taken_up_between_any_two_steps_ends_with_the_same_bits(row, tiny, phantoms, tmp_path):
+    experiment = tiny(row=row, phases=[{"name": "train", "rounds": 3}])
+    data = phantoms(experiment, "site-1", "site-2")
+    expected = run_loop(experiment, data, tmp_path, "whole")
+    done = -1
+    while done < len(expected["steps"]) - 1:
+        coordinator = Coordinator(experiment, "whole", tmp_path / "parts" / "server")  # all memory is lost here
+        done = coordinator.done
+        coordinator.begin(data)
+        for site in data:
+            host = Site(experiment, data[site], tmp_path / "parts" / site)
+            coordinator.accept(site, host.answer(coordinator.order(site), coordinator.down()))
+        coordinator.close()
+    assert digests({"steps": coordinator.records}) == digests(expected)
+
+
+def test_a_refused_update_does_not_advance_the_sites_variate(tiny, phantoms, tmp_path):
+    experiment = tiny(row="scaffold")
+    data = phantoms(experiment, "site-1", "site-2")
+    coordinator = Coordinator(experiment, "r", tmp_path / "server")
+    hosts = {site: Site(experiment, data[site], tmp_path / site) for site in data}
+    coordinator.begin(data)
+    for site, host in hosts.items():
+        answer = host.answer(coordinator.order(site), coordinator.down())
+        if site == "site-1":
+            coordinator.accept(site, answer)
+    coordinator.close()
+    coordinator.begin(data)
+    name_of = lambda step: coordinator.plan[step].name  # noqa: E731
+    counted = {}
+    for site, host in hosts.items():
+        host.answer(coordinator.order(site), coordinator.down())
+        counted[site] = SiteState(tmp_path / site, host.digest, name_of).kept(0)
+    assert counted["site-2"] is None
+    variates = [value for key, value in counted["site-1"].memory.items() if key.startswith("variate:")]
+    assert variates
+    # One of two enrolled sites answered, so the server's variate is half of what that site's became.
+    control = coordinator.down()
+    own = counted["site-1"].memory
+    for key in coordinator.partition.parameters:
+        torch.testing.assert_close(control[f"{CONTROL}{key}"], own[f"variate:{key}"] / 2)
+
+
+def test_under_sgd_with_momentum_and_adam_scaffold_trains_to_finite_weights(tiny, phantoms, tmp_path):
+    for optimizer in ("sgd", "adam"):
+        training = {"optimizer": optimizer, "momentum": 0.9, "learning_rate": 0.005, "schedule": "cosine"}
+        experiment = tiny(row="scaffold", training=training, phases=[{"name": "train", "rounds": 3}])
+        results = run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path, optimizer)
+        assert len(digests(results)) == 3
+        assert not any(record["refused"] for record in results["steps"])

@@ -1,0 +1,170 @@
+"""What an import writes, and that a site can be opened from it."""
+
+import csv
+import hashlib
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedretina.data.fundus_settings import FundusSettings
+from fedretina.data.manifest import read_manifest
+from fedretina.data.readers import ImportSettings
+from fedretina.data.site_data import SiteDataSettings, load_site_data
+from fedretina.data.site_import import import_set
+from fedretina.errors import DataError, SettingsError
+from public_sets import aptos, class_folders, eyepacs, picture
+
+NATIVE = ("aptos2019", "eyepacs", "idrid", "odir5k")
+
+
+def opened(out, cache):
+    """The site of an import, opened as a run opens it."""
+    words = yaml.safe_load((out / "site.yaml").read_text())["data"]
+    words = {**words, "manifest": out / words["manifest"], "images": out / words["images"]}
+    settings = SiteDataSettings.model_validate({**words, "bad_files": "refuse"})
+    return load_site_data("here", settings, FundusSettings(image_size=32), 1, cache)
+
+
+@pytest.fixture
+def eyes(tmp_path) -> Path:
+    root = tmp_path / "set"
+    eyepacs(root, [(k % 5, (k + 1) % 5) for k in range(20)], draw=picture)
+    return root
+
+
+def test_an_import_is_whole_and_a_site_opens_it(eyes, tmp_path):
+    out = tmp_path / "a" / "site"
+    record = import_set("eyepacs", eyes, out, ImportSettings(seed=4, fractions=(0.6, 0.2, 0.2)))
+    assert sorted(path.name for path in out.iterdir()) == ["import.json", "left_out.csv", "manifest.csv", "site.yaml"]
+    assert record == json.loads((out / "import.json").read_text())
+    assert record["manifest_sha256"] == hashlib.sha256((out / "manifest.csv").read_bytes()).hexdigest()
+    assert (record["reader"], record["seed"], record["fractions"]) == ("eyepacs", 4, [0.6, 0.2, 0.2])
+    assert record["patients"] == {"train": 12, "val": 4, "test": 4}
+    assert not record["official_parts"]
+    assert {split: sum(counts.values()) for split, counts in record["images"].items()} == {
+        "train": 24,
+        "val": 8,
+        "test": 8,
+    }
+    data = opened(out, tmp_path / "cache")
+    assert data.counts == {"train": 24, "val": 8, "test": 8}
+    assert data.split("test").images.shape == (8, 3, 32, 32)
+    assert data.bad_files == 0
+    patients = [set(data.split(split).patients) for split in ("train", "val", "test")]
+    assert not patients[0] & patients[1]
+    assert not (patients[0] | patients[1]) & patients[2]
+
+
+def test_the_same_import_gives_the_same_bytes_and_the_record_no_path(eyes, tmp_path):
+    import_set("eyepacs", eyes, tmp_path / "a", ImportSettings())
+    import_set("eyepacs", eyes, tmp_path / "b", ImportSettings())
+    for name in ("manifest.csv", "import.json", "left_out.csv", "site.yaml"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    text = (tmp_path / "a" / "import.json").read_text()
+    assert str(tmp_path) not in text
+    assert "_left" not in text
+
+
+def test_what_is_left_out_is_named_beside_the_manifest(tmp_path):
+    aptos(tmp_path / "set", [0, 1, 2, 3, 4] * 4)
+    for k in (3, 5):
+        (tmp_path / "set" / "train_images" / f"i{k:03}.png").unlink()
+    record = import_set("aptos2019", tmp_path / "set", tmp_path / "out", ImportSettings(bad_files="skip"))
+    assert record["left_out"] == {"the image is missing": 2}
+    with open(tmp_path / "out" / "left_out.csv", newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    assert [row["name"] for row in rows] == ["train_images/i003.png", "train_images/i005.png"]
+
+
+def test_a_scheme_of_one_s_own_reaches_the_site_file(tmp_path):
+    class_folders(tmp_path / "set", {"well": 8, "ill": 8, "bad": 8}, draw=picture)
+    settings = ImportSettings(grades=("well", "ill", "bad"), ungradable="bad")
+    record = import_set("class_folders", tmp_path / "set", tmp_path / "out", settings)
+    data = opened(tmp_path / "out", tmp_path / "cache")
+    assert data.scheme.grades == ("well", "ill", "bad")
+    assert data.scheme.ungradable_class == 2
+    assert record["scheme"]["ungradable"] == "bad"
+
+
+def test_an_import_is_not_written_over_unasked(eyes, tmp_path):
+    out = tmp_path / "out"
+    import_set("eyepacs", eyes, out, ImportSettings())
+    before = (out / "manifest.csv").read_bytes()
+    with pytest.raises(DataError, match=r"holds an import already.*--replace"):
+        import_set("eyepacs", eyes, out, ImportSettings(seed=2))
+    assert (out / "manifest.csv").read_bytes() == before
+    import_set("eyepacs", eyes, out, ImportSettings(seed=2), replace=True)
+    assert (out / "manifest.csv").read_bytes() != before
+
+
+def test_an_import_that_fails_leaves_no_record(eyes, tmp_path):
+    import_set("eyepacs", eyes, tmp_path / "out", ImportSettings())
+    (eyes / "train" / "1_left.jpeg").unlink()
+    with pytest.raises(DataError, match="1 of 40"):
+        import_set("eyepacs", eyes, tmp_path / "out", ImportSettings(), replace=True)
+    assert not (tmp_path / "out" / "import.json").exists()
+
+
+def test_an_import_into_a_folder_of_the_set_is_read_past(tmp_path):
+    class_folders(tmp_path, dict.fromkeys("01234", 4), draw=picture)
+    first = import_set("class_folders", tmp_path, tmp_path / "site", ImportSettings())
+    picture(tmp_path / "site" / "images" / "a.png", 99)
+    again = import_set("class_folders", tmp_path, tmp_path / "site", ImportSettings(), replace=True)
+    assert again == first
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "error", "words"),
+    [
+        ("aptos", "set", SettingsError, "no reader 'aptos'"),
+        ("eyepacs", "nowhere", DataError, "is no folder"),
+        ("aptos2019", "set", DataError, "unpack the set again"),
+    ],
+)
+def test_a_set_that_cannot_be_found(eyes, tmp_path, name, where, error, words):
+    with pytest.raises(error, match=words):
+        import_set(name, tmp_path / where, tmp_path / "out", ImportSettings())
+    assert not (tmp_path / "out" / "manifest.csv").exists()
+
+
+def test_a_folder_that_cannot_be_made(eyes, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot be written"):
+        import_set("eyepacs", eyes, tmp_path / "file" / "out", ImportSettings())
+
+
+def test_the_salt_may_lie_elsewhere_and_serve_two_imports(eyes, tmp_path):
+    settings = ImportSettings(hash_patients=True, salt=tmp_path / "salt")
+    records = [import_set("eyepacs", eyes, tmp_path / name, settings) for name in ("a", "b")]
+    assert records[0] == records[1]
+    assert records[0]["patients_hashed"]
+    assert not (tmp_path / "a" / "patient_salt").exists()
+    assert stat.S_IMODE((tmp_path / "salt").stat().st_mode) == 0o600
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", NATIVE)
+def test_native_layouts(name, shared, tmp_path):
+    root = shared / "native" / name
+    if not root.is_dir():
+        pytest.skip(f"the native layout of {name} is not here")
+    # The copy here holds few of IDRiD's images but its whole label list.
+    settings = ImportSettings(bad_files="skip" if name == "idrid" else "refuse")
+    record = import_set(name, root, tmp_path / "out", settings)
+    expected = {"aptos2019": 12, "eyepacs": 12, "idrid": 18, "odir5k": 11}
+    manifest = read_manifest(tmp_path / "out" / "manifest.csv", opened(tmp_path / "out", tmp_path / "cache").scheme)
+    assert len(manifest.records) == expected[name]
+    left_out = {"idrid": 498, "odir5k": 1}
+    assert sum(record["left_out"].values()) == left_out.get(name, 0)
+    assert opened(tmp_path / "out", tmp_path / "cache").bad_files == 0
+
+
+@pytest.mark.real
+def test_the_whole_idrid_is_not_here(shared, tmp_path):
+    if not (shared / "native" / "idrid").is_dir():
+        pytest.skip("the native layout of idrid is not here")
+    with pytest.raises(DataError, match="498 of 516 labelled images are missing"):
+        import_set("idrid", shared / "native" / "idrid", tmp_path / "out", ImportSettings())

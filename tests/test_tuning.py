@@ -1,0 +1,80 @@
+"""Fine-tuning after the federated rounds (+FT)."""
+
+import pytest
+import torch
+
+from fedretina.aggregation.coordinator import Coordinator
+from fedretina.local.site import Site
+from fedretina.loop import run_loop
+from fedretina.storage import read_json, read_tensors
+
+
+def final(root, run, site):
+    return read_tensors(root / run / site / "final" / "model.safetensors")[0]
+
+
+def test_tuning_changes_every_part_of_the_final_model_and_nothing_of_the_federated_rounds(tiny, phantoms, tmp_path):
+    plain, tuned = tiny(row="fedavg"), tiny(row="fedavg", tune={"epochs": 2})
+    data = phantoms(plain, "site-1", "site-2")
+    before, after = (run_loop(e, data, tmp_path, n) for e, n in ((plain, "plain"), (tuned, "tuned")))
+    assert before["model_digest"] == after["model_digest"]
+    assert [step["task"] for step in after["steps"]] == ["train", "train", "validate", "tune"]
+    assert after["steps"][3]["bytes_up"] == {"site-1": 0, "site-2": 0}
+    first, second = (final(tmp_path, run, "site-1") for run in ("plain", "tuned"))
+    assert set(first) == set(second)
+    moved = [key for key in first if not torch.equal(first[key], second[key])]
+    assert any(key.startswith("encoder.") for key in moved)
+    assert any(key.startswith("head.") for key in moved)
+
+
+def test_a_learning_rate_of_nearly_nothing_leaves_the_weights(tiny, phantoms, tmp_path):
+    plain, tuned = tiny(row="fedavg"), tiny(row="fedavg", tune={"epochs": 1, "learning_rate": 1e-30})
+    data = phantoms(plain, "site-1", "site-2")
+    for experiment, name in ((plain, "plain"), (tuned, "tuned")):
+        run_loop(experiment, data, tmp_path, name)
+    first, second = (final(tmp_path, run, "site-2") for run in ("plain", "tuned"))
+    assert torch.equal(first["head.3.weight"], second["head.3.weight"])
+
+
+def test_a_run_killed_around_its_tuning_ends_with_the_same_models(tiny, phantoms, tmp_path):
+    experiment = tiny(row="feduaa", tune={"epochs": 1})
+    data = phantoms(experiment, "site-1", "site-2")
+    expected = run_loop(experiment, data, tmp_path, "whole")
+    steps = len(expected["steps"]) + 1  # and the one that writes them down
+    for _ in range(steps):
+        coordinator = Coordinator(experiment, "whole", tmp_path / "parts" / "server")
+        coordinator.begin(data)
+        for site in coordinator.asked:
+            for _ in range(2):  # the order is sent again to a site that had answered and was restarted
+                host = Site(experiment, data[site], tmp_path / "parts" / site)
+                answer = host.answer(coordinator.order(site), coordinator.down())
+            coordinator.accept(site, answer)
+        coordinator.close()
+    got = read_json(tmp_path / "parts" / "server" / "results.json")
+    assert got["sites"] == expected["sites"]
+    for site in data:
+        whole, parts = final(tmp_path, "whole", site), final(tmp_path, "parts", site)
+        assert all(torch.equal(whole[key], parts[key]) for key in whole)
+
+
+def test_a_site_whose_tuning_failed_ends_with_the_chosen_model(tiny, phantoms, tmp_path):
+    plain, tuned = tiny(row="fedavg"), tiny(row="fedavg", tune={"epochs": 1})
+    data = phantoms(plain, "site-1", "site-2")
+    run_loop(plain, data, tmp_path, "plain")
+    coordinator = Coordinator(tuned, "r", tmp_path / "r" / "server")
+    while coordinator.done < len(coordinator.plan):
+        coordinator.begin(data)
+        for site in coordinator.asked:
+            host = Site(tuned, data[site], tmp_path / "r" / site)
+            if coordinator.step.task == "tune" and site == "site-2":
+                coordinator.refuse(site, "out of memory")
+            else:
+                coordinator.accept(site, host.answer(coordinator.order(site), coordinator.down()))
+        coordinator.close()
+    first, second = (final(tmp_path, run, "site-2") for run in ("plain", "r"))
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_a_phase_may_not_be_called_tune(tiny):
+    with pytest.raises(Exception, match="'tune'"):
+        tiny(phases=[{"name": "tune", "rounds": 1}])
