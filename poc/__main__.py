@@ -126,7 +126,8 @@ def _run(session: AdminSession, federation: LocalFederation, named: NamedJob, cl
     if path is not None:
         click.echo(results_table(read_json(path)))
         click.echo(f"results: {path}")
-        click.echo(f"a site's model, card and figures: {federation.state / named.run}/<site>/final/")
+        click.echo(f"report over all sites: {path.with_name('report.html')}")
+        click.echo(f"a site's model, card and report: {federation.state / named.run}/<site>/final/")
     if became.why:
         click.echo(became.why)
     return became.complete

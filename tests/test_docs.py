@@ -20,7 +20,7 @@ from fedretina.uncertainty.theta import Reason
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CHANGELOG.md", *ROOT.glob("README.md")])
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CHANGELOG.md", ROOT / "README.md", ROOT / "poc" / "README.md"])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -17,7 +17,7 @@ def run_folder(tiny, phantoms, tmp_path):
 def test_results_and_table_and_nothing_else(run_folder, tmp_path):
     publish(run_folder, tmp_path / "workspace")
     folder = published(tmp_path)
-    assert {path.name for path in folder.iterdir()} == {"results.json", "table.txt"}
+    assert {path.name for path in folder.iterdir()} == {"results.json", "report.json", "table.txt"}
     assert (folder / "results.json").read_bytes() == (run_folder / "results.json").read_bytes()
     assert "run r, model of train-0000" in (folder / "table.txt").read_text()
     assert why_stopped(tmp_path) is None
