@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -15,12 +14,13 @@ from typing import NoReturn
 import click
 
 from fedretina.aggregation.results_table import results_table
+from fedretina.commands.admin import printable
 from fedretina.errors import FedretinaError, NotDoneError, SettingsError
 from fedretina.flare.admin_jobs import submit
 from fedretina.flare.admin_results import fetch, outcome, results_file
 from fedretina.flare.admin_session import AdminSession
 from fedretina.flare.admin_watch import watch
-from fedretina.flare.job_folder import NamedJob, job_sites, named_copy
+from fedretina.flare.named_job import NamedJob, job_sites, named_copy, read_meta
 from fedretina.storage import read_json
 from poc.federation import LocalFederation
 
@@ -36,7 +36,7 @@ class Clock:
     def say(self, line: str) -> None:
         """Print one line."""
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
-        click.echo(f"{minutes:3d}:{seconds:02d}  {line}")
+        click.echo(printable(f"{minutes:3d}:{seconds:02d}  {line}"))
 
 
 @click.command()
@@ -89,7 +89,7 @@ def main(
             named = named_copy(job, Path(copies), run, names)
             code = _rehearse(federation, named, clock, site_file, timeout, hold)
     except FedretinaError as error:
-        click.echo(f"poc: {error}", err=True)
+        click.echo(printable(f"poc: {error}"), err=True)
         code = NOT_DONE if isinstance(error, NotDoneError) else USAGE
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -126,9 +126,10 @@ def _run(session: AdminSession, federation: LocalFederation, named: NamedJob, cl
     if path is not None:
         click.echo(results_table(read_json(path)))
         click.echo(f"results: {path}")
-        click.echo(f"a site's model, card and figures: {federation.state / named.run}/<site>/final/")
+        click.echo(f"report over all sites: {path.with_name('report.html')}")
+        click.echo(f"a site's model, card and report: {federation.state / named.run}/<site>/final/")
     if became.why:
-        click.echo(became.why)
+        click.echo(printable(became.why))
     return became.complete
 
 
@@ -144,10 +145,7 @@ def _stop(federation: LocalFederation, clock: Clock) -> None:
 
 
 def _sites_of(job: Path) -> tuple[str, ...]:
-    try:
-        sites = job_sites(json.loads((job / "meta.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError) as error:
-        raise SettingsError(f"{job} is no job folder: {error}.") from error
+    sites = job_sites(read_meta(job))
     if not sites:
         raise SettingsError(f"{job} goes to all sites: say how many there are by --sites.")
     return sites

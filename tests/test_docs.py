@@ -20,7 +20,15 @@ from fedretina.uncertainty.theta import Reason
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CHANGELOG.md", ROOT / "README.md", *ROOT.glob("provisioning/*.md")])
+PAGES = sorted(
+    [
+        *DOCS.rglob("*.md"),
+        ROOT / "CHANGELOG.md",
+        ROOT / "README.md",
+        ROOT / "poc/README.md",
+        *ROOT.glob("provisioning/*.md"),
+    ]
+)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -7,7 +7,7 @@ import pytest
 from fedretina.errors import AdminError, NotFoundError, SettingsError
 from fedretina.flare.admin_jobs import COMPLETED, Job, find_job, resume, submit
 from fedretina.flare.admin_session import Federation
-from fedretina.flare.job_folder import DIGEST, SUBMITTED_AS, NamedJob
+from fedretina.flare.named_job import DIGEST, SUBMITTED_AS, NamedJob
 
 
 class ListServer:

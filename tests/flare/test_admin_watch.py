@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedretina.commands.admin import printable
 from fedretina.errors import NotDoneError, UnreachableError
 from fedretina.flare import admin_watch
 from fedretina.flare.admin_session import Federation
@@ -101,9 +102,21 @@ def test_the_time_is_over():
         lines("RUNNING", timeout_s=10.0)
 
 
+def test_a_job_that_waits_says_for_whom():
+    session = Moments("SUBMITTED")
+    job = session.job
+    session.job = lambda job_id: {**job(job_id), "deploy_map": {"app": ["server", "b", "a", "c"]}}
+    session.federation = lambda: Federation(0.0, ("b",), frozenset())
+    assert see(session, "x").words() == "submitted; not connected: a, c"
+
+
 def test_a_lost_job_is_over():
     session = Moments("RUNNING")
     session.started = 20.0
     (sight,) = watch(session, "x")
     assert (sight.over, sight.lost) == (True, True)
     assert "resume the run" in sight.words()
+
+
+def test_a_sites_sentence_does_not_steer_the_terminal():
+    assert printable("site-1: \x1b[2Jgone\r\nnext é") == "site-1: ?[2Jgone?\nnext é"

@@ -18,14 +18,13 @@ def now(monkeypatch):
     return hands
 
 
-def progress(done, step, answered=(), refused=None):
-    return Progress("r", done, 5, step, 0, answered, refused or {})
+def progress(done, step, answered=(), refused=None, asked=("a", "b", "c", "d")):
+    return Progress("r", done, 5, max(0, 3 - done), step, 0, asked, answered, refused or {})
 
 
 def test_sites_are_answered_refused_or_waited_for(now):
     board = ProgressBoard()
     board.begin()
-    board.ask({"c", "a", "b", "d"})
     now[0] += 2.5
     report = board.report(progress(1, TRAIN, ("b", "a"), {"d": "too late."}))
     assert (report.answered, report.waiting, report.refused) == (["a", "b"], ["c"], {"d": "too late."})

@@ -108,9 +108,17 @@ class Coordinator:
     @property
     def progress(self) -> Progress:
         """How far the run is; read without the lock, so that it answers while a step is being mixed."""
-        step = self.step if self.done < len(self.plan) else None
+        done = self.done
         return Progress(
-            self.run, self.done, len(self.plan), step, self._attempt, tuple(self._scalars), {**self._refused}
+            run=self.run,
+            done=done,
+            steps=len(self.plan),
+            trainings=sum(number >= done for number in self.plan.training),
+            step=self.plan[done] if done < len(self.plan) else None,
+            attempt=self._attempt,
+            asked=() if self._attempt < 0 else self.asked,
+            answered=tuple(self._scalars),
+            refused=dict(self._refused),
         )
 
     def begin(self, sites: Collection[str]) -> None:

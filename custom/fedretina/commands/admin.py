@@ -69,13 +69,18 @@ def end(sentence: str, code: int, in_json: bool) -> NoReturn:
     """Say what is wrong, in JSON on the output and in words on the error stream, and end."""
     if in_json:
         click.echo(json.dumps({"error": sentence, "exit": code}))
-    click.echo(f"fedretina: {sentence}", err=True)
+    click.echo(f"fedretina: {printable(sentence)}", err=True)
     sys.exit(code)
+
+
+def printable(words: str) -> str:
+    """Words without control characters: a site's own sentence may be among them, and must not steer a terminal."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in words)
 
 
 def tell(record: Mapping[str, Any], words: str, in_json: bool) -> None:
     """Print a record in JSON, or the words for it."""
-    click.echo(json.dumps(record) if in_json else words)
+    click.echo(json.dumps(record) if in_json else printable(words))
 
 
 def job_record(job: Job) -> dict[str, Any]:
@@ -95,4 +100,10 @@ def job_record(job: Job) -> dict[str, Any]:
 def sight_record(sight: Sight) -> dict[str, Any]:
     """A job at one moment as the JSON output shows it."""
     report = None if sight.report is None else sight.report._asdict()
-    return {**job_record(sight.job), "over": sight.over, "lost": sight.lost, "progress": report}
+    return {
+        **job_record(sight.job),
+        "over": sight.over,
+        "lost": sight.lost,
+        "missing": list(sight.missing),
+        "progress": report,
+    }

@@ -41,6 +41,8 @@ def results(job: str | None, run: str | None, out: Path, kit: Path, connect_time
         if path is None:
             end(f"{became.why} What it left lies in {folder}.", JOB_FAILED, as_json)
         words = [results_table(read_json(path)), f"results: {path}"]
+        if path.with_name("report.html").exists():
+            words.append(f"report over all sites: {path.with_name('report.html')}")
         if became.why:
             words.append(became.why)
         record = {**job_record(found), "folder": str(folder), "results_file": str(path), "results": read_json(path)}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fedretina.commands.admin import admin_command, connected, job_record, tell
+from fedretina.commands.admin import admin_command, connected, ending, job_record, tell
 
 
 @click.command()
@@ -24,10 +24,11 @@ def submit(job: Path, run: str | None, kit: Path, connect_timeout: float, as_jso
     Exit codes: 0 the job is there, 2 it is not, for the reason given.
     """
     from fedretina.flare.admin_jobs import submit as submit_run
-    from fedretina.flare.job_folder import named_copy
+    from fedretina.flare.named_job import named_copy
 
-    with tempfile.TemporaryDirectory() as folder, connected(kit, connect_timeout, as_json) as session:
+    with tempfile.TemporaryDirectory() as folder, ending(as_json):
         named = named_copy(job, Path(folder), run)
-        done = submit_run(session, named)
+        with connected(kit, connect_timeout, as_json) as session:
+            done = submit_run(session, named)
         words = f"run {named.run}: job {done.job.id} {'submitted' if done.new else f'is there, {done.job.status}'}"
         tell({**job_record(done.job), "new": done.new}, words, as_json)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from fedretina.errors import AdminError, NotFoundError, SettingsError
 from fedretina.flare.admin_session import AdminSession, Federation
-from fedretina.flare.job_folder import DIGEST, SUBMITTED_AS, NamedJob, job_sites
 from fedretina.flare.job_store import when_begun
+from fedretina.flare.named_job import DIGEST, SUBMITTED_AS, NamedJob, job_sites
 
 COMPLETED = "FINISHED:COMPLETED"
 WAITING = "SUBMITTED"

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from fedretina.errors import NotDoneError, StateError
+from fedretina.errors import AdminError, NotDoneError, StateError
 from fedretina.flare.admin_jobs import Job
 from fedretina.flare.admin_session import AdminSession
 from fedretina.flare.admin_watch import Sight
@@ -60,7 +60,10 @@ def outcome(session: AdminSession, sight: Sight) -> Outcome:
     if sight.lost:
         return Outcome(False, f"the server lost it: `fedretina resume {sight.job.run or 'RUN'}` goes on with its run.")
     with tempfile.TemporaryDirectory() as folder:
-        return outcome_of(fetch(session, sight.job, Path(folder)), sight.job)
+        try:
+            return outcome_of(fetch(session, sight.job, Path(folder)), sight.job)
+        except AdminError as error:  # whoever may watch a job may not always fetch it
+            return Outcome(False, f"FLARE calls it {sight.job.status}; why is not known here, since {error}")
 
 
 def outcome_of(downloaded: Path, job: Job) -> Outcome:

@@ -21,11 +21,13 @@ class Sight(NamedTuple):
         job: The job.
         report: How far it is; None while its process does not say.
         lost: Whether the server has forgotten it.
+        missing: While it waits: sites of the job that are not connected.
     """
 
     job: Job
     report: Report | None
     lost: bool
+    missing: tuple[str, ...] = ()
 
     @property
     def over(self) -> bool:
@@ -39,7 +41,8 @@ class Sight(NamedTuple):
         if self.job.ended:
             return f"{self.job.status} after {_clock(self.job.duration)}"
         if self.job.status == WAITING:
-            return "submitted; waits for its sites to be free"
+            missing = f"not connected: {', '.join(self.missing)}" if self.missing else "waits for its sites to be free"
+            return f"submitted; {missing}"
         if self.report is None:
             return f"{self.job.status}; its processes start or end"
         return _step_words(self.report)
@@ -48,8 +51,10 @@ class Sight(NamedTuple):
 def see(session: AdminSession, job_id: str) -> Sight:
     """Look at a job once."""
     job = Job.of(session.job(job_id))
-    if job.ended or job.status == WAITING:
+    if job.ended:
         return Sight(job, None, False)
+    if job.status == WAITING:
+        return Sight(job, None, False, tuple(sorted(set(job.sites) - set(session.federation().sites))))
     report = session.report(job_id)
     return Sight(job, report, report is None and job.lost(session.federation()))
 
@@ -103,7 +108,12 @@ def _reconnect(session: AdminSession) -> None:
 def _news(sight: Sight) -> object:
     """All that is worth a line: not the seconds."""
     report = sight.report
-    return sight.job.status, sight.lost, report and report._replace(seconds=0.0, seconds_left=None, attempt=0)
+    return (
+        sight.job.status,
+        sight.lost,
+        sight.missing,
+        report and report._replace(seconds=0.0, seconds_left=None, attempt=0),
+    )
 
 
 def _step_words(report: Report) -> str:

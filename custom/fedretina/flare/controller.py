@@ -132,7 +132,6 @@ class RoundController(Controller):
 
     def _ask(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> None:
         tasks = {site: self._task(site, coordinator) for site in coordinator.asked}
-        self._server_run(fl_ctx).board.ask(tasks)
         for site, task in tasks.items():
             self.send(task, fl_ctx, targets=[site])
         awaited = set(tasks) - self._missed or set(tasks)

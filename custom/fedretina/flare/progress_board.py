@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedretina.aggregation.progress import Progress
@@ -20,7 +20,7 @@ class Report(NamedTuple):
         run: Name of the run.
         done: Number of steps that are done.
         steps: Number of steps in total.
-        task: `train`, `validate` or `finalise`; empty when the run is complete.
+        task: `train` or another task of the plan; empty when the run is complete.
         phase: Phase of the running step.
         round: Round of the phase, from 1.
         rounds: Rounds of the phase in total.
@@ -55,26 +55,21 @@ class Report(NamedTuple):
 
 
 class ProgressBoard:
-    """Notes when steps begin and end in this job, and whom the running one asks."""
+    """Notes when the steps of this job begin and end."""
 
     def __init__(self) -> None:
-        self._asked: frozenset[str] = frozenset()
         self._began: float | None = None
         self._lengths: list[float] = []
 
     def begin(self) -> None:
         """Note that a step begins."""
-        self._asked, self._began = frozenset(), time.monotonic()
-
-    def ask(self, sites: Iterable[str]) -> None:
-        """Note which sites the running step waits for."""
-        self._asked = frozenset(sites)
+        self._began = time.monotonic()
 
     def end(self, trained: bool) -> None:
         """Note that the running step is done."""
         if trained and self._began is not None:
             self._lengths = [*self._lengths, time.monotonic() - self._began][-_REMEMBERED:]
-        self._asked, self._began = frozenset(), None
+        self._began = None
 
     def report(self, progress: Progress) -> Report:
         """What the admin side is told.
@@ -87,8 +82,7 @@ class ProgressBoard:
         left = None
         if step is not None and step.task == "train" and self._lengths:
             usual = sum(self._lengths) / len(self._lengths)
-            trainings = progress.steps - 2 - progress.done
-            left = usual * (trainings - 1) + max(usual - seconds, 0.0)
+            left = usual * (progress.trainings - 1) + max(usual - seconds, 0.0)
         told = {*progress.answered, *progress.refused}
         return Report(
             run=progress.run,
@@ -100,7 +94,7 @@ class ProgressBoard:
             rounds=0 if step is None else step.rounds,
             attempt=progress.attempt + 1,
             answered=sorted(progress.answered),
-            waiting=sorted(self._asked - told),
+            waiting=sorted(set(progress.asked) - told),
             refused=dict(sorted(progress.refused.items())),
             seconds=round(seconds, 1),
             seconds_left=None if left is None else round(left, 1),

@@ -56,7 +56,7 @@ def named_copy(job: Path, into: Path, run: str | None = None, sites: Sequence[st
     """
     from fedretina.experiment import Experiment
 
-    meta = _read_meta(job)
+    meta = read_meta(job)
     apps = _apps(job, meta)
     settings = [Experiment.load(app / _EXPERIMENT) for app in apps]
     names = {found.run for found in settings if found.run}
@@ -85,7 +85,12 @@ def job_sites(meta: dict[str, Any]) -> tuple[str, ...]:
     return tuple(sorted({name for name in named if name not in ("server", "@ALL")}))
 
 
-def _read_meta(job: Path) -> dict[str, Any]:
+def read_meta(job: Path) -> dict[str, Any]:
+    """Read a job folder's `meta.json`.
+
+    Raises:
+        SettingsError: The folder is no job.
+    """
     try:
         meta = json.loads((job / "meta.json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
