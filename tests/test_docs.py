@@ -69,7 +69,7 @@ def test_every_relative_link_resolves(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_no_page_names_a_path_of_this_machine(page):
     text = page.read_text(encoding="utf-8")
-    for path in ("/home/", "/tmp/", str(ROOT), str(Path.home())):
+    for path in ("/home/", "/tmp/", f"{ROOT}/", f"{Path.home()}/"):
         assert path not in text.replace("https://", ""), path
 
 

@@ -14,7 +14,7 @@ from fedretina.exchange.ledger import Ledger
 pytestmark = pytest.mark.flare
 POLICIES = {
     "careful": {"hold_back": ["images", "images_train", "val_auc"], "scalar_digits": 2, "mantissa_bits": 4},
-    "noisy": {"noise": {"kind": "gaussian", "clip": 0.1, "multiplier": 2.0, "max_epsilon": 8}},
+    "noisy": {"noise": {"kind": "gaussian", "clip": 0.1, "multiplier": 2.0, "max_epsilon": 7}},
     "sparse": {"noise": {"kind": "svt", "epsilon": 1.0, "epsilon_release": 2.0, "clip": 0.01}},
     "open": {},
 }
@@ -58,7 +58,7 @@ def test_each_site_sends_what_its_own_policy_lets_go(tmp_path):
     # The budget holds one round of noise; then the filter refuses, and the run goes on.
     assert [line["phase"] for line in ledgers["noisy"]] == ["train", "validate", "finalise"]
     assert ledgers["noisy"][0]["privacy"]["rho"] == 0.5
-    assert 5 < ledgers["noisy"][0]["privacy"]["epsilon_so_far"] < 8
+    assert 5 < ledgers["noisy"][0]["privacy"]["epsilon_so_far"] < 7
     assert "FILTER_ERROR" in second["refused"]["noisy"]
     assert "privacy budget is spent" in simulation.text()
     assert (tmp_path / "runs" / "noise.key").stat().st_mode & 0o077 == 0
