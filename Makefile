@@ -1,14 +1,19 @@
-# make demo: set up and run FedUAA over five phantom hospitals. make test: set up, lint, type-check, test.
+# make demo: set up and run FedUAA over five phantom hospitals. make poc: rehearse it with startup kits and TLS.
+# make test: set up, lint, type-check, test.
 VENV   ?= .venv
 PYTHON ?=
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test everyday lint lock benchmark clean
+.PHONY: demo poc test everyday lint lock benchmark clean
 
 demo: $(READY)
 	$(BIN)/nvflare simulator jobs/feduaa
 	$(BIN)/fedretina show
+
+# The same over startup kits, a server and five sites of their own, and mutual TLS: poc/README.md.
+poc: $(READY)
+	$(BIN)/python -m poc
 
 test: lint
 	$(BIN)/python -m pytest
@@ -18,8 +23,8 @@ everyday: $(READY)
 	$(BIN)/python -m pytest -m "not flare and not slow"
 
 lint: $(READY)
-	$(BIN)/ruff check custom tests benchmarks
-	$(BIN)/ruff format --check custom tests benchmarks
+	$(BIN)/ruff check custom tests benchmarks poc
+	$(BIN)/ruff format --check custom tests benchmarks poc
 	$(BIN)/mypy
 
 # uv where it is present, else plain pip; both check every hash of the lock. Bytecode is compiled here, because FLARE
@@ -52,4 +57,4 @@ benchmark: $(READY)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) build simulator_workspace fedretina_runs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build simulator_workspace fedretina_runs fedretina_results poc_workspace .mypy_cache .ruff_cache .pytest_cache

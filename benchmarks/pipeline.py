@@ -14,7 +14,8 @@ from benchmarks.common import ROOT, Result, result, target
 from fedretina.data.augment import augment
 from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.manifest import RawRow, write_manifest
-from fedretina.data.phantom import phantom_images
+from fedretina.data.phantoms.draw import cases_of, draw_cases
+from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.site_data import SiteDataSettings, load_site_data
 from fedretina.experiment import Experiment
 
@@ -125,9 +126,10 @@ def _write_phantoms(folder: Path, counts: dict[str, int]) -> Iterator[RawRow]:
     import cv2
 
     folder.mkdir(parents=True, exist_ok=True)
+    hospital = phantom_hospital("site-1")
     for split, count in counts.items():
-        images, labels = phantom_images(count, 5, 256, (1, "benchmark", split), np.arange(count) % 5)
-        for number, (image, label) in enumerate(zip(images.numpy(), labels.tolist(), strict=True)):
-            name = f"{split}-{number:04d}.jpg"
-            cv2.imwrite(str(folder / name), np.ascontiguousarray(image.transpose(1, 2, 0)[..., ::-1]))
-            yield RawRow(name, str(label), name, split)
+        cases = cases_of(np.arange(count) % 5)
+        for case, image in zip(cases, draw_cases(hospital, cases, 256, (1, "benchmark", split)), strict=True):
+            name = f"{split}-{case.patient:04d}.jpg"
+            cv2.imwrite(str(folder / name), np.ascontiguousarray(image[..., ::-1]))
+            yield RawRow(name, str(case.label), name, split)

@@ -38,6 +38,7 @@ def tiny() -> Callable[..., Experiment]:
             "network": {"encoder": "resnet18", "head": {"width": 16}},
             "training": {"batch_size": 8, "learning_rate": 0.05, "threads": 1},
             "phantom_images": 24,
+            "report": {"draws": 10, "page": False},
         }
         return Experiment.resolve(_merged(base, words))
 

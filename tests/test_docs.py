@@ -20,7 +20,15 @@ from fedretina.uncertainty.theta import Reason
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "CHANGELOG.md", ROOT / "README.md", *ROOT.glob("provisioning/*.md")])
+PAGES = sorted(
+    [
+        *DOCS.rglob("*.md"),
+        ROOT / "CHANGELOG.md",
+        ROOT / "README.md",
+        ROOT / "poc/README.md",
+        *ROOT.glob("provisioning/*.md"),
+    ]
+)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -61,7 +69,7 @@ def test_every_relative_link_resolves(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_no_page_names_a_path_of_this_machine(page):
     text = page.read_text(encoding="utf-8")
-    for path in ("/home/", "/tmp/", str(ROOT), str(Path.home())):
+    for path in ("/home/", "/tmp/", f"{ROOT}/", f"{Path.home()}/"):
         assert path not in text.replace("https://", ""), path
 
 

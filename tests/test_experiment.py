@@ -86,6 +86,9 @@ def test_the_plan_is_rounds_then_validate_then_finalise():
     experiment = Experiment.resolve({"phases": [{"name": "train", "rounds": 2}, {"name": "more", "rounds": 1}]})
     plan = Plan.of(experiment)
     assert [step.name for step in plan] == ["train-0000", "train-0001", "more-0000", "validate-0000", "finalise-0000"]
-    assert plan.training == 3
+    assert plan.training == range(3)
     assert plan.find("more", 0).number == 2
     assert plan.find("more", 1) is None
+    longer = Plan.of(Experiment.resolve({"aggregation": {"rule": "similarity"}, "tune": {"epochs": 1}}))
+    assert [step.task for step in longer] == ["prepare", *["train"] * 5, "validate", "tune", "finalise"]
+    assert longer.training == range(1, 6)

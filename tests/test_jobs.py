@@ -8,7 +8,7 @@ import pytest
 
 from fedretina.errors import SettingsError
 from fedretina.experiment import Experiment
-from fedretina.job_folder import job_files, write_job
+from fedretina.job_writer import job_files, write_job
 from fedretina.rows import ROWS
 
 JOBS = sorted((Path(__file__).resolve().parents[1] / "jobs").iterdir())

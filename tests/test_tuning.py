@@ -8,6 +8,8 @@ from fedretina.local.site import Site
 from fedretina.loop import run_loop
 from fedretina.storage import read_json, read_tensors
 
+pytestmark = pytest.mark.slow
+
 
 def final(root, run, site):
     return read_tensors(root / run / site / "final" / "model.safetensors")[0]

@@ -20,6 +20,12 @@ from fedretina.version import __version__
         "predict": "fedretina.commands.predict:predict",
         "report": "fedretina.commands.report:report",
         "site": "fedretina.commands.site:site",
+        "submit": "fedretina.commands.submit:submit",
+        "status": "fedretina.commands.status:status",
+        "watch": "fedretina.commands.watch:watch",
+        "results": "fedretina.commands.results:results",
+        "resume": "fedretina.commands.resume:resume",
+        "repair": "fedretina.commands.repair:repair",
     },
 )
 @click.version_option(__version__)
@@ -41,7 +47,8 @@ def show(run: str | None, root: Path) -> None:
         fail(f"no finished run {run or ''} under {root}: give --root, or run `nvflare simulator jobs/feduaa`.")
     click.echo(results_table(read_json(path)))
     click.echo(f"results: {path}")
-    click.echo(f"a site's model, card and figures: {path.parent.parent}/<site>/final/")
+    click.echo(f"report over all sites: {path.parent / 'report.html'}")
+    click.echo(f"a site's model, card and report: {path.parent.parent}/<site>/final/")
 
 
 @main.command()

@@ -49,6 +49,22 @@ class QuorumError(FedretinaError):
     public = True
 
 
+class AdminError(FedretinaError):
+    """The federation cannot be reached from the admin side, or does not do what it was asked."""
+
+
+class UnreachableError(AdminError):
+    """No server answers."""
+
+
+class NotFoundError(AdminError):
+    """There is no such job, run or kit."""
+
+
+class NotDoneError(AdminError):
+    """The job has not ended yet."""
+
+
 class StoppedError(FedretinaError):
     """The run was aborted while a site was at work; nothing of the round is kept."""
 

@@ -71,6 +71,19 @@ class EvaluationSettings(BaseModel):
     auc_input: Literal["expected_probability", "belief", "logits_softmax", "warmed_belief"] = "expected_probability"
 
 
+class ReportSettings(BaseModel):
+    """What is written at the end of a run beside models, cards and figures.
+
+    Attributes:
+        draws: Draws of the patient bootstrap behind each interval.
+        page: Whether the HTML page is written at once; `fedretina report` writes it later from the stored record.
+    """
+
+    model_config = _STRICT
+    draws: int = Field(default=1000, ge=10, le=100_000)
+    page: bool = True
+
+
 class Experiment(BaseModel):
     """Everything that decides a run's figures, equal at the server and at every site.
 
@@ -106,6 +119,7 @@ class Experiment(BaseModel):
     exchange: ExchangeSettings = ExchangeSettings()
     aggregation: AggregationSettings = AggregationSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    report: ReportSettings = ReportSettings()
     phantom_images: int = Field(default=160, ge=0)
 
     @model_validator(mode="after")

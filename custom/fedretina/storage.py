@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from fedretina.errors import StateError
+
+if TYPE_CHECKING:  # the admin commands read and write records only, and do not wait for torch
+    import torch
 
 FORMAT = 1
 HEADER = "fedretina"
@@ -76,6 +77,8 @@ def write_tensors(
     Raises:
         StateError: The disk is full or not writable; the old file is whole.
     """
+    from safetensors.torch import save_file
+
     header = json.dumps({"format": FORMAT, **record}, sort_keys=True, allow_nan=False)
     plain = {key: tensor.detach().cpu().contiguous() for key, tensor in sorted(tensors.items())}
     _replace(path, lambda temporary: save_file(plain, temporary, metadata={HEADER: header}), durable)

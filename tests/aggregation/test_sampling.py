@@ -27,6 +27,7 @@ def test_draws_are_even_differ_by_round_and_repeat():
     assert all(240 < count < 360 for count in counts.values())  # 300 expected, sigma 14.5
 
 
+@pytest.mark.slow
 def test_a_run_with_sampling_asks_that_share_and_ends_with_its_last_model(tiny, phantoms, tmp_path):
     experiment = tiny(row="scaffold", sampling={"fraction": 0.67}, phases=[{"name": "train", "rounds": 4}])
     data = phantoms(experiment)

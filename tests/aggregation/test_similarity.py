@@ -75,6 +75,7 @@ def test_statistics_are_declared_as_such_and_never_asked_for_elsewhere(tiny):
     assert tiny(row="fedbn").partition(build_on_meta(experiment.network)).sent("prepare") == ()
 
 
+@pytest.mark.slow
 def test_each_site_is_sent_a_mixture_of_its_own_whatever_the_interruptions(tiny, phantoms, tmp_path):
     experiment = tiny(row="fedap", phases=[{"name": "train", "rounds": 2}])
     data = phantoms(experiment)

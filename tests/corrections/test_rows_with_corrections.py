@@ -11,6 +11,7 @@ from fedretina.local.site_state import SiteState
 from fedretina.loop import run_loop
 from fedretina.networks.network import build_on_meta
 
+pytestmark = pytest.mark.slow
 CORRECTED = ("fedprox", "scaffold", "feddyn", "feddc", "moon")
 OFF = {
     "fedprox": {"fedprox": {"mu": 0}},

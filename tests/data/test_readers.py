@@ -459,16 +459,6 @@ def test_folders_without_images(tmp_path):
         look("class_folders", tmp_path / "nowhere")
 
 
-def test_folders_as_they_lie_for_a_check(tmp_path):
-    from fedretina.data.readers.class_folders import read
-
-    sets.class_folders(tmp_path / "a", {"well": 10, "ill": 10})
-    rows = read(tmp_path / "a", 1)
-    assert [sum(row.split == split for row in rows) for split in ("train", "val", "test")] == [14, 3, 3]
-    sets.class_folders(tmp_path / "b", {"train/x": 2, "test/x": 2})
-    assert {row.split for row in read(tmp_path / "b", 1)} == {"train", "test"}
-
-
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [

@@ -158,7 +158,11 @@ def test_a_phantom_site(tmp_path):
     assert data.counts == {"train": 30, "val": 12, "test": 18}
     split = data.split("train")
     assert split.images.shape == (30, 3, 32, 32)
-    assert len(set(split.patients) | set(data.split("test").patients)) == 48
+    patients, others = set(split.patients), set(data.split("test").patients)
+    assert 15 <= len(patients) < 30
+    assert not patients & others
+    assert len(set(split.files)) == 30
+    assert all(name.startswith("phantom-") for name in (*split.patients, *split.files))
     again = load_site_data("site-3", settings, FUNDUS, 1, tmp_path / "cache")
     assert torch.equal(again.split("train").images, split.images)
     assert again.fingerprint == data.fingerprint

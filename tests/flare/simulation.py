@@ -27,6 +27,7 @@ SMALL: dict[str, Any] = {
     "network": {"encoder": "efficientnet_lite0", "head": {"width": 16}},
     "training": {"batch_size": 8, "learning_rate": 0.05, "threads": 1},
     "phantom_images": 24,
+    "report": {"draws": 10, "page": False},
 }
 
 

@@ -48,3 +48,46 @@ def test_the_model_learner_job_ends_with_the_loops_bits(oracle, tmp_path):
     simulation = Simulation(job, tmp_path / "sim", 3, FEDRETINA_RUN="again", FEDRETINA_STATE_ROOT=str(tmp_path))
     assert simulation.wait() == 0, simulation.text()[-3000:]
     assert results(tmp_path, "again") == results(oracle, "oracle")
+
+
+# Each value of the axes and each kind of phase once: controls both ways, stretches, a sample of the sites and a rate
+# that falls; then statistics sent once, a model a site, a spring, fine-tuning, and the pages.
+COVERING = {
+    "controls": {
+        "row": "scaffold",
+        "sampling": {"fraction": 0.67},
+        "training": {
+            **SMALL["training"],
+            "optimizer": "adam",
+            "learning_rate": 0.001,
+            "schedule": "cosine",
+            "stretches": [{"train": "head", "epochs": 1}, {"train": "encoder", "epochs": 1}],
+        },
+    },
+    "a_model_a_site": {
+        "row": "fedap",
+        "correction": {"name": "fedprox"},
+        "tune": {"epochs": 1},
+        "report": {"draws": 10, "page": True},
+    },
+}
+
+
+@pytest.mark.parametrize("name", COVERING)
+def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
+    words = {**SMALL, **COVERING[name]}
+    expected = run_oracle(tmp_path / "loop", words, SITES)
+    job = write_job(tmp_path / "job", words, SITES)
+    simulation = Simulation(job, tmp_path / "sim", 3, FEDRETINA_RUN="again", FEDRETINA_STATE_ROOT=str(tmp_path))
+    assert simulation.wait() == 0, simulation.text()[-3000:]
+    assert results(tmp_path, "again") == expected
+    lines = Ledger(tmp_path / "again" / "site-1" / "ledger.jsonl").lines()
+    kinds = {line["phase"]: set(line["tensors"]) for line in lines}
+    if name == "controls":
+        assert kinds["train"] == {"control", "encoder", "norm", "statistic"}
+    else:
+        assert kinds["prepare"] == {"statistic"}
+        assert kinds["train"] == {"encoder"}
+        assert kinds["tune"] == kinds["finalise"] == set()
+        for page in ("server", "site-1/final"):
+            assert "Research software" in (tmp_path / "again" / page / "report.html").read_text()

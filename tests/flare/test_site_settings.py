@@ -8,7 +8,8 @@ import pytest
 import yaml
 from simulation import SMALL, Simulation, results, write_job
 
-from fedretina.data.phantom import phantom_images
+from fedretina.data.phantoms.draw import cases_of, phantom_images
+from fedretina.data.phantoms.hospital import phantom_hospital
 
 pytestmark = pytest.mark.flare
 
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.flare
 def write_hospital(folder, grades, seed):
     """Forty phantom photographs as files, one of them cut off, with manifest and site file."""
     (folder / "images").mkdir(parents=True)
-    images, labels = phantom_images(40, grades, 64, (seed,), np.arange(40) % grades)
+    labels = np.arange(40) % grades
+    images = phantom_images(phantom_hospital({4: "site-2", 5: "site-1"}[grades]), cases_of(labels), 64, (seed,))
     lines = ["file,label,patient,split"]
     for number, (image, label) in enumerate(zip(images.numpy(), labels.tolist(), strict=True)):
         name = f"eye-{number:02d}.jpg"

@@ -11,8 +11,9 @@ import pytest
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "flare")]
 
-from federation import LEAD, Federation, distributed_kit, fedretina  # noqa: E402
 from hospital import GRADES, write_hospital  # noqa: E402
+
+from federation import LEAD, Federation, distributed_kit, fedretina  # noqa: E402
 
 
 @pytest.fixture(scope="session")

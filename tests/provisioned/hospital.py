@@ -8,7 +8,9 @@ import cv2
 import numpy as np
 import yaml
 
-from fedretina.data.phantom import phantom_images
+from fedretina.data.phantoms.draw import phantom_images
+from fedretina.data.phantoms.hospital import phantom_hospital
+from fedretina.data.scheme import GradingScheme
 
 GRADES = {"site-1": 5, "site-2": 4, "site-3": 5}
 """Number of grades of each hospital."""
@@ -19,9 +21,11 @@ SECRETS = ("tell-tale", "patient-of", "grade-called", "manifest", ".jpg")
 def write_hospital(folder: Path, grades: int, seed: int, **settings: object) -> None:
     """Write 40 phantom photographs as files, a manifest, and a site file with a grading scheme of its own."""
     (folder / "images").mkdir(parents=True)
-    images, labels = phantom_images(40, grades, 64, (seed,), np.arange(40) % grades)
+    drawn = phantom_hospital("site-1", 40, GradingScheme(grades=tuple(str(grade) for grade in range(grades))), "fundus")
+    cases = drawn.cases(0, (seed,))[:40]
+    images, labels = phantom_images(drawn, cases, 64, (seed,)), [case.label for case in cases]
     lines = ["file,label,patient,split"]
-    for number, (image, label) in enumerate(zip(images.numpy(), labels.tolist(), strict=True)):
+    for number, (image, label) in enumerate(zip(images.numpy(), labels, strict=True)):
         name = f"tell-tale-{seed}-{number:02d}.jpg"
         cv2.imwrite(str(folder / "images" / name), np.ascontiguousarray(image.transpose(1, 2, 0)[..., ::-1]))
         split = "train" if number < 24 else "val" if number < 32 else "test"

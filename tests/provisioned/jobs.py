@@ -3,9 +3,10 @@
 import json
 import zipfile
 
-from federation import fedretina
 from hospital import GRADES
 from simulation import SMALL, write_job
+
+from federation import fedretina
 
 SITES = tuple(GRADES)
 WORDS = {**SMALL, "phantom_images": 0, "quorum": 3}

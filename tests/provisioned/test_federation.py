@@ -8,6 +8,10 @@ import time
 import pytest
 import yaml
 from credentials import expire, knock
+from hospital import SECRETS
+from jobs import ANOTHER, SITES, WORDS, another_class, bring_code, change_in_store, export, own_filters
+from simulation import results
+
 from federation import (
     LEAD,
     MEMBER,
@@ -19,10 +23,6 @@ from federation import (
     fedretina,
     files_below,
 )
-from hospital import SECRETS
-from jobs import ANOTHER, SITES, WORDS, another_class, bring_code, change_in_store, export, own_filters
-from simulation import results
-
 from fedretina.data.site_data import load_site_data
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.ledger import Ledger

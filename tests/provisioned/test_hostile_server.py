@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from federation import LEAD, copy_kit, ended, free_port, point_to
 from jobs import WORDS, bring_code, change_in_store, export
+
+from federation import LEAD, copy_kit, ended, free_port, point_to
 
 pytestmark = [pytest.mark.flare, pytest.mark.provisioned]
 REASONS = (

@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 from credentials import expire
-from federation import LEAD, copy_kit, fedretina, free_port, loopback_project, nvflare
 from jobs import SITES
 
+from federation import LEAD, copy_kit, fedretina, free_port, loopback_project, nvflare
 from fedretina.kit.allowed import ALLOWED_CLASSES
 
 pytestmark = pytest.mark.provisioned

@@ -6,10 +6,10 @@ from collections import namedtuple
 
 import pytest
 import yaml
-from federation import LEAD, copy_kit, fedretina, free_port, loopback_project, nvflare
 from hospital import write_hospital
 from simulation import SMALL
 
+from federation import LEAD, copy_kit, fedretina, free_port, loopback_project, nvflare
 from fedretina.kit import hardened, site_check
 from fedretina.kit.server_door import Door
 

@@ -15,6 +15,7 @@ import torch
 
 from fedretina.aggregation.admission import admit
 from fedretina.aggregation.choice import best_step
+from fedretina.aggregation.progress import Progress
 from fedretina.aggregation.rules import NEEDS, site_weights
 from fedretina.aggregation.run_results import run_head, run_results
 from fedretina.aggregation.run_store import RunStore
@@ -31,6 +32,9 @@ from fedretina.experiment import Experiment
 from fedretina.local.training import reproducible_torch
 from fedretina.networks.network import build_network
 from fedretina.plan import Plan, Step
+from fedretina.report.page_file import write_page
+from fedretina.report.render import render_server
+from fedretina.report.server_report import server_report
 from fedretina.storage import write_json
 
 _log = logging.getLogger(__name__)
@@ -100,6 +104,22 @@ class Coordinator:
     def step(self) -> Step:
         """The step to do next."""
         return self.plan[self.done]
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run is; read without the lock, so that it answers while a step is being mixed."""
+        done = self.done
+        return Progress(
+            run=self.run,
+            done=done,
+            steps=len(self.plan),
+            trainings=sum(number >= done for number in self.plan.training),
+            step=self.plan[done] if done < len(self.plan) else None,
+            attempt=self._attempt,
+            asked=() if self._attempt < 0 else self.asked,
+            answered=tuple(self._scalars),
+            refused=dict(self._refused),
+        )
 
     def begin(self, sites: Collection[str]) -> None:
         """Begin the next step, or begin it again; answers to earlier attempts are refused from now on.
@@ -214,6 +234,10 @@ class Coordinator:
             record["chosen"] = self._base()
             results = run_results(self._head, self.digest, self.plan, self.records, record)
             write_json(self._store.folder / "results.json", results)
+            report = server_report(results)
+            write_json(self._store.folder / "report.json", report)
+            if self.experiment.report.page:
+                write_page(self._store.folder / "report.html", render_server(report))
         self._store.commit(step.number, record, mixed, self._needed())
         self._spool.erase()
         if mixed is not None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
-import torch
 
 from fedretina.aggregation.choice import candidates
 from fedretina.exchange.partition import Partition
 from fedretina.experiment import Experiment
 from fedretina.plan import Plan
-from fedretina.version import __version__
+from fedretina.version import versions
 
 
 def run_head(run: str, experiment: Experiment, parts: Partition) -> dict[str, Any]:
@@ -26,12 +22,7 @@ def run_head(run: str, experiment: Experiment, parts: Partition) -> dict[str, An
             kind.value: sorted(key for key in travelling if parts.kinds[key] is kind)
             for kind in sorted(parts.shared_kinds())
         },
-        "versions": {
-            "fedretina": __version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
     }
 
 

@@ -8,7 +8,7 @@ import click
 
 from fedretina.commands.lazy import fail
 from fedretina.errors import FedretinaError
-from fedretina.job_folder import SITES, job_files, write_job
+from fedretina.job_writer import SITES, job_files, write_job
 
 
 @click.command()

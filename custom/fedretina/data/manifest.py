@@ -89,7 +89,7 @@ def read_manifest(path: Path, scheme: GradingScheme) -> Manifest:
     records: list[Record] = []
     seen: dict[str, int] = {}
     homes: dict[str, tuple[str, int]] = {}
-    for number, row in _rows(path):
+    for number, row in raw_rows(path):
         try:
             record = _record(row, scheme)
         except DataError as error:
@@ -129,7 +129,12 @@ def write_manifest(path: Path, rows: Iterable[RawRow]) -> None:
         raise DataError(f"{path} was not written ({error}): choose a folder that you may write to.") from error
 
 
-def _rows(path: Path) -> Iterable[tuple[int, dict[str, str | None]]]:
+def raw_rows(path: Path) -> Iterable[tuple[int, dict[str, str | None]]]:
+    """The rows of a manifest with their line numbers, unchecked but for the header.
+
+    Raises:
+        DataError: The file is missing or no CSV, or a column is missing.
+    """
     try:
         with open(path, encoding="utf-8-sig", newline="") as handle:
             reader = csv.DictReader(handle, strict=True)

@@ -17,6 +17,7 @@ from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.manifest import SPLITS, Record, read_manifest
 from fedretina.data.scheme import GradingScheme, preset
 from fedretina.errors import DataError, SettingsError
+from fedretina.evaluation.min_count import MIN_COUNT
 from fedretina.seeds import derive_seed
 
 
@@ -46,6 +47,7 @@ class SiteDataSettings(BaseModel):
         cache: Folder of the image cache.
         bad_files: Whether images that cannot be read are left out or stop the site.
         limit: At most so many images of a split, chosen by a hash of the file's name, for short runs.
+        min_count: Fewest patients behind any count of answers that leaves the site; more than it has, and none leaves.
         phantom_images: Training images of an average phantom hospital.
     """
 
@@ -57,6 +59,7 @@ class SiteDataSettings(BaseModel):
     cache: Path | None = None
     bad_files: Literal["skip", "refuse"] = "skip"
     limit: dict[Literal["train", "val", "test"], int] | None = None
+    min_count: int = Field(default=MIN_COUNT, ge=2)
     phantom_images: int = Field(default=160, ge=1)
 
     @field_validator("limit")
@@ -89,9 +92,10 @@ class SiteData:
         name: The site.
         scheme: Its grades.
         counts: Images a split.
-        synthetic: Whether the images are phantoms.
+        synthetic: Whether there are phantoms among the images, drawn here or read from files that say so.
         bad_files: How many images could not be read and were left out.
         fingerprint: SHA-256 over pixels, labels and splits: equal for equal data, whatever the order of rows.
+        min_count: Fewest patients behind any count of answers that leaves the site.
     """
 
     name: str
@@ -101,6 +105,7 @@ class SiteData:
     bad_files: int
     fingerprint: str
     _read: Callable[[str], Split]
+    min_count: int = MIN_COUNT
 
     def split(self, name: str) -> Split:
         """Read "train", "val" or "test".
@@ -157,6 +162,7 @@ def _from_cache(
     cache: Path,
 ) -> SiteData:
     from fedretina.data.cache import build_cache
+    from fedretina.data.phantoms.mark import is_phantom
 
     # A limited run has a cache of its own, so that it does not throw the whole set's away.
     limit = "" if settings.limit is None else f"-{derive_seed(json.dumps(settings.limit, sort_keys=True)):016x}"
@@ -190,40 +196,39 @@ def _from_cache(
         f"{record.split} {record.label} {digest}" for record, digest in zip(kept, found.digests, strict=True)
     )
     counts = {split: len(rows) for split, rows in places.items()}
-    return SiteData(site, scheme, counts, False, len(found.bad), _fingerprint(scheme, lines), read)
+    # Phantoms that were written to disk and read back stay synthetic; one among patients is enough to say so.
+    synthetic = any(is_phantom(root / record.file) for record in kept if record.file.lower().endswith(".png"))
+    return SiteData(
+        site, scheme, counts, synthetic, len(found.bad), _fingerprint(scheme, lines), read, settings.min_count
+    )
 
 
 def _phantom(site: str, settings: SiteDataSettings, scheme: GradingScheme | None, size: int, seed: int) -> SiteData:
-    from fedretina.data.phantom import PHANTOM_VERSION, phantom_hospital, phantom_images
-    from fedretina.data.phantom_drawing import camera_style
+    from fedretina.data.phantoms.draw import phantom_images
+    from fedretina.data.phantoms.hospital import PHANTOM_VERSION, phantom_hospital
 
-    hospital = phantom_hospital(site, settings.phantom_images, scheme)
+    hospital = phantom_hospital(site, settings.phantom_images, scheme, "fundus")
     purposes = {split: (seed, "phantom", site, split) for split in SPLITS}
     limits = {str(name): most for name, most in (settings.limit or {}).items()}
-    labels = {split: hospital.labels(at, purposes[split])[: limits.get(split)] for at, split in enumerate(SPLITS)}
-    _check(site, {split: values.tolist() for split, values in labels.items()}, 0)
-    style = camera_style((hospital.style_seed,))
-    ungradable = hospital.scheme.ungradable is not None
+    cases = {split: hospital.cases(at, purposes[split])[: limits.get(split)] for at, split in enumerate(SPLITS)}
+    _check(site, {split: [case.label for case in chosen] for split, chosen in cases.items()}, 0)
     drawn: dict[str, Split] = {}
 
     def read(split: str) -> Split:
         if split not in drawn:
-            images, classes = phantom_images(
-                len(labels[split]),
-                hospital.scheme.num_classes,
-                size,
-                purposes[split],
-                labels[split],
-                style,
-                ungradable,
+            chosen = cases[split]
+            drawn[split] = Split(
+                phantom_images(hospital, chosen, size, purposes[split]),
+                torch.tensor([case.label for case in chosen], dtype=torch.int64),
+                tuple(case.patient_name(split) for case in chosen),
+                tuple(case.file_name(split) for case in chosen),
             )
-            patients = tuple(f"phantom-{split}-{number:05d}" for number in range(len(classes)))
-            drawn[split] = Split(images, classes, patients, patients)
         return drawn[split]
 
-    counts = {split: len(values) for split, values in labels.items()}
+    counts = {split: len(chosen) for split, chosen in cases.items()}
     lines = [f"phantom {PHANTOM_VERSION} {site} {seed} {size} {list(hospital.mix)} {sorted(counts.items())}"]
-    return SiteData(site, hospital.scheme, counts, True, 0, _fingerprint(hospital.scheme, lines), read)
+    fingerprint = _fingerprint(hospital.scheme, lines)
+    return SiteData(site, hospital.scheme, counts, True, 0, fingerprint, read, settings.min_count)
 
 
 def _limited(records: Sequence[Record], split: str, settings: SiteDataSettings) -> list[Record]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -103,6 +103,17 @@ class Partition:
     def shared_kinds(self) -> frozenset[Kind]:
         """Return the kinds that travel."""
         return frozenset(self.kinds[key] for key in (*self.travelling, *self.statistics))
+
+    def by_kind(self) -> dict[str, dict[str, Any]]:
+        """Tensors and numbers of each kind, told apart by whether it travels: "encoder", "norm, at home"."""
+        sums: dict[str, dict[str, Any]] = {}
+        for travels, keys in ((True, (*self.travelling, *self.statistics)), (False, self.personal)):
+            for key in keys:
+                name = self.kinds[key].value if travels else f"{self.kinds[key].value}, at home"
+                entry = sums.setdefault(name, {"tensors": 0, "values": 0, "travels": travels})
+                entry["tensors"] += 1
+                entry["values"] += self.sizes[key][0]
+        return dict(sorted(sums.items()))
 
     def digest(self) -> str:
         """Return the sha256 (64 hex digits) of the travelling keys with their kinds, shapes and dtypes.

@@ -10,6 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedretina.errors import RefusedError
+from fedretina.evaluation.min_count import SCALARS as COUNTS
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.noise import GaussianNoise, SvtNoise, cost, gaussian, noise_source, spent
 from fedretina.exchange.payload import Payload, Tensors
@@ -47,8 +48,10 @@ class PolicySettings(BaseModel):
         optional = {name for name, (_, _, needed) in RANGES.items() if not needed}
         strangers = sorted(names - optional)
         if strangers:
+            listed = ", ".join(sorted(optional - COUNTS.keys()))
             raise ValueError(
-                f"{strangers[0]!r} cannot be held back: a run can do without {', '.join(sorted(optional))}."
+                f"{strangers[0]!r} cannot be held back: a run can do without {listed}, and without the counts "
+                "(bin_..., confusion_...), of which data.min_count holds back all at once."
             )
         return names
 

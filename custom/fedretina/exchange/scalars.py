@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fedretina.evaluation.min_count import SCALARS as COUNTS
 from fedretina.exchange.payload import Task
 
 _MANY = 1e12
+_BOUNDED: Mapping[str, tuple[float, float]] = {
+    "auc": (0, 1),
+    "accuracy": (0, 1),
+    "kappa": (-1, 1),
+    "error_auroc": (0, 1),
+    "brier": (0, 2),
+    "referable_auc": (0, 1),
+    "referable_sensitivity": (0, 1),
+    "referable_specificity": (0, 1),
+}
+"""Figures of the test split that come with the bounds of an interval."""
+
 RANGES: Mapping[str, tuple[float, float, bool]] = {
     # name: lowest, highest, whether every site must bring it; others may be undefined, or held back by a site
     "theta": (1e-9, 2.0, True),
@@ -26,6 +39,9 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     "test_error_auroc": (0, 1, False),
     "test_ece": (0, 1, False),
     "test_brier": (0, 2, False),
+    **{f"test_{name}": (*bounds, False) for name, bounds in _BOUNDED.items() if name.startswith("referable")},
+    **{f"test_{name}_{end}": (*bounds, False) for name, bounds in _BOUNDED.items() for end in ("low", "high")},
+    **{name: (*bounds, False) for name, bounds in COUNTS.items()},
 }
 
 BY_TASK: Mapping[Task, frozenset[str]] = {
@@ -33,7 +49,8 @@ BY_TASK: Mapping[Task, frozenset[str]] = {
     "train": frozenset({"theta", "images", "val_auc", "val_accuracy"}),
     "validate": frozenset({"val_auc", "val_accuracy"}),
     "tune": frozenset({"val_auc", "val_accuracy"}),
-    "finalise": frozenset(name for name in RANGES if name.startswith("test_") or name.startswith("images_"))
+    "finalise": frozenset(name for name in RANGES if name.startswith(("test_", "images_")))
+    | frozenset(COUNTS)
     | {"grades", "bad_files", "synthetic"},
 }
 """What each task may bring. Losses and error counts say more about a site than the method needs, so they stay."""

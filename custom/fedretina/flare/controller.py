@@ -73,18 +73,20 @@ class RoundController(Controller):
             self._server_run(fl_ctx).open(fl_ctx)
             self._opened = True
         except FedretinaError as error:
-            self.system_panic(str(error), fl_ctx)
+            self._stop(str(error), fl_ctx)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Do every step of this workflow's tasks that is not done, then say where the results lie."""
         if not self._opened:
             return  # the panic of start_controller is on its way
-        coordinator = self._server_run(fl_ctx).coordinator
+        server_run = self._server_run(fl_ctx)
+        coordinator = server_run.coordinator
         while coordinator.done < len(coordinator.plan) and coordinator.step.task in self._tasks:
             if not self._step(coordinator, abort_signal, fl_ctx):
                 return
         if coordinator.done == len(coordinator.plan):
             results = coordinator.folder / "results.json"
+            server_run.publish(fl_ctx)
             self.log_info(fl_ctx, f"run {coordinator.run} is complete\n{results_table(read_json(results))}\n{results}")
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
@@ -98,15 +100,15 @@ class RoundController(Controller):
         self.log_warning(fl_ctx, f"a late {task_name} answer of {client.name} is dropped.")
 
     def _step(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> bool:
-        step = coordinator.step
+        step, board = coordinator.step, self._server_run(fl_ctx).board
         sentence = ""
         for attempt in range(self._repeats + 1):
             fl_ctx.set_prop(AppConstants.CURRENT_ROUND, step.number, private=True, sticky=True)
             self.log_info(fl_ctx, f"{step.name}: begun, attempt {attempt}")
             began = time.monotonic()
             try:
-                sites = sorted(client.name for client in self._engine.get_clients())
-                coordinator.begin(sites)
+                coordinator.begin(sorted(client.name for client in self._engine.get_clients()))
+                board.begin()
                 self._ask(coordinator, abort_signal, fl_ctx)
                 if abort_signal.triggered:  # an abort would look like a step below the quorum
                     return False
@@ -116,12 +118,17 @@ class RoundController(Controller):
                 self.log_warning(fl_ctx, sentence)
                 continue
             except StateError as error:
-                self.system_panic(str(error), fl_ctx)
+                self._stop(str(error), fl_ctx)
                 return False
+            board.end(trained=step.task == "train")
             self.log_info(fl_ctx, f"{step.name}: done in {time.monotonic() - began:.1f} s")
             return True
-        self.system_panic(f"{sentence} It was tried {self._repeats + 1} times.", fl_ctx)
+        self._stop(f"{sentence} It was tried {self._repeats + 1} times.", fl_ctx)
         return False
+
+    def _stop(self, sentence: str, fl_ctx: FLContext) -> None:
+        self._server_run(fl_ctx).publish(fl_ctx, stopped=sentence)
+        self.system_panic(sentence, fl_ctx)
 
     def _ask(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> None:
         tasks = {site: self._task(site, coordinator) for site in coordinator.asked}

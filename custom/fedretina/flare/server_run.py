@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-import secrets
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from pathlib import Path
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
+from nvflare.widgets.info_collector import InfoCollector
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import StateError
-from fedretina.experiment import Experiment
+from fedretina.flare.progress_board import GROUP, ProgressBoard
+from fedretina.flare.publication import publish
 from fedretina.flare.surroundings import RUN, load_experiment, load_server_settings, state_root, with_weights_file
+from fedretina.run_name import new_run_name
 from fedretina.storage import folder_lock
 
 _LOCK_WAIT_S = 60.0
@@ -22,6 +24,9 @@ _LOCK_WAIT_S = 60.0
 
 class ServerRun(FLComponent):
     """Opens the durable state of a run at the server and holds its lock for the job's life.
+
+    Tells the admin side how far the run is (`nvflare job stats`, `fedretina watch`), and lays what it may have into
+    the job's folder, which FLARE hands out as the job's result.
 
     A run is new unless it is named: by `run` in the experiment file, or by FEDRETINA_RUN in the server's
     environment.
@@ -35,6 +40,7 @@ class ServerRun(FLComponent):
         self._experiment_file = experiment_file
         self._held = ExitStack()
         self._coordinator: Coordinator | None = None
+        self.board = ProgressBoard()
 
     @property
     def coordinator(self) -> Coordinator:
@@ -56,7 +62,7 @@ class ServerRun(FLComponent):
         if self._coordinator is None:
             settings = load_server_settings(fl_ctx)
             experiment = with_weights_file(load_experiment(fl_ctx, self._experiment_file), settings)
-            run = experiment.run or os.environ.get(RUN) or _new_name(experiment)
+            run = experiment.run or os.environ.get(RUN) or new_run_name(experiment)
             folder = state_root(fl_ctx, settings) / run / "server"
             with ExitStack() as opening:
                 opening.enter_context(folder_lock(folder, _LOCK_WAIT_S))
@@ -66,12 +72,21 @@ class ServerRun(FLComponent):
             self.log_info(fl_ctx, "what travels and what stays:\n" + self._coordinator.partition.table())
         return self._coordinator
 
+    def publish(self, fl_ctx: FLContext, stopped: str | None = None) -> None:
+        """Lay results, or the sentence with which the job stops, into the job's folder; a fault is only logged."""
+        job_folder = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
+        try:
+            publish(None if self._coordinator is None else self._coordinator.folder, job_folder, stopped)
+        except StateError as error:
+            self.log_warning(fl_ctx, str(error))
+
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Let go of the run's folder at the job's end."""
-        if event_type == EventType.END_RUN:
+        """Answer the admin's question how far the run is; let go of the run's folder at the job's end."""
+        if event_type == InfoCollector.EVENT_TYPE_GET_STATS:
+            coordinator = self._coordinator
+            collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
+            if coordinator is not None and collector is not None:
+                collector.set_info(GROUP, self.board.report(coordinator.progress)._asdict())
+        elif event_type == EventType.END_RUN:
             self._held.close()
             self._coordinator = None
-
-
-def _new_name(experiment: Experiment) -> str:
-    return f"{experiment.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -12,7 +12,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import UnsafeJobError
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 
-from fedretina.errors import FedretinaError, RefusedError
+from fedretina.errors import DataError, FedretinaError, RefusedError
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.noise import noise_key
 from fedretina.exchange.partition import Partition
@@ -87,7 +87,9 @@ class WhitelistFilter(Filter):
             raise RefusedError(f"{type(error).__name__}: the site's own log says what and where.") from None
 
     def _order(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        fl_ctx.set_prop(_RECEIVED, None, private=True, sticky=False)
+        responsible = self._answers_for(fl_ctx)
+        if responsible:  # a job's filter behind the scope's must not wipe what that one noted
+            fl_ctx.set_prop(_RECEIVED, None, private=True, sticky=False)
         experiment, parts = self._load(fl_ctx)
         self._no_extras(shareable)
         order, tensors = unpack_order(shareable)
@@ -95,7 +97,7 @@ class WhitelistFilter(Filter):
         step = Plan.of(experiment).find(order.stamp.phase, order.stamp.round)
         if step is None:
             raise RefusedError(f"{order.stamp.phase} round {order.stamp.round} is no step of this job.")
-        if self._answers_for(fl_ctx) and self._own(fl_ctx).policy.changes_tensors:
+        if responsible and self._changes_tensors(fl_ctx):
             model = {key: tensors[key] for key in parts.shared if key in tensors}
             fl_ctx.set_prop(_RECEIVED, (order.stamp, model), private=True, sticky=False)
         return shareable
@@ -139,6 +141,12 @@ class WhitelistFilter(Filter):
             done["privacy"]["epsilon_so_far"] = policy.require_budget(before, tensors_digest(leaving.tensors))
             ledger.note(leaving, parts, done)
         return leaving
+
+    def _changes_tensors(self, fl_ctx: FLContext) -> bool:
+        try:
+            return self._own(fl_ctx).policy.changes_tensors
+        except DataError:
+            return False  # settings that cannot be read: the executor's answer says so, and nothing else leaves
 
     def _answers_for(self, fl_ctx: FLContext) -> bool:
         """Whether this filter is the one that applies the site's policy: the scope's, else the job's."""

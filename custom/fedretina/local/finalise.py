@@ -1,113 +1,157 @@
-"""The end of a run at a site: the test split is read once, and the model, its card and the figures are written."""
+"""The end of a run at a site: the test split is read once, and model, card, figures and report are written."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedretina.data.site_data import SiteData
-from fedretina.evaluation.evaluate import evaluate
+import numpy as np
+
+from fedretina.data.site_data import SiteData, Split
+from fedretina.evaluation.judged import Judged
+from fedretina.evaluation.min_count import encode
+from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.experiment import Experiment
+from fedretina.local.card import NOT_A_DEVICE, build_card
+from fedretina.local.card_page import card_page
+from fedretina.local.history import History
 from fedretina.local.snapshot import Snapshot
-from fedretina.local.trainer import LocalTrainer
+from fedretina.local.trainer import Answers, LocalTrainer
 from fedretina.plan import Step
+from fedretina.report.page_file import write_page
+from fedretina.report.render import render_site
+from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, rounds_of, site_report
+from fedretina.rows import row
 from fedretina.storage import read_json, write_json, write_tensors
 from fedretina.uncertainty.estimators import ESTIMATORS
-from fedretina.version import __version__
+from fedretina.version import versions
 
-NOT_A_DEVICE = "Research software, not a medical device: a doctor decides, whatever it says."
+_DIGITS = 4
+_LEAVING = ("auc", "auc_logits", "accuracy", "kappa", "error_auroc", "ece", "brier")
 
 
-def finalise(
-    folder: Path,
-    experiment: Experiment,
-    data: SiteData,
-    trainer: LocalTrainer,
-    chosen: Step,
-    shared: Tensors,
-    kept: Snapshot,
-) -> dict[str, float]:
-    """Write a site's personal model with its card and figures, and return the scalars that may leave.
+class Ending(NamedTuple):
+    """What a site ends a run with.
 
-    The figures are written last: when they are there, the test split was read, and it is not read again however
-    often the server asks.
-
-    Args:
-        folder: `model.safetensors`, `card.json` and `figures.json` go here.
+    Attributes:
+        run: Name of the run.
+        folder: The site's own folder of the run.
         experiment: The run's settings.
         data: The site's data.
-        trainer: Puts the network together and evaluates it.
+        trainer: Puts the network together and answers.
         chosen: The step whose model was chosen by mean validation AUC.
         shared: The aggregate of that step.
         kept: The site's personal part of that step.
     """
-    figures_path = folder / "figures.json"
-    model = trainer.state(shared, kept.tensors)
+
+    run: str
+    folder: Path
+    experiment: Experiment
+    data: SiteData
+    trainer: LocalTrainer
+    chosen: Step
+    shared: Tensors
+    kept: Snapshot
+
+
+def finalise(ending: Ending) -> dict[str, float]:
+    """Write a site's personal model with its card, figures and report, and return the scalars that may leave.
+
+    All of it goes to `final/` in the site's folder. `figures.json` is written last: when it is there, the test split
+    was read, and it is not read again however often the server asks.
+    """
+    folder = ending.folder / "final"
+    model = ending.trainer.state(ending.shared, ending.kept.tensors)
     model_digest = tensors_digest(model)
-    if figures_path.exists():
-        stored = read_json(figures_path)
+    if (folder / "figures.json").exists():
+        stored = read_json(folder / "figures.json")
         if stored["model_digest"] == model_digest:
             return dict(stored["scalars"])
-    card = _card(experiment, data, chosen, kept, model_digest)
+    splits = {name: ending.data.split(name) for name in ("val", "test")}
+    answers = {
+        name: ending.trainer.answers(ending.shared, ending.kept.tensors, split) for name, split in splits.items()
+    }
+    judged = {name: _judged(ending, split, answers[name]) for name, split in splits.items()}
+    card = _card(ending, model_digest, judged["val"], judged["test"])
     write_tensors(folder / "model.safetensors", model, {"card": card})
     write_json(folder / "card.json", card)
-    answers = trainer.answers(shared, kept.tensors, "test")
-    figures = trainer.evaluate(answers)
-    logit_ranking = evaluate(
-        answers.logits,
-        answers.labels,
-        ESTIMATORS[experiment.evaluation.estimator],
-        "logits_softmax",
-        experiment.objective.tweu.tau,
-    )
-    leaving = {f"test_{name}": value for name, value in figures._asdict().items()}
-    leaving["test_auc_logits"] = logit_ranking.auc
-    scalars = {
-        **{name: float(value) for name, value in leaving.items() if name in _LEAVING and value is not None},
-        "grades": float(data.scheme.num_classes),
-        "bad_files": float(data.bad_files),
-        "synthetic": float(data.synthetic),
-        **{f"images_{name}": float(count) for name, count in data.counts.items()},
-    }
+    write_page(folder / "card.md", card_page(card))
+    report = site_report(_inputs(ending, card, splits["test"], answers["test"]))
+    write_json(folder / "report.json", report)
+    if ending.experiment.report.page:
+        write_page(folder / "report.html", render_site(report))
+    scalars = _scalars(ending, report, judged["test"])
     write_json(
-        figures_path,
+        folder / "figures.json",
         {
             "notice": NOT_A_DEVICE,
             "model_digest": model_digest,
-            "chosen": chosen.name,
-            "theta": kept.record.get("theta"),
-            "test": {**figures._asdict(), "auc_logits": logit_ranking.auc},
+            "chosen": ending.chosen.name,
+            "theta": ending.kept.record.get("theta"),
+            "test": report["figures"],
             "scalars": scalars,
         },
     )
     return scalars
 
 
-_LEAVING = frozenset(
-    {
-        "test_auc",
-        "test_auc_logits",
-        "test_accuracy",
-        "test_kappa",
-        "test_error_auroc",
-        "test_ece",
-        "test_brier",
-    }
-)
+def _judged(ending: Ending, split: Split, found: Answers) -> Judged:
+    answer = ESTIMATORS[ending.experiment.evaluation.estimator].answer(found.logits)
+    labels = np.asarray(found.labels.numpy(), dtype=np.int64)
+    return Judged(answer.probabilities, answer.uncertainty, labels, split.patients)
 
 
-def _card(experiment: Experiment, data: SiteData, chosen: Step, kept: Snapshot, model_digest: str) -> dict[str, Any]:
+def _card(ending: Ending, model_digest: str, validation: Judged, test: Judged) -> dict[str, Any]:
+    return build_card(
+        experiment=ending.experiment,
+        scheme=ending.data.scheme,
+        run=ending.run,
+        site=ending.data.name,
+        synthetic=ending.data.synthetic,
+        chosen=ending.chosen,
+        theta=ending.kept.record.get("theta"),
+        fingerprint=ending.data.fingerprint,
+        counts=ending.data.counts,
+        model_digest=model_digest,
+        validation=validation,
+        test=test,
+    )
+
+
+def _inputs(ending: Ending, card: dict[str, Any], split: Split, test: Answers) -> SiteReportInputs:
+    return SiteReportInputs(
+        site=ending.data.name,
+        run=ending.run,
+        synthetic=ending.data.synthetic,
+        scheme=ending.data.scheme,
+        method=row(ending.experiment.row).title,
+        chosen=ending.chosen.name,
+        estimator=ending.experiment.evaluation.estimator,
+        test=AnsweredSplit(test.logits, test.labels, split.patients, split.files, split.images),
+        history=rounds_of(History(ending.folder / "history.json").steps()),
+        card=card,
+        partition=ending.trainer.partition.by_kind(),
+        settings=ending.experiment.agreed(),
+        versions=versions(),
+        ledger=Ledger(ending.folder / "ledger.jsonl").lines(),
+        bad_files=ending.data.bad_files,
+        images=ending.data.counts,
+        seed=ending.experiment.seed,
+        draws=ending.experiment.report.draws,
+    )
+
+
+def _scalars(ending: Ending, report: dict[str, Any], test: Judged) -> dict[str, float]:
+    data = ending.data
+    values = {name: report["figures"].get(name, {}).get("value") for name in _LEAVING}
+    figures = {f"test_{name}": value for name, value in values.items() if value is not None} | leaving_scalars(report)
     return {
-        "notice": NOT_A_DEVICE,
-        "synthetic": data.synthetic,
-        "fedretina": __version__,
-        "row": experiment.row,
-        "grades": list(data.scheme.grades),
-        "chosen": chosen.name,
-        "theta": kept.record.get("theta"),
-        "data_fingerprint": data.fingerprint,
-        "images": dict(data.counts),
-        "model_digest": model_digest,
-        "settings": experiment.agreed(),
+        # At full precision a figure such as kappa narrows down the counts that are withheld.
+        **{name: round(float(value), _DIGITS) for name, value in figures.items()},
+        **encode(test.probabilities, test.labels, test.uncertainty, test.patients, data.min_count),
+        "grades": float(data.scheme.num_classes),
+        "bad_files": float(data.bad_files),
+        "synthetic": float(data.synthetic),
+        **{f"images_{name}": float(count) for name, count in data.counts.items()},
     }

@@ -11,7 +11,7 @@ from fedretina.errors import RefusedError, TrainingError
 from fedretina.evaluation.evaluate import Evaluation
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.experiment import Experiment
-from fedretina.local.finalise import finalise
+from fedretina.local.finalise import Ending, finalise
 from fedretina.local.history import History
 from fedretina.local.site_state import SiteState
 from fedretina.local.snapshot import Snapshot
@@ -69,7 +69,7 @@ class Site:
             own = {name: start.record[name] for name in ("theta", "loss", "accuracy") if name in start.record}
             history.note(self._plan[order.accepted], **own, weight=order.weight)
         if order.task == "finalise":
-            return Payload({}, self._finalise(order, state, history, tensors), order.stamp)
+            return Payload({}, self._finalise(order, state, tensors), order.stamp)
         if order.task == "tune":
             tuned = self.trainer.tune(tensors, self._kept(order, state), step, stop)
             state.stage(step.number, tuned)
@@ -88,7 +88,7 @@ class Site:
         # A site whose personal part never trained has no model yet: its figure would only blur the choice of a round.
         if start is None:
             return None
-        return self.trainer.evaluate(self.trainer.answers(tensors, start.tensors, "val"))
+        return self.trainer.evaluate(self.trainer.answers(tensors, start.tensors, self._data.split("val")))
 
     def _kept(self, order: Order, state: SiteState) -> Snapshot:
         """The personal part that belongs to the chosen model; after tuning that is the whole model."""
@@ -103,12 +103,13 @@ class Site:
             )
         return kept
 
-    def _finalise(self, order: Order, state: SiteState, history: History, tensors: Tensors) -> dict[str, float]:
+    def _finalise(self, order: Order, state: SiteState, tensors: Tensors) -> dict[str, float]:
         if order.best is None:
             raise RefusedError("the server chose no round to finalise.")
         kept = self._kept(order, state)
         chosen = self._plan[order.best]
-        return finalise(self._folder / "final", self._experiment, self._data, self.trainer, chosen, tensors, kept)
+        run = order.stamp.run
+        return finalise(Ending(run, self._folder, self._experiment, self._data, self.trainer, chosen, tensors, kept))
 
 
 def _validation(figures: Evaluation | None) -> dict[str, float]:

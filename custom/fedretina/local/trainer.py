@@ -181,11 +181,11 @@ class LocalTrainer:
             }
             return Snapshot({key: _home(value) for key, value in self._net.state_dict().items()}, record)
 
-    def answers(self, shared: Tensors, personal: Tensors, split: str) -> Answers:
+    def answers(self, shared: Tensors, personal: Tensors, split: Split) -> Answers:
         """Logits of the site's model, aggregate and personal part together, over a whole split."""
         with reproducible_torch(self._experiment.training):
             self._load(shared, personal)
-            return self._pass(self._data.split(split))
+            return self._pass(split)
 
     def evaluate(self, answers: Answers) -> Evaluation:
         """Figures of a split's answers by the row's estimator and AUC input."""

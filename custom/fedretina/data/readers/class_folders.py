@@ -6,12 +6,10 @@ import os
 import re
 from pathlib import Path
 
-from fedretina.data.manifest import RawRow
 from fedretina.data.readers.image_folder import is_image
 from fedretina.data.readers.remarks import no_patients
 from fedretina.data.readers.scheme_of import scheme_of
 from fedretina.data.readers.survey import ImportSettings, Photograph, Survey
-from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError, SettingsError
 
 _PARTS = {
@@ -47,27 +45,6 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     if pattern is None:
         return Survey(tuple(found), scheme, warnings=(f"{no_patients()} Give --patient-pattern if names tell.",))
     return Survey(tuple(_with_patients(root, found, pattern)), scheme)
-
-
-def read(root: Path, seed: int, fractions: tuple[float, float, float] = (0.7, 0.15, 0.15)) -> list[RawRow]:
-    """Rows of a folder as it lies, for whoever looks at it before it is imported: each image is its own patient.
-
-    Parts stand as the folders have them; without parts, splits are seeded. Labels need no order here: they spread over
-    the splits in that of their names.
-
-    Raises:
-        DataError: There is no folder with images, parts and classes are mixed, or there are fewer images than splits.
-    """
-    found = _photographs(root, None)
-    parts = [photograph.part for photograph in found]
-    names = sorted({photograph.label for photograph in found})
-    labels = [names.index(photograph.label) for photograph in found]
-    patients = [photograph.patient for photograph in found]
-    splits = parts if all(parts) else split_by_patient(patients, labels, fractions, seed)
-    return [
-        RawRow(photograph.file, photograph.label, photograph.patient, str(split))
-        for photograph, split in zip(found, splits, strict=True)
-    ]
 
 
 def _photographs(root: Path, skip: Path | None) -> list[Photograph]:

@@ -1,0 +1,74 @@
+"""`fedretina data phantom`: draw a phantom hospital to disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedretina.commands.lazy import fail
+
+
+@click.command()
+@click.option("--site", required=True, help="Name of the hospital; see below.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write, new or empty.")
+@click.option("--modality", type=click.Choice(["fundus", "oct"]), default="fundus", show_default=True,
+              help="Fundus photographs or OCT scans.")  # fmt: skip
+@click.option("--images", type=click.IntRange(16), default=160, show_default=True,
+              help="Training images of an average hospital; this one may have more or fewer.")  # fmt: skip
+@click.option("--size", type=click.IntRange(32, 1024), default=256, show_default=True,
+              help="Side of the square pictures, pixels.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of patients and pictures.")
+@click.option("--scheme", type=click.Choice(["icdr5", "icdr5_ungradable", "normal_3stages"]),
+              help="Grades instead of the hospital's own; fundus only.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the record instead of the table.")
+def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: int, scheme: str | None,
+            as_json: bool) -> None:  # fmt: skip
+    """Draw the phantom hospital of a site to disk: synthetic pictures, manifest and site file.
+
+    \b
+    OUT/images/phantom-*.png  the pictures
+    OUT/manifest.csv          one row a picture: file, label, patient, split
+    OUT/site.yaml             the site file; point FEDRETINA_SITE_FILE to it
+    OUT/README.txt            says that they are synthetic
+
+    \b
+    Fundus: site-1 to site-5 are modelled on APTOS, Messidor, DDR, EyePACS and IDRiD.
+    OCT:    site-1 to site-3 share Kermany's scanner with skewed classes, site-4 has another scanner.
+    Any other name gets one of them by a hash, with a camera or scanner of its own.
+
+    The same options give the same files. Each picture is marked as synthetic, in a corner from 128 pixels on and in
+    its file, and a site that reads them is reported as synthetic.
+    """  # noqa: D301
+    from fedretina.data.phantoms.folder import SITE_FILE, write_hospital
+    from fedretina.data.phantoms.hospital import phantom_hospital
+    from fedretina.data.scheme import preset
+    from fedretina.errors import FedretinaError
+
+    if scheme and modality == "oct":
+        fail("--scheme names grades of fundus photographs: leave it out with --modality oct.")
+    try:
+        hospital = phantom_hospital(site, images, preset(scheme) if scheme else None, modality)
+        record = write_hospital(site, hospital, out, size, seed)
+    except FedretinaError as error:
+        fail(str(error))
+    if as_json:
+        click.echo(json.dumps(record, indent=1, sort_keys=True))
+        return
+    for line in _table(record):
+        click.echo(line)
+    click.echo(f"SYNTHETIC pictures of a phantom hospital ({modality}, {size} px, seed {seed}), written to {out}")
+    click.echo(f"site file: {out / SITE_FILE}")
+
+
+def _table(record: dict[str, Any]) -> list[str]:
+    """Images a grade and split, then patients a split."""
+    splits = list(record["images"])
+    rows = [["", *splits]]
+    rows += [[grade, *(str(record["images"][split][grade]) for split in splits)] for grade in record["grades"]]
+    rows.append(["images", *(str(sum(record["images"][split].values())) for split in splits)])
+    rows.append(["patients", *(str(record["patients"][split]) for split in splits)])
+    wide = max(len(row[0]) for row in rows)
+    return [row[0].ljust(wide) + "".join(cell.rjust(8) for cell in row[1:]) for row in rows]

@@ -1,0 +1,70 @@
+"""`fedretina report`: render the pages of a run again from what is stored, at a site or at the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedretina.commands.lazy import fail
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--root", type=click.Path(path_type=Path), default=Path("fedretina_runs"), help="Folder of runs.")
+@click.option("--site", help="Render this site's report, from its stored figures.")
+@click.option("--server", "at_server", is_flag=True, help="Render the server's report; this is the default.")
+@click.option("--out", type=click.Path(path_type=Path), help="Where the page goes; by default beside what is stored.")
+def report(run: str | None, root: Path, site: str | None, at_server: bool, out: Path | None) -> None:
+    """Render the report of RUN, of the latest finished run by default; or of a report.json named by its path.
+
+    The page is one HTML file that needs nothing else. At the server it is made of `server/results.json`, and
+    `server/report.json` is written with it; at a site (--site NAME) of `NAME/final/report.json`, which the run has
+    written. A site's page names files and shows images of patients: it stays at the site.
+    """
+    from fedretina.errors import FedretinaError
+    from fedretina.report.page_file import write_page
+
+    if site is not None and at_server:
+        fail("--site and --server exclude each other: choose one.")
+    try:
+        given = Path(run) if run and run.endswith(".json") else None
+        source = given or _stored(root, run, site)
+        record = _record(source, write=given is None)
+        page = _page(record)
+        target = out or source.with_name("report.html")
+        write_page(target, page)
+    except FedretinaError as error:
+        fail(str(error))
+    click.echo(f"report: {target}")
+
+
+def _stored(root: Path, run: str | None, site: str | None) -> Path:
+    pattern = f"{run or '*'}/" + ("server/results.json" if site is None else f"{site}/final/report.json")
+    found = sorted(root.glob(pattern), key=lambda path: path.stat().st_mtime)
+    if not found:
+        who = "finished run" if site is None else f"report of {site} in a run"
+        fail(f"no {who} {run or ''} under {root}: give --root, or end the run first; see `fedretina show`.")
+    return found[-1]
+
+
+def _record(source: Path, write: bool) -> dict[str, Any]:
+    from fedretina.report.server_report import server_report
+    from fedretina.storage import read_json, write_json
+
+    record = read_json(source)
+    if "kind" in record:
+        return record
+    if "sites" not in record:
+        fail(f"{source} is neither a report.json nor a results.json of fedretina: name one of those.")
+    record = server_report(record)
+    if write:
+        write_json(source.with_name("report.json"), record)
+    return record
+
+
+def _page(record: dict[str, Any]) -> str:
+    from fedretina.report.render import render_server, render_site
+
+    return render_site(record) if record["kind"] == "site" else render_server(record)

@@ -1,0 +1,32 @@
+"""`fedretina resume`: go on with a run whose job ended before it was complete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedretina.commands.admin import admin_command, connected, job_record, tell
+
+
+@click.command()
+@click.argument("run")
+@admin_command
+def resume(run: str, kit: Path, connect_timeout: float, as_json: bool) -> None:
+    """Go on with a RUN: submit its settings again under a new job.
+
+    The state of a run is durable at the server and at each site, so the new job goes on after the last round that was
+    done, and ends with the bits of a run that was never stopped. A run that has completed is left alone; one whose
+    job still runs is refused.
+
+    Exit codes: 0 the job is there, 2 it is not, 3 there is no such run.
+    """
+    from fedretina.flare.admin_jobs import resume as resume_run
+
+    with connected(kit, connect_timeout, as_json) as session:
+        done = resume_run(session, run)
+        if done.new:
+            words = f"run {run}: job {done.job.id} submitted, with the settings of {done.job.resumes}"
+        else:
+            words = f"run {run} has completed: job {done.job.id}"
+        tell({**job_record(done.job), "new": done.new}, words, as_json)

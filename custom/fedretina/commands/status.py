@@ -1,0 +1,72 @@
+"""`fedretina status`: the federation and its jobs, or how far one job is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedretina.commands.admin import admin_command, connected, job_record, sight_record, tell
+
+if TYPE_CHECKING:
+    from fedretina.flare.admin_jobs import Job
+    from fedretina.flare.admin_session import AdminSession
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--run", help="Instead of a job: the newest job of this run.")
+@admin_command
+def status(job: str | None, run: str | None, kit: Path, connect_timeout: float, as_json: bool) -> None:
+    """Say how far a JOB is: its state, the round, the sites. Without one: the federation and its jobs.
+
+    A job is named by its id or the beginning of it. This needs the right to view, which every role has.
+
+    Exit codes: 0 said, 2 no server answers, 3 there is no such job or run.
+    """
+    from fedretina.flare.admin_jobs import find_job
+    from fedretina.flare.admin_watch import see
+
+    with connected(kit, connect_timeout, as_json) as session:
+        if job is None and run is None:
+            _federation(session, as_json)
+            return
+        found = find_job(session, job, run)
+        sight = see(session, found.id)
+        words = f"job {found.id}, run {found.run or '-'}\n{sight.words()}"
+        tell(sight_record(sight), words, as_json)
+
+
+def _federation(session: AdminSession, in_json: bool) -> None:
+    from fedretina.flare.admin_jobs import all_jobs
+
+    federation, jobs = session.federation(), all_jobs(session)
+    lost = [job.id for job in jobs if job.lost(federation)]
+    record = {
+        "server": session.server,
+        "admin": session.user,
+        "started": datetime.fromtimestamp(federation.started, UTC).isoformat(timespec="seconds"),
+        "sites": list(federation.sites),
+        "jobs": [{**job_record(job), "lost": job.id in lost} for job in jobs],
+    }
+    words = [
+        f"server {session.server}, up since {record['started']}",
+        f"sites  {', '.join(federation.sites) or 'none is connected'}",
+    ]
+    tell(record, "\n".join([*words, *_table(jobs, lost)]), in_json)
+
+
+def _table(jobs: Sequence[Job], lost: Sequence[str]) -> list[str]:
+    if not jobs:
+        return ["no jobs"]
+    names = [job.run or f"({job.name})" for job in jobs]
+    width = max(len("run"), *map(len, names))
+    lines = [f"{'job':<36}  {'run':<{width}}  {'submitted':<19}  {'took':<8}  status"]
+    for job, name in zip(jobs, names, strict=True):
+        state = f"{job.status}, lost: see `fedretina repair`" if job.id in lost else job.status
+        took = job.duration.partition(".")[0].replace("N/A", "-")
+        lines.append(f"{job.id:<36}  {name:<{width}}  {job.submitted[:19]:<19}  {took:<8}  {state}")
+    return lines

@@ -1,0 +1,160 @@
+"""What `fedretina data check` can be pointed to: a site file, a manifest, or a folder with a folder a class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import ValidationError
+
+from fedretina.data.manifest import COLUMNS, raw_rows
+from fedretina.data.readers.survey import ImportSettings
+from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.site_file import read_site_file
+from fedretina.data.splits import split_by_patient
+from fedretina.errors import DataError
+
+
+class Row(NamedTuple):
+    """A row as it was written, blanks stripped; `place` says where it stands."""
+
+    place: str
+    file: str
+    label: str
+    patient: str
+    split: str
+
+
+@dataclass(frozen=True)
+class CheckSource:
+    """A site's data before anything has been checked.
+
+    Attributes:
+        name: The site.
+        scheme: Its grades.
+        images: Image root.
+        rows: All rows.
+        bad_files: What training does about files that it cannot read.
+        limited: Whether the site file cuts the splits short.
+        phantom: Whether the site file names no manifest.
+    """
+
+    name: str
+    scheme: GradingScheme
+    images: Path
+    rows: tuple[Row, ...]
+    bad_files: Literal["skip", "refuse"] = "skip"
+    limited: bool = False
+    phantom: bool = False
+
+
+def open_source(
+    path: Path, settings: ImportSettings, images: Path | None = None, site: str | None = None, out: Path | None = None
+) -> CheckSource:
+    """Open what the user pointed to.
+
+    A folder that holds `site.yaml` or `manifest.csv` stands for that file; any other folder is one with a folder a
+    class, and gets the splits that an import would give it.
+
+    Args:
+        path: A site file (.yaml, .yml), a manifest (.csv) or a folder.
+        settings: `scheme`, `grades` and `ungradable` count, where the site file does not tell the scheme; for a folder
+            also `patient_pattern`, `seed` and `fractions`.
+        images: Image root; by default the site file's, else the manifest's folder.
+        site: Name of the site; by default taken from the path.
+        out: Where the check writes, which is passed over when a folder is read.
+
+    Raises:
+        DataError: The path is missing or cannot be read as what it is, there is no scheme, or the image root is no
+            folder.
+        SettingsError: A setting cannot be used.
+    """
+    if path.is_dir():
+        found = [path / name for name in ("site.yaml", "manifest.csv") if (path / name).is_file()]
+        path = found[0] if found else path
+    name = site or (path.parent.resolve().name if path.stem in {"site", "manifest"} else path.resolve().stem)
+    scheme = _chosen(settings)
+    if path.is_dir():
+        return _from_folder(path, name, scheme, settings, out)
+    if path.suffix.lower() in {".yaml", ".yml"}:
+        return _from_site_file(path, name, scheme, images, site)
+    if scheme is None:
+        raise DataError(
+            "the grading scheme is not set: give --scheme icdr5, icdr5_ungradable or normal_3stages, or name the "
+            "grades in order, the healthy one first (--grades a,b,c)."
+        )
+    return CheckSource(name, scheme, _root(images or path.parent), _csv_rows(path))
+
+
+def _chosen(settings: ImportSettings) -> GradingScheme | None:
+    if settings.scheme is not None:
+        return preset(settings.scheme)
+    if not settings.grades:
+        return None
+    try:
+        return GradingScheme(grades=settings.grades, ungradable=settings.ungradable)  # type: ignore[call-arg]
+    except ValidationError as error:
+        raise DataError(f"the grades cannot be used: {error.errors()[0]['msg']}") from error
+
+
+def _from_folder(
+    path: Path, name: str, scheme: GradingScheme | None, settings: ImportSettings, out: Path | None
+) -> CheckSource:
+    from fedretina.data.readers.class_folders import survey
+
+    # With a scheme of the user's own the reader must not stop at a label outside it: that is a finding.
+    asked = settings if scheme is None else settings.model_copy(update={"scheme": "icdr5"})
+    found = survey(path, asked, out or path / "fedretina_check")
+    grades = found.grading() if scheme is None else scheme
+    photographs = found.photographs
+    splits = [photograph.part or "" for photograph in photographs]
+    if not any(splits):
+        classes = [_class(photograph.label, grades) for photograph in photographs]
+        patients = [photograph.patient for photograph in photographs]
+        splits = split_by_patient(patients, classes, settings.fractions, settings.seed)
+    rows = (
+        Row(photograph.file, photograph.file, photograph.label, photograph.patient, split)
+        for photograph, split in zip(photographs, splits, strict=True)
+    )
+    return CheckSource(name, grades, path, tuple(rows))
+
+
+def _from_site_file(
+    path: Path, name: str, scheme: GradingScheme | None, images: Path | None, site: str | None
+) -> CheckSource:
+    settings = read_site_file(path, site)
+    chosen = settings.resolved_scheme() or scheme
+    if settings.manifest is None:
+        from fedretina.data.phantoms.hospital import phantom_hospital
+
+        drawn = chosen or phantom_hospital(name).scheme
+        return CheckSource(name, drawn, path.parent, (), phantom=True)
+    if chosen is None:
+        raise DataError(f"{path} names no grading scheme: write `scheme: icdr5` below `data:`, or list the grades.")
+    root = _root(images or settings.images or settings.manifest.parent)
+    limited = settings.limit is not None
+    return CheckSource(name, chosen, root, _csv_rows(settings.manifest), settings.bad_files, limited)
+
+
+def _csv_rows(path: Path) -> tuple[Row, ...]:
+    rows = tuple(
+        Row(f"row {number}", *((row[column] or "").strip() for column in COLUMNS)) for number, row in raw_rows(path)
+    )
+    if not rows:
+        raise DataError(f"{path} has a header but no rows: list at least one image a split.")
+    return rows
+
+
+def _class(raw: str, scheme: GradingScheme) -> int:
+    """The class; that after the last for a label outside the scheme, which must stop no split."""
+    try:
+        return scheme.index(raw)
+    except DataError:
+        return scheme.num_classes
+
+
+def _root(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise DataError(f"the image root {folder} is no folder: mount it, or mend the path.")
+    return folder

@@ -1,0 +1,107 @@
+"""A phantom hospital on disk: pictures, manifest and site file, for rehearsals with files in place of patients."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedretina.data.manifest import SPLITS, RawRow, write_manifest
+from fedretina.data.phantoms.draw import draw_cases
+from fedretina.data.phantoms.hospital import PHANTOM_VERSION, PhantomHospital
+from fedretina.data.phantoms.mark import write_png
+from fedretina.data.scheme import preset
+from fedretina.errors import DataError
+
+IMAGES, MANIFEST, SITE_FILE, README = "images", "manifest.csv", "site.yaml", "README.txt"
+_PRESETS = ("icdr5", "icdr5_ungradable", "normal_3stages")
+
+
+def write_hospital(site: str, hospital: PhantomHospital, folder: Path, size: int, seed: int) -> dict[str, Any]:
+    """Draw all pictures of a phantom hospital into a folder, with what a site needs to take part.
+
+    The same site, hospital, size and seed give the same files, and the pictures that a phantom site of that name draws
+    in memory. The site file is written last, so a folder with one is whole.
+
+    Args:
+        site: Name of the site.
+        hospital: What to draw.
+        folder: New or empty; made when missing.
+        size: Side S of the square pictures in pixels.
+        seed: Of everything.
+
+    Returns:
+        A record: site, modality, grades, size, seed, images a split and grade, patients a split.
+
+    Raises:
+        DataError: The folder holds files already or cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise DataError(f"{folder} holds files already: choose a new or empty folder for the phantoms.")
+        (folder / IMAGES).mkdir()
+    except OSError as error:
+        raise DataError(f"{folder} cannot be written ({error.strerror}): choose another folder.") from error
+    grades = hospital.scheme.grades
+    record: dict[str, Any] = {
+        "site": site,
+        "modality": hospital.modality,
+        "synthetic": True,
+        "phantom_version": PHANTOM_VERSION,
+        "grades": list(grades),
+        "size": size,
+        "seed": seed,
+        "images": {},
+        "patients": {},
+    }
+    rows = []
+    for at, split in enumerate(SPLITS):
+        purpose = (seed, "phantom", site, split)
+        cases = hospital.cases(at, purpose)
+        for case, image in zip(cases, draw_cases(hospital, cases, size, purpose), strict=True):
+            write_png(folder / IMAGES / case.file_name(split), image)
+            rows.append(RawRow(case.file_name(split), grades[case.label], case.patient_name(split), split))
+        labels = [case.label for case in cases]
+        record["images"][split] = {grade: labels.count(number) for number, grade in enumerate(grades)}
+        record["patients"][split] = len({case.patient for case in cases})
+    write_manifest(folder / MANIFEST, rows)
+    _write(folder / README, _readme(record))
+    _write(folder / SITE_FILE, _site_file(hospital))
+    return record
+
+
+def _site_file(hospital: PhantomHospital) -> str:
+    named = [name for name in _PRESETS if preset(name) == hospital.scheme]
+    scheme = named[0] if named else hospital.scheme.model_dump(mode="json")
+    words = {"data": {"manifest": MANIFEST, "images": IMAGES, "scheme": scheme}}
+    head = "# SYNTHETIC: a phantom hospital, written by `fedretina data phantom`. For FEDRETINA_SITE_FILE.\n"
+    return head + yaml.safe_dump(words, sort_keys=False)
+
+
+def _readme(record: dict[str, Any]) -> str:
+    total = sum(sum(counts.values()) for counts in record["images"].values())
+    return f"""SYNTHETIC IMAGES
+
+The {total} pictures in this folder were drawn by a program, `fedretina data phantom` (phantoms version \
+{record["phantom_version"]}).
+They show no patient, and no figure that is computed from them says anything about patients.
+
+Each file's name begins with "phantom-", each PNG carries the text chunk "Synthetic", and pictures of 128 pixels or
+more have the word SYNTHETIC in their lower left corner. A site that reads them is reported as synthetic.
+
+site {record["site"]}, {record["modality"]}, seed {record["seed"]}, {record["size"]} x {record["size"]} pixels
+{MANIFEST}: file, label, patient, split. {SITE_FILE}: the site file; point FEDRETINA_SITE_FILE to it.
+"""
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise DataError(f"{path} was not written ({error}): choose a folder that you may write to.") from error

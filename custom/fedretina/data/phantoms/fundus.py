@@ -1,0 +1,174 @@
+"""How a phantom fundus is drawn: retina and choroid, macula, optic disc, vessels, lesions, and then the camera."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedretina.data.phantoms.canvas import Canvas, Plane, soften
+from fedretina.data.phantoms.fundus_lesions import Masks, draw_lesions, draw_lookalikes
+from fedretina.data.phantoms.photograph import photograph
+from fedretina.data.phantoms.style import FundusStyle
+from fedretina.data.phantoms.vessels import Landmarks, draw_vessels, vessel_tree
+
+# What blood takes of red, green and blue: most of green, as in the red-free pictures that graders use.
+_BLOOD = (0.33, 0.63, 0.64)
+_RIM, _CUP = (292, 200, 112), (315, 262, 182)  # red beyond what the film holds
+_PIGMENT = np.array([0.75, 1.0, 0.95], np.float32)
+_EXUDATE = (255, 226, 118)
+_WOOL = (238, 216, 150)
+
+
+class _Person(NamedTuple):
+    """What both eyes of a patient share."""
+
+    tint: NDArray[np.float32]
+    disc_radius: float
+    cup: float
+    calibre: float
+    tortuosity: float
+    choroid: float
+    macula: float
+    sheen: float
+
+    @classmethod
+    def of(cls, rng: np.random.Generator, spread: float) -> _Person:
+        pigment = rng.normal(0, 0.07 + 0.1 * spread)
+        tint = np.exp(np.array([0.6, 1.0, 1.1]) * pigment + rng.normal(0, 0.03 + 0.05 * spread, 3) * (0.6, 1, 1.6))
+        return cls(
+            tint=tint.astype(np.float32),
+            disc_radius=rng.uniform(0.12, 0.155),
+            cup=rng.uniform(0.25, 0.62),
+            calibre=rng.uniform(0.023, 0.031),
+            tortuosity=rng.beta(1.5, 3),
+            choroid=max(0.0, rng.normal(0.01, 0.045)),
+            macula=rng.uniform(0.18, 0.42),
+            sheen=max(0.0, rng.normal(0.0, 0.06)),
+        )
+
+
+def draw_fundus(
+    canvas: Canvas,
+    style: FundusStyle,
+    person: np.random.Generator,
+    left: bool,
+    severity: float,
+    ungradable: bool,
+    rng: np.random.Generator,
+) -> NDArray[np.uint8]:
+    """One photograph.
+
+    Args:
+        canvas: What to draw on; its size is the picture's.
+        style: The hospital's camera.
+        person: A generator that starts alike for both eyes of a patient.
+        left: Whether it is a left eye, whose disc lies on the left.
+        severity: On the ICDR scale, 0 (none) to 4 (proliferative), with a spread.
+        ungradable: Whether the picture is too poor to be graded.
+        rng: Of this picture.
+
+    Returns:
+        uint8 [S, S, 3], RGB, black outside the field of view.
+    """
+    who = _Person.of(person, style.spread)
+    eye = _landmarks(who, left, rng)
+    image = _retina(canvas, style, who, eye, rng)
+    _optic_disc(canvas, image, who, eye, rng)
+    masks = Masks(canvas.empty(), canvas.empty(), canvas.empty(), canvas.empty())
+    tree = vessel_tree(eye, who.calibre, who.tortuosity, rng)
+    draw_vessels(canvas, masks.vessels, tree)
+    draw_lookalikes(canvas, masks, eye, rng)
+    draw_lesions(canvas, masks, eye, tree[0], severity, rng)
+    if np.any(masks.wool):
+        _blend(image, _WOOL, soften(masks.wool, canvas.pixels(0.022)), 0.62)
+    blood = soften(masks.blood, max(0.5, canvas.pixels(0.005)))
+    _bleed(image, np.maximum(blood, np.float32(0.9) * soften(masks.vessels, max(0.5, canvas.pixels(0.003)))))
+    if np.any(masks.exudates):
+        _blend(image, _EXUDATE, soften(masks.exudates, max(0.4, canvas.pixels(0.003))), 0.9)
+    return photograph(canvas, image, style, ungradable, rng)
+
+
+def _landmarks(who: _Person, left: bool, rng: np.random.Generator) -> Landmarks:
+    nasal = -1 if left else 1
+    fovea = (-nasal * rng.normal(0.12, 0.09), rng.normal(0.03, 0.06))
+    apart = rng.uniform(0.62, 0.7)  # 15 to 16 degrees in a field of 45
+    disc = (fovea[0] + nasal * apart, fovea[1] - rng.uniform(0.02, 0.12))
+    return Landmarks(disc, who.disc_radius, fovea, nasal)
+
+
+def _retina(
+    canvas: Canvas, style: FundusStyle, who: _Person, eye: Landmarks, rng: np.random.Generator
+) -> NDArray[np.float32]:
+    """Retina over choroid under the camera's light, float32 [3, side, side], RGB around 0 to 255."""
+    slope = rng.normal(0, 0.05 + 0.12 * style.spread, 2)
+    light = 1.06 - np.float32(style.vignette) * canvas.radius2
+    light += np.float32(slope[0]) * canvas.x + np.float32(slope[1]) * canvas.y
+    light += np.float32(0.03) * canvas.smooth_noise(rng, 6)
+    light += np.float32(who.sheen + 0.05) * canvas.blob(*eye.disc, 0.34)
+    macula = canvas.blob(*eye.fovea, 0.2, 0.18)
+    if who.choroid > 0.01:
+        light += np.float32(who.choroid) * (1 - macula) * _choroid(canvas, eye, rng)
+    light += np.float32(0.012) * canvas.smooth_noise(rng, 48)
+    colour = np.array(style.retina, np.float32) * who.tint
+    # The macula's yellow pigment takes blue and green more than red.
+    spot = np.float32(0.45) * macula + np.float32(0.55) * canvas.blob(*eye.fovea, 0.075)
+    spot *= np.float32(who.macula)
+    image = np.stack([(light * tone) * (1 - spot * taken) for tone, taken in zip(colour, _PIGMENT, strict=True)])
+    if who.sheen > 0.05:  # young retinas reflect around the fovea and along the nerve fibres
+        far = np.sqrt(np.square(canvas.x - eye.fovea[0]) + np.square((canvas.y - eye.fovea[1]) * 1.25))
+        ring = np.exp(-np.square((far - np.float32(rng.uniform(0.18, 0.26))) / np.float32(0.05)))
+        streaks = np.maximum(0, canvas.smooth_noise(rng, 18, 26) - np.float32(0.3))
+        image += ring * streaks * np.float32(240 * who.sheen)
+    return image
+
+
+def _choroid(canvas: Canvas, eye: Landmarks, rng: np.random.Generator) -> Plane:
+    """Larger vessels of the choroid: a net of lighter bands that run outwards, seen where pigment is scarce."""
+    import cv2
+
+    rays = cv2.resize(rng.standard_normal((40, 12), dtype=np.float32), (256, 256), interpolation=cv2.INTER_CUBIC)
+    net = cv2.GaussianBlur(np.float32(0.6) - np.abs(rays), (0, 0), 1.5)
+    centre = (canvas.pixels(1 + eye.fovea[0]), canvas.pixels(1 + eye.fovea[1]))
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP | cv2.WARP_FILL_OUTLIERS
+    return np.asarray(cv2.warpPolar(net, (canvas.side, canvas.side), centre, canvas.pixels(2.2), flags))
+
+
+def _optic_disc(
+    canvas: Canvas, image: NDArray[np.float32], who: _Person, eye: Landmarks, rng: np.random.Generator
+) -> None:
+    """A pale oval, paler toward its cup on the temporal side, at times with a crescent of bare sclera."""
+    (x, y), radius = eye.disc, eye.disc_radius
+    wide = radius * rng.uniform(0.84, 0.97)
+    edge = rng.uniform(4, 9)
+
+    def oval(cx: float, cy: float, a: float, b: float, steep: float) -> Plane:
+        far = np.sqrt(
+            np.square((canvas.x - np.float32(cx)) / np.float32(a)) + np.square((canvas.y - cy) / np.float32(b))
+        )
+        return np.asarray(np.clip((1 - far) * np.float32(steep) + np.float32(0.5), 0, 1), dtype=np.float32)
+
+    if rng.random() < 0.3:
+        crescent = oval(x - eye.nasal * radius * 0.22, y, wide * 1.1, radius * 1.05, edge)
+        _blend(image, _CUP, crescent, rng.uniform(0.12, 0.35))
+    pallor = rng.uniform(0.55, 0.82)
+    _blend(image, _RIM, oval(x, y, wide, radius, edge), pallor)
+    cup = oval(x - eye.nasal * radius * 0.1, y, wide * who.cup, radius * who.cup, edge * 0.35)
+    _blend(image, _CUP, cup, min(0.95, pallor + 0.15))
+
+
+def _blend(image: NDArray[np.float32], colour: tuple[float, ...], weight: Plane, most: float) -> None:
+    """Move the picture toward a colour where the weight is not zero."""
+    rows, columns = (np.flatnonzero(np.any(weight, axis)) for axis in (1, 0))
+    if not len(rows):
+        return
+    part = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    share = weight[part] * np.float32(most)
+    for plane, tone in zip(image, colour, strict=True):
+        plane[part] += share * (np.float32(tone) - plane[part])
+
+
+def _bleed(image: NDArray[np.float32], weight: Plane) -> None:
+    for channel, taken in enumerate(_BLOOD):
+        image[channel] *= 1 - weight * np.float32(taken)

@@ -1,0 +1,127 @@
+"""Referable disease: the grades read as one question, whether a doctor must see this eye."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedretina.data.scheme import GradingScheme
+from fedretina.evaluation.inputs import checked_scores
+from fedretina.evaluation.ranking import auroc
+
+
+class ReferralTask(NamedTuple):
+    """The binary task of a split, over the images that a person could grade.
+
+    Attributes:
+        kept: Which images of the split take part [N]: those whose true grade is not "ungradable".
+        diseased: Whether the true grade is referable [M], M the images kept.
+        score: Probability of the referable grades among the gradable ones [M], in [0, 1].
+        referred: Whether the answer sends the eye to a doctor [M]: a referable grade, or ungradable.
+    """
+
+    kept: NDArray[np.bool_]
+    diseased: NDArray[np.bool_]
+    score: NDArray[np.float64]
+    referred: NDArray[np.bool_]
+
+
+class Referable(NamedTuple):
+    """How well a split's answers find referable disease; None where a figure is undefined.
+
+    Attributes:
+        auc: AUC of the probability of the referable grades.
+        sensitivity: Share of the diseased eyes that the answer refers.
+        specificity: Share of the other eyes that it does not refer.
+        found: Diseased and referred.
+        missed: Diseased and not referred.
+        alarms: Not diseased and referred.
+        cleared: Not diseased and not referred.
+        left_out: Images that no person could grade; they are in none of the figures.
+        called_ungradable: Of `found` and `alarms`, those referred because the answer was "ungradable".
+    """
+
+    auc: float | None
+    sensitivity: float | None
+    specificity: float | None
+    found: int
+    missed: int
+    alarms: int
+    cleared: int
+    left_out: int
+    called_ungradable: int
+
+
+def referral_task(probabilities: ArrayLike, labels: ArrayLike, scheme: GradingScheme) -> ReferralTask | None:
+    """Read grades as a binary task.
+
+    The decision is the answered grade itself, without a threshold of its own. An eye that the model calls
+    ungradable goes to a doctor in any screening programme, so that answer counts as referred; an eye that no
+    person could grade has no true answer to this question and is left out.
+
+    Args:
+        probabilities: [N, K].
+        labels: [N], 0 to K - 1.
+        scheme: Names the referable grades and the ungradable one.
+
+    Returns:
+        The task; None where the scheme names no referable grade.
+
+    Raises:
+        TrainingError: Shapes, probabilities or labels are unfit.
+    """
+    if not scheme.referable_classes:
+        return None
+    matrix, classes = checked_scores(probabilities, labels)
+    chosen = list(scheme.referable_classes)
+    ungradable = -1 if scheme.ungradable_class is None else scheme.ungradable_class
+    kept = classes != ungradable
+    rows = matrix[kept]
+    gradable = np.sum(np.delete(rows, ungradable, axis=1) if ungradable >= 0 else rows, axis=1)
+    # Where all probability lies on "ungradable" the answer says nothing about disease.
+    score = np.divide(rows[:, chosen].sum(1), gradable, out=np.full(gradable.shape, 0.5), where=gradable > 0)
+    answered = rows.argmax(1)
+    return ReferralTask(
+        kept=kept,
+        diseased=np.isin(classes[kept], chosen),
+        score=score,
+        referred=np.isin(answered, [*chosen, ungradable]),
+    )
+
+
+def referable(probabilities: ArrayLike, labels: ArrayLike, scheme: GradingScheme) -> Referable | None:
+    """Figures of `referral_task`.
+
+    Args:
+        probabilities: [N, K].
+        labels: [N], 0 to K - 1.
+        scheme: Names the referable grades and the ungradable one.
+
+    Returns:
+        The figures; None where the scheme names no referable grade.
+
+    Raises:
+        TrainingError: Shapes, probabilities or labels are unfit.
+    """
+    task = referral_task(probabilities, labels, scheme)
+    if task is None:
+        return None
+    answered = np.asarray(probabilities)[task.kept].argmax(1)
+    ungradable = -1 if scheme.ungradable_class is None else scheme.ungradable_class
+    found = int(np.sum(task.diseased & task.referred))
+    missed = int(np.sum(task.diseased)) - found
+    alarms = int(np.sum(~task.diseased & task.referred))
+    cleared = int(np.sum(~task.diseased)) - alarms
+    return Referable(
+        auc=auroc(task.score, task.diseased),
+        sensitivity=found / (found + missed) if found + missed else None,
+        specificity=cleared / (cleared + alarms) if cleared + alarms else None,
+        found=found,
+        missed=missed,
+        alarms=alarms,
+        cleared=cleared,
+        left_out=int(np.sum(~task.kept)),
+        called_ungradable=int(np.sum(answered == ungradable)),
+    )

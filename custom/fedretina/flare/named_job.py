@@ -1,0 +1,129 @@
+"""A job folder under a run's name: the copy that is submitted, so that the folder itself stays as it is.
+
+FLARE signs a job in place when it is submitted, which leaves files beside the job's own; and a run can only be found
+again, followed and continued by a name that the job carries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedretina.errors import SettingsError
+from fedretina.exchange.stamp import require_name
+from fedretina.run_name import new_run_name
+
+SUBMITTED_AS = "fedretina_run"
+"""Name of the copied folder: FLARE keeps it with the job, so jobs of named runs can be told from others."""
+DIGEST = "fedretina_digest"
+"""Entry of the copy's `meta.json`: SHA-256 of all that was submitted."""
+_EXPERIMENT = "config/experiment.yaml"
+_NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc", ".__nvfl_*")
+
+
+class NamedJob(NamedTuple):
+    """A copy of a job that is ready to be submitted.
+
+    Attributes:
+        folder: The copy.
+        run: Name of the run.
+        digest: SHA-256 of the copy; the same job under the same name gives the same digest.
+        sites: Names of the sites that the job goes to; empty for all.
+    """
+
+    folder: Path
+    run: str
+    digest: str
+    sites: tuple[str, ...]
+
+
+def named_copy(job: Path, into: Path, run: str | None = None, sites: Sequence[str] | None = None) -> NamedJob:
+    """Copy a job folder and write a run's name into it.
+
+    Args:
+        job: A job folder of this package.
+        into: An existing folder for the copy.
+        run: Name of the run; by default the name in the experiment file, else a new one.
+        sites: Names of the sites that take part; by default those of the job.
+
+    Raises:
+        SettingsError: The folder is no job of this package, or its settings cannot be used.
+    """
+    from fedretina.experiment import Experiment
+
+    meta = read_meta(job)
+    apps = _apps(job, meta)
+    settings = [Experiment.load(app / _EXPERIMENT) for app in apps]
+    names = {found.run for found in settings if found.run}
+    if len(names) > 1:
+        raise SettingsError(f"the apps of {job} name different runs, {', '.join(sorted(names))}: name one.")
+    chosen = require_name(run or next(iter(names), None) or new_run_name(settings[0]), "run")
+    folder = into / SUBMITTED_AS
+    shutil.copytree(job, folder, ignore=_NOT_COPIED)
+    for app in apps:
+        path = folder / app.relative_to(job) / _EXPERIMENT
+        path.write_text(_with_run(path.read_text(encoding="utf-8"), chosen), encoding="utf-8")
+    meta["name"] = chosen
+    if sites is not None:
+        if len(apps) > 1:
+            raise SettingsError(f"{job} has {len(apps)} apps: say in its meta.json which sites get which.")
+        meta["deploy_map"] = {apps[0].name: ["server", *sites]}
+    _write_meta(folder, meta)
+    digest = _digest(folder)
+    _write_meta(folder, {**meta, DIGEST: digest})
+    return NamedJob(folder, chosen, digest, job_sites(meta))
+
+
+def job_sites(meta: dict[str, Any]) -> tuple[str, ...]:
+    """Names of the sites that a job's meta names; empty when it goes to all."""
+    named = [target for targets in meta["deploy_map"].values() for target in targets if isinstance(target, str)]
+    return tuple(sorted({name for name in named if name not in ("server", "@ALL")}))
+
+
+def read_meta(job: Path) -> dict[str, Any]:
+    """Read a job folder's `meta.json`.
+
+    Raises:
+        SettingsError: The folder is no job.
+    """
+    try:
+        meta = json.loads((job / "meta.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SettingsError(f"{job} is no job folder: it has no meta.json.") from error
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{job / 'meta.json'} cannot be read: {error}.") from error
+    if not isinstance(meta, dict) or not isinstance(meta.get("deploy_map"), dict):
+        raise SettingsError(f"{job / 'meta.json'} names no deploy_map: see jobs/feduaa.")
+    return meta
+
+
+def _apps(job: Path, meta: dict[str, Any]) -> list[Path]:
+    apps = [job / app for app in sorted(meta["deploy_map"])]
+    for app in apps:
+        if not (app / _EXPERIMENT).is_file():
+            raise SettingsError(f"{job} is no job of fedretina: {app.name}/{_EXPERIMENT} is missing.")
+    return apps
+
+
+def _with_run(words: str, run: str) -> str:
+    line = f"run: {json.dumps(run)}"  # quoted, since a name may look like a number
+    text, found = re.subn(r"^run:.*$", lambda _: line, words, count=1, flags=re.MULTILINE)
+    return text if found else f"{words.rstrip()}\n{line}\n"
+
+
+def _write_meta(folder: Path, meta: dict[str, Any]) -> None:
+    (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+
+
+def _digest(folder: Path) -> str:
+    total = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        total.update(f"{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
+        total.update(content)
+    return total.hexdigest()

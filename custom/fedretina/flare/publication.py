@@ -1,0 +1,57 @@
+"""What a job hands to the admin side: results and table, or why it stopped.
+
+FLARE stores the server's folder of a job when the job ends, and lets the admin side download it. The state of a run
+lies elsewhere and stays at the server; what may be downloaded is copied into that folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from fedretina.aggregation.results_table import results_table
+from fedretina.errors import StateError
+from fedretina.storage import read_json, write_json
+
+FOLDER = "fedretina"
+RESULTS = "results.json"
+STOPPED = "stopped.json"
+_REPORTS = (RESULTS, "report.json", "report.html")
+
+
+def publish(run_folder: Path | None, job_folder: Path, stopped: str | None = None) -> None:
+    """Copy the run's results into the folder of the job, where there are any.
+
+    Args:
+        run_folder: The server's folder of the run; None when it could not be opened.
+        job_folder: The server's folder of the FLARE job.
+        stopped: The sentence with which the job stops.
+
+    Raises:
+        StateError: The disk is full or not writable.
+    """
+    folder = job_folder / FOLDER
+    if stopped is not None:
+        write_json(folder / STOPPED, {"why": stopped})
+    if run_folder is None or not (run_folder / RESULTS).exists():
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _REPORTS:
+            if (run_folder / name).exists():
+                shutil.copyfile(run_folder / name, folder / name)
+        table = results_table(read_json(run_folder / RESULTS))
+        (folder / "table.txt").write_text(table + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StateError(f"the results were not copied into the job's folder {folder}: {error}.") from error
+
+
+def published(downloaded: Path) -> Path:
+    """Where a downloaded job holds what was published."""
+    return downloaded / "workspace" / FOLDER
+
+
+def why_stopped(downloaded: Path) -> str | None:
+    """The sentence with which a downloaded job stopped, where it left one."""
+    path = published(downloaded) / STOPPED
+    return str(read_json(path).get("why")) if path.exists() else None

@@ -1,0 +1,188 @@
+"""The card of a site's model: what it is for, how it decides to refer, and what to expect of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedretina.data.scheme import GradingScheme
+from fedretina.evaluation.judged import Judged
+from fedretina.evaluation.metrics import accuracy, quadratic_kappa
+from fedretina.evaluation.triage import Triage, triage
+from fedretina.experiment import Experiment
+from fedretina.plan import Step
+from fedretina.rows import row
+from fedretina.uncertainty.referral import ReferralThreshold, referral_threshold
+from fedretina.uncertainty.temperature import fit_temperature
+from fedretina.version import __version__
+
+CARD_FORMAT = 1
+NOT_A_DEVICE = "Research software, not a medical device: a doctor decides, whatever it says."
+NEARLY_ALL = 0.9
+RULE = "u >= threshold; the threshold maximises 2 TPR - FPR for wrong answers on validation"
+
+THRESHOLD_WORDS: Mapping[str, str] = {
+    "measured": "",
+    "refer_all": "On validation no threshold did better than referring every image, so every image is referred.",
+    "too_few_images": "Validation has too few images for a threshold, so every image is referred.",
+    "too_few_right": "Validation has too few right answers for a threshold, so every image is referred.",
+    "tied": "The uncertainty was the same for every validation image and tells nothing, so every image is referred.",
+    "no_errors": "Validation has no wrong answer, so an image is doubtful only beyond anything seen there.",
+    "too_few_errors": "Validation has few wrong answers, so the threshold was set low enough to catch each of them.",
+}
+TEMPERATURE_WORDS: Mapping[str, str] = {
+    "fitted": "",
+    "too_few_images": "Validation has too few images to correct the probabilities.",
+    "one_class": "Validation has one grade only, so the probabilities are not corrected.",
+    "no_errors": "Validation has no wrong answer, so the probabilities are not corrected.",
+    "too_few_errors": "Validation has too few wrong answers to correct the probabilities.",
+    "uninformative": "On validation the probabilities were no better than equal ones, and nothing corrects them.",
+    "at_bound": "The probabilities could not be corrected within sensible limits: do not rely on them.",
+}
+
+
+def build_card(
+    *,
+    experiment: Experiment,
+    scheme: GradingScheme,
+    run: str,
+    site: str,
+    synthetic: bool,
+    chosen: Step,
+    theta: Mapping[str, Any] | None,
+    fingerprint: str,
+    counts: Mapping[str, int],
+    model_digest: str,
+    validation: Judged,
+    test: Judged | None,
+) -> dict[str, Any]:
+    """Put together what a site must know of its model; plain values that JSON can hold.
+
+    Temperature and threshold come from validation. What to expect of them comes from the test split, which has decided
+    nothing. The card names the site's own grades and figures: it stays at the site.
+
+    Args:
+        experiment: The run's settings.
+        scheme: The site's grades.
+        run: Name of the run.
+        site: Name of the site.
+        synthetic: Whether the images are phantoms.
+        chosen: The step whose model was chosen.
+        theta: The site's UAW threshold of that step, as stored; not what refers an image.
+        fingerprint: Of the site's data.
+        counts: Images a split.
+        model_digest: Of the model's tensors.
+        validation: Answers over the validation split, as the run's estimator gives them.
+        test: The same over the test split; None where it was not read, and then nothing is promised.
+
+    Returns:
+        The card.
+
+    Raises:
+        TrainingError: Answers that are not finite, or arrays that do not belong together.
+    """
+    threshold = referral_threshold(validation.uncertainty, validation.wrong)
+    temperature = fit_temperature(validation.probabilities, validation.labels)
+    expected = None if test is None else triage(test, threshold.value, scheme)
+    return {
+        "format": CARD_FORMAT,
+        "notice": NOT_A_DEVICE,
+        "intended_use": _intended_use(scheme),
+        "not_intended": _not_intended(),
+        "limits": _limits(scheme, synthetic, threshold, temperature.reason, expected),
+        "synthetic": synthetic,
+        "fedretina": __version__,
+        "site": site,
+        "run": run,
+        "row": experiment.row,
+        "method": row(experiment.row).title,
+        "chosen": chosen.name,
+        "grades": list(scheme.grades),
+        "scheme": scheme.model_dump(mode="json"),
+        "estimator": experiment.evaluation.estimator,
+        "theta": None if theta is None else dict(theta),
+        "tau": experiment.objective.tweu.tau,
+        "temperature": temperature._asdict(),
+        "referral": {
+            "threshold": threshold.value,
+            "rule": RULE,
+            "reason": threshold.reason,
+            "validation": {
+                "images": threshold.images,
+                "errors": threshold.errors,
+                "caught": threshold.caught,
+                "alarms": threshold.alarms,
+            },
+            "test": None if expected is None else _plain(expected),
+        },
+        "test": None if test is None or not len(test.labels) else _grading(test),
+        "images": dict(counts),
+        "data_fingerprint": fingerprint,
+        "model_digest": model_digest,
+        "transforms_digest": experiment.images.digest(),
+        "settings": experiment.agreed(),
+    }
+
+
+def in_words(grade: str) -> str:
+    """A grade's name as one reads it: "no_dr" is "no DR"."""
+    return " ".join(word.upper() if word in {"dr", "dme", "amd", "cnv"} else word for word in grade.split("_"))
+
+
+def _plain(expected: Triage) -> dict[str, dict[str, float] | None]:
+    return {name: None if share is None else share._asdict() for name, share in expected._asdict().items()}
+
+
+def _grading(test: Judged) -> dict[str, Any]:
+    return {
+        "images": len(test.labels),
+        "patients": len(set(test.patients)),
+        "accuracy": accuracy(test.predicted, test.labels),
+        "kappa": quadratic_kappa(test.predicted, test.labels),
+    }
+
+
+def _intended_use(scheme: GradingScheme) -> list[str]:
+    grades = ", ".join(in_words(grade) for grade in scheme.grades)
+    return [
+        f"For research. It gives a photograph of the retina one of this site's grades ({grades}) and says how sure it "
+        "is.",
+        "It sorts photographs so that a doctor sees the doubtful ones first. It does not replace the doctor's own "
+        "reading of each of them.",
+    ]
+
+
+def _not_intended() -> list[str]:
+    return [
+        "Not for diagnosis or treatment, and never a reason for a patient not to be seen.",
+        "Not for other sites, cameras or ways of taking photographs than those of this site, nor for OCT or any other "
+        "kind of image.",
+        "It knows no disease but the one that the grades describe. The best grade does not mean a healthy eye.",
+    ]
+
+
+def _limits(
+    scheme: GradingScheme, synthetic: bool, threshold: ReferralThreshold, temperature: str, expected: Triage | None
+) -> list[str]:
+    found = [
+        "It learned from drawn images of no real eye. What it says of a real photograph means nothing."
+        if synthetic
+        else "",
+        "The site's scheme names no referable grades, so a grade alone refers nobody: only doubt and ungradable images "
+        "do, and how many patients with disease would be missed cannot be told."
+        if not scheme.referable
+        else "",
+        THRESHOLD_WORDS[threshold.reason],
+        TEMPERATURE_WORDS[temperature],
+        "It would refer nearly every patient: it puts them in an order, but it takes no work away."
+        if expected is not None and expected.load is not None and expected.load.value >= NEARLY_ALL
+        else "",
+        "The test split was not read, so nothing is known of what to expect." if expected is None else "",
+        "The figures hold for patients like those of the test split: where disease is commoner, more are referred."
+        if expected is not None
+        else "",
+        "The uncertainty tells how little the model has to go on. It does not notice every strange image: one that is "
+        "no retina at all may get a sure answer.",
+        "The truth that it was measured against is the grade that this site's readers gave, right or wrong.",
+    ]
+    return [sentence for sentence in found if sentence]

@@ -1,0 +1,65 @@
+"""The photographs in a folder, and what in it was not looked at."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from fedretina.errors import DataError
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp"})
+
+
+class Found(NamedTuple):
+    """What a folder holds.
+
+    Attributes:
+        files: Photographs relative to the folder, with '/', in the order of their names.
+        left_out: What was not looked at and how many: endings of other files, and linked folders.
+    """
+
+    files: tuple[str, ...]
+    left_out: Mapping[str, int]
+
+
+def find_photographs(folder: Path) -> Found:
+    """List the photographs of a folder and the folders in it, by the ending of their names.
+
+    A photograph that cannot be read is listed all the same, so that its patient is not forgotten. Names that begin
+    with a dot belong to the system and are passed over. A link to a folder is not followed, since it may lead round in
+    a ring, but it is counted.
+
+    Raises:
+        DataError: The folder, or one in it, cannot be listed.
+    """
+    files: list[str] = []
+    left_out: Counter[str] = Counter()
+
+    def refuse(error: OSError) -> None:
+        raise DataError(f"the folder {error.filename} cannot be listed ({error.strerror}): mend its path or rights.")
+
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        here = Path(place)
+        linked = [name for name in folders if not name.startswith(".") and (here / name).is_symlink()]
+        left_out["linked folder"] += len(linked)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if name.startswith("."):
+                continue
+            if PurePosixPath(name).suffix.lower() in SUFFIXES and _may_be_read(here / name):
+                files.append((here / name).relative_to(folder).as_posix())
+            else:
+                left_out[PurePosixPath(name).suffix.lower() or "no ending"] += 1
+    return Found(tuple(sorted(files)), {kind: left_out[kind] for kind in sorted(left_out) if left_out[kind]})
+
+
+def _may_be_read(path: Path) -> bool:
+    """Whether reading ends: a pipe or a device would wait for ever. A broken link is listed and fails later."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return True

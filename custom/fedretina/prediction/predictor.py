@@ -1,0 +1,229 @@
+"""A site's model, loaded with its card, answering photographs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedretina.data.scheme import GradingScheme
+from fedretina.errors import DataError, SettingsError, StateError
+from fedretina.exchange.payload import Tensors, tensors_digest
+from fedretina.experiment import Experiment
+from fedretina.local.card import CARD_FORMAT
+from fedretina.local.training import TrainingSettings, reproducible_torch
+from fedretina.networks.network import Network, NetworkSettings, build_network, build_on_meta
+from fedretina.networks.weights import WeightsSettings
+from fedretina.storage import read_json, read_tensors
+from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.referral import NO_ANSWER, UNREADABLE, Referral, refer
+from fedretina.uncertainty.temperature import tempered
+
+BATCH = 128  # as LocalTrainer evaluates: sums over other batches may differ in the last bits
+_CHUNK = 32  # photographs in flight, so that large ones do not fill the memory
+
+
+class ImageRow(NamedTuple):
+    """What the model says of one photograph.
+
+    Attributes:
+        file: Name relative to the folder.
+        grade: The class answered; None where there is no answer.
+        probabilities: Of each class after the site's temperature, float64 [K]; None where there is no answer.
+        uncertainty: u; None where there is no answer.
+        referral: Whether a doctor must see it, and why. Always so where there is no answer.
+        fault: Why there is no answer; else empty.
+    """
+
+    file: str
+    grade: int | None
+    probabilities: NDArray[np.float64] | None
+    uncertainty: float | None
+    referral: Referral
+    fault: str
+
+
+class _Read(NamedTuple):
+    """A photograph's pixels uint8 [3, S, S], or what is wrong with it."""
+
+    file: str
+    pixels: NDArray[np.uint8] | None
+    fault: str
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+class _Temperature(_Part):
+    value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Threshold(_Part):
+    threshold: Annotated[float, Field(ge=0, le=1)]
+
+
+class _Operating(_Part):
+    """What of a card decides an answer."""
+
+    settings: Experiment
+    scheme: GradingScheme
+    temperature: _Temperature
+    referral: _Threshold
+    model_digest: str
+    transforms_digest: str
+
+
+class Predictor:
+    """Answers photographs as the site's model did when it was tested: same pixels, same bits on an equal device.
+
+    Made by `load`.
+
+    Attributes:
+        card: The model's card.
+        scheme: The site's grades.
+        threshold: An answer is doubtful when u is this or more.
+    """
+
+    def __init__(self, card: dict[str, Any], net: Network, training: TrainingSettings) -> None:
+        operating = _Operating.model_validate(card)
+        self.card = card
+        self.scheme = operating.scheme
+        self.threshold = operating.referral.threshold
+        self._temperature = operating.temperature.value
+        self._images = operating.settings.images
+        self._estimator = ESTIMATORS[operating.settings.evaluation.estimator]
+        self._training = training
+        self._device = training.torch_device()
+        self._layout = torch.channels_last if training.channels_last else torch.contiguous_format
+        self._net = net.eval().to(device=self._device, memory_format=self._layout)  # type: ignore[call-overload]
+
+    @classmethod
+    def load(cls, folder: Path, device: Literal["auto", "cpu", "cuda"] = "auto") -> Predictor:
+        """Read `model.safetensors` and `card.json`, and check that they belong together and to this version.
+
+        Args:
+            folder: A site's folder `final`, or the folder above it.
+            device: Where to compute; "auto" is CUDA where there is one.
+
+        Raises:
+            StateError: A file is missing or damaged, was changed after the run, or is of another version.
+            SettingsError: CUDA is asked for and not there.
+        """
+        if not (folder / "card.json").exists() and (folder / "final" / "card.json").exists():
+            folder = folder / "final"
+        card = read_json(folder / "card.json")
+        operating = _understood(card, folder)
+        tensors, header = read_tensors(folder / "model.safetensors")
+        if header.get("card") != card or tensors_digest(tensors) != operating.model_digest:
+            raise StateError(
+                f"the model and the card in {folder} do not belong together, or one of them was changed after the run: "
+                "restore both from the same run."
+            )
+        training = operating.settings.training.model_copy(update={"device": device})
+        return cls(card, _network(operating, tensors, folder), training)
+
+    def predict(self, root: Path, files: Sequence[str]) -> Iterator[ImageRow]:
+        """Answer files in their order, one row each; none is left out.
+
+        Args:
+            root: The folder.
+            files: Names relative to it.
+
+        Yields:
+            The rows, a batch at a time.
+        """
+        from fedretina.data.transforms import fundus_pipeline
+
+        transform = fundus_pipeline(self._images)
+
+        def read(file: str) -> _Read:
+            try:
+                return _Read(file, transform(root / file), "")
+            except DataError as error:
+                return _Read(file, None, f"the file {str(error).removeprefix(str(root / file)).strip()}")
+
+        waiting: list[_Read] = []
+        # OpenCV releases the interpreter lock, so threads decode side by side; map keeps the order.
+        with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+            for begin in range(0, len(files), _CHUNK):
+                for one in pool.map(read, files[begin : begin + _CHUNK]):
+                    waiting.append(one)
+                    if sum(each.pixels is not None for each in waiting) == BATCH:
+                        yield from self._rows(waiting)
+                        waiting = []
+        yield from self._rows(waiting)
+
+    def logits(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits float32 [N, K] of at most `BATCH` images uint8 [N, 3, S, S], on the CPU."""
+        with reproducible_torch(self._training), torch.inference_mode():
+            scaled = images.float().div_(255).to(device=self._device, memory_format=self._layout)
+            out: torch.Tensor = self._net(scaled).float().cpu()
+            return out
+
+    def _rows(self, read: Sequence[_Read]) -> Iterator[ImageRow]:
+        pixels = [one.pixels for one in read if one.pixels is not None]
+        if pixels:
+            logits = self.logits(torch.from_numpy(np.stack(pixels)))
+            answer = self._estimator.answer(logits)
+            finite = torch.isfinite(logits).all(1).tolist()
+        at = 0
+        for one in read:
+            if one.pixels is None:
+                yield ImageRow(one.file, None, None, None, UNREADABLE, one.fault)
+                continue
+            if finite[at]:
+                grade, u = int(np.argmax(answer.probabilities[at])), float(answer.uncertainty[at])
+                shown = tempered(answer.probabilities[at : at + 1], self._temperature)[0]
+                yield ImageRow(one.file, grade, shown, u, refer(grade, u, self.threshold, self.scheme), "")
+            else:
+                yield ImageRow(one.file, None, None, None, NO_ANSWER, "the network gave no finite answer")
+            at += 1
+
+
+def _understood(card: dict[str, Any], folder: Path) -> _Operating:
+    version = f"predict with the version that made it, fedretina {card.get('fedretina', 'unknown')}"
+    if card.get("format") != CARD_FORMAT:
+        raise StateError(
+            f"the card in {folder} has format {card.get('format')}, this version reads {CARD_FORMAT}: {version}."
+        )
+    try:
+        operating = _Operating.model_validate(card)
+    except (ValidationError, SettingsError) as error:
+        # The first fault only, and not the input, which is the whole card.
+        what = (
+            "; ".join(".".join(map(str, fault["loc"])) for fault in error.errors()[:3])
+            if isinstance(error, ValidationError)
+            else str(error)
+        )
+        raise StateError(f"the card in {folder} cannot be used ({what}): restore it, or {version}.") from error
+    if operating.settings.images.digest() != operating.transforms_digest:
+        raise StateError(
+            f"the model in {folder} learned from images that another version prepared in another way: {version}."
+        )
+    return operating
+
+
+def _network(operating: _Operating, tensors: Tensors, folder: Path) -> Network:
+    settings, grades = operating.settings.network, operating.scheme.num_classes
+    # The weights come from the model's file, so those that training started from are not needed; only the
+    # normalisation still depends on them.
+    normalise = build_on_meta(settings, grades).normalisation
+    bare = NetworkSettings(encoder=settings.encoder, weights=WeightsSettings(), head=settings.head, normalise=normalise)
+    net = build_network(bare, grades, seed=0)
+    try:
+        net.load_state_dict(tensors, strict=True)
+    except RuntimeError as error:
+        raise StateError(
+            f"the tensors in {folder} do not fit the network that its card describes: restore both from the same run."
+        ) from error
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
+        raise StateError(f"the model in {folder} holds numbers that are not finite: it cannot answer; train again.")
+    return net

@@ -1,0 +1,169 @@
+"""The work list: patients with all their photographs, the most doubtful first; and its two tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+from fedretina.data.scheme import GradingScheme
+from fedretina.prediction.eyes import Eye, Owner
+from fedretina.prediction.predictor import ImageRow
+from fedretina.report.page_file import write_page
+from fedretina.uncertainty.referral import Referral, ReferralReason
+
+
+class Photograph(NamedTuple):
+    """A photograph's answer and the eye that it shows; "" where that is not known."""
+
+    row: ImageRow
+    eye: Eye
+
+
+class Patient(NamedTuple):
+    """One line of the work list.
+
+    Attributes:
+        name: The patient.
+        photographs: All of them, the left eye first, then the right, then those of unknown eyes.
+        grade: The worst class among them; ungradable only where no other was answered, None where none was.
+        uncertainty: The largest u; None where there is no answer.
+        referral: Referred if any photograph is, with all their reasons.
+        eyes: What is known of the eyes, in words.
+    """
+
+    name: str
+    photographs: tuple[Photograph, ...]
+    grade: int | None
+    uncertainty: float | None
+    referral: Referral
+    eyes: str
+
+
+def work_list(rows: Iterable[ImageRow], owners: Sequence[Owner], scheme: GradingScheme) -> tuple[Patient, ...]:
+    """Join photographs into patients, the most doubtful patient first.
+
+    A photograph without an answer is the most doubtful of all, so its patient comes first, whatever the other eye is
+    like. Of equal doubt the worse grade comes first, then the name decides.
+
+    Args:
+        rows: The answers.
+        owners: Of the same photographs, in the same order.
+        scheme: The site's grades.
+    """
+    groups: dict[str, list[Photograph]] = {}
+    for row, owner in zip(rows, owners, strict=True):
+        groups.setdefault(owner.patient, []).append(Photograph(row, owner.eye))
+    patients = [_patient(name, photographs, scheme) for name, photographs in groups.items()]
+    return tuple(sorted(patients, key=_doubt))
+
+
+def write_images(path: Path, patients: Sequence[Patient], scheme: GradingScheme) -> None:
+    """Write a CSV row a photograph, in the order of the work list; probabilities are `p_` and the grade's name.
+
+    Raises:
+        StateError: The file cannot be written.
+    """
+    header = ["file", "patient", "eye", "refer", "reasons", "grade", "u", *(f"p_{g}" for g in scheme.grades), "fault"]
+    lines = []
+    for patient in patients:
+        for row, eye in patient.photographs:
+            shown = (
+                [""] * scheme.num_classes if row.probabilities is None else [repr(float(p)) for p in row.probabilities]
+            )
+            answer = [*_decision(row.referral), _grade(row.grade, scheme), _number(row.uncertainty)]
+            lines.append([row.file, patient.name, eye, *answer, *shown, row.fault])
+    _write(path, header, lines)
+
+
+def write_patients(path: Path, patients: Sequence[Patient], scheme: GradingScheme) -> None:
+    """Write a CSV row a patient, the most doubtful first.
+
+    Raises:
+        StateError: The file cannot be written.
+    """
+    header = ["patient", "refer", "reasons", "worst_grade", "largest_u", "eyes", "photographs", "without_answer"]
+    _write(
+        path,
+        header,
+        [
+            [
+                patient.name,
+                *_decision(patient.referral),
+                _grade(patient.grade, scheme),
+                _number(patient.uncertainty),
+                patient.eyes,
+                str(len(patient.photographs)),
+                str(sum(row.grade is None for row, _ in patient.photographs)),
+            ]
+            for patient in patients
+        ],
+    )
+
+
+def readable(name: str) -> str:
+    """A name that every file and page can hold: bytes that are no UTF-8 and control characters are spelled out."""
+    text = name.encode("utf-8", "backslashreplace").decode()
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _patient(name: str, photographs: list[Photograph], scheme: GradingScheme) -> Patient:
+    order = {"left": 0, "right": 1, "": 2}
+    ordered = sorted(photographs, key=lambda one: (order[one.eye], one.row.file))
+    grades = [one.row.grade for one in ordered if one.row.grade is not None]
+    graded = [grade for grade in grades if grade != scheme.ungradable_class]
+    doubts = [one.row.uncertainty for one in ordered if one.row.uncertainty is not None]
+    found = {reason for one in ordered for reason in one.row.referral.reasons}
+    return Patient(
+        name=name,
+        photographs=tuple(ordered),
+        grade=max(graded or grades, default=None),
+        uncertainty=max(doubts, default=None),
+        referral=Referral(bool(found), tuple(reason for reason in get_args(ReferralReason) if reason in found)),
+        eyes=_eyes([one.eye for one in ordered]),
+    )
+
+
+def _eyes(eyes: Sequence[Eye]) -> str:
+    known = {eye for eye in eyes if eye}
+    words = "both eyes" if len(known) == 2 else f"{next(iter(known))} eye only" if known else ""
+    unknown = sum(not eye for eye in eyes)
+    if not unknown:
+        return words if len(eyes) == len(known) else f"{words}, {len(eyes)} photographs"
+    nameless = "1 photograph, eye not known" if unknown == 1 else f"{unknown} photographs, eyes not known"
+    return f"{words}, {nameless}".removeprefix(", ")
+
+
+def _doubt(patient: Patient) -> tuple[bool, float, int, str]:
+    silent = any(row.grade is None for row, _ in patient.photographs)
+    u = math.inf if patient.uncertainty is None else patient.uncertainty
+    return not silent, -u, -(-1 if patient.grade is None else patient.grade), patient.name
+
+
+def _decision(referral: Referral) -> list[str]:
+    return ["yes" if referral.refer else "no", "; ".join(referral.reasons)]
+
+
+def _grade(grade: int | None, scheme: GradingScheme) -> str:
+    return "" if grade is None else scheme.grades[grade]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else repr(value)
+
+
+def _cell(text: str) -> str:
+    """Text that a spreadsheet does not run: one that begins like a formula gets an apostrophe before it."""
+    plain = readable(text)
+    return f"'{plain}" if plain.startswith(("=", "+", "-", "@")) else plain
+
+
+def _write(path: Path, header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([_cell(name) for name in header])
+    writer.writerows([_cell(value) for value in line] for line in lines)
+    write_page(path, text.getvalue())

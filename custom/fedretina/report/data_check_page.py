@@ -1,0 +1,142 @@
+"""The page of `fedretina data check`: findings with the images that they speak of, counts, and the contact sheet."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedretina.data.check_findings import Finding
+from fedretina.data.contact_sheet import EACH, Shown, stored_thumbnail
+from fedretina.errors import DataError
+from fedretina.report.words import NOTICE, STAYS
+
+if TYPE_CHECKING:
+    from fedretina.data.check import CheckReport
+
+SYNTHETIC = "SYNTHETIC IMAGES (phantom hospital): drawn by a program, no patient is shown."
+TEMPLATES = Path(__file__).parent / "templates"
+PICTURED = 6  # cases of a finding whose images are shown
+FEW = 5
+SIZES_TOLD = 8
+_QUALITY = 82
+
+
+def data_check_page(report: CheckReport, chosen: Sequence[Sequence[Shown]], root: Path) -> str:
+    """Render the page, which loads nothing from anywhere.
+
+    Args:
+        report: What the check found.
+        chosen: The images of each grade, from `choose_images`; empty when no image was opened.
+        root: Image root.
+
+    Returns:
+        HTML. It shows patients' images and names their files.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("data_check.html.j2").render(
+        report=report,
+        notice=NOTICE,
+        stays=STAYS,
+        synthetic=SYNTHETIC,
+        summary=summary(report),
+        findings=[_finding(finding, report, root) for finding in report.findings],
+        counts=count_rows(report),
+        sizes=_sizes(report),
+        grades=[_grade(at, row, report) for at, row in enumerate(chosen)],
+        each=EACH,
+        few=FEW,
+    )
+    return page + "\n"
+
+
+def summary(report: CheckReport) -> str:
+    """How many images and findings there are, in a sentence."""
+    found = ", ".join(
+        f"{count} {word}{'' if count == 1 else 's'}"
+        for word in ("error", "warning", "note")
+        if (count := sum(finding.severity == word for finding in report.findings))
+    )
+    opened = " No image was opened." if report.quick else ""
+    return (
+        f"{report.listed} images listed, {len(report.images)} can be used, {len(report.scheme.grades)} grades. "
+        f"{found or 'Nothing'} found.{opened}"
+    )
+
+
+def count_rows(report: CheckReport) -> list[list[str]]:
+    """The table of counts: a row a grade with train, val, test and their sum, then images and patients a split."""
+    splits = list(report.counts)
+    rows: list[tuple[str, list[int]]] = [
+        (grade, [report.counts[split][at] for split in splits]) for at, grade in enumerate(report.scheme.grades)
+    ]
+    rows.append(("images", [sum(report.counts[split]) for split in splits]))
+    rows.append(("patients", [report.patients[split] for split in splits]))
+    return [[name, *(str(cell) for cell in [*cells, sum(cells)])] for name, cells in rows]
+
+
+def _finding(finding: Finding, report: CheckReport, root: Path) -> dict[str, Any]:
+    images = {image.file: image for image in report.images}
+    groups = []
+    for files in finding.files[:PICTURED]:
+        group = []
+        for file in files[:FEW]:
+            try:
+                picture = data_uri(stored_thumbnail(root / file))
+            except DataError:
+                continue
+            image = images.get(file)
+            grade = "" if image is None or image.label is None else report.scheme.grades[image.label]
+            words = ", ".join(word for word in (grade, (image and image.split) or "") if word)
+            group.append({"file": file, "image": picture, "words": words})
+        if group:
+            groups.append(group)
+    return {
+        "code": finding.code,
+        "severity": finding.severity,
+        "count": finding.count,
+        "meaning": finding.meaning,
+        "where": list(finding.where),
+        "mend": finding.mend,
+        "groups": groups,
+    }
+
+
+def _grade(at: int, row: Sequence[Shown], report: CheckReport) -> dict[str, Any]:
+    return {
+        "name": report.scheme.grades[at],
+        "counts": ", ".join(f"{split} {counts[at]}" for split, counts in report.counts.items()),
+        "images": [
+            {"file": one.file, "split": one.split, "stored": data_uri(one.stored), "seen": data_uri(one.seen)}
+            for one in row
+        ],
+    }
+
+
+def _sizes(report: CheckReport) -> list[tuple[str, int, float]]:
+    rows = [(f"{width} x {height}", count) for (width, height), count in report.sizes[:SIZES_TOLD]]
+    rest = report.sizes[SIZES_TOLD:]
+    if rest:
+        rows.append((f"{len(rest)} other sizes", sum(count for _, count in rest)))
+    largest = max((count for _, count in rows), default=1)
+    return [(words, count, count / largest) for words, count in rows]
+
+
+def data_uri(pixels: NDArray[np.uint8]) -> str:
+    """An image, uint8 [h, w, 3], RGB, as a JPEG in a data URI."""
+    import cv2
+
+    data = cv2.imencode(".jpg", pixels[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1]
+    return f"data:image/jpeg;base64,{base64.b64encode(data.tobytes()).decode('ascii')}"

@@ -1,0 +1,232 @@
+"""The report's pages: one HTML file each, with all its pictures inside and nothing to load from anywhere.
+
+File names, names of sites and reasons come from elsewhere and are escaped; a policy in the page forbids scripts and
+every request, should anything slip through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from fedretina.errors import StateError
+from fedretina.local.card import in_words
+from fedretina.report import REPORT_FORMAT, charts, numbers, summary, words
+from fedretina.report.svg import BLACK, BLUE, VERMILION, Chart
+
+_SITE_TILES = ("accuracy", "auc", "kappa", "error_auroc")
+_SERVER_FIGURES = ("auc", "accuracy", "kappa", "error_auroc", "ece", "referable_auc")
+_REFERRAL_FIGURES = (
+    ("load", "patients that a doctor would see"),
+    ("doubt_load", "patients that a doctor would see for doubt alone"),
+    ("sensitivity", "patients with referable disease that a doctor would see"),
+    ("missed", "patients with referable disease that would be missed"),
+    ("specificity", "patients without it that no doctor would need to see"),
+)
+
+
+def render_site(report: Mapping[str, Any]) -> str:
+    """The page of a site's report.
+
+    Raises:
+        StateError: The record is no site's report of this format.
+    """
+    _require(report, "site")
+    rounds = report["rounds"]
+    steps = [entry["step"] for entry in rounds]
+    referral = report["referral"] or {}
+    return _render(
+        "site.html.j2",
+        report=report,
+        sentences=summary.site_summary(report),
+        tiles=_SITE_TILES,
+        round_name=summary.round_words(report["chosen"], steps),
+        referral=referral,
+        referral_figures=_REFERRAL_FIGURES,
+        referral_words=summary.referral_words(referral),
+        confusion=_shaded(report["confusion"]),
+        charts=_drawn(
+            reliability=charts.reliability("reliability", report["reliability"]),
+            reliability_tempered=charts.reliability("tempered", report["reliability_tempered"])
+            if report["reliability_tempered"]
+            else None,
+            uncertainty=charts.uncertainty("uncertainty", report["uncertainty"], referral.get("threshold")),
+            risk_coverage=charts.risk_coverage("risk", report["risk_coverage"]),
+            validation=_over(rounds, "validation", "val_auc", "validation AUC", report["chosen"], unit=True),
+            theta=charts.rounds("theta", steps, [_theta_line(rounds)], "theta", report["chosen"]),
+            weight=_over(rounds, "weight", "weight", "weight", report["chosen"]),
+            loss=_over(rounds, "loss", "loss", "training loss", report["chosen"]),
+        ),
+        limits=[*words.SITE_LIMITS, *(report["card_limits"] or words.MODEL_LIMITS)],
+        ledger=[_ledger_row(line) for line in report["provenance"]["ledger"]],
+    )
+
+
+def render_server(report: Mapping[str, Any]) -> str:
+    """The page of the server's report.
+
+    Raises:
+        StateError: The record is no server's report of this format.
+    """
+    _require(report, "server")
+    sites, pooled = report["sites"], report["pooled"]
+    trained = [entry for entry in report["rounds"] if entry["task"] == "train"]
+    steps = [entry["step"] for entry in trained]
+    names = sorted({site for entry in trained for site in entry["theta"]} | set(sites))
+
+    def by_site(key: str) -> dict[str, list[float | None]]:
+        found = {site: [entry[key].get(site) for entry in trained] for site in names}
+        return {site: column for site, column in found.items() if any(value is not None for value in column)}
+
+    moved = {
+        way: list(accumulate(entry[way] / 1e6 for entry in report["rounds"])) for way in ("bytes_up", "bytes_down")
+    }
+    lines = {
+        "validation": charts.site_lines(by_site("val_auc"), [entry["mean_val_auc"] for entry in trained]),
+        "theta": charts.site_lines(by_site("theta")),
+        "weight": charts.site_lines(by_site("weight")),
+        "bytes": [
+            charts.Line("up, from the sites", moved["bytes_up"], BLUE),
+            charts.Line("down, to the sites", moved["bytes_down"], VERMILION, "5 2"),
+        ],
+    }
+    labels = {"validation": "validation AUC", "theta": "theta", "weight": "weight", "bytes": "MB"}
+    every = [entry["step"] for entry in report["rounds"]]
+    overall = {
+        f"site_{name}": charts.forest(
+            f"site-{name}",
+            words.FIGURES[name].title,
+            [(site, entry["figures"].get(name, {})) for site, entry in sites.items()],
+            report["means"].get(name, {}).get("mean"),
+            name == "accuracy",
+        )
+        for name in ("auc", "accuracy", "kappa", "error_auroc")
+    }
+    return _render(
+        "server.html.j2",
+        report=report,
+        sentences=summary.server_summary(report),
+        round_name=summary.round_words(report["chosen"], steps),
+        shown_figures=[name for name in _SERVER_FIGURES if name in report["means"]],
+        confusions={site: _shaded(entry["confusion"]) for site, entry in sites.items() if entry["confusion"]},
+        charts=_drawn(
+            **overall,
+            **{
+                key: charts.rounds(
+                    key,
+                    every if key == "bytes" else steps,
+                    lines[key],
+                    labels[key],
+                    None if key == "bytes" else report["chosen"],
+                    unit=key == "validation",
+                    over="step" if key == "bytes" else "round",
+                )
+                for key in lines
+            },
+            reliability=charts.reliability("reliability", pooled["reliability"]) if pooled else None,
+            uncertainty=charts.uncertainty("uncertainty", pooled["uncertainty"], None) if pooled else None,
+            risk_coverage=charts.risk_coverage("risk", pooled["risk_coverage"], points=True) if pooled else None,
+        ),
+        legends={key: charts.legend(found) for key, found in lines.items()},
+        limits=words.SERVER_LIMITS,
+    )
+
+
+def _require(report: Mapping[str, Any], kind: str) -> None:
+    if report.get("kind") != kind or report.get("format") != REPORT_FORMAT:
+        raise StateError(
+            f"this record is a {report.get('kind')} report of format {report.get('format')}, but a {kind} report of "
+            f"format {REPORT_FORMAT} is needed: make it again with the version of fedretina that reads it."
+        )
+
+
+def _render(template: str, **values: Any) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("fedretina.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "percent": numbers.percent,
+        "points": numbers.points,
+        "number": numbers.number,
+        "count": numbers.count,
+        "size": numbers.size,
+        "shown": numbers.shown,
+        "grade": in_words,
+        "flat": _flat,
+    }
+    environment.globals |= {"words": words, "between": numbers.between}
+    page: str = environment.get_template(template).render(**values)
+    return "\n".join(line.rstrip() for line in page.splitlines() if line.strip()) + "\n"
+
+
+def _drawn(**found: Chart | None) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    return {
+        name: None if chart is None else {"svg": Markup(chart.svg), "alt": chart.alt} for name, chart in found.items()
+    }
+
+
+def _over(
+    rounds: Sequence[Mapping[str, Any]], name: str, key: str, label: str, chosen: str, unit: bool = False
+) -> Chart | None:
+    line = charts.Line(label, [entry[key] for entry in rounds], BLUE)
+    return charts.rounds(name, [entry["step"] for entry in rounds], [line], label, chosen, unit=unit)
+
+
+def _theta_line(rounds: Sequence[Mapping[str, Any]]) -> charts.Line:
+    hollow = tuple(at for at, entry in enumerate(rounds) if entry["theta_reason"] != "youden")
+    return charts.Line("theta", [entry["theta"] for entry in rounds], BLACK, hollow=hollow)
+
+
+def _shaded(matrix: Sequence[Sequence[int | None]]) -> list[list[dict[str, Any]]]:
+    """Cells with their share of the row, in tenths, which the style sheet turns into a shade."""
+    table = []
+    for true, row in enumerate(matrix):
+        total = sum(cell for cell in row if cell is not None)
+        table.append(
+            [
+                {
+                    "count": cell,
+                    "shade": round(10 * cell / total) if cell and total else 0,
+                    "right": true == answer,
+                }
+                for answer, cell in enumerate(row)
+            ]
+        )
+    return table
+
+
+def _ledger_row(line: Mapping[str, Any]) -> dict[str, Any]:
+    scalars = line.get("scalars", {})
+    counts = [name for name in scalars if name.startswith(("bin_", "confusion_"))]
+    named = [f"{name} {value:.6g}" for name, value in sorted(scalars.items()) if name not in counts]
+    return {
+        "step": f"{line.get('phase')}, round {line.get('round')}, attempt {line.get('attempt')}",
+        "tensors": ", ".join(f"{many} {kind}" for kind, many in sorted(line.get("tensors", {}).items())) or "none",
+        "bytes": line.get("bytes"),
+        "scalars": ", ".join([*named, *([f"{len(counts)} counts of answers"] if counts else [])]),
+        "digest": str(line.get("digest", ""))[:12],
+    }
+
+
+def _flat(settings: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
+    """Nested settings as lines, such as ("network.encoder", "resnet18")."""
+    rows: list[tuple[str, str]] = []
+    for name, value in sorted(settings.items()):
+        full = f"{above}{name}"
+        if isinstance(value, Mapping):
+            rows += _flat(value, f"{full}.")
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            for at, item in enumerate(value):
+                rows += _flat(item, f"{full}[{at}].")
+        else:
+            rows.append((full, "none" if value is None else str(value)))
+    return rows

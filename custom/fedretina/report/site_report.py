@@ -1,0 +1,243 @@
+"""The JSON record of a site's report: everything that its page shows, from the answers on the test split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedretina.data.scheme import GradingScheme
+from fedretina.evaluation.curves import place, reliability, risk_coverage
+from fedretina.evaluation.min_count import UNCERTAINTY_BINS
+from fedretina.evaluation.split_figures import LEVEL, FigureInterval, split_figures
+from fedretina.report import REPORT_FORMAT
+from fedretina.report.numbers import rounded
+from fedretina.report.pictures import Shown, pictures
+from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.temperature import tempered
+
+_MOST_POINTS = 200
+_LEAVING = (
+    "auc",
+    "accuracy",
+    "kappa",
+    "error_auroc",
+    "brier",
+    "referable_auc",
+    "referable_sensitivity",
+    "referable_specificity",
+)
+
+
+class AnsweredSplit(NamedTuple):
+    """The test split of a site and the model's answers, as its report needs them.
+
+    Attributes:
+        logits: [N, K], of the site's model; N at least 1.
+        labels: int64 [N].
+        patients: Patient of each image.
+        files: Name of each image at the site.
+        images: uint8 [N, 3, S, S], as the model saw them.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    patients: Sequence[str]
+    files: Sequence[str]
+    images: Tensor
+
+
+class SiteReportInputs(NamedTuple):
+    """What a site's report is made of.
+
+    Attributes:
+        site: Name of the site.
+        run: Name of the run.
+        synthetic: Whether the images are phantoms.
+        scheme: The site's grades.
+        method: Title of the row.
+        chosen: Name of the step whose model this is.
+        estimator: Name in `ESTIMATORS`.
+        test: The answers on the test split.
+        history: The rounds in order; see `rounds_of`.
+        card: The model's card; its referral threshold, triage and temperature are shown where they are there.
+        partition: By kind: "tensors", "values" and "travels".
+        settings: The run's agreed settings; `evaluation.auc_input` and `objective.tweu.tau` are read.
+        versions: Of the programs.
+        ledger: Lines of the ledger so far.
+        bad_files: Images that could not be read.
+        images: Images a split.
+        seed: Of the run.
+        draws: Draws of the bootstrap.
+    """
+
+    site: str
+    run: str
+    synthetic: bool
+    scheme: GradingScheme
+    method: str
+    chosen: str
+    estimator: str
+    test: AnsweredSplit
+    history: Sequence[Mapping[str, Any]]
+    card: Mapping[str, Any]
+    partition: Mapping[str, Mapping[str, Any]]
+    settings: Mapping[str, Any]
+    versions: Mapping[str, str]
+    ledger: Sequence[Mapping[str, Any]]
+    bad_files: int
+    images: Mapping[str, int]
+    seed: int
+    draws: int = 1000
+
+
+def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
+    """Compute the record of a site's report.
+
+    It names files and holds images of patients: it stays at the site. What may leave is `leaving_scalars`.
+    Probabilities, Brier score and ECE are the model's own; pictures and the second reliability diagram show them after
+    the card's temperature, as the work list does.
+
+    Raises:
+        TrainingError: Outputs are not finite, or do not fit the labels.
+    """
+    test = inputs.test
+    answer = ESTIMATORS[inputs.estimator].answer(test.logits)
+    labels = np.asarray(test.labels.cpu().numpy(), dtype=np.int64)
+    found = split_figures(
+        test.logits,
+        labels,
+        test.patients,
+        inputs.scheme,
+        estimator=ESTIMATORS[inputs.estimator],
+        auc_input=inputs.settings["evaluation"]["auc_input"],
+        tau=float(inputs.settings["objective"]["tweu"]["tau"]),
+        seed=inputs.seed,
+        draws=inputs.draws,
+    )
+    predicted = np.argmax(answer.probabilities, axis=1)
+    wrong = np.not_equal(predicted, labels)
+    temperature = (inputs.card.get("temperature") or {}).get("value")
+    seen = answer.probabilities if temperature is None else tempered(answer.probabilities, float(temperature))
+    curve = risk_coverage(answer.uncertainty, wrong)
+    grades = inputs.scheme.num_classes
+    return {
+        "format": REPORT_FORMAT,
+        "kind": "site",
+        "site": inputs.site,
+        "run": inputs.run,
+        "synthetic": inputs.synthetic,
+        "method": inputs.method,
+        "row": inputs.settings.get("row"),
+        "chosen": inputs.chosen,
+        "estimator": inputs.estimator,
+        "scheme": inputs.scheme.model_dump(mode="json"),
+        "images": dict(inputs.images),
+        "bad_files": inputs.bad_files,
+        "test": {
+            "images": int(labels.size),
+            "patients": len(set(test.patients)),
+            "right": int(np.sum(~wrong)),
+            "by_grade": np.bincount(labels, minlength=grades).tolist(),
+            "mean_confidence": rounded(np.mean(np.max(answer.probabilities, axis=1))),
+        },
+        "bootstrap": {"draws": inputs.draws, "level": LEVEL, "seed": inputs.seed},
+        "figures": {name: _figure(figure) for name, figure in found.figures.items()},
+        "auc_classes": found.auc_classes,
+        "confusion": np.bincount(labels * grades + predicted, minlength=grades**2).reshape(grades, grades).tolist(),
+        "reliability": _reliability(answer.probabilities, wrong),
+        "reliability_tempered": None if temperature in (None, 1) else _reliability(seen, wrong),
+        "temperature": temperature,
+        "uncertainty": _uncertainty_bins(answer.uncertainty, wrong),
+        "risk_coverage": _thinned(curve.coverage, curve.risk),
+        "referable": None if found.disease is None else found.disease._asdict(),
+        "referral": inputs.card.get("referral"),
+        "card_limits": list(inputs.card.get("limits", [])),
+        "rounds": [dict(entry) for entry in inputs.history],
+        "pictures": pictures(
+            test.images,
+            Shown(predicted, labels, np.max(seen, axis=1), answer.uncertainty, test.files),
+            inputs.scheme.grades,
+        ),
+        "provenance": {
+            "settings": dict(inputs.settings),
+            "versions": dict(inputs.versions),
+            "partition": {kind: dict(sums) for kind, sums in inputs.partition.items()},
+            "ledger": [dict(line) for line in inputs.ledger],
+            "model_digest": inputs.card.get("model_digest"),
+            "data_fingerprint": inputs.card.get("data_fingerprint"),
+        },
+    }
+
+
+def rounds_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A site's history as its report shows it: a flat entry a round, None for what is not known.
+
+    Args:
+        history: As `History.steps` gives it.
+    """
+    rounds = []
+    for entry in history:
+        theta, validation = entry.get("theta") or {}, entry.get("validation") or {}
+        rounds.append(
+            {
+                "step": entry["step"],
+                "theta": theta.get("value"),
+                "theta_reason": theta.get("reason"),
+                "weight": entry.get("weight"),
+                "loss": entry.get("loss"),
+                "accuracy": entry.get("accuracy"),
+                "val_auc": validation.get("auc"),
+                "val_accuracy": validation.get("accuracy"),
+            }
+        )
+    return rounds
+
+
+def leaving_scalars(report: Mapping[str, Any]) -> dict[str, float]:
+    """The report's figures that a server's report shows besides those of `finalise`: bounds and referable disease.
+
+    Returns:
+        `test_<figure>_low` and `test_<figure>_high`, and `test_referable_<figure>`, without what is undefined.
+    """
+    found: dict[str, float] = {}
+    for name in _LEAVING:
+        figure = report["figures"].get(name, {})
+        if name.startswith("referable") and figure.get("value") is not None:
+            found[f"test_{name}"] = float(figure["value"])
+        if figure.get("low") is not None:
+            found[f"test_{name}_low"] = float(figure["low"])
+            found[f"test_{name}_high"] = float(figure["high"])
+    return found
+
+
+def _figure(figure: FigureInterval) -> dict[str, Any]:
+    return {**{name: rounded(value) for name, value in figure._asdict().items()}, "draws_used": figure.draws_used}
+
+
+def _reliability(probabilities: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, Any]:
+    counted = reliability(np.max(probabilities, axis=1), ~wrong)
+    return {
+        "edges": [rounded(edge) for edge in counted.edges],
+        "images": counted.images.tolist(),
+        "right": counted.right.tolist(),
+        "confidence": [rounded(total) for total in counted.confidence],
+        "ece": rounded(counted.ece),
+    }
+
+
+def _uncertainty_bins(uncertainty: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str, Any]:
+    at = place(uncertainty, UNCERTAINTY_BINS)
+    return {
+        "edges": [rounded(edge) for edge in np.linspace(0, 1, UNCERTAINTY_BINS + 1)],
+        "images": np.bincount(at, minlength=UNCERTAINTY_BINS).tolist(),
+        "wrong": np.bincount(at[wrong], minlength=UNCERTAINTY_BINS).tolist(),
+    }
+
+
+def _thinned(coverage: NDArray[np.float64], risk: NDArray[np.float64]) -> dict[str, list[float | None]]:
+    kept = np.unique(np.linspace(0, coverage.size - 1, min(coverage.size, _MOST_POINTS)).round().astype(int))
+    return {"coverage": [rounded(value) for value in coverage[kept]], "risk": [rounded(value) for value in risk[kept]]}

@@ -1,0 +1,240 @@
+"""What a chief physician reads in a minute: sentences with numbers and intervals, from a report's JSON record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedretina.local.card import in_words
+from fedretina.report.numbers import PERCENT, between, count, number, percent, points, shown, size, with_interval
+from fedretina.report.words import FIGURES
+
+_FEW_PATIENTS = 30
+_CHANCE = 0.5
+
+
+def round_words(step: str, steps: Sequence[str]) -> str:
+    """A step's name as one counts it: "round 3"; the name itself where the history does not hold it."""
+    return f"round {list(steps).index(step) + 1}" if step in steps else step
+
+
+def site_summary(report: Mapping[str, Any]) -> list[str]:
+    """The sentences at the top of a site's page."""
+    found = [
+        _grading(report),
+        _ranking(report),
+        _referable(report),
+        _triage(report),
+        _own_mistakes(report),
+        _calibration(report),
+        _few(report["test"]),
+    ]
+    return [sentence for sentence in found if sentence]
+
+
+def server_summary(report: Mapping[str, Any]) -> list[str]:
+    """The sentences at the top of the server's page."""
+    sites = report["sites"]
+    found = [
+        f"{_sites(len(sites))} trained together and tested the model on {_test_images(sites)} of their own, each by "
+        "its own grades.",
+        *(_mean_sentence(report, name) for name in ("auc", "accuracy", "error_auroc")),
+        _pooled(report["pooled"]),
+        _missing(report),
+        _traffic(report["rounds"]),
+    ]
+    return [sentence for sentence in found if sentence]
+
+
+def _grading(report: Mapping[str, Any]) -> str:
+    test, figure = report["test"], report["figures"]["accuracy"]
+    commonest = max(range(len(test["by_grade"])), key=lambda at: test["by_grade"][at])
+    name = in_words(report["scheme"]["grades"][commonest])
+    first = (
+        f"On {_images(test['images'])} of {_patients(test['patients'])} that the model never learned from, it gave the "
+        f"right grade to {with_interval(figure, 'percent')}."
+    )
+    share = test["by_grade"][commonest] / test["images"]
+    if share == 1:
+        return f"{first} All of these images have the grade “{name}”."
+    verdict = "" if figure["value"] > share else ": the model does no better than that"
+    return f"{first} Always answering “{name}”, the commonest grade, would be right for {percent(share)}{verdict}."
+
+
+def _ranking(report: Mapping[str, Any]) -> str:
+    auc, kappa = report["figures"]["auc"], report["figures"]["kappa"]
+    if auc["value"] is None:
+        return "All test images have one grade, so it cannot be measured how well the model tells grades apart."
+    classes, grades = report["auc_classes"], len(report["scheme"]["grades"])
+    missing = f" ({classes} of {grades} grades are present in the test images)" if classes < grades else ""
+    if auc["low"] is None:
+        why = "every draw of patients gives the same" if auc["value"] == 1 else "too few patients of some grade"
+        missing += f" (no interval: {why})"
+    agreement = "" if kappa["value"] is None else f" Its quadratic kappa is {with_interval(kappa, 'number')}."
+    return f"It tells the grades apart with an AUC of {with_interval(auc, 'number')}{missing}.{agreement}"
+
+
+def _referable(report: Mapping[str, Any]) -> str:
+    counts, figures = report["referable"], report["figures"]
+    if counts is None:
+        return (
+            "This site's scheme does not say which grades are referable, so no figure for referable disease is given."
+        )
+    ill, well = counts["found"] + counts["missed"], counts["alarms"] + counts["cleared"]
+    if not ill + well:
+        return "No test image could be graded by a person, so no figure for referable disease is given."
+    found = f"{count(counts['found'])} of {count(ill)} images with referable disease" if ill else ""
+    kind = "it" if ill else "referable disease"
+    alarms = f"{count(counts['alarms'])} of {count(well)} {'' if ill else 'images '}without {kind}" if well else ""
+    where = " and ".join(part for part in (found, alarms) if part)
+    spans = [
+        f"{FIGURES[name].title} {with_interval(figures[name], 'percent')}"
+        for name in ("referable_sensitivity", "referable_specificity")
+        if figures[name]["value"] is not None
+    ]
+    return f"By its grade alone it would refer {where}: {', '.join(spans)}."
+
+
+def _triage(report: Mapping[str, Any]) -> str:
+    found = (report["referral"] or {}).get("test")
+    if not found or not found.get("load"):
+        return ""
+    first = f"With doubtful answers referred as well, {_share(found['load'])} of the test patients would see a doctor"
+    missed = found.get("missed")
+    if not missed:
+        return f"{first}."
+    return f"{first}, and {_share(missed)} of those with referable disease would be missed."
+
+
+def _own_mistakes(report: Mapping[str, Any]) -> str:
+    figure, test = report["figures"]["error_auroc"], report["test"]
+    if figure["value"] is None:
+        kind = "right" if test["right"] == test["images"] else "wrong"
+        return f"Every answer was {kind}, so it cannot be measured whether its uncertainty finds mistakes."
+    base = f"Its uncertainty finds its own mistakes with an AUROC of {with_interval(figure, 'number')}"
+    if figure["low"] is None:
+        return f"{base}; there are too few right or wrong answers to say how certain that is."
+    if figure["low"] > _CHANCE:
+        return f"{base}: better than chance, which is 0.5."
+    if figure["high"] < _CHANCE:
+        return f"{base}: worse than chance, which is 0.5. Its doubt misleads; do not rely on it."
+    return f"{base}. The interval includes 0.5, chance: these images do not show that its doubt means anything."
+
+
+def _calibration(report: Mapping[str, Any]) -> str:
+    test, ece = report["test"], report["figures"]["ece"]["value"]
+    gap = test["mean_confidence"] - test["right"] / test["images"]
+    tempered = report["reliability_tempered"]
+    after = (
+        f" After this site's temperature of {number(report['temperature'])}, with which the work list shows "
+        f"probabilities, it is {points(tempered['ece'])}."
+        if tempered
+        else ""
+    )
+    lean = "too sure of itself" if gap > 0 else "too modest"
+    on_the_whole = f"; on the whole it is {lean}" if abs(gap) >= max(0.02, ece / 2) else ""
+    return f"What it claims and how often it is right lie {points(ece)} apart (ECE){on_the_whole}.{after}"
+
+
+def _few(test: Mapping[str, Any]) -> str:
+    if test["patients"] >= _FEW_PATIENTS:
+        return ""
+    if test["patients"] == 1:
+        return "There is one test patient: no figure on this page can be generalised."
+    return f"There are only {test['patients']} test patients: every interval here is rather too narrow than too wide."
+
+
+def _mean_sentence(report: Mapping[str, Any], name: str) -> str:
+    mean = report["means"].get(name)
+    if mean is None:
+        return ""
+    figure = FIGURES[name]
+    words = {
+        "auc": "The AUC over grades is",
+        "accuracy": "The right grade was given to",
+        "error_auroc": "The uncertainty finds mistakes with an AUROC of",
+    }[name]
+    if mean["sites"] == 1:
+        return f"{words} {shown(mean['mean'], figure.style)}, at the one site that has this figure."
+    worst = report["sites"][mean["worst_site"]]["figures"][name]
+    span = between(worst, figure.style)
+    interval = "" if span is None else f" (95{PERCENT} interval {span})"
+    return (
+        f"{words} {shown(mean['mean'], figure.style)} in the mean over {mean['sites']} sites, and "
+        f"{shown(mean['worst'], figure.style)}{interval} at the worst, {mean['worst_site']}."
+    )
+
+
+def _pooled(pooled: Mapping[str, Any] | None) -> str:
+    if pooled is None:
+        return ""
+    auroc = pooled["error_auroc"]
+    detection = (
+        "" if auroc is None else f", and their uncertainty finds the wrong ones with an AUROC of {number(auroc)}"
+    )
+    together = f"{count(pooled['images'])} answers of {_sites(len(pooled['sites']))}"
+    return (
+        f"Of {together} together {count(pooled['wrong'])} were wrong by their own site's criteria; what they claimed "
+        f"and how often they were right lie {points(pooled['ece'])} apart (ECE){detection}."
+    )
+
+
+def _missing(report: Mapping[str, Any]) -> str:
+    without = report["without_result"]
+    if not without:
+        return ""
+    return f"{_sites(len(without))} gave no result: {', '.join(without)}."
+
+
+def _traffic(rounds: Sequence[Mapping[str, Any]]) -> str:
+    up, down = (sum(entry[way] for entry in rounds) for way in ("bytes_up", "bytes_down"))
+    refused = sum(entry["refused"] for entry in rounds)
+    training = sum(entry["task"] == "train" for entry in rounds)
+    refusals = (
+        f" {count(refused)} answers were refused." if refused > 1 else " One answer was refused." if refused else ""
+    )
+    return f"{count(training)} rounds moved {size(up)} of weights up and {size(down)} down.{refusals}"
+
+
+def _share(share: Mapping[str, Any]) -> str:
+    span = between(share, "percent")
+    return f"{count(share['k'])} of {count(share['n'])} ({percent(share['value'])}; 95{PERCENT} interval {span})"
+
+
+def _images(images: int) -> str:
+    return "1 test image" if images == 1 else f"{count(images)} test images"
+
+
+def _patients(patients: int) -> str:
+    return "1 patient" if patients == 1 else f"{count(patients)} patients"
+
+
+def _sites(sites: int) -> str:
+    return "1 site" if sites == 1 else f"{sites} sites"
+
+
+def _test_images(sites: Mapping[str, Mapping[str, Any]]) -> str:
+    known = [site["images"]["test"] for site in sites.values() if site["images"]["test"] is not None]
+    if not known:
+        return "test images"
+    return _images(round(sum(known))) if len(known) == len(sites) else f"at least {_images(round(sum(known)))}"
+
+
+def referral_words(referral: Mapping[str, Any]) -> str:
+    """How an image is called doubtful at this site; empty where its card has no threshold."""
+    threshold = referral.get("threshold")
+    if threshold is None:
+        return ""
+    rule = (
+        "Every image counts as doubtful"
+        if threshold <= 0
+        else f"An image counts as doubtful when its u is {number(threshold, 3)} or more"
+    )
+    seen = referral.get("validation")
+    if not seen:
+        return f"{rule}."
+    right = seen["images"] - seen["errors"]
+    return (
+        f"{rule}. On this site's {count(seen['images'])} validation images that marks {count(seen['caught'])} of "
+        f"{count(seen['errors'])} wrong answers and {count(seen['alarms'])} of {count(right)} right ones."
+    )

@@ -1,0 +1,117 @@
+import pytest
+
+from fedretina.data.check_findings import Findings
+from fedretina.data.check_rows import Image, check_counts, check_rows
+from fedretina.data.check_source import Row
+from fedretina.data.manifest import RawRow, read_manifest, write_manifest
+from fedretina.data.scheme import GradingScheme, preset
+from fedretina.errors import DataError
+
+GOOD = [("a.png", "0", "p1", "train"), ("d/b.png", "4", "p2", "val"), ("c.png", "mild", "p3", "test")]
+
+
+def found(rows, scheme=None):
+    findings = Findings()
+    numbered = [Row(f"row {number}", *row) for number, row in enumerate(rows, 2)]
+    images = check_rows(numbered, scheme or preset("icdr5"), findings)
+    return images, {one.code: one for one in findings}
+
+
+def test_clean_rows_have_no_fault():
+    images, codes = found([*GOOD, ("e.png", "0", "p1", "train")])
+    assert codes == {}
+    assert images[1] == Image("row 3", "d/b.png", 4, "p2", "val")
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "words"),
+    [
+        (("e.png", "0", "p9", "training"), "split_unknown", "row 5: 'e.png': split 'training'"),
+        (("e.png", "7", "p9", "train"), "label_outside_scheme", "row 5: 'e.png': label '7'"),
+        (("e.png", "", "p9", "train"), "label_outside_scheme", "row 5: 'e.png': label ''"),
+        (("e.png", "0", "", "train"), "patient_empty", "row 5: 'e.png'"),
+        (("e.png", "0", "p1", "val"), "patient_in_two_splits", "'p1': train (row 2), val (row 5)"),
+        (("./d/b.png", "4", "p2", "val"), "file_listed_twice", "'d/b.png': row 3, row 5"),
+        (("../e.png", "0", "p9", "train"), "file_name_refused", "row 5: '../e.png'"),
+        (("C:\\e.png", "0", "p9", "train"), "file_name_refused", r"row 5: 'C:\\e.png'"),
+        (("", "0", "p9", "train"), "file_name_refused", "row 5: ''"),
+    ],
+)
+def test_a_fault_is_found_and_training_would_refuse_it(tmp_path, row, code, words):
+    _, codes = found([*GOOD, row])
+    assert codes[code].severity == "error"
+    assert codes[code].where == (words,)
+    write_manifest(tmp_path / "m.csv", [RawRow(*one) for one in [*GOOD, row]])
+    with pytest.raises(DataError):
+        read_manifest(tmp_path / "m.csv", preset("icdr5"))
+
+
+def test_all_faults_are_found_at_once():
+    images, codes = found(
+        [
+            *GOOD,
+            ("e.png", "7", "p9", "training"),
+            ("/f.png", "0", "", "train"),
+            ("a.png", "9", "p1", "test"),
+            ("g.png", "x", "p3", "test"),
+        ]
+    )
+    assert set(codes) == {
+        "label_outside_scheme",
+        "split_unknown",
+        "file_name_refused",
+        "patient_empty",
+        "file_listed_twice",
+        "patient_in_two_splits",
+    }
+    assert codes["label_outside_scheme"].count == 3
+    # Files are looked at whatever is wrong with their rows, each once.
+    assert [(image.file, image.label, image.split) for image in images[3:]] == [
+        ("e.png", None, None),
+        ("g.png", None, "test"),
+    ]
+
+
+def test_patients_that_differ_in_spelling():
+    _, codes = found([*GOOD, ("e.png", "0", "P 1", "test"), ("f.png", "0", "P3", "test")])
+    assert codes["patient_spelled_twice"].where == ("'p1' in train, 'P 1' in test",)
+
+
+def test_each_image_a_patient_is_told():
+    _, codes = found(GOOD)
+    assert set(codes) == {"patients_unknown"}
+    assert found(GOOD[:1])[1] == {}
+
+
+def image(label, split):
+    return Image("", "", label, "p", split)
+
+
+def counted(images, scheme):
+    findings = Findings()
+    counts = check_counts(images, scheme, findings)
+    return counts, {one.code: one.where for one in findings}
+
+
+def test_counts_and_what_is_wrong_with_them():
+    scheme = GradingScheme(grades=("well", "ill"), referable=("ill",))
+    images = [image(0, "train"), image(None, "val"), image(0, None)] + [image(1, "test")] * 4
+    counts, codes = counted(images, scheme)
+    assert counts == {"train": [1, 0], "val": [0, 0], "test": [0, 4]}
+    assert codes == {
+        "split_empty": ("val",),
+        "one_grade_in_train": ("well",),
+        "grade_missing": ("no 'ill' in train", "no 'well' in test"),
+        "grade_rare_in_test": ("4 'ill' in test",),
+    }
+
+
+def test_enough_of_each_is_nothing_to_tell():
+    scheme = GradingScheme(grades=("well", "ill"), referable=("ill",))
+    images = [image(label, split) for label in (0, 1) for split in ("train", "val", "test") for _ in range(5)]
+    assert counted(images, scheme)[1] == {}
+
+
+def test_no_images_and_no_referable_grades():
+    _, codes = counted([], GradingScheme(grades=("well", "ill")))
+    assert codes == {"split_empty": ("train", "val", "test"), "referable_not_set": ("the grading scheme",)}

@@ -1,0 +1,73 @@
+"""The figures of many draws at once against the plain ones, draw by draw."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedretina.data.scheme import GradingScheme, preset
+from fedretina.evaluation.bootstrap import patient_bootstrap_counts
+from fedretina.evaluation.evaluate import evaluate
+from fedretina.evaluation.referable import referable, referral_task
+from fedretina.evaluation.resampled import ResampledFigures
+from fedretina.uncertainty.estimators import ESTIMATORS, auc_scores
+
+
+def split(seed: int, count: int, classes: int = 5) -> tuple[torch.Tensor, np.ndarray, list[str]]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, count)
+    logits = np.round(rng.normal(0, 2, (count, classes)) + 2 * np.eye(classes)[labels])  # rounded: with ties
+    return torch.from_numpy(logits), labels, [f"p{number}" for number in rng.integers(0, count // 2 + 1, count)]
+
+
+@pytest.mark.parametrize(
+    ("seed", "count", "classes", "scheme"),
+    [(1, 40, 5, "icdr5"), (2, 25, 4, "normal_3stages"), (3, 60, 6, "icdr5_ungradable"), (4, 6, 5, "icdr5")],
+)
+def test_the_fast_figures_are_the_plain_ones_in_every_draw(seed, count, classes, scheme):
+    logits, labels, patients = split(seed, count, classes)
+    grading, estimator = preset(scheme), ESTIMATORS["evidence"]
+    answer = estimator.answer(logits)
+    fast = ResampledFigures(
+        answer.probabilities,
+        labels,
+        answer.uncertainty,
+        auc_scores(logits, "expected_probability", 0.05),
+        auc_scores(logits, "logits_softmax", 0.05),
+        referral_task(answer.probabilities, labels, grading),
+    )
+    compared, missed = 0, set()
+
+    def check(counts):
+        nonlocal compared
+        columns = fast(counts)
+        for row, drawn in enumerate(counts):
+            chosen = np.repeat(np.arange(count), drawn)
+            plain = evaluate(logits[chosen], labels[chosen], estimator)._asdict()
+            plain["auc_logits"] = evaluate(logits[chosen], labels[chosen], estimator, "logits_softmax").auc
+            if len(set(labels[chosen])) < len(set(labels)):  # another quantity, so undefined
+                plain["auc"] = plain["auc_logits"] = None
+                missed.add(row)
+            disease = referable(answer.probabilities[chosen], labels[chosen], grading)
+            plain |= {f"referable_{name}": getattr(disease, name) for name in ("auc", "sensitivity", "specificity")}
+            for name, column in columns.items():
+                expected = np.nan if plain[name] is None else plain[name]
+                assert column[row] == pytest.approx(expected, abs=1e-12, nan_ok=True), name
+                compared += 1
+        return columns
+
+    patient_bootstrap_counts(check, patients, seed, draws=40)
+    assert compared == 40 * 11
+    assert len(missed) < 40
+
+
+def test_a_scheme_without_referable_grades_has_no_figures_for_them():
+    logits, labels, _ = split(1, 10, 2)
+    answer = ESTIMATORS["softmax"].answer(logits)
+    scores = auc_scores(logits, "logits_softmax", 0.05)
+    task = referral_task(answer.probabilities, labels, GradingScheme(grades=("a", "b")))
+    figures = ResampledFigures(answer.probabilities, labels, answer.uncertainty, scores, scores, task)
+    found = figures(np.ones((3, 10), dtype=np.int64))
+    assert set(found) == {"auc", "auc_logits", "accuracy", "kappa", "error_auroc", "aurc", "brier", "nll"}
+    assert all(column.shape == (3,) and np.ptp(column) == 0 for column in found.values())

@@ -1,0 +1,117 @@
+"""Triage against a case counted by hand and a slow form, and where its figures are undefined."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedretina.data.scheme import GradingScheme, preset
+from fedretina.errors import TrainingError
+from fedretina.evaluation.judged import Judged
+from fedretina.evaluation.triage import triage
+
+SCHEME = preset("icdr5_ungradable")  # classes 2, 3, 4 are referable, 5 is ungradable
+THRESHOLD = 0.5
+
+
+def judged(rows, grades=6):
+    """From (patient, grade answered, u, true grade)."""
+    patients, answered, u, labels = zip(*rows, strict=True) if rows else ((), (), (), ())
+    probabilities = np.eye(grades)[list(answered)] if rows else np.empty((0, grades))
+    return Judged(probabilities, np.array(u, dtype=float), np.array(labels, dtype=np.int64), patients)
+
+
+CASE = [
+    ("ill, seen by one eye", 0, 0.1, 0),
+    ("ill, seen by one eye", 3, 0.1, 3),
+    ("ill, missed", 0, 0.1, 2),
+    ("ill, missed", 1, 0.49, 0),
+    ("ill, saved by doubt", 0, 0.5, 4),
+    ("well, left alone", 0, 0.1, 0),
+    ("well, left alone", 1, 0.2, 1),
+    ("well, doubted", 1, 0.9, 1),
+    ("well, called ill", 2, 0.1, 1),
+    ("nobody can grade it", 5, 0.1, 5),
+    ("nobody can grade it", 0, 0.1, 0),
+]
+
+
+def test_a_case_counted_by_hand():
+    found = triage(judged(CASE), THRESHOLD, SCHEME)
+    counts = {name: share[:2] for name, share in found._asdict().items()}
+    assert counts == {
+        "load": (5, 7),
+        "doubt_load": (2, 7),
+        "missed": (1, 3),
+        "sensitivity": (2, 3),
+        "specificity": (1, 3),
+    }
+    assert found.missed.low == pytest.approx(0.0084, abs=1e-4)
+    assert found.missed.high == pytest.approx(0.9057, abs=1e-4)
+
+
+def slow(judged, threshold):
+    referred, ill, counts = set(), set(), {"doubt": 0, "right": 0, "well": 0}
+    everyone = sorted(set(judged.patients))
+    for name in everyone:
+        at = [i for i, patient in enumerate(judged.patients) if patient == name]
+        grades = [int(judged.probabilities[i].argmax()) for i in at]
+        by_grade = any(grade in (2, 3, 4, 5) for grade in grades)
+        doubt = any(judged.uncertainty[i] >= threshold for i in at)
+        truth = [int(judged.labels[i]) for i in at]
+        if by_grade or doubt:
+            referred.add(name)
+        counts["doubt"] += doubt and not by_grade
+        if any(grade in (2, 3, 4) for grade in truth):
+            ill.add(name)
+        elif 5 not in truth:
+            counts["well"] += 1
+            counts["right"] += name not in referred
+    return [
+        (len(referred), len(everyone)),
+        (counts["doubt"], len(everyone)),
+        (len(ill - referred), len(ill)),
+        (len(ill & referred), len(ill)),
+        (counts["right"], counts["well"]),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_cases_against_the_slow_form(seed):
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(5, 60))
+    case = judged(
+        [(f"p{rng.integers(size // 2)}", rng.integers(6), float(rng.random()), rng.integers(6)) for _ in range(size)]
+    )
+    threshold = float(rng.random())
+    found = triage(case, threshold, SCHEME)
+    assert [share[:2] if share else (0, 0) for share in found] == slow(case, threshold)
+
+
+def test_threshold_0_refers_everyone_and_misses_nobody():
+    found = triage(judged(CASE), 0.0, SCHEME)
+    assert found.load.value == 1
+    assert found.missed.value == 0
+    assert found.specificity.value == 0
+
+
+def test_nobody_to_count():
+    assert set(triage(judged([]), THRESHOLD, SCHEME)) == {None}
+    well = triage(judged([("a", 0, 0.1, 0)]), THRESHOLD, SCHEME)
+    assert (well.missed, well.sensitivity) == (None, None)
+    ill = triage(judged([("a", 4, 0.1, 4)]), THRESHOLD, SCHEME)
+    assert ill.specificity is None
+    assert ill.sensitivity.value == 1
+
+
+def test_without_referable_grades_only_the_loads_are_told():
+    scheme = GradingScheme(grades=SCHEME.grades, ungradable="ungradable")
+    found = triage(judged(CASE), THRESHOLD, scheme)
+    assert found.load[:2] == (3, 7)  # doubt twice, ungradable once
+    assert found.doubt_load[:2] == (2, 7)
+    assert (found.missed, found.sensitivity, found.specificity) == (None, None, None)
+
+
+def test_arrays_of_other_lengths_are_refused():
+    with pytest.raises(TrainingError, match=r"lengths \[10, 11\]"):
+        triage(judged(CASE)._replace(patients=("a",) * 10), THRESHOLD, SCHEME)

@@ -1,0 +1,149 @@
+"""Runs and jobs from the admin side, against a server made of a list."""
+
+from pathlib import Path
+
+import pytest
+
+from fedretina.errors import AdminError, NotFoundError, SettingsError
+from fedretina.flare.admin_jobs import COMPLETED, Job, find_job, resume, submit
+from fedretina.flare.admin_session import Federation
+from fedretina.flare.named_job import DIGEST, SUBMITTED_AS, NamedJob
+
+
+class ListServer:
+    """Keeps metas as FLARE does: a clone loses what FLARE does not know, a token gives one job once."""
+
+    def __init__(self):
+        self.metas, self.tokens, self.started, self.running = [], {}, 1000.0, set()
+
+    def add(self, run, status, folder=SUBMITTED_AS, **more):
+        job_id = f"{len(self.metas):08d}-0000"
+        words = {"job_id": job_id, "name": run, "job_folder_name": folder, "status": status, "deploy_map": {}}
+        self.metas.append({**words, **more})
+        return job_id
+
+    def jobs(self):
+        return list(self.metas)
+
+    def job(self, job_id):
+        return next(meta for meta in self.metas if meta["job_id"] == job_id)
+
+    def federation(self):
+        return Federation(self.started, (), frozenset(self.running))
+
+    def submit(self, folder, token):
+        if token not in self.tokens:
+            self.tokens[token] = self.add("study", "SUBMITTED", **{DIGEST: "d1"})
+        job_id = self.tokens[token]
+        return job_id if any(meta["job_id"] == job_id for meta in self.metas) else None
+
+    def clone(self, job_id):
+        old = self.job(job_id)
+        return self.add(old["name"], "SUBMITTED", old["job_folder_name"], cloned_from=job_id)
+
+
+NAMED = NamedJob(Path("job"), "study", "d1", ())
+
+
+@pytest.fixture
+def server():
+    return ListServer()
+
+
+def test_a_run_is_submitted_once(server):
+    first = submit(server, NAMED)
+    assert first.new
+    for status in ("SUBMITTED", "DISPATCHED", "RUNNING", COMPLETED):
+        server.metas[0]["status"] = status
+        server.running = {first.job.id}
+        again = submit(server, NAMED)
+        assert (again.new, again.job.id) == (False, first.job.id)
+    assert len(server.metas) == 1
+
+
+def test_two_admins_at_once_get_one_job(server):
+    first = submit(server, NAMED)
+    server.jobs = lambda: []  # the second asked before the first had submitted
+    assert submit(server, NAMED).job.id == first.job.id
+    assert len(server.metas) == 1
+
+
+def test_the_same_name_with_other_settings_is_refused(server):
+    submit(server, NAMED)
+    with pytest.raises(AdminError, match="other settings"):
+        submit(server, NAMED._replace(digest="d2"))
+    server.metas[0]["status"] = "FINISHED:ABORTED"
+    resume(server, "study")
+    with pytest.raises(AdminError, match="other settings"):  # the clone knows no digest, the first job does
+        submit(server, NAMED._replace(digest="d2"))
+
+
+@pytest.mark.parametrize(
+    ("status", "began", "words"),
+    [("FINISHED:EXECUTION_EXCEPTION", 2000.0, "ended as"), ("RUNNING", 900.0, "lost by the server")],
+)
+def test_a_run_that_ended_badly_is_not_submitted_but_resumed(server, status, began, words):
+    job_id = submit(server, NAMED).job.id
+    server.metas[0] |= {"status": status, "last_schedule_time": began}
+    with pytest.raises(AdminError, match=f"{words}.*fedretina resume study"):
+        submit(server, NAMED)
+    gone_on = resume(server, "study")
+    assert gone_on.new
+    assert (gone_on.job.run, gone_on.job.resumes, gone_on.job.status) == ("study", job_id, "SUBMITTED")
+    assert submit(server, NAMED).job.id == gone_on.job.id
+
+
+def test_a_run_that_still_runs_or_has_completed_is_not_resumed(server):
+    job_id = submit(server, NAMED).job.id
+    server.metas[0] |= {"status": "RUNNING", "last_schedule_time": 2000.0}
+    with pytest.raises(AdminError, match="before you resume"):
+        resume(server, "study")
+    server.metas[0]["status"] = COMPLETED
+    done = resume(server, "study")
+    assert (done.new, done.job.id) == (False, job_id)
+    with pytest.raises(NotFoundError, match="never"):
+        resume(server, "never")
+
+
+def test_a_deleted_job_may_be_submitted_again(server):
+    first = submit(server, NAMED)
+    server.metas.clear()
+    server.metas.append({"job_id": "other", "name": "other", "status": COMPLETED, "deploy_map": {}})
+    second = submit(server, NAMED)
+    assert second.new
+    assert second.job.id != first.job.id
+
+
+def test_a_job_is_found_by_id_by_its_beginning_and_by_run(server):
+    for status in ("FINISHED:ABORTED", "RUNNING"):
+        server.add("study", status)
+    plain = server.add("study", COMPLETED, folder="feduaa")
+    assert find_job(server, plain, None).id == plain
+    assert find_job(server, "00000001", None).status == "RUNNING"
+    assert find_job(server, None, "study").id == "00000001-0000"  # not the plain job of that name
+    assert find_job(server, plain, None).run is None
+    with pytest.raises(SettingsError, match="3 jobs begin"):
+        find_job(server, "0000", None)
+    for words, error in (("00", NotFoundError), ("ffffffff", NotFoundError), (None, SettingsError)):
+        with pytest.raises(error):
+            find_job(server, words, None)
+    with pytest.raises(SettingsError):
+        find_job(server, plain, "study")
+
+
+@pytest.mark.parametrize(
+    ("status", "begun", "running", "lost"),
+    [
+        ("RUNNING", 900.0, False, True),
+        ("DISPATCHED", 900.0, False, True),
+        ("RUNNING", 900.0, True, False),  # it says itself that it runs it
+        ("RUNNING", 1100.0, False, False),  # its process is about to end
+        ("RUNNING", None, False, False),
+        ("SUBMITTED", 900.0, False, False),
+        ("FINISHED:ABORTED", 900.0, False, False),
+    ],
+)
+def test_a_job_is_lost_when_the_server_is_younger_and_does_not_run_it(server, status, begun, running, lost):
+    job_id = server.add("study", status, **({} if begun is None else {"last_schedule_time": begun}))
+    server.running = {job_id} if running else set()
+    assert Job.of(server.job(job_id)).lost(server.federation()) is lost

@@ -1,0 +1,187 @@
+"""The card: what stands in it comes from the right split, and its page can be read."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fedretina.data.fundus_settings import FundusSettings
+from fedretina.data.scheme import GradingScheme, preset
+from fedretina.evaluation.judged import Judged
+from fedretina.evaluation.triage import triage
+from fedretina.experiment import Experiment
+from fedretina.local.card import THRESHOLD_WORDS, build_card, in_words
+from fedretina.local.card_page import card_page, share_words, threshold_words
+from fedretina.plan import Plan
+from fedretina.uncertainty.referral import referral_threshold
+from fedretina.uncertainty.temperature import fit_temperature
+
+SCHEME = preset("icdr5_ungradable")
+
+
+def judged(seed, images=120, grades=6):
+    """Answers that are wrong the more often the more doubtful they are; two images a patient."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, grades, images)
+    u = rng.uniform(0.05, 1, images)
+    answered = np.where(rng.uniform(0, 1, images) < 0.8 * u**2, rng.integers(0, grades, images), labels)
+    probabilities = np.full((images, grades), 0.4 / (grades - 1))
+    probabilities[np.arange(images), answered] = 0.6
+    return Judged(probabilities, u, labels, tuple(f"p{at // 2}" for at in range(images)))
+
+
+def card(**words):
+    experiment = words.pop("experiment", Experiment.resolve({"row": "feduaa", "run": "secret-folder"}))
+    base = {
+        "experiment": experiment,
+        "scheme": SCHEME,
+        "run": "fedretina-1",
+        "site": "site-1",
+        "synthetic": False,
+        "chosen": Plan.of(experiment)[3],
+        "theta": {"value": 0.4, "youden": 0.3, "reason": "youden", "errors": 9, "samples": 90},
+        "fingerprint": "f" * 64,
+        "counts": {"train": 300, "val": 120, "test": 120},
+        "model_digest": "d" * 64,
+        "validation": judged(1),
+        "test": judged(2),
+    }
+    return build_card(**(base | words))
+
+
+def test_temperature_and_threshold_come_from_validation_and_the_promise_from_test():
+    validation, test = judged(1), judged(2)
+    made = card()
+    threshold = referral_threshold(validation.uncertainty, validation.wrong)
+    expected = triage(test, threshold.value, SCHEME)
+    assert threshold.reason == "measured"
+    assert made["referral"]["threshold"] == threshold.value
+    assert made["referral"]["reason"] == "measured"
+    assert made["referral"]["validation"]["images"] == 120
+    assert made["referral"]["validation"]["caught"] == threshold.caught
+    assert made["referral"]["test"]["load"] == expected.load._asdict()
+    assert made["referral"]["test"]["missed"] == expected.missed._asdict()
+    assert made["temperature"] == fit_temperature(validation.probabilities, validation.labels)._asdict()
+    assert made["test"]["accuracy"] == pytest.approx(1 - test.wrong.mean())
+    assert made["test"]["patients"] == 60
+
+
+def test_the_threshold_is_not_theta():
+    made = card(theta={"value": 0.123})
+    assert made["theta"]["value"] == 0.123
+    assert made["referral"]["threshold"] != 0.123
+
+
+def test_it_says_where_it_comes_from_and_json_holds_it():
+    made = card()
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    assert "not a medical device" in made["notice"]
+    wanted = {
+        "site": "site-1",
+        "run": "fedretina-1",
+        "row": "feduaa",
+        "method": "FedUAA",
+        "chosen": "train-0003",
+        "estimator": "evidence",
+        "tau": 0.05,
+        "synthetic": False,
+        "images": {"train": 300, "val": 120, "test": 120},
+        "data_fingerprint": "f" * 64,
+        "model_digest": "d" * 64,
+        "grades": list(SCHEME.grades),
+        "transforms_digest": FundusSettings().digest(),
+    }
+    assert {name: made[name] for name in wanted} == wanted
+    assert GradingScheme.model_validate(made["scheme"]) == SCHEME
+    again = Experiment.model_validate(made["settings"])
+    assert again == Experiment.resolve({"row": "feduaa"})  # without the run's name and any path
+
+
+def test_patients_do_not_stand_in_it():
+    patients = tuple(f"Jane-Doe-{at}" for at in range(120))
+    text = json.dumps(
+        card(validation=judged(1)._replace(patients=patients), test=judged(2)._replace(patients=patients))
+    )
+    assert "Jane" not in text
+
+
+def test_without_a_test_split_nothing_is_promised():
+    made = card(test=None)
+    assert made["referral"]["test"] is None
+    assert made["test"] is None
+    assert any("test split was not read" in sentence for sentence in made["limits"])
+    assert "Nothing is known" in card_page(made)
+
+
+def test_without_referable_grades_it_says_that_a_grade_refers_nobody():
+    made = card(scheme=GradingScheme(grades=SCHEME.grades, ungradable="ungradable"))
+    assert any("no referable grades" in sentence for sentence in made["limits"])
+    page = card_page(made)
+    assert "its grade is moderate" not in page
+    assert "Patients with referable disease that would be missed | cannot be told" in page
+
+
+def test_a_phantom_model_says_so_and_a_real_one_does_not():
+    assert any("drawn images" in sentence for sentence in card(synthetic=True)["limits"])
+    assert not any("drawn images" in sentence for sentence in card()["limits"])
+
+
+def test_a_threshold_that_was_not_measured_is_explained():
+    sure = judged(1)
+    sure = sure._replace(labels=sure.predicted)
+    made = card(validation=sure)
+    assert made["referral"]["reason"] == "no_errors"
+    assert THRESHOLD_WORDS["no_errors"] in made["limits"]
+    everyone = card(validation=Judged(*(part[:10] for part in sure)))
+    assert everyone["referral"]["threshold"] == 0
+    assert "Every image counts as doubtful." in threshold_words(everyone)
+    assert everyone["referral"]["test"]["load"]["value"] == 1
+    assert any("takes no work away" in sentence for sentence in everyone["limits"])
+
+
+def test_the_page_is_one_page_of_sentences_with_the_figures():
+    made = card()
+    page = card_page(made)
+    assert page.startswith("# Model card: site-1\n\n**Research software, not a medical device")
+    load = made["referral"]["test"]["load"]
+    assert f"| Patients that would be referred | {load['k']} of {load['n']} (" in page
+    assert "its grade is moderate, severe, proliferative" in page
+    assert f"its u is {made['referral']['threshold']:.3f} or more" in page
+    assert len(page.split()) < 700
+    assert page.count("{") == 0
+
+
+def test_names_do_not_turn_into_markdown():
+    page = card_page(card(site="site_*1*", run="a|b<i>"))
+    assert "# Model card: site\\_\\*1\\*" in page
+    assert "a\\|b\\<i\\>" in page
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (None, "cannot be told"),
+        (
+            {"k": 34, "n": 120, "value": 34 / 120, "low": 0.2048, "high": 0.373},
+            "34 of 120 (28 %; 95 % interval 20 to 37 %)",
+        ),
+        ({"k": 0, "n": 31, "value": 0.0, "low": 0.0, "high": 0.112}, "0 of 31 (0 %; 95 % interval 0 to 11 %)"),
+        (
+            {"k": 1, "n": 200, "value": 0.005, "low": 0.0001, "high": 0.0275},
+            "1 of 200 (0.5 %; 95 % interval 0.0 to 2.8 %)",
+        ),
+    ],
+)
+def test_shares_in_words(share, words):
+    assert share_words(share) == words
+
+
+def test_grades_in_words():
+    assert [in_words(grade) for grade in ("no_dr", "stage_1", "dme", "proliferative")] == [
+        "no DR",
+        "stage 1",
+        "DME",
+        "proliferative",
+    ]

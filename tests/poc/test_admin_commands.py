@@ -1,0 +1,156 @@
+"""The admin's commands against one real federation: submit once, follow, fetch; a failure; a server that was killed."""
+
+import json
+import time
+
+import pytest
+from click.testing import CliRunner
+from poc.federation import LocalFederation
+from poc.project import SERVER
+from simulation import SMALL, results, run_oracle, write_job
+
+from fedretina.cli import main
+
+pytestmark = pytest.mark.flare
+SITES = ("site-1", "site-2")
+LONGER = {**SMALL, "phantom_images": 120, "phases": [{"name": "train", "rounds": 3}]}
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    running = LocalFederation(tmp_path_factory.mktemp("federation"), SITES)
+    try:
+        running.prepare()
+        running.start()
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def admin(federation, monkeypatch):
+    """Runs one command with the admin's kit; `as_json` parses what it prints."""
+    monkeypatch.setenv("FEDRETINA_ADMIN_KIT", str(federation.admin_kit))
+
+    def call(*words, code=0, as_json=False):
+        result = CliRunner().invoke(main, [*map(str, words), *(["--json"] if as_json else [])])
+        assert result.exit_code == code, result.output
+        return [json.loads(line) for line in result.stdout.splitlines()] if as_json else result.output
+
+    return call
+
+
+def done(federation, run):
+    path = federation.state / run / "server" / "run.json"
+    return json.loads(path.read_text())["done"] if path.exists() else -1
+
+
+def wait_for(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, tmp_path):
+    job = write_job(tmp_path / "job", SMALL, SITES)
+    (first,) = admin("submit", job, "--run", "study", as_json=True)
+    (second,) = admin("submit", job, "--run", "study", as_json=True)
+    assert (first["new"], second["new"]) == (True, False)
+    assert first["job"] == second["job"]
+    assert "has not ended after 1 s" in admin("watch", "--run", "study", "--timeout", 1, "--interval", 0.5, code=4)
+    assert "waits for its end" in admin("results", "--run", "study", code=4)
+    assert "before you resume" in admin("resume", "study", code=2)
+
+    sights = admin("watch", first["job"][:8], "--interval", 0.3, as_json=True)
+    told = [sight["progress"] for sight in sights if sight["progress"]]
+    assert {(report["phase"], report["round"], report["rounds"]) for report in told if report["task"]} >= {
+        ("train", 1, 2),
+        ("train", 2, 2),
+    }
+    assert {report["run"] for report in told} == {"study"}
+    assert any(sorted([*report["answered"], *report["waiting"]]) == list(SITES) for report in told)
+    end = sights[-1]
+    assert (end["status"], end["over"], end["complete"], end["why"]) == ("FINISHED:COMPLETED", True, True, None)
+    assert all(not sight["over"] for sight in sights[:-1])
+
+    table = admin("results", "--run", "study", "--out", tmp_path / "out")
+    assert f"results: {tmp_path / 'out' / first['job']}/workspace/fedretina/results.json" in table
+    oracle = run_oracle(tmp_path / "loop", SMALL, SITES)
+    (fetched,) = admin("results", "--run", "study", "--out", tmp_path / "out", as_json=True)  # over the first
+    assert {key: value for key, value in fetched["results"].items() if key != "run"} == oracle
+    assert results(federation.state, "study") == oracle
+    downloaded = {path.suffix for path in (tmp_path / "out" / first["job"]).rglob("*") if path.is_file()}
+    assert not downloaded & {".safetensors", ".pt", ".npy", ".png", ".jpg"}
+
+    (again,) = admin("submit", job, "--run", "study", as_json=True)
+    assert (again["job"], again["new"], again["status"]) == (first["job"], False, "FINISHED:COMPLETED")
+    assert "has completed" in admin("resume", "study")
+    other = write_job(tmp_path / "other", {**SMALL, "seed": 4}, SITES)
+    assert "other settings" in admin("submit", other, "--run", "study", code=2)
+    (view,) = admin("status", as_json=True)
+    assert view["sites"] == list(SITES)
+    assert [job["job"] for job in view["jobs"] if job["run"] == "study"] == [first["job"]]
+    assert "FINISHED:COMPLETED after" in admin("status", "--run", "study")
+
+
+def test_a_run_that_fails_says_why(admin, tmp_path):
+    job = write_job(tmp_path / "job", {**SMALL, "quorum": 3}, SITES)
+    path = job / "app/config/config_fed_server.json"
+    words = json.loads(path.read_text())
+    for workflow in words["workflows"]:
+        workflow["args"]["repeats"] = 0
+    path.write_text(json.dumps(words))
+    admin("submit", job, "--run", "thin")
+    (*_, end) = admin("watch", "--run", "thin", code=1, as_json=True)
+    assert not end["complete"]
+    for why in (end["why"], admin("results", "--run", "thin", "--out", tmp_path / "out", code=1)):
+        assert "2 updates were accepted, the quorum is 3" in why
+        assert "`fedretina resume thin` goes on" in why
+    assert "ended as FINISHED:EXECUTION_EXCEPTION" in admin("submit", job, "--run", "thin", code=2)
+
+
+def test_what_is_not_there(federation, admin, tmp_path):
+    for words in (("status", "ffffffff"), ("watch", "--run", "never"), ("results", "nothing"), ("resume", "never")):
+        (said,) = admin(*words, code=3, as_json=True)
+        assert said["exit"] == 3
+    assert "no admin's startup kit" in admin("status", "--kit", tmp_path, code=3)
+    assert "name a job by its id, or a run" in admin("watch", code=2)
+    stranger = LocalFederation(tmp_path / "stranger", ("site-1",))
+    try:
+        stranger.prepare()
+    finally:
+        stranger.stop()
+    assert "no server answers this admin" in admin(
+        "status", "--kit", stranger.admin_kit, "--connect-timeout", 2, code=2
+    )
+    fed_admin = stranger.admin_kit / "startup" / "fed_admin.json"
+    fed_admin.write_text(fed_admin.read_text().replace(str(stranger.port), str(federation.port)))
+    # A kit of another federation: its certificate is not the server's, so there is no connection at all.
+    assert "no server answers this admin" in admin(
+        "status", "--kit", stranger.admin_kit, "--connect-timeout", 2, code=2
+    )
+
+
+def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(federation, admin, tmp_path):
+    job = write_job(tmp_path / "job", LONGER, SITES)
+    (first,) = admin("submit", job, "--run", "crash", as_json=True)
+    server = federation.kit(SERVER)
+    wait_for(lambda: done(federation, "crash") >= 1)
+    assert "still runs" in admin("repair", "--server-kit", server, code=2)
+    federation.kill_one(SERVER)
+    assert "no server answers this admin" in admin("status", "--connect-timeout", 2, code=2)
+    federation.start_one(SERVER)
+    federation.wait_for_sites()
+    assert "was started anew" in admin("watch", "--run", "crash", code=1)
+    assert "lost by the server" in admin("submit", job, "--run", "crash", code=2)
+    wait_for(lambda: "still runs" not in CliRunner().invoke(main, ["repair", "--server-kit", str(server)]).output)
+    assert "would be set" in admin("repair", first["job"], "--server-kit", server)
+    assert "set to FINISHED:ABANDONED" in admin("repair", first["job"], "--server-kit", server, "--yes")
+    (view,) = admin("status", first["job"], as_json=True)
+    assert (view["status"], view["lost"]) == ("FINISHED:ABANDONED", False)
+    (gone_on,) = admin("resume", "crash", as_json=True)
+    assert (gone_on["new"], gone_on["resumes"]) == (True, first["job"])
+    (*_, end) = admin("watch", "--run", "crash", as_json=True)
+    assert (end["job"], end["complete"]) == (gone_on["job"], True)
+    assert results(federation.state, "crash") == run_oracle(tmp_path / "loop", LONGER, SITES)

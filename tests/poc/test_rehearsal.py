@@ -1,0 +1,138 @@
+"""`python -m poc` as its user runs it: the loop's bits, and nothing left behind, two rehearsals at the same time."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from poc.processes import belonging, end_all
+from simulation import REPOSITORY, SMALL, results, run_oracle, write_job
+
+pytestmark = pytest.mark.flare
+SITES = ("site-1", "site-2", "site-3")
+
+
+class Rehearsal:
+    """One `python -m poc` in a folder of its own."""
+
+    def __init__(self, job, folder, *words):
+        folder.mkdir()
+        self.folder, self.log = folder, folder / "output.txt"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FEDRETINA_")}
+        with open(self.log, "wb") as handle:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "poc", "--job", job, "--folder", folder / "poc", *words],
+                cwd=REPOSITORY,
+                env={**environment, "HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"},
+                stdout=handle,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def wait_for(self, words, seconds=300):
+        deadline = time.monotonic() + seconds
+        while not re.search(words, self.text()):
+            assert self.process.poll() is None, self.text()
+            assert time.monotonic() < deadline, self.text()
+            time.sleep(0.1)
+
+    def left(self):
+        return [" ".join(process.cmdline()) for process in belonging(self.folder)]
+
+    def port_is_closed(self):
+        port = int(re.search(r"localhost:(\d+)", self.text()).group(1))
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) != 0
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        end_all(self.folder)
+
+
+@pytest.fixture
+def rehearse():
+    """Rehearsals that end with the test, whatever happens."""
+    begun = []
+
+    def make(*words):
+        begun.append(Rehearsal(*words))
+        return begun[-1]
+
+    yield make
+    for rehearsal in begun:
+        rehearsal.end()
+
+
+def test_a_rehearsal_ends_with_the_loops_bits_while_another_is_interrupted(tmp_path, rehearse):
+    words = {**SMALL, "phases": [{"name": "train", "rounds": 2}]}
+    job = write_job(tmp_path / "job", words, SITES)
+    before = {path: path.stat().st_mtime_ns for path in job.rglob("*")}
+    whole = rehearse(job, tmp_path / "whole", "--run", "again")
+    whole.wait_for("up and connected")
+    interrupted = rehearse(job, tmp_path / "interrupted", "--sites", "1", "--run", "cut")
+    interrupted.wait_for("train round 1 of 2")
+    interrupted.process.send_signal(signal.SIGINT)
+    assert interrupted.process.wait(90) == 130, interrupted.text()
+    assert "interrupted" in interrupted.text()
+    assert interrupted.left() == []
+    assert interrupted.port_is_closed()
+
+    assert whole.process.wait(300) == 0, whole.text()
+    assert whole.left() == []
+    assert whole.port_is_closed()
+    oracle = run_oracle(tmp_path / "loop", words, SITES)
+    assert results(whole.folder / "poc" / "state", "again") == oracle
+    for site in SITES:
+        ours, loops = (
+            json.loads((root / site / "final" / "figures.json").read_text())
+            for root in (whole.folder / "poc/state/again", tmp_path / "loop/oracle")
+        )
+        assert ours == loops
+    fetched = json.loads(next(whole.folder.glob("poc/results/*/workspace/fedretina/results.json")).read_text())
+    assert fetched.pop("run") == "again"
+    assert fetched == oracle
+    assert f"run again, model of {oracle['chosen']}, digest {oracle['model_digest'][:12]}" in whole.text()
+    # The kits' registry of FLARE's command line, and the signatures of a submitted job, lie in the folder too.
+    assert not (whole.folder / "home").exists()
+    assert {path: path.stat().st_mtime_ns for path in job.rglob("*")} == before
+
+
+def test_a_folder_in_use_is_refused_and_its_rehearsal_goes_on(tmp_path, rehearse):
+    job = write_job(tmp_path / "job", {**SMALL, "quorum": 2}, ("site-1",))
+    words = json.loads((job / "app/config/config_fed_server.json").read_text())
+    for workflow in words["workflows"]:
+        workflow["args"]["repeats"] = 0
+    (job / "app/config/config_fed_server.json").write_text(json.dumps(words))
+    first = rehearse(job, tmp_path / "first")
+    first.wait_for("up and connected")
+    command = [sys.executable, "-m", "poc", "--job", job, "--folder", first.folder / "poc"]
+    second = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert second.returncode == 2
+    assert "in use by another process" in second.stderr
+    # It goes on, and fails for its own reason: one site cannot make a quorum of two.
+    assert first.process.wait(200) == 1, first.text()
+    assert "1 updates were accepted, the quorum is 2" in first.text()
+    assert first.left() == []
+
+
+def test_what_cannot_be_rehearsed_is_a_sentence(tmp_path, rehearse):
+    (tmp_path / "job").mkdir()
+    none = rehearse(tmp_path / "job", tmp_path / "none")
+    assert none.process.wait(60) == 2
+    assert "no job folder" in none.text()
+    job = write_job(tmp_path / "real", SMALL, ("site-1",))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        busy = rehearse(job, tmp_path / "busy", "--port", str(port))
+        assert busy.process.wait(60) == 2
+    assert f"port {port} is taken" in busy.text()

@@ -1,0 +1,137 @@
+"""`fedretina predict` as its user calls it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from fedretina.cli import main
+from fedretina.prediction.predictor import Predictor
+
+
+def call(*words):
+    return CliRunner().invoke(main, ["predict", *(str(word) for word in words)])
+
+
+@pytest.fixture
+def folder(hospital, tmp_path):
+    """Two patients with two eyes, one with one, one damaged file, and something that is no photograph."""
+    root = tmp_path / "photographs"
+    root.mkdir()
+    names = ["10_left.png", "10_right.png", "11_OD.png", "11_OS.png", "12_left.png"]
+    for name, file in zip(names, hospital.files, strict=False):
+        shutil.copy(hospital.images / file, root / name)
+    (root / "13_left.png").write_bytes(b"")
+    (root / "report.dcm").write_bytes(b"x")
+    return root
+
+
+def lines(path):
+    with open(path, newline="", encoding="utf-8") as handle:
+        return list(csv.DictReader(handle))
+
+
+def test_it_writes_three_files_and_says_what_it_did(hospital, folder, tmp_path):
+    result = call(folder, "--model", hospital.final, "--out", tmp_path / "out", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "6 photographs of 4 patients." in result.output
+    assert "such as 10_left.png and 10_right.png" in result.output
+    assert "Not looked at, since their names do not end like a photograph's: 1 .dcm." in result.output
+    assert "not a medical device" in result.output
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"images.csv", "patients.csv", "worklist.html"}
+    images = {line["file"]: line for line in lines(tmp_path / "out" / "images.csv")}
+    patients = {line["patient"]: line for line in lines(tmp_path / "out" / "patients.csv")}
+    assert len(images) == 6
+    assert patients["10"]["eyes"] == "both eyes"
+    assert patients["12"]["eyes"] == "left eye only"
+    assert patients["13"]["refer"] == "yes"
+    assert patients["13"]["reasons"] == "unreadable image"
+    for said in Predictor.load(hospital.final, "cpu").predict(folder, sorted(images)):
+        assert images[said.file]["u"] == ("" if said.uncertainty is None else repr(said.uncertainty))
+    page = (tmp_path / "out" / "worklist.html").read_text(encoding="utf-8")
+    assert page.count("data:image/jpeg;base64,") == 5
+    assert str(tmp_path) not in page
+
+
+def test_json_for_scripts(hospital, folder, tmp_path):
+    result = call(folder, "--model", hospital.final.parent, "--out", tmp_path / "out", "--device", "cpu", "--json")
+    record = json.loads(result.stdout)
+    assert (record["photographs"], record["patients"], record["without_answer"]) == (6, 4, 1)
+    assert record["left_out"] == {".dcm": 1}
+    assert record["written"]["worklist.html"] == str(tmp_path / "out" / "worklist.html")
+    referred = [line for line in lines(tmp_path / "out" / "patients.csv") if line["refer"] == "yes"]
+    assert record["referred"] == len(referred) >= 1
+
+
+def test_twice_the_same_bytes(hospital, folder, tmp_path):
+    for name in ("one", "two"):
+        call(folder, "--model", hospital.final, "--out", tmp_path / name, "--device", "cpu")
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+def test_the_results_are_for_their_owner_alone(hospital, folder, tmp_path):
+    call(folder, "--model", hospital.final, "--out", tmp_path / "out", "--device", "cpu")
+    assert (tmp_path / "out").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(("most", "shown"), [(0, 0), (3, 2)])  # of the first three one cannot be read
+def test_pictures_are_limited(hospital, folder, tmp_path, most, shown):
+    result = call(
+        folder, "--model", hospital.final, "--out", tmp_path / "out", "--device", "cpu", "--thumbnails", str(most)
+    )
+    assert result.exit_code == 0
+    assert (tmp_path / "out" / "worklist.html").read_text().count("data:image/jpeg;base64,") == shown
+    assert f"Only the first {most} of 6 photographs are shown" in result.output
+
+
+def test_patients_by_pattern_and_by_list(hospital, folder, tmp_path):
+    words = (folder, "--model", hospital.final, "--out", tmp_path / "out", "--device", "cpu")
+    result = call(*words, "--patient-pattern", r"^(?P<patient>1)\d_(?P<eye>left|right)")
+    assert result.exit_code == 0, result.output
+    found = {line["patient"]: line for line in lines(tmp_path / "out" / "patients.csv")}
+    assert found["1"]["photographs"] == "4"
+    (tmp_path / "p.csv").write_text("file,patient,eye\n10_left.png,Ann,L\n11_OD.png,Ann,R\n")
+    result = call(*words, "--patients", tmp_path / "p.csv")
+    assert result.exit_code == 0, result.output
+    found = {line["patient"]: line for line in lines(tmp_path / "out" / "patients.csv")}
+    assert found["Ann"]["eyes"] == "both eyes"
+    assert len(found) == 5
+    both = call(*words, "--patients", tmp_path / "p.csv", "--patient-pattern", "(?P<patient>.)")
+    assert both.exit_code == 2
+    assert "give one of them" in both.stderr
+
+
+def test_bad_input_ends_with_a_sentence_and_code_2(hospital, folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "a.dcm").write_bytes(b"")
+    nothing = call(tmp_path / "empty", "--model", hospital.final, "--out", tmp_path / "out")
+    assert nothing.exit_code == 2
+    assert "holds no photograph" in nothing.stderr
+    assert "1 .dcm" in nothing.stderr
+    no_model = call(folder, "--model", tmp_path / "empty", "--out", tmp_path / "out")
+    assert no_model.exit_code == 2
+    assert "card.json is missing" in no_model.stderr
+    (tmp_path / "file").write_text("x")
+    blocked = call(folder, "--model", hospital.final, "--out", tmp_path / "file" / "out", "--device", "cpu")
+    assert blocked.exit_code == 2
+    assert "choose a folder" in blocked.stderr
+    assert not (tmp_path / "out").exists()
+    assert call(folder, "--model", hospital.final).exit_code == 2  # --out is missing
+
+
+def test_help_tells_it_all():
+    text = call("--help").output
+    for word in (
+        "worklist.html",
+        "images.csv",
+        "--patients",
+        "--patient-pattern",
+        "--thumbnails",
+        "not a medical device",
+    ):
+        assert word in text

@@ -1,0 +1,208 @@
+"""The predictor gives the trainer's answers to the last bit, refuses what does not belong together, drops nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from fedretina.errors import StateError
+from fedretina.prediction.predictor import Predictor
+from fedretina.storage import read_json, read_tensors, write_json, write_tensors
+from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.referral import refer
+from fedretina.uncertainty.temperature import tempered
+
+
+@pytest.fixture
+def model(hospital, tmp_path):
+    """A copy of the hospital's model that a test may break."""
+    return shutil.copytree(hospital.final, tmp_path / "final")
+
+
+def expected(hospital):
+    logits = hospital.trainer.answers(hospital.shared, hospital.personal, hospital.data.split("test")).logits
+    return ESTIMATORS["evidence"].answer(logits)
+
+
+def test_it_answers_bit_for_bit_as_the_trainer_did(hospital):
+    predictor = Predictor.load(hospital.final, "cpu")
+    answer = expected(hospital)
+    rows = list(predictor.predict(hospital.images, hospital.files))
+    assert [row.file for row in rows] == list(hospital.files)
+    assert [row.uncertainty for row in rows] == answer.uncertainty.tolist()
+    assert [row.grade for row in rows] == answer.probabilities.argmax(1).tolist()
+    shown = np.stack([row.probabilities for row in rows])
+    assert (shown == tempered(answer.probabilities, predictor.card["temperature"]["value"])).all()
+    for row in rows:
+        assert row.referral == refer(row.grade, row.uncertainty, predictor.threshold, predictor.scheme)
+        assert row.fault == ""
+
+
+def test_over_several_batches_too_with_damaged_files_between(hospital, tmp_path):
+    # 300 readable photographs, every tenth place taken by a damaged one: the readable ones still fill batches of 128.
+    predictor = Predictor.load(hospital.final, "cpu")
+    names = []
+    for at in range(300):
+        if at % 10 == 0:
+            (tmp_path / f"broken{at}.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+            names.append(f"broken{at}.png")
+        file = hospital.files[at % len(hospital.files)]
+        (tmp_path / f"{at}.png").symlink_to(hospital.images / file)
+        names.append(f"{at}.png")
+    rows = list(predictor.predict(tmp_path, names))
+    assert [row.file for row in rows] == names
+    images = hospital.data.split("test").images
+    many = images[[at % len(hospital.files) for at in range(300)]]
+    logits = torch.cat([predictor.logits(part) for part in torch.split(many, 128)])
+    assert [row.uncertainty for row in rows if not row.fault] == ESTIMATORS["evidence"].answer(
+        logits
+    ).uncertainty.tolist()
+    assert sum(bool(row.fault) for row in rows) == 30
+
+
+def test_alone_or_among_others_the_answer_differs_by_rounding_at_most(hospital):
+    predictor = Predictor.load(hospital.final, "cpu")
+    together = [row.uncertainty for row in predictor.predict(hospital.images, hospital.files)]
+    alone = [next(predictor.predict(hospital.images, [file])).uncertainty for file in hospital.files[:5]]
+    assert alone == pytest.approx(together[:5], rel=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_answers_as_the_processor_does_up_to_rounding(hospital):
+    here = [row.uncertainty for row in Predictor.load(hospital.final, "cpu").predict(hospital.images, hospital.files)]
+    there = [row.uncertainty for row in Predictor.load(hospital.final, "cuda").predict(hospital.images, hospital.files)]
+    assert there == pytest.approx(here, rel=1e-3)
+
+
+def test_what_cannot_be_read_is_referred_and_named_without_its_folder(hospital, tmp_path):
+    whole = (hospital.images / hospital.files[0]).read_bytes()
+    (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    (tmp_path / "text.png").write_text("no image")
+    (tmp_path / "good.png").write_bytes(whole)
+    names = ["cut.png", "empty.jpg", "gone.png", "text.png", "good.png"]
+    rows = list(Predictor.load(hospital.final, "cpu").predict(tmp_path, names))
+    assert [row.file for row in rows] == names
+    for row in rows[:4]:
+        assert (row.grade, row.probabilities, row.uncertainty) == (None, None, None)
+        assert row.referral == (True, ("unreadable image",))
+        assert row.fault.startswith("the file ")
+        assert str(tmp_path) not in row.fault
+    assert rows[4].grade is not None
+
+
+def test_no_files_no_rows(hospital):
+    assert list(Predictor.load(hospital.final, "cpu").predict(hospital.images, [])) == []
+
+
+def test_an_answer_that_is_not_finite_is_referred(hospital, monkeypatch):
+    predictor = Predictor.load(hospital.final, "cpu")
+    true = predictor.logits
+
+    def broken(images):
+        logits = true(images).clone()
+        logits[1, 0] = torch.nan
+        return logits
+
+    monkeypatch.setattr(predictor, "logits", broken)
+    rows = list(predictor.predict(hospital.images, hospital.files[:3]))
+    assert rows[1].referral == (True, ("no answer",))
+    assert (rows[1].grade, rows[1].uncertainty) == (None, None)
+    assert "no finite answer" in rows[1].fault
+    assert rows[0].grade is not None
+    assert rows[2].grade is not None
+
+
+def test_the_folder_above_final_will_do(hospital):
+    assert Predictor.load(hospital.final.parent, "cpu").card == Predictor.load(hospital.final, "cpu").card
+
+
+def test_torch_is_left_as_it_was(hospital):
+    before = torch.get_num_threads(), torch.backends.cudnn.deterministic, torch.random.get_rng_state()
+    list(Predictor.load(hospital.final, "cpu").predict(hospital.images, hospital.files[:2]))
+    after = torch.get_num_threads(), torch.backends.cudnn.deterministic, torch.random.get_rng_state()
+    assert after[:2] == before[:2]
+    assert (after[2] == before[2]).all()
+
+
+def test_a_model_that_started_from_a_weights_file_needs_that_file_no_more(hospital, model):
+    card, (tensors, _) = read_json(model / "card.json"), read_tensors(model / "model.safetensors")
+    card["settings"]["network"]["weights"] = {"source": "file", "sha256": "a" * 64}
+    write_tensors(model / "model.safetensors", tensors, {"card": card})
+    write_json(model / "card.json", card)
+    net = Predictor.load(model, "cpu")._net
+    assert net.normalisation == "imagenet"  # as ResNets from a file are; from the seed it would be "half"
+
+
+def change_card(model, edit, *, header=True):
+    card, (tensors, _) = read_json(model / "card.json"), read_tensors(model / "model.safetensors")
+    edit(card)
+    if header:
+        write_tensors(model / "model.safetensors", tensors, {"card": card})
+    write_json(model / "card.json", card)
+
+
+def test_a_threshold_changed_by_hand_is_refused(model):
+    change_card(model, lambda card: card["referral"].update(threshold=0.99), header=False)
+    with pytest.raises(StateError, match="do not belong together"):
+        Predictor.load(model)
+
+
+def test_tensors_of_another_model_are_refused(model):
+    card, (tensors, _) = read_json(model / "card.json"), read_tensors(model / "model.safetensors")
+    key = next(iter(tensors))
+    write_tensors(model / "model.safetensors", tensors | {key: tensors[key] + 1}, {"card": card})
+    with pytest.raises(StateError, match="do not belong together"):
+        Predictor.load(model)
+
+
+def test_another_format_is_refused_and_says_which_version_made_it(model):
+    change_card(model, lambda card: card.update(format=2, fedretina="9.1"))
+    with pytest.raises(StateError, match=r"format 2, this version reads 1: .* fedretina 9\.1"):
+        Predictor.load(model)
+
+
+def test_images_prepared_in_another_way_are_refused(model):
+    change_card(model, lambda card: card.update(transforms_digest="0" * 64))
+    with pytest.raises(StateError, match="prepared in another way"):
+        Predictor.load(model)
+
+
+@pytest.mark.parametrize(
+    ("edit", "where"),
+    [
+        (lambda card: card.pop("referral"), "referral"),
+        (lambda card: card["referral"].update(threshold=1.5), "referral.threshold"),
+        (lambda card: card["temperature"].update(value=0), "temperature.value"),
+        (lambda card: card["settings"].update(unheard_of=1), "settings.unheard_of"),
+        (lambda card: card["scheme"].update(grades=["one"]), "scheme"),
+    ],
+)
+def test_a_card_that_cannot_be_used_says_where(model, edit, where):
+    change_card(model, edit)
+    with pytest.raises(StateError, match=f"cannot be used .*{where}"):
+        Predictor.load(model)
+
+
+def test_a_card_of_another_network_is_refused(model):
+    change_card(model, lambda card: card["settings"]["network"]["head"].update(width=17))
+    with pytest.raises(StateError, match="do not fit the network"):
+        Predictor.load(model)
+
+
+@pytest.mark.parametrize("name", ["card.json", "model.safetensors"])
+def test_missing_and_damaged_files_are_refused(model, name):
+    (model / name).write_bytes((model / name).read_bytes()[:100])
+    with pytest.raises(StateError, match="cannot be read"):
+        Predictor.load(model)
+    (model / name).unlink()
+    with pytest.raises(StateError, match="missing"):
+        Predictor.load(model)
+
+
+def test_the_card_is_plain_json(hospital):
+    assert json.loads((hospital.final / "card.json").read_text())["site"] == "site-3"

@@ -1,0 +1,302 @@
+"""The work list: order, joining of reasons, tables; and the page against names that would run."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import html
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedretina.data.scheme import preset
+from fedretina.prediction.eyes import Owner
+from fedretina.prediction.predictor import ImageRow
+from fedretina.prediction.thumbnails import SIDE, thumbnail
+from fedretina.prediction.worklist import readable, work_list, write_images, write_patients
+from fedretina.prediction.worklist_page import summary_words, worklist_page
+from fedretina.storage import read_json
+from fedretina.uncertainty.referral import UNREADABLE, refer
+
+SCHEME = preset("icdr5_ungradable")
+CHANCES = np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
+
+
+def row(file, grade, u):
+    return ImageRow(file, grade, np.roll(CHANCES, grade), u, refer(grade, u, 0.5, SCHEME), "")
+
+
+def unread(file):
+    return ImageRow(file, None, None, None, UNREADABLE, "the file is empty.")
+
+
+CASE = [
+    (row("a1", 0, 0.1), Owner("sure", "left")),
+    (row("a2", 1, 0.2), Owner("sure", "right")),
+    (row("b1", 0, 0.3), Owner("one doubtful eye", "right")),
+    (row("b2", 0, 0.9), Owner("one doubtful eye", "left")),
+    (row("c1", 4, 0.2), Owner("severe", "")),
+    (row("d1", 0, 0.05), Owner("half read", "left")),
+    (unread("d2"), Owner("half read", "right")),
+    (unread("e1"), Owner("not read", "")),
+    (row("f1", 5, 0.4), Owner("ungradable eye", "left")),
+    (row("f2", 3, 0.1), Owner("ungradable eye", "right")),
+    (row("g1", 5, 0.4), Owner("ungradable", "left")),
+]
+
+
+def listed(case=CASE):
+    rows, owners = zip(*case, strict=True)
+    return work_list(iter(rows), owners, SCHEME)
+
+
+def test_the_most_doubtful_comes_first_and_what_has_no_answer_before_all():
+    names = [patient.name for patient in listed()]
+    assert names == ["not read", "half read", "one doubtful eye", "ungradable", "ungradable eye", "severe", "sure"]
+
+
+def test_a_patient_is_as_bad_as_the_worst_of_the_photographs():
+    found = {patient.name: patient for patient in listed()}
+    assert found["sure"][2:5] == (1, 0.2, (False, ()))
+    assert found["one doubtful eye"][2:5] == (0, 0.9, (True, ("doubtful",)))
+    assert found["severe"][2:5] == (4, 0.2, (True, ("referable grade",)))
+    assert found["half read"][2:5] == (0, 0.05, (True, ("unreadable image",)))
+    assert found["not read"][2:5] == (None, None, (True, ("unreadable image",)))
+    assert found["ungradable eye"][2:5] == (3, 0.4, (True, ("referable grade", "ungradable")))
+    assert found["ungradable"][2:5] == (5, 0.4, (True, ("ungradable",)))
+    assert [one.row.file for one in found["one doubtful eye"].photographs] == ["b2", "b1"]  # left, right
+
+
+@pytest.mark.parametrize(
+    ("eyes", "words"),
+    [
+        (("left", "right"), "both eyes"),
+        (("left",), "left eye only"),
+        (("right", "right"), "right eye only, 2 photographs"),
+        (("left", "right", "right"), "both eyes, 3 photographs"),
+        (("",), "1 photograph, eye not known"),
+        (("", ""), "2 photographs, eyes not known"),
+        (("left", ""), "left eye only, 1 photograph, eye not known"),
+    ],
+)
+def test_what_is_known_of_the_eyes(eyes, words):
+    case = [(row(f"{at}.jpg", 0, 0.1), Owner("p", eye)) for at, eye in enumerate(eyes)]
+    assert listed(case)[0].eyes == words
+
+
+def test_of_equal_doubt_the_worse_grade_then_the_name():
+    case = [(row(name, grade, 0.3), Owner(name, "")) for name, grade in (("c", 0), ("b", 0), ("a", 0), ("d", 3))]
+    assert [patient.name for patient in listed(case)] == ["d", "a", "b", "c"]
+
+
+def test_the_tables_hold_every_photograph_and_patient(tmp_path):
+    write_images(tmp_path / "i.csv", listed(), SCHEME)
+    write_patients(tmp_path / "p.csv", listed(), SCHEME)
+    with open(tmp_path / "i.csv", newline="") as handle:
+        images = {line["file"]: line for line in csv.DictReader(handle)}
+    with open(tmp_path / "p.csv", newline="") as handle:
+        patients = list(csv.DictReader(handle))
+    assert set(images) == {said.file for said, _ in CASE}
+    for said, owner in CASE:
+        line = images[said.file]
+        assert (line["patient"], line["eye"]) == owner
+        assert line["refer"] == ("yes" if said.referral.refer else "no")
+        assert line["reasons"] == "; ".join(said.referral.reasons)
+        if said.grade is None:
+            assert (line["grade"], line["u"], line["p_no_dr"], line["fault"]) == ("", "", "", "the file is empty.")
+        else:
+            assert line["grade"] == SCHEME.grades[said.grade]
+            assert float(line["u"]) == said.uncertainty
+            assert [float(line[f"p_{grade}"]) for grade in SCHEME.grades] == said.probabilities.tolist()
+    assert [line["patient"] for line in patients] == [patient.name for patient in listed()]
+    assert patients[1] == {
+        "patient": "half read",
+        "refer": "yes",
+        "reasons": "unreadable image",
+        "worst_grade": "no_dr",
+        "largest_u": "0.05",
+        "eyes": "both eyes",
+        "photographs": "2",
+        "without_answer": "1",
+    }
+
+
+HOSTILE = ["=cmd|' /C calc'!A0", "+1", "-1", "@x", 'a,"b"', "two\nlines", "\udcff.jpg", "\x00\x1b[31m", "\u202egpj.exe"]
+
+
+def test_a_table_runs_nothing_in_a_spreadsheet_and_keeps_its_lines(tmp_path):
+    write_images(tmp_path / "i.csv", listed([(row(name, 0, 0.1), Owner(name, "")) for name in HOSTILE]), SCHEME)
+    with open(tmp_path / "i.csv", newline="", encoding="utf-8") as handle:
+        lines = list(csv.reader(handle))
+    assert len(lines) == 1 + len(HOSTILE)
+    for line in lines:
+        assert not line[0].startswith(("=", "+", "-", "@"))
+        assert all(cell.isprintable() for cell in line)
+
+
+def test_readable_keeps_what_one_can_read():
+    assert readable("Müller, 10 \u4f60_left.jpg") == "Müller, 10 \u4f60_left.jpg"
+    assert readable("a\nb") == "a\\nb"
+
+
+class Page(HTMLParser):
+    """Tags, their attributes and the text of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.words, self.inside = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.inside.append(tag)
+
+    def handle_data(self, data):
+        if self.inside and self.inside[-1] not in ("script", "style"):
+            self.words.append(data)
+
+    def handle_endtag(self, tag):
+        while self.inside and self.inside.pop() != tag:
+            pass
+
+
+@pytest.fixture
+def card(hospital):
+    return read_json(hospital.final / "card.json")
+
+
+def page(card, patients, pictures=None, notes=("Joined by hand.",)):
+    return worklist_page(card, SCHEME, patients, pictures or {}, notes)
+
+
+def test_the_page_says_what_a_doctor_must_know(card):
+    text = re.sub(r"\s+", " ", " ".join(Page(page(card, listed()).split("<body>")[1]).words))
+    assert text.index("not a medical device") < text.index("Work list")
+    for said in (
+        "11 photographs of 7 patients.",
+        "6 of them to refer (86 %)",
+        "Joined by hand.",
+        "left eye only",
+        "the file is empty.",
+        "On this site's test patients the same rule referred",
+        card["model_digest"][:12],
+        card["run"],
+        "most doubtful",
+        "no DR",
+        "stays in the hospital",
+    ):
+        assert said in text, said
+
+
+def test_names_that_would_run_are_only_text(card):
+    evil = [
+        "<script>alert(1)</script>",
+        '"><img src=x onerror=alert(1)>',
+        "'><svg onload=alert(1)>",
+        "{{ 7*7 }}{% x %}",
+        *HOSTILE,
+    ]
+    text = page(card, listed([(row(name, 0, 0.1), Owner(name, "")) for name in evil]), notes=evil)
+    read = Page(text)
+    tags = [tag for tag, _ in read.tags]
+    assert tags.count("script") == 1
+    assert "img" not in tags
+    assert not [name for _, attributes in read.tags for name in attributes if name.startswith("on")]
+    assert "alert(1)" in " ".join(read.words)
+    assert "{{ 7*7 }}" in " ".join(read.words)
+    assert text.encode("utf-8").decode() == text
+
+
+def test_the_page_loads_nothing_and_runs_its_own_script_only(card):
+    text = page(card, listed(), {"a1": "data:image/jpeg;base64,AAAA"})
+    read = Page(text)
+    policy = next(a["content"] for tag, a in read.tags if tag == "meta" and "http-equiv" in a)
+    script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    for _, attributes in read.tags:
+        for name in ("src", "href", "action"):
+            assert attributes.get(name, "#").startswith(("#", "data:image/jpeg")), attributes
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "url(" not in text
+
+
+def test_the_script_finds_what_the_page_gives_it(card):
+    read = Page(page(card, listed()))
+    rows = [attributes for tag, attributes in read.tags if tag == "li" and attributes.get("class") == "patient"]
+    assert [a["data-rank"] for a in rows] == [str(rank) for rank in range(1, 8)]
+    assert [a["data-name"] for a in rows] == [patient.name for patient in listed()]
+    assert [a["data-refer"] for a in rows] == ["yes"] * 6 + ["no"]
+    assert [a["data-grade"] for a in rows] == ["-1", "0", "0", "5", "3", "4", "1"]
+    named = {attributes.get("id") for _, attributes in read.tags}
+    assert {"patients", "controls", "shown", "order", "which", "search"} <= named
+    form = next(attributes for tag, attributes in read.tags if tag == "form")
+    assert "hidden" in form  # without the script there is nothing that does not work
+
+
+def test_a_phantom_model_and_a_rule_that_refers_everyone_are_marked(card):
+    assert card["synthetic"] is False
+    assert "no real eye" not in page(card, listed()).split("Limits of this model")[0]
+    marked = page(card | {"synthetic": True}, listed())
+    assert "no real eye" in marked.split("<h1>")[0]
+    every = card["referral"] | {"threshold": 0.0, "reason": "too_few_images"}
+    assert "This model refers every patient." in page(card | {"referral": every}, listed())
+    some = card["referral"] | {"threshold": 0.4, "reason": "measured"}
+    assert "This model refers every patient." not in page(card | {"referral": some}, listed())
+
+
+def test_no_answer_is_shown_as_certain(card):
+    sure = row("a", 0, 0.1)._replace(probabilities=np.array([0.9999, 0.0001, 0, 0, 0, 0]))
+    text = page(card, listed([(sure, Owner("a", ""))])).split('id="read"')[0]
+    assert ">\u00a099\u00a0%" in html.unescape(text)
+    assert "<\u00a01\u00a0%" in html.unescape(text)
+    assert "100\u00a0%" not in text
+    assert "10\u00a0%" in page(card, listed())
+
+
+def test_a_rule_that_refers_nearly_everyone_is_said_to(card):
+    def expecting(value):
+        load = {"k": 1, "n": 2, "value": value, "low": 0.0, "high": 1.0}
+        test = card["referral"]["test"] | {"load": load}
+        return card | {"referral": card["referral"] | {"threshold": 0.3, "test": test}}
+
+    assert "only the order of this list" in page(expecting(0.95), listed())
+    assert "only the order of this list" not in page(expecting(0.5), listed())
+
+
+def test_without_a_test_split_the_page_promises_nothing(card):
+    text = page(card | {"referral": card["referral"] | {"test": None}}, listed())
+    assert "What to expect was not measured." in text
+
+
+def test_same_input_same_page(card):
+    assert page(card, listed()) == page(card, listed())
+
+
+def test_the_summary_counts_patients():
+    assert summary_words(listed(CASE[:2])) == ["2 photographs of 1 patient.", "0 of them to refer (0 %)."]
+    assert "by reason: 1 doubtful" in summary_words(listed(CASE[:4]))[1]
+
+
+def test_a_thumbnail_is_small_and_keeps_shape_and_colour(tmp_path):
+    Image.new("RGB", (800, 400), (200, 30, 10)).save(tmp_path / "red.png")
+    uri = thumbnail(tmp_path / "red.png")
+    data = base64.b64decode(uri.removeprefix("data:image/jpeg;base64,"))
+    (tmp_path / "t.jpg").write_bytes(data)
+    small = Image.open(tmp_path / "t.jpg")
+    assert small.size == (SIDE, SIDE // 2)
+    assert np.allclose(np.asarray(small).mean((0, 1)), (200, 30, 10), atol=4)
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (900, 900, 3), dtype=np.uint8)).save(
+        tmp_path / "noise.png"
+    )
+    assert len(thumbnail(tmp_path / "noise.png")) < 40_000
+    Image.new("RGB", (1, 1000)).save(tmp_path / "line.png")
+    assert thumbnail(tmp_path / "line.png") is not None
+    (tmp_path / "bad.png").write_bytes(b"")
+    assert thumbnail(tmp_path / "bad.png") is None
