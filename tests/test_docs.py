@@ -149,7 +149,7 @@ def test_the_worked_example_of_a_new_method_runs(tmp_path):
     command = "import sys; from fedretina.cli import main; main()"
     table = in_subprocess("-c", command, *run, python_path=code, cwd=tmp_path)
     assert [line.split()[0] for line in table.splitlines()[1:4]] == ["site-1", "site-2", "mean"]
-    assert "fedbn_smoothed" in in_subprocess("-c", command, "rows", python_path=code, cwd=tmp_path)
+    assert "fedbn_smoothed" in in_subprocess("-c", command, "methods", python_path=code, cwd=tmp_path)
     assert "fedbn_smoothed" not in ROWS
 
 

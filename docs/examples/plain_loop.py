@@ -17,7 +17,7 @@ from fedretina.experiment import Experiment
 from fedretina.loop import run_loop
 
 WORDS = {
-    "row": "feduaa",  # any row that `fedretina rows` lists
+    "row": "feduaa",  # any row that `fedretina methods` lists
     "phases": [{"name": "train", "rounds": 3}],
     "images": {"image_size": 64},
     "network": {"encoder": "efficientnet_lite0", "weights": {"source": "package"}},
