@@ -55,6 +55,7 @@ def test_the_model_learner_job_ends_with_the_loops_bits(oracle, tmp_path):
 COVERING = {
     "controls": {
         "row": "scaffold",
+        "network": {**SMALL["network"], "calibrator": True},
         "sampling": {"fraction": 0.67},
         "training": {
             **SMALL["training"],
@@ -85,6 +86,7 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
     kinds = {line["phase"]: set(line["tensors"]) for line in lines}
     if name == "controls":
         assert kinds["train"] == {"control", "encoder", "norm", "statistic"}
+        assert kinds["calibrate"] == {"calibration"}
     else:
         assert kinds["prepare"] == {"statistic"}
         assert kinds["train"] == {"encoder"}
