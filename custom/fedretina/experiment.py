@@ -190,7 +190,7 @@ class Experiment(BaseModel):
         """
         chosen = row(str(words.get("row", "feduaa")))
         try:
-            return cls.model_validate(_merge(chosen.settings, words))
+            return cls.model_validate(merged(chosen.settings, words))
         except ValidationError as error:
             faults = "; ".join(
                 f"{'.'.join(map(str, fault['loc'])) or 'experiment'}: {fault['msg']}" for fault in error.errors()
@@ -229,6 +229,10 @@ class Experiment(BaseModel):
         """All settings but a run's name and an end's own path to a weights file, which may differ."""
         return self.model_dump(mode="json", exclude=_OWN)
 
+    def settings_digest(self) -> str:
+        """SHA-256 over the agreed settings and the version; no network is built for it."""
+        return hashlib.sha256(json.dumps([self.agreed(), __version__], sort_keys=True).encode()).hexdigest()
+
     def partition(self, net: nn.Module) -> Partition:
         """What travels and what stays of the network, the correction's controls included."""
         return partition(net, self.exchange, self.correction.travels, self.aggregation.personal)
@@ -239,9 +243,10 @@ class Experiment(BaseModel):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings with others laid over them."""
+    joined = dict(base)
     for key, value in over.items():
-        old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return merged
+        old = joined.get(key)
+        joined[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return joined
