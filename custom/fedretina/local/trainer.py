@@ -33,6 +33,7 @@ from fedretina.networks.network import Network, build_network
 from fedretina.plan import Step
 from fedretina.seeds import generator
 from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.evidence import as_if_graded
 from fedretina.uncertainty.temperature import fit_temperature
 from fedretina.uncertainty.theta import Theta, youden_theta
 
@@ -303,7 +304,10 @@ class LocalTrainer:
         answer = ESTIMATORS[self._experiment.evaluation.estimator].answer(seen.logits)
         wrong = (seen.logits.argmax(1) != seen.labels).numpy()
         previous = start.record.get("theta", {}).get("value")
-        return youden_theta(answer.uncertainty, wrong, settings, previous)
+        uncertainty = answer.uncertainty
+        if settings.reference_grades is not None:
+            uncertainty = as_if_graded(uncertainty, self._data.scheme.num_classes, settings.reference_grades)
+        return youden_theta(uncertainty, wrong, settings, previous)
 
     def _pass(self, split: Split) -> Answers:
         self._net.eval()
