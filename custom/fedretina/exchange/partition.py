@@ -88,7 +88,7 @@ class Partition:
         statistics: Keys of the activations' statistics that a site sends once; none without such an aggregation.
         moments: Keys of the sums of features that a site sends once, after training; none without a calibrator.
         calibrator: Keys of the calibrator, which come down once, at the end; they count as personal.
-        shapes: Shapes of all keys that a site may send.
+        shapes: Shapes of all keys that a site may send or be sent.
         dtypes: Their dtypes.
         sizes: For every key, how many numbers and how many bytes it holds.
     """
@@ -118,6 +118,11 @@ class Partition:
     def sendable(self) -> tuple[str, ...]:
         """All keys that a site ever sends."""
         return (*self.travelling, *self.statistics, *self.moments)
+
+    @property
+    def receivable(self) -> tuple[str, ...]:
+        """All keys that a site is ever sent."""
+        return (*self.travelling, *self.calibrator)
 
     def shared_kinds(self) -> frozenset[Kind]:
         """Return the kinds that travel."""
@@ -203,6 +208,7 @@ def partition(
     calibrator = tuple(sorted(key for key in state if kinds[key] is Kind.CALIBRATION))
     last = _moments(state[f"{_CALIBRATOR}.weight"].numel()) if calibrator else {}
     sent = {**{key: state[key] for key in shared}, **beside, **once, **last}
+    wire = {**sent, **{key: state[key] for key in calibrator}}
     return Partition(
         kinds={**kinds, **dict.fromkeys(beside, Kind.CONTROL), **dict.fromkeys(once, Kind.STATISTIC)}
         | dict.fromkeys(last, Kind.CALIBRATION),
@@ -213,8 +219,8 @@ def partition(
         statistics=tuple(once),
         moments=tuple(last),
         calibrator=calibrator,
-        shapes={k: tuple(v.shape) for k, v in sent.items()},
-        dtypes={k: v.dtype for k, v in sent.items()},
+        shapes={k: tuple(v.shape) for k, v in wire.items()},
+        dtypes={k: v.dtype for k, v in wire.items()},
         sizes={k: (v.numel(), v.numel() * v.element_size()) for k, v in {**state, **sent}.items()},
     )
 

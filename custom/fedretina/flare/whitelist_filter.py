@@ -178,11 +178,12 @@ class WhitelistFilter(Filter):
             raise RefusedError(f"the message carries {extra[0]!r}, which no row sends.")
 
     def _kinds(self, tensors: Tensors, parts: Partition) -> None:
+        passing = frozenset(parts.receivable if self._direction == "order" else parts.sendable)
         for key in sorted(tensors):
             kind = parts.kinds.get(key)
             if kind is None:
                 raise RefusedError(f"tensor {key[:100]!r} is no part of the network.")
-            if key not in parts.shapes:
+            if key not in passing:
                 raise RefusedError(f"tensor {key!r} of kind {kind.value} is personal and stays at its site.")
             found = tuple(tensors[key].shape), tensors[key].dtype
             if found != (tuple(parts.shapes[key]), parts.dtypes[key]):
