@@ -15,7 +15,9 @@ import torch
 
 from fedretina.aggregation.admission import admit
 from fedretina.aggregation.choice import best_step
+from fedretina.aggregation.combining import Accepted
 from fedretina.aggregation.progress import Progress
+from fedretina.aggregation.robust import combine
 from fedretina.aggregation.rules import NEEDS, site_weights
 from fedretina.aggregation.run_results import run_head, run_results
 from fedretina.aggregation.run_store import RunStore
@@ -246,13 +248,18 @@ class Coordinator:
         return record
 
     def _mixed(self, record: dict[str, Any]) -> Tensors:
-        """One model for all: the weighted mean, moved on by the correction's server half."""
-        record["weights"] = site_weights(self._scalars, self.experiment.aggregation)
+        """One model for all: the sites' combined, moved on by the correction's server half."""
+        weights = site_weights(self._scalars, self.experiment.aggregation)
         dtypes = {key: self.partition.dtypes[key] for key in self.partition.shared}
-        mean = self._spool.weighted_mean(record["weights"], dtypes)
-        sites = sorted(record["weights"])
+        parameters = frozenset(self.partition.parameters)
+        accepted = Accepted(self._spool, weights, self._state(), dtypes, parameters)
+        combined = combine(accepted, self.experiment.aggregation.robust)
+        record["weights"] = dict(combined.weights)
+        if combined.figures:
+            record["robust"] = {name: dict(figure) for name, figure in combined.figures.items()}
+        sites = accepted.sites
         enrolled = max(len(self._enrolled), len(sites))
-        round_ = ServerRound(self._state(), mean, self._spool, sites, enrolled, self.partition.parameters)
+        round_ = ServerRound(self._state(), combined.tensors, self._spool, sites, enrolled, self.partition.parameters)
         mixed = self._correction.server(round_)
         record["digest"] = tensors_digest({key: mixed[key] for key in self.partition.shared})
         return mixed
