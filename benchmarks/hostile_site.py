@@ -1,7 +1,8 @@
 """One hostile site of five against the robust rules, in the plain loop: `python -m benchmarks.hostile_site`.
 
 Five phantom hospitals train FedUAA's network; one of them turns its honest update into an attack. Runs that are stored
-are not run again; `--render` writes the figures of docs/robust_rules.md from what is stored. About 15 s of one core a run.
+are not run again; `--render` writes the figures of docs/robust_rules.md from what is stored. A run takes about 15 s of
+one core.
 """
 
 from __future__ import annotations

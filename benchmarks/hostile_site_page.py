@@ -126,8 +126,8 @@ def _reading(cases: Sequence[_Case], rules: Sequence[str], attacks: Sequence[str
     return [
         *lines,
         "",
-        f"Read these with care: {len(seeds)} seeds, test splits of a few dozen images a site, and uniform weights alone "
-        f"differ by {spread:.3f} between seeds. A price or a loss smaller than that is not shown to be there.",
+        f"Read these with care: {len(seeds)} seeds, test splits of a few dozen images a site, and uniform weights "
+        f"alone differ by {spread:.3f} between seeds. A price or a loss smaller than that is not shown to be there.",
     ]
 
 
@@ -144,7 +144,7 @@ def _sizes(stored: Mapping[str, Any], found: Sequence[Mapping[str, Any]], hostil
         f"Sizes: row `{settings['row']}` with its aggregation as above, {settings['network']['encoder']} with ImageNet "
         f"weights, {settings['images']['image_size']} px, {settings['phases'][0]['rounds']} rounds of one epoch, SGD "
         f"{training['learning_rate']}, batches of {training['batch_size']}, heads and BatchNorm personal; phantom "
-        f"hospitals (images to train/to test): {sites}. Plain loop, one thread, {min(seconds):.0f} to {max(seconds):.0f} CPU "
-        "seconds a run on a machine shared with other work. Phantoms are synthetic: the order of the rules on real "
-        "hospitals may differ.",
+        f"hospitals (images to train/to test): {sites}. Plain loop, one thread, {min(seconds):.0f} to "
+        f"{max(seconds):.0f} CPU seconds a run on a machine shared with other work. Phantoms are synthetic: "
+        "the order of the rules on real hospitals may differ.",
     ]

@@ -26,9 +26,10 @@ from fedretina.aggregation.similarity import among, similarity_weights
 from fedretina.aggregation.spool import Spool
 from fedretina.corrections.correction import ServerRound
 from fedretina.corrections.settings import build_correction
-from fedretina.errors import QuorumError, RefusedError
+from fedretina.errors import QuorumError, RefusedError, SettingsError
 from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes, tensors_digest
 from fedretina.exchange.scalars import BY_TASK
+from fedretina.exchange.sealing import NO_KEYS, Sealer
 from fedretina.exchange.stamp import Stamp, require_name
 from fedretina.experiment import Experiment
 from fedretina.local.training import reproducible_torch
@@ -57,22 +58,28 @@ class Coordinator:
         experiment: The run's settings.
         run: Name of the run.
         folder: The server's folder of the run.
+        sealer: The server's half of the keys, where a part of the model travels encrypted.
 
     Raises:
+        SettingsError: The run encrypts, and there is no sealer.
         StateError: The folder holds another run's state, or cannot be used.
     """
 
-    def __init__(self, experiment: Experiment, run: str, folder: Path) -> None:
+    def __init__(self, experiment: Experiment, run: str, folder: Path, sealer: Sealer | None = None) -> None:
         self.experiment = experiment
+        self._sealer = sealer
         self.run = require_name(run, "run")
         self.plan = Plan.of(experiment)
         net = build_network(experiment.network, experiment.grades or _ANY_GRADES, experiment.seed)
         self.partition = experiment.partition(net)
+        if self.partition.sealed and sealer is None:
+            raise SettingsError(NO_KEYS)
         self._correction = build_correction(experiment.correction, experiment.training)
         self.digest = experiment.digest(self.partition)
         start = net.state_dict()
         self._start = {
-            **{key: start[key].clone() for key in self.partition.shared},
+            # Nothing is sealed yet: each site starts its head from the seed, as the server would.
+            **{key: start[key].clone() for key in self.partition.shared if key not in self.partition.sealed},
             **{key: torch.zeros(self.partition.shapes[key]) for key in self.partition.controls},
         }
         self._head = run_head(run, experiment, self.partition)
@@ -158,7 +165,7 @@ class Coordinator:
         there is training, and the server's own memory never goes.
         """
         state = self._state(site if self.experiment.aggregation.personal else "")
-        return {key: state[key] for key in self._down_keys()}
+        return {key: state[key] for key in self._down_keys() if key in state}
 
     def accept(self, site: str, payload: Payload) -> None:
         """Take one site's answer into the running step.
@@ -178,6 +185,7 @@ class Coordinator:
                 keys = self.partition.sent(task)
                 needed = NEEDS.get(self.experiment.aggregation.rule, frozenset()) if task == "train" else frozenset()
                 admit(payload, self._stamp(), self.partition, BY_TASK[task], keys, largest, needed)
+                self._require_mixable(payload.tensors)
             except RefusedError as refusal:
                 self.refuse(site, str(refusal))
                 raise
@@ -221,7 +229,7 @@ class Coordinator:
             "scalars": {site: self._scalars[site] for site in sorted(self._scalars)},
             "refused": dict(sorted(self._refused.items())),
             "bytes_up": {site: self._bytes[site] for site in sorted(self._bytes)},
-            "bytes_down": sum(self.partition.sizes[key][1] for key in self._down_keys()),
+            "bytes_down": self._bytes_down(),
         }
         mixed: Tensors | None = None
         if step.task == "train":
@@ -250,7 +258,7 @@ class Coordinator:
     def _mixed(self, record: dict[str, Any]) -> Tensors:
         """One model for all: the sites' combined, moved on by the correction's server half."""
         weights = site_weights(self._scalars, self.experiment.aggregation)
-        dtypes = {key: self.partition.dtypes[key] for key in self.partition.shared}
+        dtypes = {k: self.partition.dtypes[k] for k in self.partition.shared if k not in self.partition.sealed}
         parameters = frozenset(self.partition.parameters)
         accepted = Accepted(self._spool, weights, self._state(), dtypes, parameters)
         combined = combine(accepted, self.experiment.aggregation.robust)
@@ -259,10 +267,30 @@ class Coordinator:
             record["robust"] = {name: dict(figure) for name, figure in combined.figures.items()}
         sites = accepted.sites
         enrolled = max(len(self._enrolled), len(sites))
+        combined.tensors.update(self._mixed_sealed(weights))
         round_ = ServerRound(self._state(), combined.tensors, self._spool, sites, enrolled, self.partition.parameters)
         mixed = self._correction.server(round_)
         record["digest"] = tensors_digest({key: mixed[key] for key in self.partition.shared})
         return mixed
+
+    def _require_mixable(self, tensors: Tensors) -> None:
+        for key in self.partition.sealed:
+            if self._sealer is not None and key in tensors:
+                self._sealer.require(key, tensors[key], self.partition.sizes[key][0])
+
+    def _mixed_sealed(self, weights: Mapping[str, float]) -> dict[str, torch.Tensor]:
+        """The weighted mean of what nobody here can read."""
+        if self._sealer is None:
+            return {}
+        return {
+            key: self._sealer.mix([(weights[site], self._spool.tensor(site, key)) for site in sorted(weights)])
+            for key in self.partition.sealed
+        }
+
+    def _bytes_down(self) -> int:
+        plain = sum(self.partition.sizes[key][1] for key in self._down_keys() if key not in self.partition.sealed)
+        state = self._state() if self.partition.sealed else {}
+        return plain + tensors_bytes({key: state[key] for key in self.partition.sealed if key in state})
 
     def _mixed_for_each(self, record: dict[str, Any]) -> Tensors:
         """A model a site, one in memory at a time; the plain mean is for a site that comes later."""
