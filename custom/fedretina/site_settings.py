@@ -31,6 +31,7 @@ class SiteSettings(BaseModel):
         data: Where images and manifest are; a site with none is a phantom hospital.
         state_root: Folder for the state of runs, outside FLARE's folders.
         weights_file: The site's copy of the weights that a job names by SHA-256.
+        he_keys: The sites' file of `fedretina kit he-keys`, for a job that encrypts; secret.
         policy: What the site lets go, how exactly, and with how much noise; a job can only ask for less.
     """
 
@@ -38,6 +39,7 @@ class SiteSettings(BaseModel):
     data: SiteDataSettings = SiteDataSettings()
     state_root: Path | None = None
     weights_file: Path | None = None
+    he_keys: Path | None = None
     policy: PolicySettings = PolicySettings()
 
 
@@ -47,11 +49,13 @@ class ServerSettings(BaseModel):
     Attributes:
         state_root: Folder for the state of runs, outside FLARE's folders.
         weights_file: The server's copy of the weights that a job names by SHA-256.
+        he_keys: The server's file of `fedretina kit he-keys`, which mixes and cannot read.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     state_root: Path | None = None
     weights_file: Path | None = None
+    he_keys: Path | None = None
 
 
 def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -> SiteSettings:
@@ -94,7 +98,7 @@ def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
         return ServerSettings.model_validate(found)
     except ValidationError as error:
         raise SettingsError(
-            f"the scope property {SERVER_PROPERTY!r} may hold state_root and weights_file, both paths: {error}"
+            f"the scope property {SERVER_PROPERTY!r} may hold state_root, weights_file and he_keys, all paths: {error}"
         ) from error
 
 
@@ -118,6 +122,7 @@ def _site_settings(words: dict[str, Any], base: Path, site: str) -> SiteSettings
         (data, "cache"),
         (words, "state_root"),
         (words, "weights_file"),
+        (words, "he_keys"),
     ):
         if holder.get(name) is not None:
             holder[name] = base / str(holder[name]).replace("{SITE_NAME}", site)

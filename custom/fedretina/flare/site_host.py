@@ -11,6 +11,7 @@ from nvflare.apis.shareable import Shareable
 
 from fedretina.data.site_data import load_site_data
 from fedretina.errors import DataError, FedretinaError, RefusedError, TrainingError
+from fedretina.exchange.sealing import sealer_for
 from fedretina.exchange.stamp import require_name
 from fedretina.flare.surroundings import load_experiment, load_site_settings, state_root, with_weights_file
 from fedretina.flare.wire import pack_error, pack_payload, unpack_order, why
@@ -81,7 +82,8 @@ class SiteHost:
                 _log.warning("%s points to no data: it takes part as a phantom hospital with synthetic images", name)
                 data_settings = data_settings.model_copy(update={"phantom_images": experiment.phantom_images})
             data = load_site_data(name, data_settings, experiment.images, experiment.seed, root / "cache" / name)
-            self._site = Site(experiment, data, folder)
+            sealer = sealer_for(experiment.exchange, settings.he_keys, private=True)
+            self._site = Site(experiment, data, folder, sealer)
             self._held = opening.pop_all()
         self._run = run
         return self._site

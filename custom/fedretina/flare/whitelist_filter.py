@@ -18,6 +18,7 @@ from fedretina.exchange.noise import noise_key
 from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
 from fedretina.exchange.scalars import BY_TASK
+from fedretina.exchange.sealing import require_sealed
 from fedretina.exchange.stamp import require_name
 from fedretina.experiment import Experiment
 from fedretina.flare.sparse_noise import sparse
@@ -185,6 +186,9 @@ class WhitelistFilter(Filter):
                 raise RefusedError(f"tensor {key[:100]!r} is no part of the network.")
             if key not in passing:
                 raise RefusedError(f"tensor {key!r} of kind {kind.value} is personal and stays at its site.")
+            if key in parts.sealed:
+                require_sealed(key, tensors[key], parts.sizes[key][0])
+                continue
             found = tuple(tensors[key].shape), tensors[key].dtype
             if found != (tuple(parts.shapes[key]), parts.dtypes[key]):
                 raise RefusedError(f"tensor {key!r} is {found}, not what the network has there.")
