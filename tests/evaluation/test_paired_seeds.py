@@ -1,0 +1,70 @@
+"""The paired test over seeds against SciPy's, and the number of seeds against simulated ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import nct, ttest_1samp, ttest_rel
+from scipy.stats import t as student
+
+from fedretina.errors import SettingsError
+from fedretina.evaluation.paired_seeds import MOST_SEEDS, seed_test, seeds_needed
+
+
+def test_it_is_the_paired_t_test():
+    rng = np.random.default_rng(4)
+    one, two = rng.normal(0.8, 0.05, 5), rng.normal(0.78, 0.05, 5)
+    found, theirs = seed_test((one - two).tolist()), ttest_rel(one, two)
+    interval = theirs.confidence_interval(0.95)
+    assert found.p == pytest.approx(theirs.pvalue)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    assert seed_test((two - one).tolist()).p == pytest.approx(found.p)
+    assert seed_test([0.1, 0.3], level=0.5).low == pytest.approx(
+        ttest_1samp([0.1, 0.3], 0).confidence_interval(0.5).low
+    )
+
+
+def test_seeds_that_split_anew_count_for_less():
+    gaps = [0.01, 0.03, 0.02, 0.05]
+    plain, mended = seed_test(gaps), seed_test(gaps, test_over_train=0.25)
+    error = np.std(gaps, ddof=1) * np.sqrt(1 / 4 + 0.25)
+    assert mended.p == pytest.approx(2 * student.sf(np.mean(gaps) / error, 3))
+    assert mended.p > plain.p
+    assert (mended.high - mended.low) / (plain.high - plain.low) == pytest.approx(2**0.5)
+
+
+def test_too_few_seeds_and_no_spread():
+    assert seed_test([]) == (0, None, None, None, None, None)
+    assert seed_test([0.2]) == (1, 0.2, None, None, None, None)
+    assert seed_test([0.2, 0.2]) == (2, 0.2, 0, None, None, None)
+    assert seed_test([0.0, 0.0, 0.0])[:3] == (3, 0, 0)
+    with pytest.raises(SettingsError, match="level"):
+        seed_test([0.1, 0.2], level=1)
+
+
+@pytest.mark.parametrize(("sd", "difference"), [(0.01, 0.01), (0.02, 0.01), (0.05, 0.02), (0.004, 0.02), (0.03, -0.01)])
+def test_seeds_needed_is_the_first_with_the_power(sd, difference):
+    def power(n):
+        bound = student.ppf(0.975, n - 1)
+        return nct.sf(bound, n - 1, abs(difference) / sd * n**0.5)
+
+    needed = seeds_needed(sd, difference)
+    assert power(needed) >= 0.8
+    assert needed == 2 or power(needed - 1) < 0.8
+
+
+def test_seeds_needed_keeps_its_promise():
+    needed = seeds_needed(0.02, 0.015)
+    draws = np.random.default_rng(2).normal(0.015, 0.02, (4000, needed))
+    assert np.mean(ttest_1samp(draws, 0, axis=1).pvalue < 0.05) == pytest.approx(0.82, abs=0.03)
+
+
+def test_seeds_needed_at_its_ends():
+    assert seeds_needed(0.0, 0.01) == 2
+    assert seeds_needed(1e-9, 1.0) == 2
+    assert seeds_needed(0.01, 0.0) is None
+    assert seeds_needed(1.0, 0.001) is None
+    assert MOST_SEEDS >= seeds_needed(0.03, 0.003) > seeds_needed(0.03, 0.01)
+    assert seeds_needed(0.02, 0.01, power=0.9) > seeds_needed(0.02, 0.01)
+    with pytest.raises(SettingsError, match="spread"):
+        seeds_needed(float("nan"), 0.01)
