@@ -19,11 +19,13 @@ class PublishedTable(NamedTuple):
         rows: Row of ours to its name in print, in the paper's order.
         printed: Figures as printed, by name in print and site; `AVERAGE` is the paper's own mean over its sites.
         errors: What is known to be wrong with them, a sentence each.
+        steps: What each part adds, in words, to the row of ours without it and the one with it.
     """
 
     rows: Mapping[str, str]
     printed: Mapping[str, Mapping[str, float]]
     errors: tuple[str, ...]
+    steps: Mapping[str, tuple[str, str]]
 
     def figure(self, row: str, site: str) -> float | None:
         """What is printed for a row of ours at a site of the paper; None where nothing is."""
@@ -65,7 +67,12 @@ def published() -> Published:
         sites=tuple(words["sites"]),
         known_as={site: tuple(names) for site, names in words["known_as"].items()},
         tables={
-            name: PublishedTable(table["rows"], table["printed"], tuple(words["errors"].get(name, ())))
+            name: PublishedTable(
+                table["rows"],
+                table["printed"],
+                tuple(words["errors"].get(name, ())),
+                {step: (pair[0], pair[1]) for step, pair in table.get("steps", {}).items()},
+            )
             for name, table in words["tables"].items()
         },
     )

@@ -1,0 +1,210 @@
+"""What may be claimed: who leads, who trails, what is not told apart, and how many seeds it would take."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from fedretina.benchmark.markdown import listed, several, signed, table
+from fedretina.benchmark.measures import DISEASE, MAIN, MEASURES
+from fedretina.benchmark.published import AVERAGE, published
+from fedretina.benchmark.stored import Benchmark, Record
+from fedretina.evaluation.paired_seeds import MOST_SEEDS, seeds_needed
+from fedretina.report.numbers import number
+
+LEVEL = 0.05
+_GAINS = (0.01, 0.02)
+
+
+class Verdicts(NamedTuple):
+    """Rows by what a family of adjusted tests says of the reference.
+
+    Attributes:
+        leads: Rows that the reference is better than.
+        trails: Rows that are better than the reference.
+        undecided: Rows that are not told apart from it.
+        untested: Rows without a test.
+    """
+
+    leads: tuple[str, ...]
+    trails: tuple[str, ...]
+    undecided: tuple[str, ...]
+    untested: tuple[str, ...]
+
+
+def verdicts(found: Record, key: str = MAIN, test: str = "both") -> Verdicts:
+    """Sort the rows over the mean of the sites.
+
+    Args:
+        found: The stored statistics.
+        key: The figure.
+        test: "both", "seeds" or "patients"; "delong" for referable disease by DeLong's test.
+    """
+    sorted_rows: dict[str, list[str]] = {name: [] for name in Verdicts._fields}
+    for name, one in found["comparisons"].items():
+        entry = one["mean"]["delong"] if test == "delong" else one["mean"]["measures"][key]
+        tested = entry if test == "delong" else entry[test]
+        adjusted, difference = None if tested is None else tested["holm"], entry["difference"]
+        if adjusted is None or difference is None:
+            sorted_rows["untested"].append(name)
+        elif adjusted >= LEVEL:
+            sorted_rows["undecided"].append(name)
+        else:
+            sorted_rows["leads" if (difference > 0) == MEASURES[key].higher else "trails"].append(name)
+    return Verdicts(*(tuple(sorted_rows[name]) for name in Verdicts._fields))
+
+
+def verdict_words(benchmark: Benchmark, found: Record, key: str = MAIN, test: str = "both") -> str:
+    """The verdicts of one figure in a sentence."""
+    sides = verdicts(found, key, test)
+    title = benchmark.title(benchmark.reference)
+    parts = [
+        f"{verb} {listed([benchmark.title(name) for name in names])}"
+        for verb, names in (
+            ("leads", sides.leads),
+            ("trails", sides.trails),
+            ("is not told apart from", sides.undecided),
+            ("could not be tested against", sides.untested),
+        )
+        if names
+    ]
+    figure = f"{MEASURES[key].title}{', DeLong' if test == 'delong' else ''}"
+    return f"**{figure}**: {title} {'; it '.join(parts)}." if parts else f"**{figure}**: nothing to compare."
+
+
+def paper_style_words(benchmark: Benchmark, found: Record) -> list[str]:
+    """How many unadjusted p over seeds are below 0.05, ours and the paper's, and what that count is worth."""
+    means = [one["mean"]["measures"][MAIN]["seeds"]["p_plain"] for one in found["comparisons"].values()]
+    cells = [
+        site["measures"][MAIN]["seeds"]["p_plain"]
+        for one in found["comparisons"].values()
+        for site in one["sites"].values()
+    ]
+    printed = [figures for figures in published().tables["table4"].printed.values()]
+    theirs = [value for figures in printed for site, value in figures.items() if site != AVERAGE]
+    return [
+        f"Unadjusted p below 0.05: {_below(means)} over the mean of the sites and {_below(cells)} at single sites; in "
+        f"the paper {_below([figures[AVERAGE] for figures in printed])} and {_below(theirs)}.",
+        f"Without any true difference one such p in twenty falls below 0.05, so that {number(len(cells) / 20, 1)} of "
+        "the single sites' would by chance.",
+    ]
+
+
+def seeds_table(benchmark: Benchmark, found: Record, key: str = MAIN) -> list[str]:
+    """How many paired seeds show a difference of a given size with 80 % power at the 5 % level."""
+    rows = []
+    for name, one in found["comparisons"].items():
+        seeds, gain = one["mean"]["measures"][key]["seeds"], _paper_gain(name)
+        if seeds["sd"] is None:
+            continue
+        sizes = [_needed(seeds["sd"], size) for size in (*_GAINS, one["mean"]["measures"][key]["difference"])]
+        paper = "–" if gain is None or key != MAIN else f"{signed(gain, 4)}: {_needed(seeds['sd'], gain)}"
+        rows.append([benchmark.title(name), f"{seeds['n']}", number(seeds["sd"], 4), *sizes, paper])
+    head = ["row", "seeds here", "spread of the paired differences (SD)"]
+    head += [*(f"seeds to see {gain}" for gain in _GAINS), "to see the difference found here", "to see the paper's"]
+    return table(head, rows) if rows else ["With fewer than two seeds nothing is known of their spread.", ""]
+
+
+def seeds_words(benchmark: Benchmark, found: Record) -> list[str]:
+    """What the seeds table says, and what more seeds cannot mend."""
+    entries = {name: one["mean"]["measures"][MAIN] for name, one in found["comparisons"].items()}
+    spreads = sorted(one["seeds"]["sd"] for one in entries.values() if one["seeds"]["sd"] is not None)
+    if not spreads:
+        return []
+    middle = spreads[len(spreads) // 2]
+    most = max(one["seeds"]["n"] for one in entries.values())
+    lines = [
+        f"For the row of middling spread (SD {number(middle, 4)}) a claim of 0.01 in macro AUC takes "
+        f"{_seeds(middle, 0.01)}, one of 0.02 {_seeds(middle, 0.02)}; here are {most}. From so few the spread is itself "
+        "a rough guess."
+        if most < 10
+        else f"For the row of middling spread (SD {number(middle, 4)}) a claim of 0.01 in macro AUC takes "
+        f"{_seeds(middle, 0.01)}, one of 0.02 {_seeds(middle, 0.02)}; here are {most}."
+    ]
+    halves = [
+        (one["patients"]["high"] - one["patients"]["low"]) / 2
+        for one in entries.values()
+        if one["patients"] is not None and one["patients"]["low"] is not None
+    ]
+    if halves:
+        lines.append(
+            f"More seeds do not bring more patients: the intervals over patients reach {number(min(halves), 3)} to "
+            f"{number(max(halves), 3)} to either side of the difference, and a smaller one stays unproven with any number of "
+            "trainings."
+        )
+    if benchmark.resplit:
+        lines.append("The numbers are for independent seeds; seeds that share patients, as here, say less each.")
+    return lines
+
+
+def three_questions(benchmark: Benchmark, found: Record) -> list[str]:
+    """What each test asks, in plain words."""
+    split = (
+        "Each seed split the patients anew; such seeds share most of their images, so p and interval are widened after "
+        "Nadeau and Bengio (the paper's own plain p stands in the table above)."
+        if benchmark.resplit
+        else "All seeds share one split of the patients, so this says nothing of other patients."
+    )
+    tested = found["tested"].values()
+    patients = sum(site["patients"] for site in tested)
+    return [
+        f"- **Over seeds** (paired t test): would another training come out alike? {split}",
+        f"- **Over patients** ({found['draws']} draws of the {several(patients, 'patient')} behind the test images, both "
+        "eyes together, the same draw for both rows and all seeds): would other patients of the same kind come out "
+        "alike? It takes the trained models as they are.",
+        "- **Larger p**: a lead is claimed only where neither would undo it. Holm's adjustment, over all rows, then "
+        "keeps the chance of any wrong claim in the column below 5 %.",
+    ]
+
+
+def disease_words(benchmark: Benchmark, found: Record) -> list[str]:
+    """How referable disease was tested, and what came out."""
+    return [
+        "AUC of referable disease rests on two groups in place of five, so chance moves it less than macro AUC. "
+        "DeLong's test with the eyes of a patient together (Obuchowski) at each site; seeds share test images, so they "
+        "enter as mean difference over the root of the mean variance, which does not profit from their number; sites "
+        "share no patient and are combined by Stouffer's sum of z, in which a loss weighs up a win.",
+        "",
+        verdict_words(benchmark, found, DISEASE, "delong"),
+    ]
+
+
+def summary_rows(benchmark: Benchmark, found: Record | None) -> dict[str, Any]:
+    """The main figures of each row, for a script."""
+    rows: dict[str, Any] = {}
+    for name, seeds in benchmark.runs.items():
+        mean = benchmark.by_seed(name, MAIN)
+        one = None if found is None else found["comparisons"].get(name)
+        rows[name] = {
+            "title": benchmark.title(name),
+            "seeds": sorted(seeds),
+            "auc": fmean(mean) if mean else None,
+            "auc_by_site": {
+                site: fmean(values) for site in benchmark.sites if (values := benchmark.by_seed(name, MAIN, site))
+            },
+            "comparison": None if one is None else one["mean"]["measures"][MAIN],
+        }
+    return rows
+
+
+def _below(values: list[Any]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{sum(value < LEVEL for value in known)} of {len(known)}"
+
+
+def _paper_gain(name: str) -> float | None:
+    paper = published()
+    first = paper.tables["table1"]
+    theirs = first.figure(name, AVERAGE)
+    return None if theirs is None else first.printed[paper.proposed][AVERAGE] - theirs
+
+
+def _needed(sd: float, difference: float | None) -> str:
+    if not difference:
+        return "–"
+    seeds = seeds_needed(sd, difference)
+    return f"over {MOST_SEEDS}" if seeds is None else str(seeds)
+
+
+def _seeds(sd: float, difference: float) -> str:
+    return f"{_needed(sd, difference)} seeds"
