@@ -32,6 +32,7 @@ def write_benchmark(
     noise=True,
     wobble=0.05,
     run=None,
+    twins=None,
 ):
     """Write plan, records and answers.
 
@@ -47,6 +48,7 @@ def write_benchmark(
         noise: Whether records hold the noise study.
         wobble: How far a seed moves the quality.
         run: Rows that were run; all by default.
+        twins: Row to the row whose answers it gives to the letter.
     """
     write_json(
         out / "plan.json",
@@ -65,15 +67,16 @@ def write_benchmark(
     )
     for name in rows if run is None else run:
         for seed in seeds:
-            _write_run(out, name, seed, sites, quality.get(name, 1.0), patients, splits, synthetic, noise, wobble)
+            like = (twins or {}).get(name, name)
+            _write_run(out, name, like, seed, sites, quality.get(like, 1.0), patients, splits, synthetic, noise, wobble)
 
 
-def _write_run(out, name, seed, sites, quality, patients, splits, synthetic, noise, wobble):
-    level = quality + wobble * generator("seed", name, seed).normal()
+def _write_run(out, name, like, seed, sites, quality, patients, splits, synthetic, noise, wobble):
+    level = quality + wobble * generator("seed", like, seed).normal()
     records = {}
     for at, site in enumerate(sites):
         grades = 5 if at % 2 == 0 else 4
-        answers = made_answers(name, seed, site, grades, level, patients, splits)
+        answers = made_answers(like, seed, site, grades, level, patients, splits)
         folder = out / "answers" / name / f"seed-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         np.savez(folder / f"{site}.npz", **answers)
@@ -82,7 +85,7 @@ def _write_run(out, name, seed, sites, quality, patients, splits, synthetic, noi
         out / "results" / name / f"seed-{seed}.json",
         {
             "name": name,
-            "row": name,
+            "row": name.removesuffix("_tuned"),
             "title": TITLES.get(name, name),
             "paper": "",
             "seed": seed,

@@ -14,6 +14,7 @@ from fedretina.report.numbers import number
 
 LEVEL = 0.05
 _GAINS = (0.01, 0.02)
+_MANY_SEEDS = 10  # their standard deviation is known to about a quarter
 
 
 class Verdicts(NamedTuple):
@@ -32,16 +33,17 @@ class Verdicts(NamedTuple):
     untested: tuple[str, ...]
 
 
-def verdicts(found: Record, key: str = MAIN, test: str = "both") -> Verdicts:
+def verdicts(benchmark: Benchmark, found: Record, key: str = MAIN, test: str = "both") -> Verdicts:
     """Sort the rows over the mean of the sites.
 
     Args:
+        benchmark: What was run.
         found: The stored statistics.
         key: The figure.
         test: "both", "seeds" or "patients"; "delong" for referable disease by DeLong's test.
     """
     sorted_rows: dict[str, list[str]] = {name: [] for name in Verdicts._fields}
-    for name, one in found["comparisons"].items():
+    for name, one in benchmark.compared(found):
         entry = one["mean"]["delong"] if test == "delong" else one["mean"]["measures"][key]
         tested = entry if test == "delong" else entry[test]
         adjusted, difference = None if tested is None else tested["holm"], entry["difference"]
@@ -56,20 +58,21 @@ def verdicts(found: Record, key: str = MAIN, test: str = "both") -> Verdicts:
 
 def verdict_words(benchmark: Benchmark, found: Record, key: str = MAIN, test: str = "both") -> str:
     """The verdicts of one figure in a sentence."""
-    sides = verdicts(found, key, test)
+    sides = verdicts(benchmark, found, key, test)
     title = benchmark.title(benchmark.reference)
+    figure = f"{MEASURES[key].title}{', DeLong' if test == 'delong' else ''}"
     parts = [
         f"{verb} {listed([benchmark.title(name) for name in names])}"
-        for verb, names in (
-            ("leads", sides.leads),
-            ("trails", sides.trails),
-            ("is not told apart from", sides.undecided),
-            ("could not be tested against", sides.untested),
-        )
+        for verb, names in (("leads", sides.leads), ("trails", sides.trails))
         if names
     ]
-    figure = f"{MEASURES[key].title}{', DeLong' if test == 'delong' else ''}"
-    return f"**{figure}**: {title} {'; it '.join(parts)}." if parts else f"**{figure}**: nothing to compare."
+    others = len(sides.undecided)
+    if others:
+        rest = f"the other {several(others, 'row')}" if parts else f"any of the {several(others, 'row')}"
+        parts.append(f"is not told apart from {rest}")
+    if sides.untested:
+        parts.append(f"could not be tested against {listed([benchmark.title(name) for name in sides.untested])}")
+    return f"**{figure}**: {title} {'. It '.join(parts) if parts else 'has no row beside it'}."
 
 
 def paper_style_words(benchmark: Benchmark, found: Record) -> list[str]:
@@ -80,7 +83,7 @@ def paper_style_words(benchmark: Benchmark, found: Record) -> list[str]:
         for one in found["comparisons"].values()
         for site in one["sites"].values()
     ]
-    printed = [figures for figures in published().tables["table4"].printed.values()]
+    printed = list(published().tables["table4"].printed.values())
     theirs = [value for figures in printed for site, value in figures.items() if site != AVERAGE]
     return [
         f"Unadjusted p below 0.05: {_below(means)} over the mean of the sites and {_below(cells)} at single sites; in "
@@ -93,7 +96,7 @@ def paper_style_words(benchmark: Benchmark, found: Record) -> list[str]:
 def seeds_table(benchmark: Benchmark, found: Record, key: str = MAIN) -> list[str]:
     """How many paired seeds show a difference of a given size with 80 % power at the 5 % level."""
     rows = []
-    for name, one in found["comparisons"].items():
+    for name, one in benchmark.compared(found):
         seeds, gain = one["mean"]["measures"][key]["seeds"], _paper_gain(name)
         if seeds["sd"] is None:
             continue
@@ -107,19 +110,16 @@ def seeds_table(benchmark: Benchmark, found: Record, key: str = MAIN) -> list[st
 
 def seeds_words(benchmark: Benchmark, found: Record) -> list[str]:
     """What the seeds table says, and what more seeds cannot mend."""
-    entries = {name: one["mean"]["measures"][MAIN] for name, one in found["comparisons"].items()}
+    entries = {name: one["mean"]["measures"][MAIN] for name, one in benchmark.compared(found)}
     spreads = sorted(one["seeds"]["sd"] for one in entries.values() if one["seeds"]["sd"] is not None)
     if not spreads:
         return []
     middle = spreads[len(spreads) // 2]
     most = max(one["seeds"]["n"] for one in entries.values())
+    rough = " From so few the spread is itself a rough guess." if most < _MANY_SEEDS else ""
     lines = [
         f"For the row of middling spread (SD {number(middle, 4)}) a claim of 0.01 in macro AUC takes "
-        f"{_seeds(middle, 0.01)}, one of 0.02 {_seeds(middle, 0.02)}; here are {most}. From so few the spread is itself "
-        "a rough guess."
-        if most < 10
-        else f"For the row of middling spread (SD {number(middle, 4)}) a claim of 0.01 in macro AUC takes "
-        f"{_seeds(middle, 0.01)}, one of 0.02 {_seeds(middle, 0.02)}; here are {most}."
+        f"{_seeds(middle, 0.01)}, one of 0.02 {_seeds(middle, 0.02)}; here are {most}.{rough}"
     ]
     halves = [
         (one["patients"]["high"] - one["patients"]["low"]) / 2
@@ -129,8 +129,8 @@ def seeds_words(benchmark: Benchmark, found: Record) -> list[str]:
     if halves:
         lines.append(
             f"More seeds do not bring more patients: the intervals over patients reach {number(min(halves), 3)} to "
-            f"{number(max(halves), 3)} to either side of the difference, and a smaller one stays unproven with any number of "
-            "trainings."
+            f"{number(max(halves), 3)} to either side of the difference, and a smaller one stays unproven with any "
+            "number of trainings."
         )
     if benchmark.resplit:
         lines.append("The numbers are for independent seeds; seeds that share patients, as here, say less each.")
@@ -149,11 +149,12 @@ def three_questions(benchmark: Benchmark, found: Record) -> list[str]:
     patients = sum(site["patients"] for site in tested)
     return [
         f"- **Over seeds** (paired t test): would another training come out alike? {split}",
-        f"- **Over patients** ({found['draws']} draws of the {several(patients, 'patient')} behind the test images, both "
-        "eyes together, the same draw for both rows and all seeds): would other patients of the same kind come out "
-        "alike? It takes the trained models as they are.",
+        f"- **Over patients** ({found['draws']} draws of the {several(patients, 'patient')} behind the test images, "
+        "both eyes together, the same draw for both rows and all seeds): would other patients of the same kind come "
+        "out alike? It takes the trained models as they are.",
         "- **Larger p**: a lead is claimed only where neither would undo it. Holm's adjustment, over all rows, then "
-        "keeps the chance of any wrong claim in the column below 5 %.",
+        "keeps the chance of any wrong claim in the column below 5 %. Each figure is a family of its own: macro AUC "
+        "was named first, the others describe.",
     ]
 
 
@@ -163,7 +164,9 @@ def disease_words(benchmark: Benchmark, found: Record) -> list[str]:
         "AUC of referable disease rests on two groups in place of five, so chance moves it less than macro AUC. "
         "DeLong's test with the eyes of a patient together (Obuchowski) at each site; seeds share test images, so they "
         "enter as mean difference over the root of the mean variance, which does not profit from their number; sites "
-        "share no patient and are combined by Stouffer's sum of z, in which a loss weighs up a win.",
+        "share no patient and are combined by Stouffer's sum of z, in which a loss weighs up a win. The bootstrap "
+        "beside it takes the mean over seeds, in which the chance of a training averages out, and so sees smaller "
+        "differences.",
         "",
         verdict_words(benchmark, found, DISEASE, "delong"),
     ]

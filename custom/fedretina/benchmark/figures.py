@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +11,6 @@ from fedretina.benchmark.measures import MAIN, MEASURES
 from fedretina.benchmark.statistics import BINS
 from fedretina.benchmark.stored import Benchmark, Record
 from fedretina.report.numbers import number
-from fedretina.report.page_file import write_page
 from fedretina.report.svg import (
     BLACK,
     BLUE,
@@ -135,7 +132,7 @@ def differences(benchmark: Benchmark, found: Record, key: str = MAIN) -> Chart |
     """Reference less each row over the mean of the sites: each seed, their mean, and the interval over patients."""
     rows = {
         benchmark.title(name): one["mean"]["measures"][key]
-        for name, one in found["comparisons"].items()
+        for name, one in benchmark.compared(found)
         if one["mean"]["measures"][key]["difference"] is not None
     }
     if not rows:
@@ -165,17 +162,6 @@ def differences(benchmark: Benchmark, found: Record, key: str = MAIN) -> Chart |
         left=_room(rows),
         width=_AXES + _room(rows) + RIGHT,
     )
-
-
-def write_picture(path: Path, chart: Chart) -> None:
-    """Write a chart as a file of its own.
-
-    Raises:
-        StateError: The disk is full or the folder not writable.
-    """
-    # Alone, the picture has no page whose style sheet gives it a typeface, nor a white ground.
-    alone = re.sub(r"<svg ", '<svg font-family="sans-serif" style="background:#fff" ', chart.svg, count=1)
-    write_page(path, alone + "\n")
 
 
 def noise_curve(run: Record) -> dict[float, float]:

@@ -46,8 +46,12 @@ def interval(test: Mapping[str, Any] | None, places: int = 3) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in a sentence: "a, b and c"."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "none"
+    """Names in a sentence: "a, b and c"; with semicolons where a name holds a comma of its own."""
+    if len(names) < 2:
+        return names[0] if names else "none"
+    if any("," in name for name in names):
+        return "; ".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def several(count: int, thing: str) -> str:

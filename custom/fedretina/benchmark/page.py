@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ class _Pictures:
         if chart is None:
             return []
         path = self._folder / f"{self._prefix}_{what}.svg"
-        figures.write_picture(path, chart)
+        # Alone, the picture has no page whose style sheet gives it a typeface, nor a white ground.
+        alone = re.sub(r"<svg ", '<svg font-family="sans-serif" style="background:#fff" ', chart.svg, count=1)
+        write_page(path, alone + "\n")
         link = Path(os.path.relpath(path, self._page.parent)).as_posix()
         return [f"![{chart.alt.replace('[', '(').replace(']', ')')}]({link})", ""]
 
@@ -47,7 +50,9 @@ def summarise(out: Path) -> dict[str, Any]:
         "synthetic": list(benchmark.synthetic),
         "not_run": [name for name in benchmark.plan["rows"] if name not in benchmark.runs],
         "rows": claims.summary_rows(benchmark, found),
-        "verdicts": None if found is None else {key: claims.verdicts(found, key)._asdict() for key in MEASURES},
+        "verdicts": None
+        if found is None
+        else {key: claims.verdicts(benchmark, found, key)._asdict() for key in MEASURES},
     }
 
 
@@ -80,8 +85,8 @@ def _head(benchmark: Benchmark, found: Record | None) -> list[str]:
         f"# Benchmark: {benchmark.plan['name']}",
         "",
         "Research software, not a medical device. Written from the stored runs; do not edit. "
-        f"The paper is {published().paper}; its figures stand beside ours where a site holds the same public set, but with "
-        "another split, size of the images and number of rounds, so they are for orientation, not a target.",
+        f"The paper is {published().paper}; its figures stand beside ours where a site holds the same public set, but "
+        "with another split, size of the images and number of rounds: they are for orientation, not a target.",
         "",
         *words.warnings(benchmark, found),
         *words.what_was_run(benchmark, found),
@@ -96,11 +101,15 @@ def _paper_tables(benchmark: Benchmark) -> list[str]:
     lines = ["## Table 1: macro AUC of the methods", "", *tables.paper_table(benchmark, "table1")]
     lines += words.ranking_words(benchmark, list(first.rows))
     lines += _errors(first)
-    lines += ["The paper's other sites, which are none of ours:", "", *tables.elsewhere(benchmark, "table1")]
+    lines += _apart("The paper's other sites, which are none of ours:", tables.elsewhere(benchmark, "table1"))
     lines += ["## Table 2: what the parts add", "", *tables.paper_table(benchmark, "table2")]
     lines += ["Macro AUC, mean of the sites, with a part less without it:", "", *words.step_table(benchmark)]
-    lines += ["Its other sites in the paper:", "", *tables.elsewhere(benchmark, "table2"), *_errors(second)]
+    lines += [*_errors(second), *_apart("The paper's other sites:", tables.elsewhere(benchmark, "table2"))]
     return [*lines, "## Rows that the paper has not", "", *others] if others else lines
+
+
+def _apart(title: str, table: list[str]) -> list[str]:
+    return [title, "", *table] if table else []
 
 
 def _errors(table: PublishedTable) -> list[str]:
@@ -167,8 +176,8 @@ def _left_out(benchmark: Benchmark) -> list[str]:
         "## What the paper leaves out",
         "",
         *tables.left_out(benchmark),
-        f"{'; '.join(ways)}. Bytes are those of a whole run over all sites, seconds those of this machine with whatever "
-        "else it did: they say nothing of speed elsewhere.",
+        f"{'; '.join(ways)}. Bytes are those of a whole run over all sites, seconds those of the machine with "
+        "whatever else it did: they say nothing of speed elsewhere.",
         "",
     ]
 

@@ -18,7 +18,7 @@ from fedretina.storage import write_json
 
 STATISTICS = "statistics.json"
 FORMAT = 1
-DRAWS = 2000
+DRAWS = 4000
 LEVEL = 0.95
 BINS = 20
 """Bins of u in the stored distributions."""

@@ -75,11 +75,17 @@ class Benchmark(NamedTuple):
         return bool(self.plan["splits"] == "repeated")
 
     def title(self, name: str) -> str:
-        """A row as print names it; with its own name where two rows share a title, or where it never ran."""
-        titles = {row: str(next(iter(seeds.values()))["title"]) for row, seeds in self.runs.items()}
-        if name not in titles:
+        """A row as print names it; a variant that shares its title with another row has its own name behind it."""
+        first = {row: next(iter(seeds.values())) for row, seeds in self.runs.items()}
+        if name not in first:
             return name
-        return titles[name] if list(titles.values()).count(titles[name]) == 1 else f"{titles[name]} ({name})"
+        title, itself = str(first[name]["title"]), first[name]["row"] == name
+        alone = sum(str(one["title"]) == title for one in first.values()) == 1
+        return title if alone or itself else f"{title} ({name})"
+
+    def compared(self, found: Record) -> list[tuple[str, Record]]:
+        """The stored comparisons in the order of the plan."""
+        return [(name, found["comparisons"][name]) for name in self.plan["rows"] if name in found["comparisons"]]
 
     def paired_seeds(self, name: str) -> tuple[int, ...]:
         """Seeds that both a row and the reference have."""

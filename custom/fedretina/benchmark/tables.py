@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedretina.benchmark.markdown import NOT_RUN, chance, interval, listed, signed, spread, table
+from fedretina.benchmark.markdown import NOT_RUN, chance, interval, signed, spread, table
 from fedretina.benchmark.measures import DISEASE, MAIN, MEASURES
 from fedretina.benchmark.published import AVERAGE, published
 from fedretina.benchmark.stored import Benchmark, Record
-from fedretina.report.numbers import NONE, number
+from fedretina.report.numbers import NONE, count, number, size
 
 
 def paper_table(benchmark: Benchmark, which: str) -> list[str]:
@@ -41,11 +41,8 @@ def elsewhere(benchmark: Benchmark, which: str) -> list[str]:
     ours = {paper.site(site) for site in benchmark.sites}
     sites = [site for site in paper.sites if site not in ours]
     printed = paper.tables[which]
-    rows = [
-        [name, *(_digits(printed.figure(row, site)) for site in (*sites, AVERAGE))]
-        for row, name in printed.rows.items()
-    ]
-    return table(["as printed", *sites, f"average of {listed(paper.sites)}"], rows)
+    rows = [[name, *(_digits(printed.figure(row, site)) for site in sites)] for row, name in printed.rows.items()]
+    return table(["as printed", *sites], rows) if sites else []
 
 
 def seed_tests(benchmark: Benchmark, found: Record) -> list[str]:
@@ -69,7 +66,7 @@ def seed_tests(benchmark: Benchmark, found: Record) -> list[str]:
 def mean_tests(benchmark: Benchmark, found: Record, key: str = MAIN) -> list[str]:
     """Differences over the mean of the sites, by both tests and together, adjusted over the rows."""
     rows = []
-    for name, one in found["comparisons"].items():
+    for name, one in benchmark.compared(found):
         entry = one["mean"]["measures"][key]
         seeds, drawn = entry["seeds"], entry["patients"]
         rows.append(
@@ -91,7 +88,7 @@ def mean_tests(benchmark: Benchmark, found: Record, key: str = MAIN) -> list[str
 def disease_tests(benchmark: Benchmark, found: Record) -> list[str]:
     """Referable disease: DeLong's z combined over the sites, beside the bootstrap of the same figure."""
     rows = []
-    for name, one in found["comparisons"].items():
+    for name, one in benchmark.compared(found):
         test, drawn = one["mean"]["delong"], one["mean"]["measures"][DISEASE]["patients"]
         rows.append(
             [
@@ -111,7 +108,7 @@ def disease_tests(benchmark: Benchmark, found: Record) -> list[str]:
 def site_tests(benchmark: Benchmark, found: Record, key: str) -> list[str]:
     """Differences at each site: interval over patients, and Holm's p of the two tests together or of DeLong's."""
     rows = []
-    for name, one in found["comparisons"].items():
+    for name, one in benchmark.compared(found):
         cells = [benchmark.title(name)]
         for site in benchmark.sites:
             there = one["sites"].get(site)
@@ -128,8 +125,6 @@ def site_tests(benchmark: Benchmark, found: Record, key: str) -> list[str]:
 
 def left_out(benchmark: Benchmark) -> list[str]:
     """What the paper does not tell: other figures over the mean of the sites, the worst site, bytes, seconds."""
-    from fedretina.report.numbers import count, size
-
     others = [key for key in MEASURES if key != MAIN]
     head = ["row", *(MEASURES[key].title for key in others), "AUC of raw logits", "worst site's macro AUC"]
     rows = []
@@ -146,8 +141,7 @@ def left_out(benchmark: Benchmark) -> list[str]:
 def per_site(benchmark: Benchmark, key: str) -> list[str]:
     """One figure at each site and over their mean, a row a method."""
     rows = [
-        [benchmark.title(name), *(spread(benchmark.by_seed(name, key, site)) for site in benchmark.sites)]
-        + [spread(benchmark.by_seed(name, key))]
+        [benchmark.title(name), *(spread(benchmark.by_seed(name, key, site)) for site in (*benchmark.sites, None))]
         for name in benchmark.runs
     ]
     return table(["row", *benchmark.sites, "mean of the sites"], rows)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Any
 
+import yaml
+
 from fedretina.benchmark.markdown import listed, several, signed, spread, table
 from fedretina.benchmark.measures import MAIN
 from fedretina.benchmark.published import AVERAGE, published
@@ -45,10 +47,10 @@ def what_was_run(benchmark: Benchmark, found: Record | None) -> list[str]:
     split = "a new split of the patients for each" if benchmark.resplit else "one split of the patients for all"
     seeds = ", ".join(str(seed) for seed in benchmark.plan["seeds"])
     runs = [run for seeds_of in benchmark.runs.values() for run in seeds_of.values()]
-    lines = [
+    return [
         "## What was run",
         "",
-        *(f"- **{site}**" for site in sites),
+        *(f"- {site}" for site in sites),
         f"- **Seeds** {seeds}: {split}; the same splits and starts for every row, so that differences are paired.",
         f"- **Settings** {'; '.join(_unique(_setting_words(run) for run in runs))}.",
         f"- **Machine** {'; '.join(_unique(_machine_words(run) for run in runs))}.",
@@ -56,9 +58,9 @@ def what_was_run(benchmark: Benchmark, found: Record | None) -> list[str]:
         "- The round is chosen on validation, the test split is read once. Sites grade by their own criteria, so their "
         "images are never pooled: a mean over sites is the plain mean of their figures.",
         "",
+        *_planned(benchmark),
         *_tuning(benchmark),
     ]
-    return [line for line in lines if line is not None]
 
 
 def ranking_words(benchmark: Benchmark, names: list[str]) -> list[str]:
@@ -70,8 +72,8 @@ def ranking_words(benchmark: Benchmark, names: list[str]) -> list[str]:
     best, reference = order[0], benchmark.reference
     lines = [
         f"Highest mean of the sites: {benchmark.title(best)}, {number(fmean(means[best]), 3)}. The rows' means lie "
-        f"between {number(fmean(means[order[-1]]), 3)} and {number(fmean(means[best]), 3)}; a row's own seeds lie up to "
-        f"{number(max(max(values) - min(values) for values in means.values()), 3)} apart."
+        f"between {number(fmean(means[order[-1]]), 3)} and {number(fmean(means[best]), 3)}; a row's own seeds lie up "
+        f"to {number(max(max(values) - min(values) for values in means.values()), 3)} apart."
     ]
     if reference in means and best != reference:
         gap = fmean(means[reference]) - fmean(means[best])
@@ -129,7 +131,8 @@ def noise_words(benchmark: Benchmark) -> list[str]:
 def uncertainty_words(benchmark: Benchmark, found: Record) -> list[str]:
     """Medians of u and the error AUROC of the reference at each site."""
     rows = []
-    for site, one in found["uncertainty"].get(benchmark.reference, {}).items():
+    there = found["uncertainty"].get(benchmark.reference, {})
+    for site, one in ((site, there[site]) for site in benchmark.sites if site in there):
         rows.append(
             [
                 site,
@@ -151,7 +154,7 @@ def uncertainty_words(benchmark: Benchmark, found: Record) -> list[str]:
 def _site_words(benchmark: Benchmark, site: str, found: Record | None) -> str:
     there = benchmark.some(site)
     images = "/".join(count(there["images"][split]) for split in ("train", "val", "test"))
-    words = f"{site}** ({there['grades']} grades; {images} images for training, validation and test"
+    words = f"**{site}** ({there['grades']} grades; {images} images for training, validation and test"
     tested = None if found is None else found["tested"].get(site)
     if tested is not None:
         words += (
@@ -159,21 +162,21 @@ def _site_words(benchmark: Benchmark, site: str, found: Record | None) -> str:
             "of the rarest grade in the scarcest test set"
         )
     drawn = ", phantoms" if there.get("synthetic") else ""
-    return f"{words}{drawn})**".replace("****", "").removesuffix("**")
+    return f"{words}{drawn})"
 
 
 def _setting_words(run: Record) -> str:
     settings = run["settings"]
     training = settings.get("training", {})
-    known = {
-        "": settings.get("network", {}).get("encoder"),
-        "px": settings.get("images", {}).get("image_size"),
-        "rounds": run.get("rounds"),
-        "batch": training.get("batch_size"),
-        "learning rate": training.get("learning_rate"),
-        "momentum": training.get("momentum"),
-    }
-    return ", ".join(f"{name} {value}".strip() for name, value in known.items() if value is not None)
+    known = (
+        ("{}", settings.get("network", {}).get("encoder")),
+        ("{} px", settings.get("images", {}).get("image_size")),
+        ("{} rounds", run.get("rounds")),
+        ("batches of {}", training.get("batch_size")),
+        ("learning rate {}", training.get("learning_rate")),
+        ("momentum {}", training.get("momentum")),
+    )
+    return ", ".join(form.format(value) for form, value in known if value is not None)
 
 
 def _machine_words(run: Record) -> str:
@@ -190,6 +193,14 @@ def _loop_only(benchmark: Benchmark) -> list[str]:
         if any(run["loop_only"] for run in seeds.values())
     ]
     return [f"- **In one process only**, not as a federation: {listed(names)}."] if names else []
+
+
+def _planned(benchmark: Benchmark) -> list[str]:
+    settings = benchmark.plan.get("settings")
+    if not settings:
+        return []
+    words = yaml.safe_dump(settings, sort_keys=True, allow_unicode=True).rstrip()
+    return ["<details><summary>The plan's settings</summary>", "", "```yaml", words, "```", "", "</details>", ""]
 
 
 def _tuning(benchmark: Benchmark) -> list[str]:
