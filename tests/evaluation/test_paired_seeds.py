@@ -26,7 +26,7 @@ def test_it_is_the_paired_t_test():
 
 def test_seeds_that_split_anew_count_for_less():
     gaps = [0.01, 0.03, 0.02, 0.05]
-    plain, mended = seed_test(gaps), seed_test(gaps, test_over_train=0.25)
+    plain, mended = seed_test(gaps), seed_test(gaps, shared=0.2)  # a fifth tests: test over train is a quarter
     error = np.std(gaps, ddof=1) * np.sqrt(1 / 4 + 0.25)
     assert mended.p == pytest.approx(2 * student.sf(np.mean(gaps) / error, 3))
     assert mended.p > plain.p
@@ -40,6 +40,18 @@ def test_too_few_seeds_and_no_spread():
     assert seed_test([0.0, 0.0, 0.0])[:3] == (3, 0, 0)
     with pytest.raises(SettingsError, match="level"):
         seed_test([0.1, 0.2], level=1)
+    with pytest.raises(SettingsError, match="shared"):
+        seed_test([0.1, 0.2], shared=1)
+
+
+def test_the_mended_test_keeps_its_level_for_correlated_seeds():
+    rng = np.random.default_rng(6)
+    common, own = rng.normal(size=(1500, 1)), rng.normal(size=(1500, 4))
+    seeds = 0.4**0.5 * common + 0.6**0.5 * own
+    plain = np.mean([seed_test(row.tolist()).p < 0.05 for row in seeds])
+    mended = np.mean([seed_test(row.tolist(), shared=0.4).p < 0.05 for row in seeds])
+    assert plain > 0.12
+    assert 0.03 < mended < 0.07
 
 
 @pytest.mark.parametrize(("sd", "difference"), [(0.01, 0.01), (0.02, 0.01), (0.05, 0.02), (0.004, 0.02), (0.03, -0.01)])

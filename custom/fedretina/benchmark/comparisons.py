@@ -30,6 +30,7 @@ Drawn = Mapping[tuple[str, int], Mapping[str, Column]]
 SiteAnswers = Mapping[tuple[str, int], Answers]
 """Answers at one site, by row and seed."""
 _DRAWN = frozenset(key for key, measure in MEASURES.items() if measure.drawn)
+_MOST_SHARED = 0.95  # beyond it new splits are no new splits
 _ROUNDING = 1e-3  # records may be rounded; another run's answers differ by more
 
 
@@ -66,14 +67,26 @@ def require_same(answers: SiteAnswers, benchmark: Benchmark, site: str) -> None:
             )
 
 
+def shared_patients(benchmark: Benchmark, answers: SiteAnswers) -> float:
+    """Share of a seed's test patients that another seed tests too, the mean over pairs of seeds.
+
+    0 where all seeds share one split: there the test over seeds asks about trainings alone.
+    """
+    people = {seed: frozenset(one.patients) for (_, seed), one in answers.items()}
+    pairs = [
+        len(one & other) / len(one) for seed, one in people.items() for rival, other in people.items() if seed != rival
+    ]
+    return min(_MOST_SHARED, sum(pairs) / len(pairs)) if benchmark.resplit and pairs else 0.0
+
+
 def compare_site(benchmark: Benchmark, name: str, site: str, answers: SiteAnswers, drawn: Drawn) -> dict[str, Any]:
     """Compare a row with the reference at one site."""
     seeds = [seed for seed in benchmark.paired_seeds(name) if (name, seed) in answers]
-    ratio = _test_over_train(benchmark, [site])
+    shared = shared_patients(benchmark, answers)
     alone = len({patient for (_, seed), one in answers.items() if seed in seeds for patient in one.patients}) < 2
     found: dict[str, Any] = {}
     for key in MEASURES:
-        entry = _over_seeds(differences(benchmark, name, key, [site]), ratio)
+        entry = _over_seeds(differences(benchmark, name, key, [site]), shared)
         column = seed_draws(benchmark, name, key, seeds, drawn)
         entry["patients"] = None if column is None else _rounded(difference_of(column, alone=alone)._asdict())
         found[key] = entry
@@ -81,13 +94,24 @@ def compare_site(benchmark: Benchmark, name: str, site: str, answers: SiteAnswer
 
 
 def compare_mean(
-    benchmark: Benchmark, name: str, sites: Mapping[str, Mapping[str, Any]], drawn: Mapping[str, Drawn]
+    benchmark: Benchmark,
+    name: str,
+    sites: Mapping[str, Mapping[str, Any]],
+    drawn: Mapping[str, Drawn],
+    shared: float,
 ) -> dict[str, Any]:
-    """Compare a row with the reference over the plain mean of the sites; DeLong's z by Stouffer."""
-    ratio = _test_over_train(benchmark, list(sites))
+    """Compare a row with the reference over the plain mean of the sites; DeLong's z by Stouffer.
+
+    Args:
+        benchmark: What was run.
+        name: The row.
+        sites: Its comparisons at the sites.
+        drawn: Figures in every draw, by site.
+        shared: Mean of `shared_patients` over the sites.
+    """
     found: dict[str, Any] = {}
     for key in MEASURES:
-        entry = _over_seeds(differences(benchmark, name, key, list(sites)), ratio)
+        entry = _over_seeds(differences(benchmark, name, key, list(sites)), shared)
         columns = [seed_draws(benchmark, name, key, benchmark.paired_seeds(name), drawn[site]) for site in sites]
         there = [column for column in columns if column is not None]
         mean = mean_over_sites(there)
@@ -124,8 +148,8 @@ def seed_draws(benchmark: Benchmark, name: str, key: str, seeds: Sequence[int], 
     return mean_over_seeds([ours for ours, _ in pairs], [theirs for _, theirs in pairs]) if pairs else None
 
 
-def _over_seeds(gaps: Sequence[float], ratio: float) -> dict[str, Any]:
-    plain, mended = seed_test(gaps), seed_test(gaps, ratio)
+def _over_seeds(gaps: Sequence[float], shared: float) -> dict[str, Any]:
+    plain, mended = seed_test(gaps), seed_test(gaps, shared)
     return {
         "difference": rounded(plain.mean),
         "by_seed": [rounded(gap) for gap in gaps],
@@ -138,15 +162,6 @@ def _over_seeds(gaps: Sequence[float], ratio: float) -> dict[str, Any]:
             "p_plain": rounded(plain.p),
         },
     }
-
-
-def _test_over_train(benchmark: Benchmark, sites: Sequence[str]) -> float:
-    """Images of the test split over those of training; 0 where all seeds share one split."""
-    if not benchmark.resplit:
-        return 0.0
-    images = [benchmark.some(site)["images"] for site in sites]
-    train = sum(float(counts["train"]) for counts in images)
-    return sum(float(counts["test"]) for counts in images) / train if train else 0.0
 
 
 def _delong(benchmark: Benchmark, name: str, seeds: Sequence[int], answers: SiteAnswers) -> dict[str, Any] | None:

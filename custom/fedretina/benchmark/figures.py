@@ -56,10 +56,9 @@ def validation(benchmark: Benchmark) -> Chart | None:
     series = []
     for name, seeds in benchmark.runs.items():
         curves = [[one["mean_auc"] for _, one in sorted(run["validation"].items())] for run in seeds.values()]
-        shortest = min((len(curve) for curve in curves), default=0)
-        whole = [curve[:shortest] for curve in curves if all(value is not None for value in curve)]
-        if shortest and whole:
-            series.append(_Series(benchmark.title(name), range(1, shortest + 1), whole, name == benchmark.reference))
+        xs, whole = _whole_rounds(curves)
+        if xs:
+            series.append(_Series(benchmark.title(name), xs, whole, name == benchmark.reference))
     return _lines("validation", series, "round", "validation AUC, mean of the sites")
 
 
@@ -69,10 +68,9 @@ def by_site(benchmark: Benchmark, key: str, label: str) -> Chart | None:
     series = []
     for site in benchmark.sites:
         curves = [run["sites"].get(site, {}).get(key) or [] for run in runs]
-        shortest = min((len(curve) for curve in curves), default=0)
-        whole = [curve[:shortest] for curve in curves if all(value is not None for value in curve)]
-        if shortest and whole:
-            series.append(_Series(site, range(1, shortest + 1), whole, False))
+        xs, whole = _whole_rounds(curves)
+        if xs:
+            series.append(_Series(site, xs, whole, False))
     return _lines(key, series, "round", label)
 
 
@@ -172,6 +170,14 @@ def noise_curve(run: Record) -> dict[float, float]:
         return {}
     shared = set.intersection(*(set(curve) for curve in curves))
     return {variance: float(np.mean([curve[variance] for curve in curves])) for variance in sorted(shared)}
+
+
+def _whole_rounds(curves: Sequence[Sequence[float | None]]) -> tuple[list[int], list[list[float]]]:
+    """The rounds, from 1, in which every seed has a value, and the values."""
+    shortest = min(map(len, curves), default=0)
+    table = np.array([curve[:shortest] for curve in curves], dtype=np.float64)  # None becomes NaN
+    whole = np.flatnonzero(np.all(np.isfinite(table), axis=0)) if shortest else np.arange(0)
+    return (whole + 1).tolist(), table[:, whole].tolist() if shortest else []
 
 
 def _lines(name: str, series: Sequence[_Series], over: str, label: str) -> Chart | None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedretina.benchmark.comparisons import SiteAnswers, compare_mean, compare_site, drawn_figures, require_same
+from fedretina.benchmark.comparisons import (
+    SiteAnswers,
+    compare_mean,
+    compare_site,
+    drawn_figures,
+    require_same,
+    shared_patients,
+)
 from fedretina.benchmark.measures import MEASURES
 from fedretina.benchmark.stored import read_answers, read_benchmark
 from fedretina.evaluation.curves import place
@@ -47,7 +54,8 @@ def statistics(out: Path, draws: int = DRAWS) -> dict[str, Any]:
     """
     benchmark = read_benchmark(out)
     sites: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in benchmark.rivals}
-    drawn, tested = {}, {}
+    drawn: dict[str, Any] = {}
+    tested: dict[str, dict[str, Any]] = {}
     uncertainty: dict[str, dict[str, Any]] = {name: {} for name in benchmark.runs}
     for site in benchmark.sites:
         answers = {
@@ -60,7 +68,7 @@ def statistics(out: Path, draws: int = DRAWS) -> dict[str, Any]:
             continue
         require_same(answers, benchmark, site)
         drawn[site] = drawn_figures(answers, site, draws)
-        tested[site] = _tested(answers)
+        tested[site] = {**_tested(answers), "shared": rounded(shared_patients(benchmark, answers))}
         for name in benchmark.runs:
             if any(row == name for row, _ in answers):
                 uncertainty[name][site] = _distribution(answers, name)
@@ -72,7 +80,7 @@ def statistics(out: Path, draws: int = DRAWS) -> dict[str, Any]:
         name: {
             "seeds": list(benchmark.paired_seeds(name)),
             "sites": sites[name],
-            "mean": compare_mean(benchmark, name, sites[name], drawn),
+            "mean": compare_mean(benchmark, name, sites[name], drawn, _mean_share(tested, sites[name])),
         }
         for name in benchmark.rivals
     }
@@ -114,6 +122,11 @@ def _larger(entry: Mapping[str, Any]) -> float | None:
     values = [None if entry[test] is None else entry[test]["p"] for test in ("seeds", "patients")]
     known = [float(value) for value in values if value is not None]
     return max(known) if len(known) == len(values) else None
+
+
+def _mean_share(tested: Mapping[str, Mapping[str, Any]], sites: Iterable[str]) -> float:
+    shares = [float(tested[site]["shared"]) for site in sites]
+    return sum(shares) / len(shares) if shares else 0.0
 
 
 def _tested(answers: SiteAnswers) -> dict[str, int]:

@@ -131,7 +131,7 @@ def left_out(benchmark: Benchmark) -> list[str]:
     for name, seeds in benchmark.runs.items():
         worst = [min(found) for found in (_site_values(benchmark, name, seed) for seed in seeds) if found]
         up, down, seconds = (
-            sum(run[key] for run in seeds.values()) / len(seeds) for key in ("bytes_up", "bytes_down", "seconds")
+            _mean([run[key] for run in seeds.values()]) for key in ("bytes_up", "bytes_down", "seconds")
         )
         cells = [spread(benchmark.by_seed(name, key)) for key in (*others, "auc_logits")]
         rows.append([benchmark.title(name), *cells, spread(worst), size(up), size(down), count(seconds)])
@@ -180,6 +180,12 @@ def _compared(benchmark: Benchmark, printed: Mapping[str, str]) -> list[str]:
     """The paper's rows in its order, then ours that the paper has not."""
     others = [name for name in benchmark.rivals if name not in printed]
     return [*(name for name in printed if name != benchmark.reference), *others]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Mean of what is known: a run that was interrupted has no time of its own."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _plain(cell: Mapping[str, Any] | None) -> str:

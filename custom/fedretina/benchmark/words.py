@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -12,6 +13,8 @@ from fedretina.benchmark.measures import MAIN
 from fedretina.benchmark.published import AVERAGE, published
 from fedretina.benchmark.stored import Benchmark, Record
 from fedretina.report.numbers import NONE, count, number
+
+_ALL_IMAGES = 1_000_000  # the plan's way to say: no limit
 
 
 def warnings(benchmark: Benchmark, found: Record | None) -> list[str]:
@@ -52,7 +55,7 @@ def what_was_run(benchmark: Benchmark, found: Record | None) -> list[str]:
         "",
         *(f"- {site}" for site in sites),
         f"- **Seeds** {seeds}: {split}; the same splits and starts for every row, so that differences are paired.",
-        f"- **Settings** {'; '.join(_unique(_setting_words(run) for run in runs))}.",
+        f"- **Settings** {_setting_words(runs)}.",
         f"- **Machine** {'; '.join(_unique(_machine_words(run) for run in runs))}.",
         *_loop_only(benchmark),
         "- The round is chosen on validation, the test split is read once. Sites grade by their own criteria, so their "
@@ -125,7 +128,9 @@ def noise_words(benchmark: Benchmark) -> list[str]:
             f"; {benchmark.title(benchmark.reference)} loses {number(falls[benchmark.reference], 3)}, place {place} of "
             f"{len(order)}"
         )
-    return [f"{told}. A row that is near chance without noise has little to lose.", ""]
+    few = benchmark.plan.get("noise_images")
+    limit = f" Answered were at most {count(few)} test images a site." if few and few < _ALL_IMAGES else ""
+    return [f"{told}. A row that is near chance without noise has little to lose.{limit}", ""]
 
 
 def uncertainty_words(benchmark: Benchmark, found: Record) -> list[str]:
@@ -165,18 +170,22 @@ def _site_words(benchmark: Benchmark, site: str, found: Record | None) -> str:
     return f"{words}{drawn})"
 
 
-def _setting_words(run: Record) -> str:
-    settings = run["settings"]
-    training = settings.get("training", {})
-    known = (
-        ("{}", settings.get("network", {}).get("encoder")),
-        ("{} px", settings.get("images", {}).get("image_size")),
-        ("{} rounds", run.get("rounds")),
-        ("batches of {}", training.get("batch_size")),
-        ("learning rate {}", training.get("learning_rate")),
-        ("momentum {}", training.get("momentum")),
+def _setting_words(runs: Sequence[Record]) -> str:
+    """The main settings, each value once: rows tuned apart differ in some."""
+    forms: tuple[tuple[str, Callable[[Record], Any]], ...] = (
+        ("{}", lambda run: run["settings"].get("network", {}).get("encoder")),
+        ("{} px", lambda run: run["settings"].get("images", {}).get("image_size")),
+        ("{} rounds", lambda run: run.get("rounds")),
+        ("{}", lambda run: run["settings"].get("training", {}).get("optimizer")),
+        ("batches of {}", lambda run: run["settings"].get("training", {}).get("batch_size")),
+        ("learning rate {}", lambda run: run["settings"].get("training", {}).get("learning_rate")),
+        ("momentum {}", lambda run: run["settings"].get("training", {}).get("momentum")),
     )
-    return ", ".join(form.format(value) for form, value in known if value is not None)
+    words = []
+    for form, value in forms:
+        found = sorted({one for one in map(value, runs) if one is not None})
+        words += [form.format(" or ".join(str(one) for one in found))] if found else []
+    return ", ".join(words)
 
 
 def _machine_words(run: Record) -> str:
@@ -205,8 +214,6 @@ def _planned(benchmark: Benchmark) -> list[str]:
 
 def _tuning(benchmark: Benchmark) -> list[str]:
     tuning: dict[str, Any] = benchmark.plan.get("tuning") or {}
-    if not tuning:
-        return []
     rows = [
         [
             benchmark.title(name),
@@ -215,12 +222,18 @@ def _tuning(benchmark: Benchmark) -> list[str]:
             _plain(one["chosen"]),
         ]
         for name, one in tuning.items()
+        if len(one["grid"]) > 1
     ]
+    if not rows:
+        return []
     return ["Tuned on validation, for one seed:", "", *table(["row", "tried", "validation AUC", "chosen"], rows)]
 
 
-def _plain(point: Any) -> str:
-    return ", ".join(f"{key} {value}" for key, value in point.items()) if isinstance(point, dict) else str(point)
+def _plain(point: Any, path: str = "") -> str:
+    """Nested settings as "training.learning_rate 0.01"."""
+    if isinstance(point, Mapping):
+        return ", ".join(_plain(value, f"{path}.{key}" if path else str(key)) for key, value in point.items()) or "none"
+    return f"{path} {point}".strip()
 
 
 def _fall(run: Record) -> float | None:

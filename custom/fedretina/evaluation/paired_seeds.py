@@ -34,29 +34,29 @@ class SeedTest(NamedTuple):
     p: float | None
 
 
-def seed_test(differences: Sequence[float], test_over_train: float = 0.0, level: float = 0.95) -> SeedTest:
+def seed_test(differences: Sequence[float], shared: float = 0.0, level: float = 0.95) -> SeedTest:
     """Student's paired t test over seeds, the likeliest test behind FedUAA's Table 4 (the paper names none).
 
     On one split of the patients it asks whether another training would come out alike; it knows nothing of other
-    patients. Seeds that split the patients anew share most of their images, so that their differences vary less than
-    those of fresh patients would. Nadeau and Bengio (Machine Learning 2003) mend it: the variance of the mean grows
-    from 1 / n to 1 / n + test images / training images.
+    patients. Seeds that split the patients anew still share many, so that they agree more than seeds with fresh
+    patients would. Nadeau and Bengio (Machine Learning 2003) mend it: for a correlation r of two seeds the variance of
+    the mean is not 1 / n of theirs but 1 / n + r / (1 - r). Their r is the test split's share of all images, which is
+    the share that two random test splits have in common; here that share is given as it was measured, because
+    splits may leave images out.
 
     Args:
         differences: One a seed, paired: the same split and the same start for both rows.
-        test_over_train: Images of the test split over those of the training split; 0 for the plain test.
+        shared: Share of a seed's test patients that another seed tests too, in [0, 1); 0 for the plain test.
         level: Of the interval, in (0, 1).
 
     Returns:
         The test. Without spread there is no p: seeds that all say exactly the same have not been independent.
 
     Raises:
-        SettingsError: level or test_over_train is out of range.
+        SettingsError: level or shared is out of range.
     """
-    if not 0 < level < 1 or test_over_train < 0:
-        raise SettingsError(
-            f"level is {level} and test_over_train {test_over_train}: use a level in (0, 1) and a ratio of 0 or more."
-        )
+    if not 0 < level < 1 or not 0 <= shared < 1:
+        raise SettingsError(f"level is {level} and shared {shared}: use a level in (0, 1) and a share in [0, 1).")
     values = np.asarray(differences, dtype=np.float64)
     n = values.size
     if n == 0:
@@ -69,7 +69,7 @@ def seed_test(differences: Sequence[float], test_over_train: float = 0.0, level:
         return SeedTest(n, mean, sd, None, None, None)
     from scipy.special import stdtr, stdtrit
 
-    error = sd * sqrt(1 / n + test_over_train)
+    error = sd * sqrt(1 / n + shared / (1 - shared))
     half = float(stdtrit(n - 1, (1 + level) / 2)) * error
     p = 2 * float(stdtr(n - 1, -abs(mean) / error))
     return SeedTest(n, mean, sd, mean - half, mean + half, p)
