@@ -78,5 +78,7 @@ def test_seeds_needed_at_its_ends():
     assert seeds_needed(1.0, 0.001) is None
     assert MOST_SEEDS >= seeds_needed(0.03, 0.003) > seeds_needed(0.03, 0.01)
     assert seeds_needed(0.02, 0.01, power=0.9) > seeds_needed(0.02, 0.01)
+    assert seeds_needed(0.02, 0.01, shared=0.001) > seeds_needed(0.02, 0.01)
+    assert seeds_needed(0.02, 0.01, shared=0.4) is None  # no number of seeds makes up for patients
     with pytest.raises(SettingsError, match="spread"):
         seeds_needed(float("nan"), 0.01)

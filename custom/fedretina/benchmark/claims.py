@@ -94,14 +94,14 @@ def paper_style_words(benchmark: Benchmark, found: Record) -> list[str]:
 
 
 def seeds_table(benchmark: Benchmark, found: Record, key: str = MAIN) -> list[str]:
-    """How many paired seeds show a difference of a given size with 80 % power at the 5 % level."""
-    rows = []
+    """How many paired seeds show a difference of a given size with 80 % power at the 5 % level, by the test used."""
+    rows, shared = [], _shared(found)
     for name, one in benchmark.compared(found):
         seeds, gain = one["mean"]["measures"][key]["seeds"], _paper_gain(name)
         if seeds["sd"] is None:
             continue
-        sizes = [_needed(seeds["sd"], size) for size in (*_GAINS, one["mean"]["measures"][key]["difference"])]
-        paper = "–" if gain is None or key != MAIN else f"{signed(gain, 4)}: {_needed(seeds['sd'], gain)}"
+        sizes = [_needed(seeds["sd"], size, shared) for size in (*_GAINS, one["mean"]["measures"][key]["difference"])]
+        paper = "–" if gain is None or key != MAIN else f"{signed(gain, 4)}: {_needed(seeds['sd'], gain, shared)}"
         rows.append([benchmark.title(name), f"{seeds['n']}", number(seeds["sd"], 4), *sizes, paper])
     head = ["row", "seeds here", "spread of the paired differences (SD)"]
     head += [*(f"seeds to see {gain}" for gain in _GAINS), "to see the difference found here", "to see the paper's"]
@@ -114,12 +114,13 @@ def seeds_words(benchmark: Benchmark, found: Record) -> list[str]:
     spreads = sorted(one["seeds"]["sd"] for one in entries.values() if one["seeds"]["sd"] is not None)
     if not spreads:
         return []
-    middle = spreads[len(spreads) // 2]
+    middle, shared = spreads[len(spreads) // 2], _shared(found)
     most = max(one["seeds"]["n"] for one in entries.values())
     rough = " From so few the spread is itself a rough guess." if most < _MANY_SEEDS else ""
     lines = [
         f"For the row of middling spread (SD {number(middle, 4)}) a claim of 0.01 in macro AUC takes "
-        f"{_seeds(middle, 0.01)}, one of 0.02 {_seeds(middle, 0.02)}; here are {most}.{rough}"
+        f"{_needed(middle, 0.01, shared)} seeds for 80 % power, one of 0.02 {_needed(middle, 0.02, shared)}; here are "
+        f"{most}.{rough}"
     ]
     halves = [
         (one["patients"]["high"] - one["patients"]["low"]) / 2
@@ -133,14 +134,16 @@ def seeds_words(benchmark: Benchmark, found: Record) -> list[str]:
             "number of trainings."
         )
     if benchmark.resplit:
-        lines.append("The numbers are for independent seeds; seeds that share patients, as here, say less each.")
+        lines.append(
+            f"Seeds share {percent(shared)} of their test patients, so that their number helps only so far: where it "
+            f"says over {MOST_SEEDS}, other patients are needed, not more seeds."
+        )
     return lines
 
 
 def three_questions(benchmark: Benchmark, found: Record) -> list[str]:
     """What each test asks, in plain words."""
-    shares = [site["shared"] for site in found["tested"].values()]
-    shared = sum(shares) / len(shares) if shares else 0.0
+    shared = _shared(found)
     split = (
         f"Each seed split the patients anew; two seeds share {percent(shared)} of their test patients, so interval and "
         "p are widened after Nadeau and Bengio (the plain p stands in the table above)."
@@ -204,12 +207,14 @@ def _paper_gain(name: str) -> float | None:
     return None if theirs is None else first.printed[paper.proposed][AVERAGE] - theirs
 
 
-def _needed(sd: float, difference: float | None) -> str:
+def _shared(found: Record) -> float:
+    """Share of the test patients that two seeds have in common, the mean of the sites."""
+    shares = [float(site["shared"]) for site in found["tested"].values()]
+    return sum(shares) / len(shares) if shares else 0.0
+
+
+def _needed(sd: float, difference: float | None, shared: float) -> str:
     if not difference:
         return "–"
-    seeds = seeds_needed(sd, difference)
+    seeds = seeds_needed(sd, difference, shared)
     return f"over {MOST_SEEDS}" if seeds is None else str(seeds)
-
-
-def _seeds(sd: float, difference: float) -> str:
-    return f"{_needed(sd, difference)} seeds"

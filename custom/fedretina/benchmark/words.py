@@ -221,7 +221,7 @@ def _tuning(benchmark: Benchmark) -> list[str]:
             "; ".join(number(value, 3) for value in one["validation"]),
             _plain(one["chosen"]),
         ]
-        for name, one in tuning.items()
+        for name, one in ((name, tuning[name]) for name in benchmark.plan["rows"] if name in tuning)
         if len(one["grid"]) > 1
     ]
     if not rows:

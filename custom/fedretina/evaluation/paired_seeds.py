@@ -75,13 +75,16 @@ def seed_test(differences: Sequence[float], shared: float = 0.0, level: float = 
     return SeedTest(n, mean, sd, mean - half, mean + half, p)
 
 
-def seeds_needed(sd: float, difference: float, power: float = 0.8, level: float = 0.05) -> int | None:
+def seeds_needed(
+    sd: float, difference: float, shared: float = 0.0, power: float = 0.8, level: float = 0.05
+) -> int | None:
     """Fewest seeds with which the paired t test sees a difference (noncentral t).
 
     Args:
         sd: Standard deviation of the differences over seeds. From few seeds it is itself a rough guess: from three,
             the true one may be half as large or six times as large.
         difference: The true mean difference to be seen; its sign does not matter.
+        shared: As in `seed_test`. Where seeds share patients, their number helps only so far.
         power: Chance to see it, in (0, 1).
         level: Of the test, two-sided, in (0, 1).
 
@@ -89,29 +92,30 @@ def seeds_needed(sd: float, difference: float, power: float = 0.8, level: float 
         A number of 2 or more; None where there is nothing to see, or more than `MOST_SEEDS` were needed.
 
     Raises:
-        SettingsError: sd is negative or not finite, or power or level is out of range.
+        SettingsError: sd is negative or not finite, or another value is out of range.
     """
-    if not (np.isfinite(sd) and sd >= 0 and 0 < power < 1 and 0 < level < 1):
+    if not (np.isfinite(sd) and sd >= 0 and 0 <= shared < 1 and 0 < power < 1 and 0 < level < 1):
         raise SettingsError(
-            f"sd is {sd}, power {power} and level {level}: use a spread of 0 or more, and shares in (0, 1)."
+            f"sd is {sd}, shared {shared}, power {power} and level {level}: use a spread of 0 or more, and shares in "
+            "(0, 1)."
         )
     if difference == 0:
         return None
     low, high = 1, MOST_SEEDS
-    if _power(high, sd, abs(difference), level) < power:
+    if _power(high, sd, abs(difference), shared, level) < power:
         return None
     while high - low > 1:  # power grows with the number of seeds
         middle = (low + high) // 2
-        low, high = (low, middle) if _power(middle, sd, abs(difference), level) >= power else (middle, high)
+        low, high = (low, middle) if _power(middle, sd, abs(difference), shared, level) >= power else (middle, high)
     return high
 
 
-def _power(n: int, sd: float, difference: float, level: float) -> float:
+def _power(n: int, sd: float, difference: float, shared: float, level: float) -> float:
     if sd < _NO_SPREAD:
         return 1.0
     from scipy.special import nctdtr, stdtrit
 
-    shift = difference * sqrt(n) / sd
+    shift = difference / (sd * sqrt(1 / n + shared / (1 - shared)))
     bound = float(stdtrit(n - 1, 1 - level / 2))
     missed = float(nctdtr(n - 1, shift, bound))  # a verdict for the wrong side is no sight of it either
     return (
