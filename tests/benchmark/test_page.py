@@ -127,7 +127,7 @@ def test_old_statistics_and_lacking_seeds_are_called_so(tmp_path):
     text = (tmp_path / "p.md").read_text(encoding="utf-8")
     assert "comparisons are older than the runs" in text
     assert "FedBN, personal head lacks 1 seed" in text
-    assert "Nadeau and Bengio" in text
+    assert "they are not independent" in text
 
 
 def test_figures_that_are_undefined_leave_a_dash(tmp_path):

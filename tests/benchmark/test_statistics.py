@@ -16,6 +16,7 @@ from fedretina.benchmark.stored import read_answers, read_benchmark
 from fedretina.errors import StateError
 from fedretina.evaluation.delong import delong_test
 from fedretina.evaluation.multiple_tests import holm, two_sided
+from fedretina.evaluation.paired_seeds import seed_test
 from fedretina.storage import read_json, write_json
 
 SITES = ("aptos2019", "odir5k")
@@ -38,9 +39,7 @@ def test_the_test_over_seeds_is_the_papers(made, found):
         entry = found["comparisons"]["singleset"]["sites"][site]["measures"]["auc"]
         assert entry["difference"] == pytest.approx(np.mean(ours) - np.mean(theirs), abs=1e-6)
         assert entry["by_seed"] == pytest.approx(np.subtract(ours, theirs), abs=1e-6)
-        assert (
-            entry["seeds"]["p"] == entry["seeds"]["p_plain"] == pytest.approx(ttest_rel(ours, theirs).pvalue, abs=1e-6)
-        )
+        assert entry["seeds"]["p"] == pytest.approx(ttest_rel(ours, theirs).pvalue, abs=1e-6)
     means = [np.mean([_aucs(made, name, site) for site in SITES], axis=0) for name in ("feduaa", "singleset")]
     mean = found["comparisons"]["singleset"]["mean"]["measures"]["auc"]
     assert mean["seeds"]["p"] == pytest.approx(ttest_rel(*means).pvalue, abs=1e-6)
@@ -49,9 +48,9 @@ def test_the_test_over_seeds_is_the_papers(made, found):
 
 def test_known_effects_are_found_and_none_is_invented(found):
     far, near = (found["comparisons"][name]["mean"]["measures"]["auc"] for name in ("singleset", "fedbn"))
-    assert far["both"]["holm"] < 0.05
+    assert far["together"]["holm"] < 0.05
     assert far["patients"]["low"] > 0
-    assert near["both"]["holm"] > 0.05
+    assert near["together"]["holm"] > 0.05
     assert found["comparisons"]["singleset"]["mean"]["measures"]["brier"]["difference"] < 0  # less is better
 
 
@@ -60,7 +59,7 @@ def test_a_row_that_answers_alike_does_not_differ(found):
     for cell in (twin["mean"], *twin["sites"].values()):
         entry = cell["measures"]["auc"]
         assert (entry["difference"], entry["seeds"]["p"], entry["patients"]["p"]) == (0, None, 1)
-        assert entry["both"]["p"] is None
+        assert (entry["patients"]["variance"], entry["together"]["p"]) == (0, None)
     assert twin["mean"]["delong"]["p"] == 1
 
 
@@ -85,20 +84,23 @@ def test_families_are_adjusted_whole(found):
     cells = [found["comparisons"][row]["sites"][site] for row in rows for site in SITES]
     for family in (means, cells):
         for key in MEASURES:
-            for test in ("seeds", "both"):
-                entries = [cell["measures"][key][test] for cell in family]
+            for test in ("seeds", "together"):
+                entries = [entry for cell in family if (entry := cell["measures"][key][test]) is not None]
                 assert [one["holm"] for one in entries] == pytest.approx(holm([one["p"] for one in entries]), abs=2e-5)
         tests = [cell["delong"] for cell in family if cell["delong"] is not None]
         assert [one["holm"] for one in tests] == pytest.approx(holm([one["p"] for one in tests]), abs=2e-5)
 
 
-def test_the_larger_p_of_the_two(found):
-    for one in found["comparisons"].values():
-        for key, entry in one["mean"]["measures"].items():
-            if MEASURES[key].drawn and entry["seeds"]["p"] is not None:
-                assert entry["both"]["p"] == max(entry["seeds"]["p"], entry["patients"]["p"])
-            else:
-                assert entry["both"]["p"] is None
+def test_together_both_chances_add_up(found):
+    for name in ("singleset", "fedbn"):
+        for key, entry in found["comparisons"][name]["mean"]["measures"].items():
+            if not MEASURES[key].drawn:
+                assert entry["together"] is None
+                continue
+            expected = seed_test(entry["by_seed"], entry["patients"]["variance"])
+            assert entry["together"]["p"] == pytest.approx(expected.p, abs=1e-3)
+            wide = entry["together"]["high"] - entry["together"]["low"]
+            assert wide > entry["patients"]["high"] - entry["patients"]["low"]
 
 
 def test_the_calibration_error_is_not_drawn(found):
@@ -125,12 +127,13 @@ def test_the_same_runs_give_the_same_bytes(made, tmp_path):
     assert (tmp_path / "again" / "statistics.json").read_bytes() == (made / "statistics.json").read_bytes()
 
 
-def test_repeated_splits_widen_the_interval(tmp_path):
+def test_repeated_splits_are_drawn_over_the_patients_of_all_seeds(tmp_path):
     write_benchmark(tmp_path, ("fedbn", "feduaa"), splits="repeated", patients=30)
-    found = statistics(tmp_path, draws=100)
-    entry = found["comparisons"]["fedbn"]["mean"]["measures"]["auc"]["seeds"]
-    assert entry["p"] > entry["p_plain"]
-    assert found["tested"]["aptos2019"]["patients"] > 30
+    tested = statistics(tmp_path, draws=100)["tested"]["aptos2019"]
+    assert 30 < tested["patients"] <= 45
+    people = [set(read_answers(tmp_path, "feduaa", seed, "aptos2019").patients) for seed in (1, 2, 3)]
+    shares = [len(one & other) / 30 for at, one in enumerate(people) for other in people[:at]]
+    assert tested["shared"] == pytest.approx(np.mean(shares), abs=1e-6)
 
 
 def test_a_reference_alone_and_seeds_that_do_not_meet(tmp_path):
@@ -157,7 +160,7 @@ def test_a_row_that_took_part_at_one_site_only(tmp_path):
 def test_one_seed_has_patients_but_no_spread(tmp_path):
     write_benchmark(tmp_path, ("singleset", "feduaa"), (4,), patients=40)
     entry = statistics(tmp_path, draws=200)["comparisons"]["singleset"]["mean"]["measures"]["auc"]
-    assert (entry["seeds"]["n"], entry["seeds"]["p"], entry["both"]["p"]) == (1, None, None)
+    assert (entry["seeds"]["n"], entry["seeds"]["p"], entry["together"]["p"]) == (1, None, None)
     assert entry["patients"]["p"] is not None
 
 

@@ -97,14 +97,15 @@ def test_the_p_value_and_the_interval_answer_the_same_question():
         draws = np.random.default_rng(5).normal(shift, 0.1, 2000)
         found = difference_of(draws)
         assert (found.p < 0.05) == (found.low > 0)
+        assert found.variance == pytest.approx(0.01, rel=0.1)
     assert difference_of(np.linspace(1, 2, 999)).p == pytest.approx(2 / 1000)
     assert difference_of(np.linspace(-1, 1, 1001)).p == 1
 
 
 def test_rows_that_answer_alike_and_what_cannot_be_told():
-    assert difference_of(np.zeros(100)) == Difference(None, None, 1.0, 100)
-    assert difference_of(np.full(100, 0.2)) == Difference(None, None, None, 100)
-    assert difference_of(np.array([np.nan] * 20 + [0.1, 0.2] * 40)) == Difference(None, None, None, 80)
+    assert difference_of(np.zeros(100)) == Difference(None, None, 1.0, 100, 0.0)
+    assert difference_of(np.full(100, 0.2)) == Difference(None, None, None, 100, None)
+    assert difference_of(np.array([np.nan] * 20 + [0.1, 0.2] * 40)) == Difference(None, None, None, 80, None)
     assert difference_of(np.zeros(100), alone=True).p is None
 
 

@@ -24,13 +24,31 @@ def test_it_is_the_paired_t_test():
     )
 
 
-def test_seeds_that_split_anew_count_for_less():
+def test_patients_and_seeds_together_by_welchs_formula():
     gaps = [0.01, 0.03, 0.02, 0.05]
-    plain, mended = seed_test(gaps), seed_test(gaps, shared=0.2)  # a fifth tests: test over train is a quarter
-    error = np.std(gaps, ddof=1) * np.sqrt(1 / 4 + 0.25)
-    assert mended.p == pytest.approx(2 * student.sf(np.mean(gaps) / error, 3))
-    assert mended.p > plain.p
-    assert (mended.high - mended.low) / (plain.high - plain.low) == pytest.approx(2**0.5)
+    own, patients = np.var(gaps, ddof=1) / 4, 1e-4
+    found = seed_test(gaps, patients)
+    freedom = 3 * (own + patients) ** 2 / own**2
+    error = np.sqrt(own + patients)
+    assert found.p == pytest.approx(2 * student.sf(np.mean(gaps) / error, freedom))
+    assert found.high - found.low == pytest.approx(2 * student.ppf(0.975, freedom) * error)
+    assert seed_test(gaps, 1e-14).p == pytest.approx(seed_test(gaps).p)
+
+
+def test_many_patients_with_seeds_that_agree_are_a_z_test():
+    found = seed_test([0.02, 0.02, 0.02], 1e-4)
+    assert found.p == pytest.approx(0.0455, abs=1e-4)
+    assert found.low == pytest.approx(0.02 - 1.96 * 0.01, abs=1e-5)
+
+
+def test_together_it_keeps_its_level_where_the_plain_test_does_not():
+    # Trainings on one test set: what the patients do to the difference is common to all seeds.
+    rng = np.random.default_rng(6)
+    gaps = 0.01 * rng.normal(size=(1500, 1)) + 0.01 * rng.normal(size=(1500, 4))
+    plain = np.mean([seed_test(row.tolist()).p < 0.05 for row in gaps])
+    together = np.mean([seed_test(row.tolist(), 0.01**2).p < 0.05 for row in gaps])
+    assert plain > 0.2
+    assert 0.03 < together < 0.07
 
 
 def test_too_few_seeds_and_no_spread():
@@ -40,18 +58,8 @@ def test_too_few_seeds_and_no_spread():
     assert seed_test([0.0, 0.0, 0.0])[:3] == (3, 0, 0)
     with pytest.raises(SettingsError, match="level"):
         seed_test([0.1, 0.2], level=1)
-    with pytest.raises(SettingsError, match="shared"):
-        seed_test([0.1, 0.2], shared=1)
-
-
-def test_the_mended_test_keeps_its_level_for_correlated_seeds():
-    rng = np.random.default_rng(6)
-    common, own = rng.normal(size=(1500, 1)), rng.normal(size=(1500, 4))
-    seeds = 0.4**0.5 * common + 0.6**0.5 * own
-    plain = np.mean([seed_test(row.tolist()).p < 0.05 for row in seeds])
-    mended = np.mean([seed_test(row.tolist(), shared=0.4).p < 0.05 for row in seeds])
-    assert plain > 0.12
-    assert 0.03 < mended < 0.07
+    with pytest.raises(SettingsError, match="variance"):
+        seed_test([0.1, 0.2], -1.0)
 
 
 @pytest.mark.parametrize(("sd", "difference"), [(0.01, 0.01), (0.02, 0.01), (0.05, 0.02), (0.004, 0.02), (0.03, -0.01)])
@@ -78,7 +86,8 @@ def test_seeds_needed_at_its_ends():
     assert seeds_needed(1.0, 0.001) is None
     assert MOST_SEEDS >= seeds_needed(0.03, 0.003) > seeds_needed(0.03, 0.01)
     assert seeds_needed(0.02, 0.01, power=0.9) > seeds_needed(0.02, 0.01)
-    assert seeds_needed(0.02, 0.01, shared=0.001) > seeds_needed(0.02, 0.01)
-    assert seeds_needed(0.02, 0.01, shared=0.4) is None  # no number of seeds makes up for patients
+    assert seeds_needed(0.02, 0.01, 0.002**2) > seeds_needed(0.02, 0.01)
+    assert seeds_needed(0.02, 0.01, 0.005**2) is None  # no number of seeds makes up for patients
+    assert seeds_needed(0.0, 0.03, 0.01**2) == 2
     with pytest.raises(SettingsError, match="spread"):
         seeds_needed(float("nan"), 0.01)

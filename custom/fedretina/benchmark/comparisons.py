@@ -14,6 +14,7 @@ from fedretina.evaluation.delong import delong_test
 from fedretina.evaluation.multiple_tests import over_dependent, stouffer
 from fedretina.evaluation.paired_bootstrap import (
     Column,
+    Difference,
     Sample,
     difference_of,
     draw_together,
@@ -30,7 +31,6 @@ Drawn = Mapping[tuple[str, int], Mapping[str, Column]]
 SiteAnswers = Mapping[tuple[str, int], Answers]
 """Answers at one site, by row and seed."""
 _DRAWN = frozenset(key for key, measure in MEASURES.items() if measure.drawn)
-_MOST_SHARED = 0.95  # beyond it new splits are no new splits
 _ROUNDING = 1e-3  # records may be rounded; another run's answers differ by more
 
 
@@ -67,56 +67,38 @@ def require_same(answers: SiteAnswers, benchmark: Benchmark, site: str) -> None:
             )
 
 
-def shared_patients(benchmark: Benchmark, answers: SiteAnswers) -> float:
-    """Share of a seed's test patients that another seed tests too, the mean over pairs of seeds.
-
-    0 where all seeds share one split: there the test over seeds asks about trainings alone.
-    """
+def shared_patients(answers: SiteAnswers) -> float:
+    """Share of a seed's test patients that another seed tests too, the mean over pairs of seeds; 1 for one seed."""
     people = {seed: frozenset(one.patients) for (_, seed), one in answers.items()}
     pairs = [
         len(one & other) / len(one) for seed, one in people.items() for rival, other in people.items() if seed != rival
     ]
-    return min(_MOST_SHARED, sum(pairs) / len(pairs)) if benchmark.resplit and pairs else 0.0
+    return sum(pairs) / len(pairs) if pairs else 1.0
 
 
 def compare_site(benchmark: Benchmark, name: str, site: str, answers: SiteAnswers, drawn: Drawn) -> dict[str, Any]:
     """Compare a row with the reference at one site."""
     seeds = [seed for seed in benchmark.paired_seeds(name) if (name, seed) in answers]
-    shared = shared_patients(benchmark, answers)
     alone = len({patient for (_, seed), one in answers.items() if seed in seeds for patient in one.patients}) < 2
     found: dict[str, Any] = {}
     for key in MEASURES:
-        entry = _over_seeds(differences(benchmark, name, key, [site]), shared)
         column = seed_draws(benchmark, name, key, seeds, drawn)
-        entry["patients"] = None if column is None else _rounded(difference_of(column, alone=alone)._asdict())
-        found[key] = entry
+        drawn_gap = None if column is None else difference_of(column, alone=alone)
+        found[key] = _tests(differences(benchmark, name, key, [site]), drawn_gap)
     return {"measures": found, "delong": _delong(benchmark, name, seeds, answers)}
 
 
 def compare_mean(
-    benchmark: Benchmark,
-    name: str,
-    sites: Mapping[str, Mapping[str, Any]],
-    drawn: Mapping[str, Drawn],
-    shared: float,
+    benchmark: Benchmark, name: str, sites: Mapping[str, Mapping[str, Any]], drawn: Mapping[str, Drawn]
 ) -> dict[str, Any]:
-    """Compare a row with the reference over the plain mean of the sites; DeLong's z by Stouffer.
-
-    Args:
-        benchmark: What was run.
-        name: The row.
-        sites: Its comparisons at the sites.
-        drawn: Figures in every draw, by site.
-        shared: Mean of `shared_patients` over the sites.
-    """
+    """Compare a row with the reference over the plain mean of the sites; DeLong's z by Stouffer."""
     found: dict[str, Any] = {}
     for key in MEASURES:
-        entry = _over_seeds(differences(benchmark, name, key, list(sites)), shared)
         columns = [seed_draws(benchmark, name, key, benchmark.paired_seeds(name), drawn[site]) for site in sites]
         there = [column for column in columns if column is not None]
         mean = mean_over_sites(there)
-        entry["patients"] = None if mean is None else _rounded(difference_of(mean)._asdict())
-        found[key] = entry
+        gap = None if mean is None else difference_of(mean)
+        found[key] = _tests(differences(benchmark, name, key, list(sites)), gap)
     tests = [entry["delong"] for entry in sites.values() if entry["delong"] is not None]
     combined = stouffer([test["z"] for test in tests])
     gaps = [test["difference"] for test in tests]
@@ -148,19 +130,19 @@ def seed_draws(benchmark: Benchmark, name: str, key: str, seeds: Sequence[int], 
     return mean_over_seeds([ours for ours, _ in pairs], [theirs for _, theirs in pairs]) if pairs else None
 
 
-def _over_seeds(gaps: Sequence[float], shared: float) -> dict[str, Any]:
-    plain, mended = seed_test(gaps), seed_test(gaps, shared)
+def _tests(gaps: Sequence[float], drawn: Difference | None) -> dict[str, Any]:
+    """A difference by the test over seeds, over patients, and together."""
+    seeds = seed_test(gaps)
+    variance = None if drawn is None else drawn.variance
+    together = None if variance is None else seed_test(gaps, variance)
     return {
-        "difference": rounded(plain.mean),
+        "difference": rounded(seeds.mean),
         "by_seed": [rounded(gap) for gap in gaps],
-        "seeds": {
-            "n": plain.n,
-            "sd": rounded(plain.sd),
-            "low": rounded(mended.low),
-            "high": rounded(mended.high),
-            "p": rounded(mended.p),
-            "p_plain": rounded(plain.p),
-        },
+        "seeds": _rounded({key: value for key, value in seeds._asdict().items() if key != "mean"}),
+        "patients": None if drawn is None else {**_rounded(drawn._asdict()), "variance": variance},
+        "together": None
+        if together is None
+        else _rounded({key: getattr(together, key) for key in ("low", "high", "p")}),
     }
 
 

@@ -127,7 +127,7 @@ def uncertainty(benchmark: Benchmark, found: Record) -> Chart | None:
 
 
 def differences(benchmark: Benchmark, found: Record, key: str = MAIN) -> Chart | None:
-    """Reference less each row over the mean of the sites: each seed, their mean, and the interval over patients."""
+    """Reference less each row, mean of the sites: each seed, their mean, the intervals over patients and together."""
     rows = {
         benchmark.title(name): one["mean"]["measures"][key]
         for name, one in benchmark.compared(found)
@@ -142,6 +142,9 @@ def differences(benchmark: Benchmark, found: Record, key: str = MAIN) -> Chart |
             drawn = one["patients"]
             if drawn is not None and drawn["low"] is not None:
                 axes.plot([drawn["low"], drawn["high"]], [at, at], color=BLUE, linewidth=5, alpha=0.35, zorder=2)
+            together = one["together"]
+            if together is not None and together["low"] is not None:
+                axes.plot([together["low"], together["high"]], [at, at], color=BLUE, linewidth=1.2, zorder=2)
             axes.scatter(one["by_seed"], [at] * len(one["by_seed"]), s=12, facecolors="none", edgecolors=GREY, zorder=3)
             axes.scatter([one["difference"]], [at], s=34, c=BLUE, zorder=4)
         axes.set_yticks(range(len(rows)), list(rows))

@@ -150,7 +150,8 @@ def _comparisons(benchmark: Benchmark, found: Record, shown: _Pictures) -> list[
         *claims.three_questions(benchmark, found),
         "",
         *shown.show("differences", figures.differences(benchmark, found)),
-        "Small circles are seeds, the dot their mean, the bar the 95 % interval over patients.",
+        "Small circles are seeds, the dot their mean, the bar the 95 % interval over patients, the line "
+        "the one together.",
         "",
         f"**{MEASURES[MAIN].title}**, mean of the sites:",
         "",
@@ -200,9 +201,9 @@ def _sites(benchmark: Benchmark, found: Record | None) -> list[str]:
     title = benchmark.title(benchmark.reference)
     lines += [f"## {title} less each row at each site", ""]
     for key in (MAIN, DISEASE, "kappa"):
-        test = "DeLong's p" if key == DISEASE else "the larger p of seeds and patients"
+        test = "over patients); DeLong's p" if key == DISEASE else "over patients and seeds together); its p"
         lines += [
-            f"**{MEASURES[key].title}**: difference (95 % over patients); {test} after Holm over all rows and sites",
+            f"**{MEASURES[key].title}**: difference (95 % {test} after Holm over all rows and sites",
             "",
             *tables.site_tests(benchmark, found, key),
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,10 @@ BINS = 20
 def statistics(out: Path, draws: int = DRAWS) -> dict[str, Any]:
     """Compare every row with the reference, per site and over the mean of the sites, and store it.
 
-    A difference is reference less row. Three tests ask three questions. Over seeds: would another training come out
-    alike? Over drawn patients: would other patients? By DeLong, with the eyes of a patient together: the same for
-    referable disease in closed form. `both` is the larger p of the first two: a row leads only where neither new
-    trainings nor new patients would undo it (an intersection-union test, which needs no adjustment of its own).
+    A difference is reference less row. Over seeds it is asked whether another training would come out alike, over
+    drawn patients whether other patients would, and together whether both at once would, which is what a claim needs:
+    the two chances add up. DeLong's test, with the eyes of a patient together, asks about patients in closed form, for
+    referable disease.
 
     Holm's adjustment takes each measure and each test as a family: over all rows for the mean of the sites, and over
     all rows and sites for the sites.
@@ -68,7 +68,7 @@ def statistics(out: Path, draws: int = DRAWS) -> dict[str, Any]:
             continue
         require_same(answers, benchmark, site)
         drawn[site] = drawn_figures(answers, site, draws)
-        tested[site] = {**_tested(answers), "shared": rounded(shared_patients(benchmark, answers))}
+        tested[site] = {**_tested(answers), "shared": rounded(shared_patients(answers))}
         for name in benchmark.runs:
             if any(row == name for row, _ in answers):
                 uncertainty[name][site] = _distribution(answers, name)
@@ -80,7 +80,7 @@ def statistics(out: Path, draws: int = DRAWS) -> dict[str, Any]:
         name: {
             "seeds": list(benchmark.paired_seeds(name)),
             "sites": sites[name],
-            "mean": compare_mean(benchmark, name, sites[name], drawn, _mean_share(tested, sites[name])),
+            "mean": compare_mean(benchmark, name, sites[name], drawn),
         }
         for name in benchmark.rivals
     }
@@ -100,15 +100,13 @@ def statistics(out: Path, draws: int = DRAWS) -> dict[str, Any]:
 
 
 def _adjust(comparisons: Mapping[str, dict[str, Any]]) -> None:
-    """Add `both` and Holm's adjusted p to every test."""
+    """Add Holm's adjusted p to every test."""
     means = [row["mean"] for row in comparisons.values()]
     cells = [site for row in comparisons.values() for site in row["sites"].values()]
     for family in (means, cells):
         for key in MEASURES:
             entries = [cell["measures"][key] for cell in family]
-            for entry in entries:
-                entry["both"] = {"p": _larger(entry)}
-            for test in ("seeds", "patients", "both"):
+            for test in ("seeds", "patients", "together"):
                 _family([entry[test] for entry in entries if entry[test] is not None])
         _family([cell["delong"] for cell in family if cell["delong"] is not None])
 
@@ -116,17 +114,6 @@ def _adjust(comparisons: Mapping[str, dict[str, Any]]) -> None:
 def _family(tests: list[dict[str, Any]]) -> None:
     for test, adjusted in zip(tests, holm([test["p"] for test in tests]), strict=True):
         test["holm"] = rounded(adjusted)
-
-
-def _larger(entry: Mapping[str, Any]) -> float | None:
-    values = [None if entry[test] is None else entry[test]["p"] for test in ("seeds", "patients")]
-    known = [float(value) for value in values if value is not None]
-    return max(known) if len(known) == len(values) else None
-
-
-def _mean_share(tested: Mapping[str, Mapping[str, Any]], sites: Iterable[str]) -> float:
-    shares = [float(tested[site]["shared"]) for site in sites]
-    return sum(shares) / len(shares) if shares else 0.0
 
 
 def _tested(answers: SiteAnswers) -> dict[str, int]:

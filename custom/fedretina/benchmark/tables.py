@@ -64,11 +64,11 @@ def seed_tests(benchmark: Benchmark, found: Record) -> list[str]:
 
 
 def mean_tests(benchmark: Benchmark, found: Record, key: str = MAIN) -> list[str]:
-    """Differences over the mean of the sites, by both tests and together, adjusted over the rows."""
+    """Differences over the mean of the sites, over seeds, over patients and together, adjusted over the rows."""
     rows = []
     for name, one in benchmark.compared(found):
         entry = one["mean"]["measures"][key]
-        seeds, drawn = entry["seeds"], entry["patients"]
+        seeds, drawn, together = entry["seeds"], entry["patients"], entry["together"]
         rows.append(
             [
                 benchmark.title(name),
@@ -77,11 +77,12 @@ def mean_tests(benchmark: Benchmark, found: Record, key: str = MAIN) -> list[str
                 chance(seeds["p"]),
                 interval(drawn),
                 chance(None if drawn is None else drawn["p"]),
-                chance(entry["both"]["p"]),
-                f"**{chance(entry['both']['holm'])}**",
+                interval(together),
+                chance(None if together is None else together["p"]),
+                f"**{chance(None if together is None else together['holm'])}**",
             ]
         )
-    head = ["row", "difference", "95 % over seeds", "p", "95 % over patients", "p", "larger p", "Holm"]
+    head = ["row", "difference", "95 % over seeds", "p", "95 % over patients", "p", "95 % together", "p", "Holm"]
     return table(head, rows)
 
 
@@ -106,7 +107,7 @@ def disease_tests(benchmark: Benchmark, found: Record) -> list[str]:
 
 
 def site_tests(benchmark: Benchmark, found: Record, key: str) -> list[str]:
-    """Differences at each site: interval over patients, and Holm's p of the two tests together or of DeLong's."""
+    """Differences at each site, interval and Holm's p: over patients and seeds together, or over patients by DeLong."""
     rows = []
     for name, one in benchmark.compared(found):
         cells = [benchmark.title(name)]
@@ -116,9 +117,10 @@ def site_tests(benchmark: Benchmark, found: Record, key: str) -> list[str]:
             if there is None or entry is None or entry["difference"] is None:
                 cells.append(NONE)
                 continue
-            test = there["delong"] if key == DISEASE else entry["both"]
+            test = there["delong"] if key == DISEASE else entry["together"]
             adjusted = NONE if test is None else chance(test["holm"])
-            cells.append(f"{signed(entry['difference'])} ({interval(entry['patients'])}); {adjusted}")
+            span = interval(entry["patients"] if key == DISEASE else entry["together"])
+            cells.append(f"{signed(entry['difference'])} ({span}); {adjusted}")
         rows.append(cells)
     return table(["row", *benchmark.sites], rows)
 
@@ -189,7 +191,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _plain(cell: Mapping[str, Any] | None) -> str:
-    return NONE if cell is None else chance(cell["measures"][MAIN]["seeds"]["p_plain"])
+    return NONE if cell is None else chance(cell["measures"][MAIN]["seeds"]["p"])
 
 
 def _paper_p(value: float | None) -> str:

@@ -38,12 +38,14 @@ class Difference(NamedTuple):
         p: Two-sided: twice the share of the draws on the rarer side of zero, or on it; 1 for rows that answer alike,
             None where no interval can be told otherwise.
         draws_used: Draws in which the difference was defined.
+        variance: Over the draws; None where no interval can be told, 0 for rows that answer alike.
     """
 
     low: float | None
     high: float | None
     p: float | None
     draws_used: int
+    variance: float | None
 
 
 def draw_together(samples: Sequence[Sample], seed: int, draws: int = 2000) -> list[dict[str, Column]]:
@@ -133,6 +135,8 @@ def difference_of(draws: Column, level: float = 0.95, alone: bool = False) -> Di
     interval = interval_of(draws, level, alone)
     if interval.low is None:
         alike = defined.size >= (1 - _MOST_UNDEFINED) * draws.size and bool(np.all(np.abs(defined) < _LEAST_SPREAD))
-        return Difference(None, None, 1.0 if alike and not alone else None, interval.draws_used)
+        told = alike and not alone
+        return Difference(None, None, 1.0 if told else None, interval.draws_used, 0.0 if told else None)
     rarer = min(int(np.sum(defined <= 0)), int(np.sum(defined >= 0)))
-    return Difference(interval.low, interval.high, min(1.0, 2 * (rarer + 1) / (defined.size + 1)), interval.draws_used)
+    p = min(1.0, 2 * (rarer + 1) / (defined.size + 1))
+    return Difference(interval.low, interval.high, p, interval.draws_used, float(np.var(defined, ddof=1)))
