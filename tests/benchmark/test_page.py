@@ -65,7 +65,7 @@ def test_variants_stand_apart_under_their_own_name(text):
 
 
 def test_the_verdict_is_read_off_the_figures(text):
-    assert "**macro AUC**: FedUAA leads SingleSet. It is not told apart from the other 1 row." in text
+    assert "**macro AUC**: FedUAA leads SingleSet. It is not told apart from the other row." in text
     assert "could not be tested against FedUAA (feduaa_tuned)" in text
 
 

@@ -26,13 +26,20 @@ def test_it_is_the_paired_t_test():
 
 def test_patients_and_seeds_together_by_welchs_formula():
     gaps = [0.01, 0.03, 0.02, 0.05]
-    own, patients = np.var(gaps, ddof=1) / 4, 1e-4
+    own, patients = np.var(gaps, ddof=1) / 4, 4e-4
     found = seed_test(gaps, patients)
     freedom = 3 * (own + patients) ** 2 / own**2
     error = np.sqrt(own + patients)
     assert found.p == pytest.approx(2 * student.sf(np.mean(gaps) / error, freedom))
     assert found.high - found.low == pytest.approx(2 * student.ppf(0.975, freedom) * error)
     assert seed_test(gaps, 1e-14).p == pytest.approx(seed_test(gaps).p)
+
+
+def test_a_further_chance_never_makes_it_surer():
+    gaps = [0.02, 0.03, 0.05]
+    alone, little = seed_test(gaps), seed_test(gaps, 1e-6)
+    assert little == alone  # by Welch's degrees of freedom alone it would be narrower
+    assert seed_test(gaps, 1e-3).p > alone.p
 
 
 def test_many_patients_with_seeds_that_agree_are_a_z_test():

@@ -70,7 +70,8 @@ def verdict_words(benchmark: Benchmark, found: Record, key: str = MAIN, test: st
     ]
     others = len(sides.undecided)
     if others:
-        rest = f"the other {several(others, 'row')}" if parts else f"any of the {several(others, 'row')}"
+        which = "the other" if parts else "any of the" if others > 1 else "the only"
+        rest = f"{which} {'row' if others == 1 else several(others, 'row')}"
         parts.append(f"is not told apart from {rest}")
     if sides.untested:
         parts.append(f"could not be tested against {listed([benchmark.title(name) for name in sides.untested])}")

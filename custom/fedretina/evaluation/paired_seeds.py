@@ -50,7 +50,8 @@ def seed_test(differences: Sequence[float], patient_variance: float = 0.0, level
         level: Of the interval, in (0, 1).
 
     Returns:
-        The test. Without any spread there is no p: seeds that all say exactly the same have not been independent.
+        The test; together it is never surer than alone. Without any spread there is no p: seeds that all say exactly
+        the same have not been independent.
 
     Raises:
         SettingsError: level or patient_variance is out of range.
@@ -68,13 +69,18 @@ def seed_test(differences: Sequence[float], patient_variance: float = 0.0, level
     if n < 2:
         return SeedTest(n, mean, None, None, None, None)
     sd = float(np.std(values, ddof=1))
-    error, freedom = _error(n, sd, patient_variance)
-    if error < _NO_SPREAD:
+    ways = [_error(n, sd, variance) for variance in {0.0, patient_variance}]
+    if max(error for error, _ in ways) < _NO_SPREAD:
         return SeedTest(n, mean, sd, None, None, None)
     from scipy.special import stdtr, stdtrit
 
-    half = float(stdtrit(freedom, (1 + level) / 2)) * error
-    p = 2 * float(stdtr(freedom, -abs(mean) / error))
+    # Welch's degrees of freedom may outgrow a small variance: what adds a chance must not make anything surer.
+    tests = [
+        (float(stdtrit(freedom, (1 + level) / 2)) * error, 2 * float(stdtr(freedom, -abs(mean) / error)))
+        for error, freedom in ways
+        if error >= _NO_SPREAD
+    ]
+    half, p = max(half for half, _ in tests), max(p for _, p in tests)
     return SeedTest(n, mean, sd, mean - half, mean + half, p)
 
 
