@@ -10,6 +10,7 @@ import pytest
 from made_runs import write_benchmark
 from scipy.stats import ttest_rel
 
+from fedretina.benchmark.comparisons import drawn_figures
 from fedretina.benchmark.measures import MEASURES
 from fedretina.benchmark.statistics import statistics
 from fedretina.benchmark.stored import read_answers, read_benchmark
@@ -76,6 +77,26 @@ def test_delong_by_hand(made, found):
     mean = found["comparisons"]["fedbn"]["mean"]["delong"]
     assert (mean["used"], mean["z"]) == (1, pytest.approx(z, abs=1e-5))  # odir5k names no referable grade
     assert found["comparisons"]["fedbn"]["sites"]["odir5k"]["delong"] is None
+
+
+def test_images_that_nobody_could_grade_are_left_out_with_their_patients(tmp_path):
+    write_benchmark(tmp_path, ("fedbn", "feduaa"), (1,), ("aptos2019",), patients=40)
+    for name in ("fedbn", "feduaa"):
+        _change(tmp_path, name, referable=np.array([2, 3]), ungradable=np.int64(4))
+    cell = statistics(tmp_path, draws=20)["comparisons"]["fedbn"]["sites"]["aptos2019"]["delong"]
+    ours, theirs = (read_answers(tmp_path, name, 1, "aptos2019") for name in ("feduaa", "fedbn"))
+    kept = ours.labels < 4
+    scores = [one.probabilities[kept, 2:4].sum(1) / one.probabilities[kept, :4].sum(1) for one in (ours, theirs)]
+    people = np.asarray(ours.patients)[kept].tolist()
+    expected = delong_test(*scores, np.isin(ours.labels[kept], [2, 3]), people)
+    assert (cell["z"], cell["variance"]) == pytest.approx((expected.z, expected.variance), abs=1e-5)
+
+
+def test_no_draw_of_one_site_is_that_of_another(made):
+    answers = {("feduaa", 1): read_answers(made, "feduaa", 1, "aptos2019")}
+    here, there = (drawn_figures(answers, site, 50)["feduaa", 1]["accuracy"] for site in ("here", "there"))
+    assert not np.allclose(here, there)
+    assert np.array_equal(here, drawn_figures(answers, "here", 50)["feduaa", 1]["accuracy"])
 
 
 def test_families_are_adjusted_whole(found):

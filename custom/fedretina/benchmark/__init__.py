@@ -1,1 +1,1 @@
-"""Rows and seeds over given sites: what came out, what it is worth, and the paper beside it."""
+"""Rows times seeds over given sites, through the plain loop: what the papers' tables are filled from."""
