@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -31,6 +31,9 @@ class SiteSettings(BaseModel):
         data: Where images and manifest are; a site with none is a phantom hospital.
         state_root: Folder for the state of runs, outside FLARE's folders.
         weights_file: The site's copy of the weights that a job names by SHA-256.
+        trainer: Where the site's work is done: "inline", in the process of FLARE's job, or "child", in a process of its
+            own for each order, whose death (out of memory, say) costs one answer instead of the whole job. The bits
+            are the same; a child costs the time to start Python and torch, and to open the data again.
         policy: What the site lets go, how exactly, and with how much noise; a job can only ask for less.
     """
 
@@ -38,6 +41,7 @@ class SiteSettings(BaseModel):
     data: SiteDataSettings = SiteDataSettings()
     state_root: Path | None = None
     weights_file: Path | None = None
+    trainer: Literal["inline", "child"] = "inline"
     policy: PolicySettings = PolicySettings()
 
 

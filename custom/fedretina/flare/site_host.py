@@ -9,12 +9,13 @@ from contextlib import ExitStack
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 
-from fedretina.data.site_data import load_site_data
 from fedretina.errors import DataError, FedretinaError, RefusedError, TrainingError
 from fedretina.exchange.stamp import require_name
 from fedretina.flare.surroundings import load_experiment, load_site_settings, state_root, with_weights_file
 from fedretina.flare.wire import pack_error, pack_payload, unpack_order, why
+from fedretina.local.child_trainer import ChildTrainer
 from fedretina.local.site import Site
+from fedretina.local.site_recipe import SiteRecipe
 from fedretina.storage import folder_lock
 
 _log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class SiteHost:
         self._experiment_file = experiment_file
         self._held = ExitStack()
         self._run: str | None = None
-        self._site: Site | None = None
+        self._site: Site | ChildTrainer | None = None
 
     def answer(self, shareable: Shareable, fl_ctx: FLContext, stop: Callable[[], bool]) -> Shareable:
         """Answer one task; an error becomes a reply that says in a sentence why, without naming a file."""
@@ -60,7 +61,7 @@ class SiteHost:
         self._held.close()
         self._run = self._site = None
 
-    def _open(self, run: str, fl_ctx: FLContext) -> Site:
+    def _open(self, run: str, fl_ctx: FLContext) -> Site | ChildTrainer:
         if self._site is not None:
             if run != self._run:
                 raise RefusedError(f"this job belongs to run {self._run!r}, the order to run {run!r}.")
@@ -71,7 +72,7 @@ class SiteHost:
         root = state_root(fl_ctx, settings)
         folder = root / require_name(run, "run") / name
         with ExitStack() as opening:  # a fault lets go of the lock, so that the next attempt finds it free
-            opening.enter_context(folder_lock(folder, _LOCK_WAIT_S))
+            lock = opening.enter_context(folder_lock(folder, _LOCK_WAIT_S))
             data_settings = settings.data
             if data_settings.manifest is None:
                 if not experiment.phantom_images:
@@ -80,8 +81,9 @@ class SiteHost:
                     )
                 _log.warning("%s points to no data: it takes part as a phantom hospital with synthetic images", name)
                 data_settings = data_settings.model_copy(update={"phantom_images": experiment.phantom_images})
-            data = load_site_data(name, data_settings, experiment.images, experiment.seed, root / "cache" / name)
-            self._site = Site(experiment, data, folder)
+            cache = root / "cache" / name
+            recipe = SiteRecipe(experiment=experiment, site=name, data=data_settings, folder=folder, cache=cache)
+            self._site = ChildTrainer(recipe, lock) if settings.trainer == "child" else recipe.build()
             self._held = opening.pop_all()
         self._run = run
         return self._site
