@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedretina.data.site_data import SiteDataSettings
 from fedretina.errors import DataError, SettingsError
 from fedretina.exchange.policy import PolicySettings
+from fedretina.tracking.settings import TrackingSettings
 
 PROPERTY = "fedretina"
 SERVER_PROPERTY = "fedretina_server"
@@ -35,6 +36,7 @@ class SiteSettings(BaseModel):
             own for each order, whose death (out of memory, say) costs one answer instead of the whole job. The bits
             are the same; a child costs the time to start Python and torch, and to open the data again.
         policy: What the site lets go, how exactly, and with how much noise; a job can only ask for less.
+        tracking: Curves and log lines of the site's own numbers, at the site.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,6 +45,7 @@ class SiteSettings(BaseModel):
     weights_file: Path | None = None
     trainer: Literal["inline", "child"] = "inline"
     policy: PolicySettings = PolicySettings()
+    tracking: TrackingSettings = TrackingSettings()
 
 
 class ServerSettings(BaseModel):
@@ -51,11 +54,13 @@ class ServerSettings(BaseModel):
     Attributes:
         state_root: Folder for the state of runs, outside FLARE's folders.
         weights_file: The server's copy of the weights that a job names by SHA-256.
+        tracking: Curves and log lines of what sites let go, at the server.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     state_root: Path | None = None
     weights_file: Path | None = None
+    tracking: TrackingSettings = TrackingSettings()
 
 
 def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -> SiteSettings:
@@ -98,7 +103,8 @@ def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
         return ServerSettings.model_validate(found)
     except ValidationError as error:
         raise SettingsError(
-            f"the scope property {SERVER_PROPERTY!r} may hold state_root and weights_file, both paths: {error}"
+            f"the scope property {SERVER_PROPERTY!r} may hold state_root and weights_file, both paths, and tracking: "
+            f"{error}"
         ) from error
 
 

@@ -3,7 +3,7 @@
 A process of a job that dies takes the whole job with it, whatever the quorum (FLARE 2.9). Training is what runs out of
 memory or crashes in native code, so it may be put into a child: the kernel is told to choose the child when memory is
 short, and the parent turns its death into an error like any other. Order and answer go through files in the site's own
-folder; the bits are those of a site in the same process.
+folder, its last word through a pipe; the bits are those of a site in the same process.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.05
+_READ_S = 5.0
 
 
 class ChildTrainer:
@@ -69,17 +70,15 @@ class ChildTrainer:
         words = {"recipe": self._recipe.model_dump_json(), "order": order._asdict()}
         try:
             write_tensors(asked, tensors, words, durable=False)
-            code = self._run([str(os.getpid()), str(asked), str(answered)], order, stop)
-            if code != 0:
-                raise TrainingError(_how_it_ended(code))
-            found, record = read_tensors(answered)
+            record = self._run([str(os.getpid()), str(asked), str(answered)], order, stop)
+            if "error" in record:
+                raise _raised(record)
+            found, _ = read_tensors(answered)
         finally:
             shutil.rmtree(self._box, ignore_errors=True)
-        if "error" in record:
-            raise _raised(record)
         return Payload(found, record["scalars"], Stamp(*record["stamp"]))
 
-    def _run(self, arguments: list[str], order: Order, stop: Callable[[], bool]) -> int:
+    def _run(self, arguments: list[str], order: Order, stop: Callable[[], bool]) -> dict[str, Any]:
         path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
         try:
             # Started by this thread, which waits for it: the kernel's signal comes when the starting thread ends.
@@ -87,24 +86,34 @@ class ChildTrainer:
                 [sys.executable, "-P", "-m", "fedretina.local.child_trainer", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": path},
                 pass_fds=() if self._lock is None else (self._lock,),
             )
         except OSError as error:
             raise TrainingError(f"the trainer could not be started: {os.strerror(error.errno or 0)}.") from error
-        relay = threading.Thread(target=_relay, args=(process.stdout,), daemon=True)
-        relay.start()
+        told: list[bytes] = []
+        readers = [
+            threading.Thread(target=_relay, args=(process.stderr,), daemon=True),
+            threading.Thread(target=lambda pipe: told.append(pipe.read()), args=(process.stdout,), daemon=True),
+        ]
+        for reader in readers:
+            reader.start()
+        code: int | None = None
         try:
-            while True:
+            while code is None:
                 if stop():
                     raise StoppedError(f"the run was aborted in {order.stamp.phase} round {order.stamp.round}.")
                 with suppress(subprocess.TimeoutExpired):
-                    return process.wait(_LOOK_S)
+                    code = process.wait(_LOOK_S)
         finally:
             process.kill()
             process.wait()
-            relay.join(1.0)
+            for reader in readers:
+                reader.join(_READ_S)
+        if code != 0 or not told:
+            raise TrainingError(_how_it_ended(code))
+        return dict(json.loads(told[0]))
 
 
 def _how_it_ended(code: int) -> str:
@@ -139,17 +148,23 @@ def main(arguments: list[str]) -> None:
     _die_with(parent)
     _be_the_first_to_go()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
-    tensors, words = read_tensors(asked)
-    found: Tensors = {}
+    # The last word goes through a pipe, since the disk may be full; whatever else prints goes to the log.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as told:
+        os.dup2(2, 1)
+        json.dump(_answered(asked, answered), told)
+
+
+def _answered(asked: Path, answered: Path) -> dict[str, Any]:
     try:
+        tensors, words = read_tensors(asked)
         order = Order(**{**words["order"], "stamp": Stamp(*words["order"]["stamp"])})
         payload = SiteRecipe.model_validate_json(words["recipe"]).build().answer(order, tensors)
-        found, record = payload.tensors, {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)}
+        write_tensors(answered, payload.tensors, {}, durable=False)
+        return {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)}
     except FedretinaError as error:
-        record = {"error": type(error).__name__, "says": str(error)}
+        return {"error": type(error).__name__, "says": str(error)}
     except Exception as error:  # noqa: BLE001 - the parent logs its trace at the site, and tells its class alone
-        record = {"error": type(error).__name__, "says": traceback.format_exc()}
-    write_tensors(answered, found, json.loads(json.dumps(record)), durable=False)
+        return {"error": type(error).__name__, "says": traceback.format_exc()}
 
 
 def _die_with(parent: int) -> None:
