@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from simulation import SMALL, write_job
 from fedretina.cli import main
 
 SITES = ("site-1", "site-2", "site-3")
+HAS_TENSORBOARD = find_spec("tensorboard") is not None
 BEAT_S, DEAD_S = 2, 16
 """FLARE's heartbeats and the silence after which it takes a site for dead, shortened from 10 and 600 seconds."""
 
@@ -38,7 +40,7 @@ class Disturbed:
         """Prepare the kits, mount the small disks where that is allowed, start all."""
         for disk in self.disks.values():
             disk.mkdir(parents=True)
-            words = ["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(disk)]
+            words = ["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(disk)]
             if subprocess.run(words, capture_output=True, check=False).returncode == 0:
                 self._mounted.append(disk)
         for site in SITES:
@@ -46,7 +48,8 @@ class Disturbed:
             words |= {"trainer": "child"} if site == "site-1" else {}
             (self.folder / f"{site}.yaml").write_text(yaml.safe_dump({**words, "tracking": {"log": True}}))
         self.local.prepare(str(self.folder / "{SITE_NAME}.yaml"))
-        server = {"state_root": str(self.disks[SERVER]), "tracking": {"log": True}}
+        tracking = {"log": True, "tensorboard": HAS_TENSORBOARD}
+        server = {"state_root": str(self.disks[SERVER]), "tracking": tracking}
         scope = {"name": "fedretina", "properties": {"fedretina_server": server}}
         kit = self.local.kit(SERVER)
         (kit / "local" / "privacy.json").write_text(json.dumps({"scopes": [scope], "default_scope": "fedretina"}))
@@ -132,6 +135,12 @@ class Disturbed:
             path.read_bytes() == data if path.exists() else path.suffix == ".safetensors" and path.parent in followed
             for path, data in before.items()
         )
+
+    def lines(self, folder: Path) -> list[dict[str, Any]]:
+        """The log lines of one end; they hold no path."""
+        text = (folder / "log.jsonl").read_text()
+        assert "/" not in text, text
+        return [json.loads(line) for line in text.splitlines()]
 
     # Processes
 
@@ -238,3 +247,12 @@ def undisturbed(root: Path, words: Mapping[str, Any], refused: Sequence[Mapping[
 def rounds(number: int, **more: Any) -> dict[str, Any]:
     """A small experiment of so many rounds, which needs all sites unless another quorum is given."""
     return {**SMALL, "phases": [{"name": "train", "rounds": number}], "quorum": len(SITES), **more}
+
+
+def curve(folder: Path, name: str) -> list[tuple[int, float]]:
+    """One curve of TensorBoard's event files in a folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return [(event.step, event.value) for event in found.Scalars(name)]

@@ -3,13 +3,9 @@
 The faults that are not here: docs/faults.md names the test of each.
 """
 
-import json
-
 import pytest
-from disturbed import SITES, Disturbed, rounds, undisturbed, wait_for
+from disturbed import HAS_TENSORBOARD, SITES, Disturbed, curve, rounds, undisturbed, wait_for
 from poc.project import SERVER
-
-from fedretina.storage import read_tensors
 
 pytestmark = pytest.mark.flare
 
@@ -50,8 +46,12 @@ def test_a_killed_trainer_and_a_full_disk_at_its_site_cost_an_answer_each(federa
     assert "the disk is full" in federation.said("site-1")
     assert str(federation.disks["site-1"]) not in federation.said(SERVER)
     assert federation.results("answers") == undisturbed(tmp_path, words)
-    lines = [json.loads(line) for line in (federation.site_folder("answers", "site-1") / "log.jsonl").open()]
-    assert {line["event"] for line in lines} == {"answered", "failed"}
+    own = federation.lines(federation.site_folder("answers", "site-1"))
+    assert {line["event"] for line in own} == {"answered", "failed"}
+    lines = federation.lines(federation.server_folder("answers"))
+    closed = [(line["phase"], line["round"], line["attempt"]) for line in lines if line["event"] == "closed"]
+    assert closed[:2] == [("train", 0, 0), ("train", 1, 1)]
+    assert (lines[0]["event"], lines[-1]["event"]) == ("opened", "completed")
 
 
 def test_where_the_job_ends_a_resume_ends_with_the_bits_of_an_undisturbed_run(federation, disks, tmp_path):
@@ -90,9 +90,15 @@ def test_where_the_job_ends_a_resume_ends_with_the_bits_of_an_undisturbed_run(fe
     federation.admin("resume", "jobs")
     federation.ends("jobs", complete=True)
     assert federation.results("jobs") == undisturbed(tmp_path, words)
+    if HAS_TENSORBOARD:  # each point once, though four jobs wrote them
+        points = curve(federation.server_folder("jobs") / "tensorboard", "train/theta/site-1")
+        told = [step["scalars"]["site-1"]["theta"] for step in federation.results("jobs")["steps"][:4]]
+        assert points == [(number, pytest.approx(theta)) for number, theta in enumerate(told)]
     for site in SITES:
-        folder = federation.site_folder("jobs", site) / "final"
-        assert read_tensors(folder / "model.safetensors")[1]["card"]["model"]["digest"]
+        ours, expected = (
+            root / "final" / "figures.json" for root in (federation.site_folder("jobs", site), tmp_path / site)
+        )
+        assert ours.read_bytes() == expected.read_bytes()
 
 
 def test_a_site_that_is_off_for_two_rounds_comes_back_with_what_it_had(federation, tmp_path):
