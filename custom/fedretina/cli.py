@@ -13,6 +13,7 @@ from fedretina.version import __version__
 @click.group(
     cls=LazyGroup,
     lazy={
+        "benchmark": "fedretina.commands.benchmark:benchmark",
         "data": "fedretina.commands.data:data",
         "job": "fedretina.commands.job:job",
         "kit": "fedretina.commands.kit:kit",

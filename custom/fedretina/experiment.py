@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from torch import nn
 
+from fedretina.aggregation.choice import ChoiceSettings
 from fedretina.aggregation.rules import AggregationSettings
 from fedretina.aggregation.sampling import SamplingSettings
 from fedretina.corrections.settings import CorrectionSettings
@@ -27,7 +28,7 @@ from fedretina.uncertainty.theta import ThetaSettings
 from fedretina.version import __version__
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
-_TASKS = {"prepare", "validate", "tune", "finalise"}
+_TASKS = {"prepare", "validate", "tune", "calibrate", "finalise"}
 _OWN: dict[str, Any] = {"run": True, "network": {"weights": {"file": True}}}
 
 
@@ -55,6 +56,17 @@ class TuneSettings(BaseModel):
     model_config = _STRICT
     epochs: int = Field(default=0, ge=0, le=1000)
     learning_rate: float | None = Field(default=None, gt=0, le=10)
+
+
+class CalibrationSettings(BaseModel):
+    """How temperatures are found where the network has a calibrator (multi-domain temperature scaling).
+
+    Attributes:
+        ridge: lambda of the regression of a temperature on features, in units of the features' mean square.
+    """
+
+    model_config = _STRICT
+    ridge: float = Field(default=1.0, gt=0, le=1e6)
 
 
 class EvaluationSettings(BaseModel):
@@ -97,6 +109,8 @@ class Experiment(BaseModel):
         quorum: Smallest number of accepted updates that makes a round.
         phantom_images: Training images of an average phantom hospital, 16 or more; 0 refuses sites that point to no
             data of their own, as a run over real hospitals should.
+        pooled: Whether sites with the same grades put their images together and train as one: what a federation is
+            measured against. It needs all images in one place, so only the plain loop runs it.
     """
 
     model_config = _STRICT
@@ -115,12 +129,15 @@ class Experiment(BaseModel):
     correction: CorrectionSettings = CorrectionSettings()
     sampling: SamplingSettings = SamplingSettings()
     tune: TuneSettings = TuneSettings()
+    calibration: CalibrationSettings = CalibrationSettings()
+    choice: ChoiceSettings = ChoiceSettings()
     theta: ThetaSettings = ThetaSettings()
     exchange: ExchangeSettings = ExchangeSettings()
     aggregation: AggregationSettings = AggregationSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     report: ReportSettings = ReportSettings()
     phantom_images: int = Field(default=160, ge=0)
+    pooled: bool = False
 
     @model_validator(mode="after")
     def _phases_are_distinct(self) -> Self:
@@ -150,6 +167,12 @@ class Experiment(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _pooled_sites_exchange_nothing(self) -> Self:
+        if self.pooled and self.exchange.personal != "everything":
+            raise ValueError("pooled sites train alone: set exchange.personal to 'everything', or pooled to false.")
+        return self
+
+    @model_validator(mode="after")
     def _one_model_for_a_server_half(self) -> Self:
         if self.aggregation.personal and self.correction.has_server_half:
             raise ValueError(
@@ -167,7 +190,7 @@ class Experiment(BaseModel):
         """
         chosen = row(str(words.get("row", "feduaa")))
         try:
-            return cls.model_validate(_merge(chosen.settings, words))
+            return cls.model_validate(merged(chosen.settings, words))
         except ValidationError as error:
             faults = "; ".join(
                 f"{'.'.join(map(str, fault['loc'])) or 'experiment'}: {fault['msg']}" for fault in error.errors()
@@ -189,9 +212,26 @@ class Experiment(BaseModel):
             raise SettingsError(f"the experiment file {path.name} holds no settings: write `name: value` lines.")
         return cls.resolve(words)
 
+    def require_federated(self) -> Self:
+        """Return the experiment itself, where sites can run it without putting their images together.
+
+        Raises:
+            SettingsError: It is a pooled one.
+        """
+        if self.pooled:
+            raise SettingsError(
+                "a pooled experiment needs all images in one place, which no federation has: run it in the plain loop "
+                "(`fedretina loop`), or set pooled to false."
+            )
+        return self
+
     def agreed(self) -> dict[str, Any]:
         """All settings but a run's name and an end's own path to a weights file, which may differ."""
         return self.model_dump(mode="json", exclude=_OWN)
+
+    def settings_digest(self) -> str:
+        """SHA-256 over the agreed settings and the version; no network is built for it."""
+        return hashlib.sha256(json.dumps([self.agreed(), __version__], sort_keys=True).encode()).hexdigest()
 
     def partition(self, net: nn.Module) -> Partition:
         """What travels and what stays of the network, the correction's controls included."""
@@ -203,9 +243,10 @@ class Experiment(BaseModel):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings with others laid over them."""
+    joined = dict(base)
     for key, value in over.items():
-        old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return merged
+        old = joined.get(key)
+        joined[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return joined

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from fedretina.errors import SettingsError
 from fedretina.exchange.stamp import require_name
+from fedretina.experiment import Experiment
 from fedretina.rows import row
 
-TASKS = ("prepare", "train", "validate", "tune", "finalise")
+TASKS = ("prepare", "train", "validate", "tune", "calibrate", "finalise")
 SITES = ("site-1", "site-2", "site-3", "site-4", "site-5")
 _FILTER = "fedretina.flare.whitelist_filter.WhitelistFilter"
 _CONTROLLER = "fedretina.flare.controller.RoundController"
@@ -53,12 +54,13 @@ def job_files(method: str, name: str = "", sites: Sequence[str] = SITES) -> dict
         sites: Names of the sites.
 
     Raises:
-        SettingsError: No such row, or no site.
+        SettingsError: No such row, one that no federation can run, or no site.
         RefusedError: A name cannot be used as a folder's.
     """
     if not sites:
         raise SettingsError("a job needs at least one site: name them.")
     title = row(method).title
+    Experiment.resolve({"row": method}).require_federated()
     job = require_name(name or method, "job")
     app = ["server", *(require_name(site, "site") for site in sites)]
     meta = {"name": job, "resource_spec": {}, "min_clients": 1, "mandatory_clients": [], "deploy_map": {"app": app}}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.aggregation.coordinator import Coordinator
+from fedretina.data.pooling import pools
 from fedretina.data.site_data import SiteData
 from fedretina.errors import RefusedError, TrainingError
 from fedretina.experiment import Experiment
@@ -25,7 +26,7 @@ def run_loop(experiment: Experiment, sites: Mapping[str, SiteData], root: Path, 
 
     Args:
         experiment: The run's settings.
-        sites: Data by the site's name.
+        sites: Data by the site's name; a pooled experiment joins those with the same grades (`data.pooling`).
         root: Folder of runs; the server's and the sites' state go below `root / run`.
         run: Name of the run.
 
@@ -36,6 +37,8 @@ def run_loop(experiment: Experiment, sites: Mapping[str, SiteData], root: Path, 
         QuorumError: A step had fewer accepted updates than the quorum.
         StateError: State cannot be read or written, or another process runs this run.
     """
+    if experiment.pooled:
+        sites = {pool.data.name: pool.data for pool in pools(sites)}
     with ExitStack() as held:
         for name in ("server", *sorted(sites)):
             held.enter_context(folder_lock(root / run / name, 0))

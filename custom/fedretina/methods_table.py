@@ -29,7 +29,7 @@ class Method(NamedTuple):
         stays: Bytes of the network that never leave a site.
         up: Bytes of one site's update in a round.
         down: Bytes that a site is sent in a round.
-        once: Bytes that a site sends once, before training.
+        once: Bytes that a site sends once, before or after training.
         federation: Bytes of a round, up and down, over all sites.
     """
 
@@ -89,7 +89,7 @@ def _method(name: str, encoder: str, sites: int) -> Method:
         stays=sum(parts.sizes[key][1] for key in parts.personal),
         up=up,
         down=up,
-        once=sum(parts.sizes[key][1] for key in parts.statistics),
+        once=sum(parts.sizes[key][1] for key in (*parts.statistics, *parts.moments)),
         federation=2 * up * sites,
     )
 
@@ -122,7 +122,7 @@ def method_text(method: Method, sites: int) -> str:
         ("personal", method.personal),
         ("aggregation", method.aggregation),
         ("travels, both ways", kinds),
-        ("sent once before", f"{method.once / 1e6:.3f} MB of statistics" if method.once else "nothing"),
+        ("sent once", f"{method.once / 1e6:.3f} MB of statistics" if method.once else "nothing"),
         ("stays", f"{method.stays / 1e6:.2f} MB of the network, with images, labels and grades"),
         ("a round", f"{method.federation / 1e6:.1f} MB over {sites} sites"),
     ]

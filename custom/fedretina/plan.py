@@ -1,4 +1,4 @@
-"""The list of what a run does, step by step: the rounds of its phases, one validation, perhaps tuning, one finalise."""
+"""What a run does, step by step: rounds of its phases, one validation, tuning and calibration if any, one finalise."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fedretina.experiment import Experiment
 PREPARE = "prepare"
 VALIDATE = "validate"
 TUNE = "tune"
+CALIBRATE = "calibrate"
 FINALISE = "finalise"
 
 
@@ -43,7 +44,7 @@ class Plan(tuple[Step, ...]):
 
     @classmethod
     def of(cls, experiment: Experiment) -> Plan:
-        """List the steps of an experiment, `prepare` and `tune` only where it asks for them."""
+        """List the steps of an experiment, `prepare`, `tune` and `calibrate` only where it asks for them."""
         listed: list[tuple[Task, str, int, int]] = []
         listed += [("prepare", PREPARE, 0, 1)] if experiment.aggregation.personal else []
         listed += [
@@ -51,6 +52,7 @@ class Plan(tuple[Step, ...]):
         ]
         listed += [("validate", VALIDATE, 0, 1)]
         listed += [("tune", TUNE, 0, 1)] if experiment.tune.epochs else []
+        listed += [("calibrate", CALIBRATE, 0, 1)] if experiment.network.calibrator else []
         listed += [("finalise", FINALISE, 0, 1)]
         return cls(Step(number, *step) for number, step in enumerate(listed))
 

@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
     title: str
     paper: str
-    settings: Mapping[str, Mapping[str, Any]]
+    settings: Mapping[str, Any]
 
 
 _FEDUAA = "Wang et al., FedUAA, MICCAI 2023"
@@ -36,6 +36,10 @@ _AVERAGED: Mapping[str, Mapping[str, Any]] = {
     "exchange": {"personal": "head", "batchnorm": "shared_all"},
     "aggregation": {"rule": "samples"},
     "evaluation": _ANSWER_SOFTMAX,
+}
+_ALONE: Mapping[str, Mapping[str, Any]] = {
+    "exchange": {"personal": "everything"},
+    "aggregation": {"rule": "uniform"},
 }
 _HEAD_AND_NORM_STAY = {"personal": "head", "batchnorm": "local_all"}
 _UAA: Mapping[str, Mapping[str, Any]] = {
@@ -50,12 +54,22 @@ ROWS: Mapping[str, Row] = MappingProxyType(
         "singleset": Row(
             "SingleSet",
             f"{_FEDUAA}, Table 1: no exchange",
-            {
-                "objective": _SOFTMAX,
-                "exchange": {"personal": "everything"},
-                "aggregation": {"rule": "uniform"},
-                "evaluation": _ANSWER_SOFTMAX,
-            },
+            {**_ALONE, "objective": _SOFTMAX, "evaluation": _ANSWER_SOFTMAX},
+        ),
+        "singleset_eu": Row(
+            "SingleSet + EU",
+            f"{_FEDUAA}, Table 2: no exchange, evidential head without warming",
+            {**_ALONE, "objective": {"name": "evidential"}, "evaluation": _ANSWER_EVIDENCE},
+        ),
+        "singleset_tweu": Row(
+            "SingleSet + TWEU",
+            f"{_FEDUAA}, Table 2: no exchange, TWEU head",
+            {**_ALONE, "objective": {"name": "tweu"}, "evaluation": _ANSWER_EVIDENCE},
+        ),
+        "centralised": Row(
+            "Centralised",
+            "images of sites with the same grades in one place; the plain loop only",
+            {**_ALONE, "objective": _SOFTMAX, "evaluation": _ANSWER_SOFTMAX, "pooled": True},
         ),
         "fedavg": Row(
             "FedAvg, personal head",
@@ -109,6 +123,11 @@ ROWS: Mapping[str, Row] = MappingProxyType(
             "MOON, personal head",
             "Li et al., CVPR 2021: contrast on a projection of 256",
             {**_AVERAGED, "network": {"projector": 256}, "correction": {"name": "moon"}},
+        ),
+        "mdt": Row(
+            "MDT on FedAvg, personal head",
+            "Yu et al., NeurIPS 2022: multi-domain temperature scaling; FedUAA names no base, here FedAvg",
+            {**_AVERAGED, "network": {"calibrator": True}},
         ),
         "fedbn": Row(
             "FedBN, personal head",

@@ -47,6 +47,15 @@ def write_text(path: Path, text: str) -> None:
     _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically.
+
+    Raises:
+        StateError: The disk is full or not writable; the old file is whole.
+    """
+    _replace(path, lambda temporary: temporary.write_bytes(content))
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON record.
 

@@ -1,3 +1,7 @@
+import itertools
+
+import numpy as np
+
 from fedretina.aggregation.choice import best_step, candidates
 
 
@@ -31,3 +35,20 @@ def test_nothing_measured_is_no_choice():
 def test_steps_after_training_are_no_candidates():
     done = records({}, {"a": 0.5}, {"a": 0.6}, {"a": 0.99})
     assert [c.step for c in candidates(done, range(2))] == [0, 1]
+
+
+def test_a_window_smooths_and_rounds_without_a_full_one_do_not_stand():
+    done = records({}, *({"a": auc} for auc in (0.9, 0.1, 0.6, 0.7, 0.4)))
+    assert best_step(done, range(5)) == 0
+    assert best_step(done, range(5), window=2) == 3
+    assert best_step(done, range(5), window=3) == 4  # (.6 + .7 + .4) / 3 beats .533 and .467
+    assert best_step(done, range(5), window=99) == 4
+
+
+def test_the_choice_never_goes_back_to_a_round_whose_parts_were_dropped():
+    rng = np.random.default_rng(5)
+    for window in (1, 2, 4):
+        done = records({}, *({name: rng.random() for name in "ab"[: rng.integers(1, 3)]} for _ in range(30)))
+        chosen = [best_step(done[:end], range(30), window) for end in range(2, 32)]
+        for newest, (before, after) in enumerate(itertools.pairwise(chosen), start=1):
+            assert after in (before, newest)

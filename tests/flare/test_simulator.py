@@ -50,11 +50,11 @@ def test_the_model_learner_job_ends_with_the_loops_bits(oracle, tmp_path):
     assert results(tmp_path, "again") == results(oracle, "oracle")
 
 
-# Each value of the axes and each kind of phase once: controls both ways, stretches, a sample of the sites and a rate
-# that falls; then statistics sent once, a model a site, a spring, fine-tuning, and the pages.
+# Each value of the axes and each kind of phase once. Grades of sites 1, 3 and 5 are alike, so their heads can travel.
 COVERING = {
     "controls": {
         "row": "scaffold",
+        "network": {**SMALL["network"], "calibrator": True},
         "sampling": {"fraction": 0.67},
         "training": {
             **SMALL["training"],
@@ -70,24 +70,53 @@ COVERING = {
         "tune": {"epochs": 1},
         "report": {"draws": 10, "page": True},
     },
+    "a_head_that_travels": {
+        "row": "moon_projected",
+        "grades": 5,
+        "network": {**SMALL["network"], "head": {"layout": "linear"}},
+        "objective": {"name": "evidential"},
+        "exchange": {"personal": "nothing", "batchnorm": "local_stats"},
+        "evaluation": {"estimator": "evidence", "auc_input": "belief"},
+    },
+    "a_spring_and_uaw": {
+        "row": "feddyn",
+        "objective": {"name": "tweu"},
+        "theta": {"source": "validation"},
+        "aggregation": {"rule": "uaw"},
+        "choice": {"window": 2},
+    },
+    "drift_in_two_phases": {
+        "row": "feddc",
+        "phases": [{"name": "warm", "rounds": 1}, {"name": "train", "rounds": 1}],
+        "training": {**SMALL["training"], "momentum": 0.9, "clip_norm": 1.0},
+    },
+    "alone": {"row": "singleset_eu"},
+}
+TRAIN_KINDS = {
+    "controls": {"control", "encoder", "norm", "statistic"},
+    "a_model_a_site": {"encoder"},
+    "a_head_that_travels": {"encoder", "norm", "projector", "head"},
+    "a_spring_and_uaw": {"encoder", "norm", "statistic"},
+    "drift_in_two_phases": {"control", "encoder", "norm", "statistic"},
+    "alone": set(),
 }
 
 
 @pytest.mark.parametrize("name", COVERING)
 def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
-    words = {**SMALL, **COVERING[name]}
-    expected = run_oracle(tmp_path / "loop", words, SITES)
-    job = write_job(tmp_path / "job", words, SITES)
+    words, sites = {**SMALL, **COVERING[name]}, ("site-1", "site-3", "site-5")
+    expected = run_oracle(tmp_path / "loop", words, sites)
+    job = write_job(tmp_path / "job", words, sites)
     simulation = Simulation(job, tmp_path / "sim", 3, FEDRETINA_RUN="again", FEDRETINA_STATE_ROOT=str(tmp_path))
     assert simulation.wait() == 0, simulation.text()[-3000:]
     assert results(tmp_path, "again") == expected
     lines = Ledger(tmp_path / "again" / "site-1" / "ledger.jsonl").lines()
     kinds = {line["phase"]: set(line["tensors"]) for line in lines}
+    assert kinds["train"] == TRAIN_KINDS[name]
     if name == "controls":
-        assert kinds["train"] == {"control", "encoder", "norm", "statistic"}
-    else:
+        assert kinds["calibrate"] == {"calibration"}
+    if name == "a_model_a_site":
         assert kinds["prepare"] == {"statistic"}
-        assert kinds["train"] == {"encoder"}
         assert kinds["tune"] == kinds["finalise"] == set()
         for page in ("server", "site-1/final"):
             assert "Research software" in (tmp_path / "again" / page / "report.html").read_text()

@@ -59,3 +59,9 @@ def test_only_linear_steps_reads_epoch_and_step(clock):
     with pytest.raises(SettingsError, match="count from 0"):
         kl_weight(clock, "linear_steps")
     assert kl_weight(clock, "linear_rounds") == 1.0
+
+
+@pytest.mark.parametrize("rounds", [1, 10, 100, 300])
+def test_the_papers_pace_does_not_depend_on_the_length_of_a_run(rounds):
+    weights = [kl_weight(at(t, rounds), "paper_pace") for t in range(rounds)]
+    assert weights == [kl_weight(at(t, 100), "linear_rounds") if t < 100 else 1.0 for t in range(rounds)]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedretina.errors import TrainingError
-from fedretina.uncertainty.evidence import opinion
+from fedretina.uncertainty.evidence import as_if_graded, opinion
 
 
 def test_zero_logits_of_five_classes_give_the_numbers_of_the_specification():
@@ -66,3 +66,14 @@ def test_gradients_are_finite_at_large_logits():
 def test_wrong_shapes_are_refused(shape):
     with pytest.raises(TrainingError, match="shape"):
         opinion(torch.zeros(shape))
+
+
+def test_equal_evidence_gives_equal_uncertainty_at_any_number_of_grades():
+    evidence = np.array([0.0, 0.5, 3.0, 40.0])
+    five = 5 / (5 + evidence)
+    for grades in (2, 4, 6, 20):
+        np.testing.assert_allclose(as_if_graded(grades / (grades + evidence), grades, 5), five)
+    u = np.linspace(0.01, 1, 50)
+    assert np.array_equal(as_if_graded(u, 6, 6), u)
+    assert np.all(np.diff(as_if_graded(u, 6, 5)) > 0)
+    assert as_if_graded(np.ones(1), 6, 5) == 1

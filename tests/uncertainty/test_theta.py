@@ -258,3 +258,9 @@ def test_a_previous_theta_outside_its_range_is_refused(previous):
 def test_unfit_settings_are_refused(values, sentence):
     with pytest.raises(ValidationError, match=sentence):
         ThetaSettings(**values)
+
+
+def test_a_reference_needs_two_grades():
+    assert ThetaSettings(reference_grades=5).reference_grades == 5
+    with pytest.raises(ValidationError, match="2 grades or more"):
+        ThetaSettings(reference_grades=1)

@@ -5,6 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ChoiceSettings(BaseModel):
+    """How the round is chosen.
+
+    Attributes:
+        window: Rounds over which the mean validation AUC is averaged, the round itself and those before it. 1 is what
+            FedUAA does; a few steady the choice where validation splits are small. A round is chosen as soon as it is
+            the best, so that its sites keep what belongs to it: later rounds have no part in its figure.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    window: int = Field(default=1, ge=1, le=100)
+
 
 class Candidate(NamedTuple):
     """A trained step with the validation AUC of the sites that measured it."""
@@ -36,10 +51,16 @@ def candidates(records: Sequence[Mapping[str, Any]], training: range) -> list[Ca
     return found
 
 
-def best_step(records: Sequence[Mapping[str, Any]], training: range) -> int | None:
+def best_step(records: Sequence[Mapping[str, Any]], training: range, window: int = 1) -> int | None:
     """The step with the highest mean validation AUC; the earliest of equals.
 
-    Means over different sites do not compare, so only steps that the most sites measured stand for choice.
+    Means over different sites do not compare, so only steps that the most sites measured stand for choice, and with a
+    window only those that have most such steps before them.
+
+    Args:
+        records: Records of the steps that are done, in order.
+        training: Numbers of the steps that train.
+        window: See `ChoiceSettings`.
 
     Returns:
         The step, or None when no site could measure any.
@@ -48,4 +69,8 @@ def best_step(records: Sequence[Mapping[str, Any]], training: range) -> int | No
     if not listed:
         return None
     most = max(len(candidate.aucs) for candidate in listed)
-    return max((c for c in listed if len(c.aucs) == most), key=lambda c: (c.mean, -c.step)).step
+    full = [candidate for candidate in listed if len(candidate.aucs) == most]
+    smooth = [(full[at], full[max(0, at + 1 - window) : at + 1]) for at in range(len(full))]
+    longest = max(len(behind) for _, behind in smooth)
+    ranked = [(sum(c.mean for c in behind) / longest, one.step) for one, behind in smooth if len(behind) == longest]
+    return max(ranked, key=lambda pair: (pair[0], -pair[1]))[1]

@@ -22,6 +22,7 @@ from fedretina.aggregation.run_store import RunStore
 from fedretina.aggregation.sampling import sampled
 from fedretina.aggregation.similarity import among, similarity_weights
 from fedretina.aggregation.spool import Spool
+from fedretina.aggregation.temperatures import temperature_model
 from fedretina.corrections.correction import ServerRound
 from fedretina.corrections.settings import build_correction
 from fedretina.errors import QuorumError, RefusedError
@@ -31,7 +32,7 @@ from fedretina.exchange.stamp import Stamp, require_name
 from fedretina.experiment import Experiment
 from fedretina.local.training import reproducible_torch
 from fedretina.networks.network import build_network
-from fedretina.plan import Plan, Step
+from fedretina.plan import CALIBRATE, Plan, Step
 from fedretina.report.page_file import write_page
 from fedretina.report.render import render_server
 from fedretina.report.server_report import server_report
@@ -156,7 +157,9 @@ class Coordinator:
         there is training, and the server's own memory never goes.
         """
         state = self._state(site if self.experiment.aggregation.personal else "")
-        return {key: state[key] for key in self._down_keys()}
+        calibrated = self._calibrated()
+        extra = {} if calibrated is None else self._store.model(calibrated)
+        return {key: extra[key] if key in extra else state[key] for key in self._down_keys()}
 
     def accept(self, site: str, payload: Payload) -> None:
         """Take one site's answer into the running step.
@@ -230,6 +233,10 @@ class Coordinator:
         if step.task == "prepare":
             statistics = {site: self._spool.read(site) for site in record["scalars"]}
             record["similarity"] = similarity_weights(statistics, self.experiment.aggregation.own_share)
+        if step.task == "calibrate":
+            moments = (self._spool.read(site) for site in record["scalars"])
+            solved = temperature_model(moments, self.experiment.calibration.ridge)
+            mixed = {key: solved[key.rpartition(".")[2]] for key in self.partition.calibrator}
         if step.task == "finalise":
             record["chosen"] = self._base()
             results = run_results(self._head, self.digest, self.plan, self.records, record)
@@ -240,7 +247,7 @@ class Coordinator:
                 write_page(self._store.folder / "report.html", render_server(report))
         self._store.commit(step.number, record, mixed, self._needed())
         self._spool.erase()
-        if mixed is not None:
+        if mixed is not None and step.task == "train":
             self._state_cache = (step.number, ""), mixed
         self._attempt = -1
         return record
@@ -274,7 +281,14 @@ class Coordinator:
         return mean
 
     def _down_keys(self) -> tuple[str, ...]:
+        if self.step.task == "finalise":
+            return (*self.partition.shared, *self.partition.calibrator)
         return self.partition.travelling if self.step.task == "train" else self.partition.shared
+
+    def _calibrated(self) -> int | None:
+        """The step that gave the calibrator, once the sites are to have it."""
+        step = self.plan.find(CALIBRATE, 0)
+        return step.number if step is not None and self.step.task == "finalise" else None
 
     def _state(self, site: str = "") -> Tensors:
         """The model that the running step starts from, with all that the server keeps beside it."""
@@ -296,7 +310,8 @@ class Coordinator:
     def _needed(self) -> frozenset[int]:
         best = self._best()
         last = self._last_trained()
-        return frozenset(number for number in (best, last) if number is not None and number >= 0)
+        calibrated = self.done if self.step.task == "calibrate" else self._calibrated()
+        return frozenset(number for number in (best, last, calibrated) if number is not None and number >= 0)
 
     def _last_trained(self) -> int:
         """The last training step that is done; -1 where there is none."""
@@ -312,10 +327,10 @@ class Coordinator:
         return self._last_trained() if best is None else best
 
     def _best(self) -> int | None:
-        if self.done < len(self.plan) and self.step.task in ("tune", "finalise"):
-            best = best_step(self.records, self.plan.training)
+        if self.done < len(self.plan) and self.step.task in ("tune", "calibrate", "finalise"):
+            best = best_step(self.records, self.plan.training, self.experiment.choice.window)
             return self._last_trained() if best is None else best
-        return best_step(self.records, self.plan.training)
+        return best_step(self.records, self.plan.training, self.experiment.choice.window)
 
     def _stamp(self) -> Stamp:
         return Stamp(self.run, self.step.phase, self.step.round, self._attempt, self.digest)

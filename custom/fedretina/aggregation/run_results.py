@@ -14,7 +14,7 @@ from fedretina.version import versions
 
 def run_head(run: str, experiment: Experiment, parts: Partition) -> dict[str, Any]:
     """Name, settings, keys that travel by kind, and versions."""
-    travelling = (*parts.travelling, *parts.statistics)
+    travelling = parts.sendable
     return {
         "run": run,
         "settings": experiment.agreed(),

@@ -28,3 +28,5 @@ class Kind(StrEnum):
     """Projection and prediction layers of contrastive training."""
     CONTROL = "control"
     """Control variates and drift memories; they accompany a state and are never part of it."""
+    CALIBRATION = "calibration"
+    """Sums over the features of a site's validation images, and the temperature model that is solved from them."""

@@ -22,7 +22,17 @@ CONTROL = "control:"
 """Prefix of the control that goes beside a parameter."""
 STATISTIC, MEAN, VARIANCE = "statistic:", ".mean", ".variance"
 """Prefix and endings of what a site says of its activations."""
-_PARTS = {"encoder": Kind.ENCODER, "head": Kind.HEAD, "exits": Kind.EXIT, "projector": Kind.PROJECTOR}
+GRAM, MOMENT = "calibration:gram", "calibration:moment"
+"""What a site says of its features once, for temperatures an image."""
+_CALIBRATOR = "calibrator"
+_PARTS = {
+    "encoder": Kind.ENCODER,
+    "head": Kind.HEAD,
+    "exits": Kind.EXIT,
+    "projector": Kind.PROJECTOR,
+    _CALIBRATOR: Kind.CALIBRATION,
+}
+
 
 # The BatchNorm roles that stay under each policy; counters stay under all of them.
 _STAYS = {
@@ -76,7 +86,9 @@ class Partition:
         parameters: The shared keys that are parameters, not buffers.
         controls: Keys of the controls that travel beside them, sorted; none without such a correction.
         statistics: Keys of the activations' statistics that a site sends once; none without such an aggregation.
-        shapes: Shapes of the shared keys, the controls and the statistics.
+        moments: Keys of the sums of features that a site sends once, after training; none without a calibrator.
+        calibrator: Keys of the calibrator, which come down once, at the end; they count as personal.
+        shapes: Shapes of all keys that a site may send.
         dtypes: Their dtypes.
         sizes: For every key, how many numbers and how many bytes it holds.
     """
@@ -87,6 +99,8 @@ class Partition:
     parameters: tuple[str, ...]
     controls: tuple[str, ...]
     statistics: tuple[str, ...]
+    moments: tuple[str, ...]
+    calibrator: tuple[str, ...]
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, torch.dtype]
     sizes: Mapping[str, tuple[int, int]]
@@ -98,16 +112,21 @@ class Partition:
 
     def sent(self, task: Task) -> tuple[str, ...]:
         """Keys that a site's answer to a task holds."""
-        return {"train": self.travelling, "prepare": self.statistics}.get(task, ())
+        return {"train": self.travelling, "prepare": self.statistics, "calibrate": self.moments}.get(task, ())
+
+    @property
+    def sendable(self) -> tuple[str, ...]:
+        """All keys that a site ever sends."""
+        return (*self.travelling, *self.statistics, *self.moments)
 
     def shared_kinds(self) -> frozenset[Kind]:
         """Return the kinds that travel."""
-        return frozenset(self.kinds[key] for key in (*self.travelling, *self.statistics))
+        return frozenset(self.kinds[key] for key in self.sendable)
 
     def by_kind(self) -> dict[str, dict[str, Any]]:
         """Tensors and numbers of each kind, told apart by whether it travels: "encoder", "norm, at home"."""
         sums: dict[str, dict[str, Any]] = {}
-        for travels, keys in ((True, (*self.travelling, *self.statistics)), (False, self.personal)):
+        for travels, keys in ((True, self.sendable), (False, self.personal)):
             for key in keys:
                 name = self.kinds[key].value if travels else f"{self.kinds[key].value}, at home"
                 entry = sums.setdefault(name, {"tensors": 0, "values": 0, "travels": travels})
@@ -120,13 +139,13 @@ class Partition:
 
         It does not depend on what stays: sites with different grades agree when the head is personal.
         """
-        rows = [[k, self.kinds[k], self.shapes[k], str(self.dtypes[k])] for k in (*self.travelling, *self.statistics)]
+        rows = [[k, self.kinds[k], self.shapes[k], str(self.dtypes[k])] for k in self.sendable]
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def table(self) -> str:
         """Return a printable summary: each kind's tensors, numbers and bytes, and whether it travels."""
         sums: dict[tuple[str, str], list[int]] = {}
-        for way, keys in (("travels", (*self.travelling, *self.statistics)), ("stays", self.personal)):
+        for way, keys in (("travels", self.sendable), ("stays", self.personal)):
             for key in keys:
                 numbers, size = self.sizes[key]
                 for name in (self.kinds[key].value, "all"):
@@ -150,7 +169,7 @@ def partition(
     by their exact name: a search by prefix would take `bn10` for a child of `bn1`.
 
     Args:
-        net: A network whose children are `encoder`, and if it has them `head`, `exits` and `projector`.
+        net: A network whose children are `encoder`, and if it has them `head`, `exits`, `projector` and `calibrator`.
         settings: What is personal.
         controls: Whether the correction sends a control beside each parameter that travels.
         statistics: Whether sites send the mean and variance of what enters each BatchNorm of the encoder.
@@ -168,7 +187,8 @@ def partition(
         owner, _, leaf = key.rpartition(".")
         role = _role(owners.get(owner), leaf)
         kinds[key] = role or part if part is Kind.ENCODER else part
-        home = settings.personal == "everything" or (settings.personal == "head" and part in {Kind.HEAD, Kind.EXIT})
+        home = settings.personal == "everything" or part is Kind.CALIBRATION
+        home = home or (settings.personal == "head" and part in {Kind.HEAD, Kind.EXIT})
         if settings.batchnorm == "none" and role and (part is Kind.ENCODER or not home):
             raise SettingsError(
                 f'The BatchNorm policy "none" is for networks without BatchNorm, but {owner} is one; choose '
@@ -180,17 +200,22 @@ def partition(
     parameters = tuple(sorted(dict(net.named_parameters()).keys() & set(shared)))
     beside = {f"{CONTROL}{key}": state[key] for key in parameters} if controls else {}
     once = _statistics(owners) if statistics else {}
-    travelling = {**{key: state[key] for key in shared}, **beside, **once}
+    calibrator = tuple(sorted(key for key in state if kinds[key] is Kind.CALIBRATION))
+    last = _moments(state[f"{_CALIBRATOR}.weight"].numel()) if calibrator else {}
+    sent = {**{key: state[key] for key in shared}, **beside, **once, **last}
     return Partition(
-        kinds={**kinds, **dict.fromkeys(beside, Kind.CONTROL), **dict.fromkeys(once, Kind.STATISTIC)},
+        kinds={**kinds, **dict.fromkeys(beside, Kind.CONTROL), **dict.fromkeys(once, Kind.STATISTIC)}
+        | dict.fromkeys(last, Kind.CALIBRATION),
         shared=shared,
         personal=tuple(sorted(k for k in state if stays[k])),
         parameters=parameters,
         controls=tuple(beside),
         statistics=tuple(once),
-        shapes={k: tuple(v.shape) for k, v in travelling.items()},
-        dtypes={k: v.dtype for k, v in travelling.items()},
-        sizes={k: (v.numel(), v.numel() * v.element_size()) for k, v in {**state, **beside, **once}.items()},
+        moments=tuple(last),
+        calibrator=calibrator,
+        shapes={k: tuple(v.shape) for k, v in sent.items()},
+        dtypes={k: v.dtype for k, v in sent.items()},
+        sizes={k: (v.numel(), v.numel() * v.element_size()) for k, v in {**state, **sent}.items()},
     )
 
 
@@ -201,6 +226,14 @@ def _statistics(owners: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     names = [f"{STATISTIC}{layer}{end}" for layer in layers for end in (MEAN, VARIANCE)]
     width = {name: layers[name.removeprefix(STATISTIC).rpartition(".")[0]] for name in names}
     return {name: torch.empty(width[name], device="meta") for name in sorted(names)}
+
+
+def _moments(features: int) -> dict[str, Tensor]:
+    wide = features + 1
+    return {
+        GRAM: torch.empty(wide, wide, dtype=torch.float64, device="meta"),
+        MOMENT: torch.empty(wide, dtype=torch.float64, device="meta"),
+    }
 
 
 def _part(key: str, value: object) -> Kind:

@@ -11,7 +11,7 @@ import torch
 from fedretina.exchange.stamp import Stamp
 
 Tensors = Mapping[str, torch.Tensor]
-Task = Literal["prepare", "train", "validate", "tune", "finalise"]
+Task = Literal["prepare", "train", "validate", "tune", "calibrate", "finalise"]
 
 
 class Payload(NamedTuple):

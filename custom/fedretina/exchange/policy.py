@@ -35,7 +35,7 @@ class PolicySettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     kinds: frozenset[Kind] = frozenset(
-        {Kind.ENCODER, Kind.NORM, Kind.STATISTIC, Kind.COUNTER, Kind.CONTROL, Kind.PROJECTOR}
+        {Kind.ENCODER, Kind.NORM, Kind.STATISTIC, Kind.COUNTER, Kind.CONTROL, Kind.PROJECTOR, Kind.CALIBRATION}
     )
     hold_back: frozenset[str] = frozenset()
     mantissa_bits: int | None = Field(default=None, ge=1, le=22)

@@ -49,6 +49,7 @@ BY_TASK: Mapping[Task, frozenset[str]] = {
     "train": frozenset({"theta", "images", "val_auc", "val_accuracy"}),
     "validate": frozenset({"val_auc", "val_accuracy"}),
     "tune": frozenset({"val_auc", "val_accuracy"}),
+    "calibrate": frozenset(),
     "finalise": frozenset(name for name in RANGES if name.startswith(("test_", "images_")))
     | frozenset(COUNTS)
     | {"grades", "bad_files", "synthetic"},

@@ -47,13 +47,13 @@ def load_experiment(fl_ctx: FLContext, file_name: str) -> Experiment:
     """Read the experiment file that lies in the job's config folder, as it was sent.
 
     Raises:
-        SettingsError: The file is missing or its settings cannot be used.
+        SettingsError: The file is missing, its settings cannot be used, or they need all images in one place.
     """
     if Path(file_name).name != file_name:
         raise SettingsError(f"the experiment file must be a plain name in the job's config folder, got {file_name!r}.")
     # Kits that `nvflare package` writes name no config folder, and FLARE then takes the app's folder for it.
     app = Path(fl_ctx.get_engine().get_workspace().get_app_dir(fl_ctx.get_job_id()))
-    return Experiment.load(app / "config" / file_name)
+    return Experiment.load(app / "config" / file_name).require_federated()
 
 
 def load_site_settings(fl_ctx: FLContext) -> SiteSettings:

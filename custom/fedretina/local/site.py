@@ -68,6 +68,8 @@ class Site:
         if order.accepted is not None and start is not None:
             own = {name: start.record[name] for name in ("theta", "loss", "accuracy") if name in start.record}
             history.note(self._plan[order.accepted], **own, weight=order.weight)
+        if order.task == "calibrate":
+            return Payload(self.trainer.moments(tensors, self._kept(order, state).tensors), {}, order.stamp)
         if order.task == "finalise":
             return Payload({}, self._finalise(order, state, tensors), order.stamp)
         if order.task == "tune":
@@ -109,7 +111,10 @@ class Site:
         kept = self._kept(order, state)
         chosen = self._plan[order.best]
         run = order.stamp.run
-        return finalise(Ending(run, self._folder, self._experiment, self._data, self.trainer, chosen, tensors, kept))
+        calibrator = {key: tensors[key] for key in self.trainer.partition.calibrator}
+        shared = {key: tensor for key, tensor in tensors.items() if key not in calibrator}
+        whole = kept._replace(tensors={**kept.tensors, **calibrator})
+        return finalise(Ending(run, self._folder, self._experiment, self._data, self.trainer, chosen, shared, whole))
 
 
 def _validation(figures: Evaluation | None) -> dict[str, float]:

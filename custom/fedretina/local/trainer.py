@@ -23,6 +23,7 @@ from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
 from fedretina.experiment import Experiment
 from fedretina.local.activations import activation_statistics
+from fedretina.local.moments import feature_moments
 from fedretina.local.optimiser import RoundOptimiser
 from fedretina.local.snapshot import Snapshot
 from fedretina.local.training import StretchSettings, TrainingSettings, reproducible_torch
@@ -32,6 +33,8 @@ from fedretina.networks.network import Network, build_network
 from fedretina.plan import Step
 from fedretina.seeds import generator
 from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.evidence import as_if_graded
+from fedretina.uncertainty.temperature import fit_temperature
 from fedretina.uncertainty.theta import Theta, youden_theta
 
 _EVALUATION_BATCH = 128
@@ -181,6 +184,19 @@ class LocalTrainer:
             }
             return Snapshot({key: _home(value) for key, value in self._net.state_dict().items()}, record)
 
+    def moments(self, shared: Tensors, personal: Tensors) -> Tensors:
+        """Sums over the features of the validation images, weighed with the site's own temperature on them."""
+        split = self._data.split("val")
+        labels = np.asarray(split.labels.numpy(), dtype=np.int64)
+        found = self.answers(shared, personal, split)
+        answer = ESTIMATORS[self._experiment.evaluation.estimator].answer(found.logits)
+        temperature = fit_temperature(answer.probabilities, labels).value  # T_k
+        with reproducible_torch(self._experiment.training), torch.inference_mode():
+            batches = torch.split(split.images, _EVALUATION_BATCH)
+            return feature_moments(
+                (self._net.features(self._to_device(part.float().div_(255))) for part in batches), temperature
+            )
+
     def answers(self, shared: Tensors, personal: Tensors, split: Split) -> Answers:
         """Logits of the site's model, aggregate and personal part together, over a whole split."""
         with reproducible_torch(self._experiment.training):
@@ -288,7 +304,10 @@ class LocalTrainer:
         answer = ESTIMATORS[self._experiment.evaluation.estimator].answer(seen.logits)
         wrong = (seen.logits.argmax(1) != seen.labels).numpy()
         previous = start.record.get("theta", {}).get("value")
-        return youden_theta(answer.uncertainty, wrong, settings, previous)
+        uncertainty = answer.uncertainty
+        if settings.reference_grades is not None:
+            uncertainty = as_if_graded(uncertainty, self._data.scheme.num_classes, settings.reference_grades)
+        return youden_theta(uncertainty, wrong, settings, previous)
 
     def _pass(self, split: Split) -> Answers:
         self._net.eval()

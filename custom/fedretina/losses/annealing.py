@@ -9,7 +9,8 @@ from typing import Literal
 from fedretina.errors import SettingsError
 from fedretina.losses.objective import Clock
 
-KlSchedule = Literal["linear_rounds", "linear_steps", "official"]
+_PAPER_ROUNDS = 100
+KlSchedule = Literal["linear_rounds", "linear_steps", "official", "paper_pace"]
 
 
 def _check(name: str, position: int, total: int) -> None:
@@ -42,8 +43,13 @@ def _official(clock: Clock) -> float:
     return (clock.round + 1) / (clock.rounds + 1)  # t / (T + 1), t = 1..T
 
 
+def _paper_pace(clock: Clock) -> float:
+    _check("round", clock.round, clock.rounds)
+    return min(1.0, clock.round / (_PAPER_ROUNDS - 1))
+
+
 SCHEDULES: Mapping[KlSchedule, Callable[[Clock], float]] = MappingProxyType(
-    {"linear_rounds": _linear_rounds, "linear_steps": _linear_steps, "official": _official}
+    {"linear_rounds": _linear_rounds, "linear_steps": _linear_steps, "official": _official, "paper_pace": _paper_pace}
 )
 
 
@@ -58,6 +64,8 @@ def kl_weight(clock: Clock, schedule: KlSchedule) -> float:
       of different size then differ in lambda within a round, though not at its start.
     * `official`: t / (T + 1), the published code (t / 101 for its 100 rounds). It starts at 0.0099 and
       ends at 0.9901, so it reaches neither of the paper's two ends.
+    * `paper_pace`: (t - 1) / 99 at most 1, whatever T is: a round weighs what it weighs in the paper's run of 100. A
+      short run on the line of `linear_rounds` is told to doubt before it has learned.
 
     Args:
         clock: Where training stands within the phase.

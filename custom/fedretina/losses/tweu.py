@@ -28,6 +28,7 @@ class TweuSettings(BaseModel):
             "with the number of training iterations", the official code steps it once a round as t / (T + 1)
             and reaches neither end. We step once a round like the code, so that all sites of a round minimise
             the same function whatever their size, and keep the paper's two ends. "official" repeats the code.
+            "paper_pace" suits runs that are far shorter than the paper's.
         warmed_weight: Weight of L_tce, 0 or above. 1.0: the sum of Eq. 4 and of the official code. 0 gives
             the plain evidential objective.
     """

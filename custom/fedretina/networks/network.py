@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fedretina.errors import SettingsError, TrainingError
+from fedretina.networks.calibrator import Calibrator
 from fedretina.networks.efficientnet_lite import efficientnet_lite0_encoder
 from fedretina.networks.encoder import Encoder, EncoderName
 from fedretina.networks.heads import HeadSettings, build_head
@@ -46,6 +47,8 @@ class NetworkSettings(BaseModel):
         weights: Where the encoder starts.
         projector: Width of a two-layer projection between encoder and head, which travels; 256 in MOON. None for none.
         head: Layers of the personal part.
+        calibrator: Whether a temperature for each image, told from its features, divides the logits. The sites and
+            the server find it after training (multi-domain temperature scaling).
         normalise: How images in [0, 1] are normalised. "auto" is what the weights were trained with, and
             "half" when they come from the seed. The official FedUAA code feeds ImageNet weights with images
             that are not normalised; "none" reproduces that.
@@ -57,6 +60,7 @@ class NetworkSettings(BaseModel):
     weights: WeightsSettings = Field(default_factory=WeightsSettings)
     projector: int | None = Field(default=None, ge=2, le=8192)
     head: HeadSettings = Field(default_factory=HeadSettings)
+    calibrator: bool = False
     normalise: Literal["auto", "none", "imagenet", "half"] = "auto"
 
     @model_validator(mode="after")
@@ -73,12 +77,13 @@ class Network(nn.Module):
     """Encoder and head, on images in [0, 1].
 
     The normalisation stands in buffers that are not part of the state, so `state_dict` holds `encoder.*`, `head.*` and,
-    where there is one, `projector.*` only.
+    where there is one, `projector.*` and `calibrator.*` only.
 
     Attributes:
         encoder: The part that sites share.
         projector: Two layers between encoder and head, or None.
         head: The part that knows the site's grades.
+        calibrator: Temperatures an image, or None.
         normalisation: The normalisation in use.
         outputs: What an objective may ask for.
         provenance: Where the encoder's start came from; None before weights were considered (meta).
@@ -89,12 +94,18 @@ class Network(nn.Module):
     std: Tensor
 
     def __init__(
-        self, encoder: Encoder, head: nn.Module, normalisation: Normalisation, projector: nn.Module | None = None
+        self,
+        encoder: Encoder,
+        head: nn.Module,
+        normalisation: Normalisation,
+        projector: nn.Module | None = None,
+        calibrator: Calibrator | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.projector = projector
         self.head = head
+        self.calibrator = calibrator
         self.normalisation: Normalisation = normalisation
         self.provenance: Provenance | None = None
         mean, std = MEAN_STD[normalisation]
@@ -124,8 +135,12 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits `[B, K]` of images `[B, 3, H, W]` in [0, 1]."""
-        out: Tensor = self.head(self.features(x))
-        return out
+        return self.logits(self.features(x))
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return the logits `[B, K]` of features `[B, F]`."""
+        out: Tensor = self.head(features)
+        return out if self.calibrator is None else out / self.calibrator(features)
 
 
 def build_network(settings: NetworkSettings, num_classes: int, seed: int) -> Network:
@@ -196,4 +211,5 @@ def _join(encoder: Encoder, projector: nn.Module | None, settings: NetworkSettin
     auto = trained_with(settings.encoder, settings.weights.source)
     normalisation = auto if settings.normalise == "auto" else settings.normalise
     width = settings.projector or encoder.features
-    return Network(encoder, build_head(width, num_classes, settings.head), normalisation, projector)
+    calibrator = Calibrator(width) if settings.calibrator else None
+    return Network(encoder, build_head(width, num_classes, settings.head), normalisation, projector, calibrator)

@@ -19,7 +19,7 @@ from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.experiment import Experiment
 from fedretina.local.card import CARD_FORMAT
 from fedretina.local.training import TrainingSettings, reproducible_torch
-from fedretina.networks.network import Network, NetworkSettings, build_network, build_on_meta
+from fedretina.networks.network import Network, build_network, build_on_meta
 from fedretina.networks.weights import WeightsSettings
 from fedretina.storage import read_json, read_tensors
 from fedretina.uncertainty.estimators import ESTIMATORS
@@ -216,7 +216,7 @@ def _network(operating: _Operating, tensors: Tensors, folder: Path) -> Network:
     # The weights come from the model's file, so those that training started from are not needed; only the
     # normalisation still depends on them.
     normalise = build_on_meta(settings, grades).normalisation
-    bare = NetworkSettings(encoder=settings.encoder, weights=WeightsSettings(), head=settings.head, normalise=normalise)
+    bare = settings.model_copy(update={"weights": WeightsSettings(), "normalise": normalise})
     net = build_network(bare, grades, seed=0)
     try:
         net.load_state_dict(tensors, strict=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -64,3 +66,20 @@ def opinion(logits: Tensor) -> Opinion:
         uncertainty=logits.shape[1] / strength,
         probability=alpha / strength[:, None],
     )
+
+
+def as_if_graded(u: NDArray[np.floating], grades: int, reference: int) -> NDArray[np.float64]:
+    """The uncertainty u = K / (K + E) as it would be with another number of grades and the same evidence E.
+
+    It rises with u, so it changes no order and no ROC curve; of two sites with equal evidence it makes equal.
+
+    Args:
+        u: Uncertainty [N] in (0, 1].
+        grades: K of the site.
+        reference: The number of grades to compare at.
+
+    Returns:
+        k / (k + K (1 / u - 1)), in (0, 1]; the very same numbers where both are equal.
+    """
+    wide = np.asarray(u, dtype=np.float64)
+    return wide if grades == reference else reference * wide / (reference * wide + grades * (1 - wide))

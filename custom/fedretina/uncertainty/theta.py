@@ -47,6 +47,9 @@ class ThetaSettings(BaseModel):
             fewer, a single image moves it. The paper has no such rule.
         smoothing: Weight of the previous theta in a moving average, in [0, 1). 0: off, as in the paper. It
             acts on measured values alone; a fallback stands as it is.
+        reference_grades: u = K / S grows with the number of grades K where the evidence E = S - K is the same, so UAW
+            favours sites with many grades. With a number here, u is read as if the site had so many:
+            u' = k / (k + E). None: as in the paper.
         rule: "youden": the rule of this package. "official": `official_theta`; fallback and min_errors are
             then not read.
     """
@@ -57,6 +60,7 @@ class ThetaSettings(BaseModel):
     fallback: Literal["previous", "half", "median_u"] = "previous"
     min_errors: int = 5
     smoothing: float = 0.0
+    reference_grades: int | None = None
     rule: Literal["youden", "official"] = "youden"
 
     @property
@@ -70,6 +74,13 @@ class ThetaSettings(BaseModel):
         if count < 1:
             raise SettingsError(f"min_errors is {count}; a ROC curve needs a wrong and a right answer. Give 1 or more.")
         return count
+
+    @field_validator("reference_grades")
+    @classmethod
+    def _two_grades_or_more(cls, grades: int | None) -> int | None:
+        if grades is not None and grades < 2:
+            raise SettingsError(f"reference_grades is {grades}; a scheme has 2 grades or more. Leave it out for none.")
+        return grades
 
     @field_validator("smoothing")
     @classmethod

@@ -1,0 +1,108 @@
+"""`fedretina benchmark`: rows times seeds over given sites, and the papers' tables from what came out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedretina.commands.lazy import fail
+from fedretina.errors import FedretinaError
+
+
+@click.command()
+@click.argument("name")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the benchmark.")
+@click.option("--plan", "plan_file", type=click.Path(exists=True, path_type=Path), help="Settings laid over the plan.")
+@click.option("--site", "sites", multiple=True, help="A site and its site file, as NAME=FILE; once a site.")
+@click.option("--phantoms", default="", help="Names of phantom sites, by comma, where no --site is given.")
+@click.option("--rows", default="", help="Only these rows and variants of the plan, by comma.")
+@click.option("--seeds", default="", help="Seeds, by comma, in place of the plan's.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Runs at a time.")
+@click.option("--render", is_flag=True, help="Train nothing; only write tables and page anew.")
+def benchmark(
+    name: str,
+    out: Path,
+    plan_file: Path | None,
+    sites: tuple[str, ...],
+    phantoms: str,
+    rows: str,
+    seeds: str,
+    jobs: int,
+    render: bool,
+) -> None:
+    """Run the benchmark NAME (such as `feduaa`) and write its tables.
+
+    Stopped at any moment, it goes on where it stopped when it is called again; rows and seeds may be added later.
+    `--out` holds the results, `page.md` with the tables, and, for eyes at this machine only, models and answers to
+    single images.
+    """
+    from fedretina.benchmark.page import write_benchmark_page
+    from fedretina.benchmark.plan import BenchmarkPlan, preset
+    from fedretina.benchmark.runner import Told, run_benchmark
+    from fedretina.benchmark.statistics import statistics
+    from fedretina.experiment import merged
+    from fedretina.storage import write_json
+
+    def tell(told: Told) -> None:
+        left = "" if told.seconds_left is None else f"; about {told.seconds_left / 60:.0f} min left"
+        click.echo(f"{told.done} of {told.total}: {told.words}{left}")
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the workers; torch's threads are a setting
+    try:
+        words = merged(preset(name), _words(plan_file))
+        words["sites"] = _sites(sites, phantoms) or words.get("sites", {})
+        if rows:
+            wanted = [row.strip() for row in rows.split(",")]
+            named = {row if isinstance(row, str) else row["name"]: row for row in words["rows"]}
+            words["rows"] = [named.get(row, row) for row in wanted]
+        if seeds:
+            words["seeds"] = _numbers(seeds)
+        plan = BenchmarkPlan.read(words)
+        missing = {} if render else run_benchmark(plan, out, jobs, tell)
+        write_json(out / "statistics.json", statistics(out))
+        write_benchmark_page(out, out / "page.md", out / "pictures")
+    except FedretinaError as error:
+        fail(str(error))
+    click.echo(f"wrote {out / 'page.md'}")
+    if missing:
+        fail("runs are missing: " + "; ".join(f"{run}: {why}" for run, why in missing.items()))
+
+
+def _words(path: Path | None) -> dict[str, Any]:
+    import yaml
+
+    from fedretina.errors import SettingsError
+
+    if path is None:
+        return {}
+    try:
+        words = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise SettingsError(f"the plan {path.name} cannot be read: {type(error).__name__}.") from error
+    if not isinstance(words, dict):
+        raise SettingsError(f"the plan {path.name} holds no settings: write `name: value` lines.")
+    return words
+
+
+def _sites(pairs: tuple[str, ...], phantoms: str) -> dict[str, str | None]:
+    from fedretina.errors import SettingsError
+
+    found: dict[str, str | None] = {}
+    for pair in pairs:
+        site, sign, file = pair.partition("=")
+        if not (site and sign and file):
+            raise SettingsError(f"--site {pair!r} is no NAME=FILE: name the site, then its site file.")
+        found[site] = str(Path(file).resolve())
+    return found or {site.strip(): None for site in phantoms.split(",") if site.strip()}
+
+
+def _numbers(words: str) -> list[int]:
+    from fedretina.errors import SettingsError
+
+    try:
+        return [int(word) for word in words.split(",")]
+    except ValueError as error:
+        raise SettingsError(f"--seeds {words!r} are no whole numbers by comma.") from error

@@ -1,0 +1,72 @@
+"""The `calibrate` step: multi-domain temperature scaling after training, in the whole loop."""
+
+import pytest
+import torch
+
+from fedretina.aggregation.coordinator import Coordinator
+from fedretina.local.site import Site
+from fedretina.loop import run_loop
+from fedretina.prediction.predictor import Predictor
+from fedretina.storage import read_json, read_tensors
+
+pytestmark = pytest.mark.slow
+
+
+def final(root, run, site):
+    return read_tensors(root / run / site / "final" / "model.safetensors")[0]
+
+
+def test_temperatures_change_no_grade_and_nothing_of_the_training(tiny, phantoms, tmp_path):
+    plain, calibrated = tiny(row="fedavg", phantom_images=160), tiny(row="mdt", phantom_images=160)
+    data = phantoms(plain, "site-1", "site-2")
+    before, after = (run_loop(e, data, tmp_path, n) for e, n in ((plain, "plain"), (calibrated, "mdt")))
+    assert before["model_digest"] == after["model_digest"]
+    assert [step["task"] for step in after["steps"]] == ["train", "train", "validate", "calibrate"]
+    features = 512
+    sums = 8 * ((features + 1) ** 2 + features + 1)
+    assert after["steps"][3]["bytes_up"] == {"site-1": sums, "site-2": sums}
+    assert after["steps"][3]["scalars"] == {"site-1": {}, "site-2": {}}
+    assert after["partition"]["calibration"] == ["calibration:gram", "calibration:moment"]
+    for site in data:
+        plain_model, model = final(tmp_path, "plain", site), final(tmp_path, "mdt", site)
+        assert set(model) - set(plain_model) == {"calibrator.weight", "calibrator.bias"}
+        assert all(torch.equal(model[key], plain_model[key]) for key in plain_model)
+        assert before["sites"][site]["test_accuracy"] == after["sites"][site]["test_accuracy"]
+    moved = [final(tmp_path, "mdt", site)["calibrator.bias"] for site in data]
+    assert torch.equal(*moved)
+
+    assert float(moved[0]) != 1.0
+
+
+@pytest.mark.parametrize("row", ["mdt", "moon_projected"])
+def test_the_predictor_answers_as_the_whole_network_did(row, tiny, phantoms, tmp_path):
+    experiment = tiny(row=row)
+    data = phantoms(experiment, "site-1", "site-2")
+    run_loop(experiment, data, tmp_path, "mdt")
+    host = Site(experiment, data["site-1"], tmp_path / "mdt" / "site-1")
+    model = final(tmp_path, "mdt", "site-1")
+    predictor = Predictor.load(tmp_path / "mdt" / "site-1" / "final", "cpu")
+    images = data["site-1"].split("test").images
+    with torch.inference_mode():
+        expected = host.trainer.answers({}, model, data["site-1"].split("test")).logits
+        got = predictor._net(images.float().div(255))
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_killed_around_its_calibration_ends_with_the_same_models(tiny, phantoms, tmp_path):
+    experiment = tiny(row="mdt")
+    data = phantoms(experiment, "site-1", "site-2")
+    expected = run_loop(experiment, data, tmp_path, "whole")
+    for _ in range(len(expected["steps"]) + 1):
+        coordinator = Coordinator(experiment, "whole", tmp_path / "parts" / "server")
+        coordinator.begin(data)
+        for site in coordinator.asked:
+            for _ in range(2):
+                host = Site(experiment, data[site], tmp_path / "parts" / site)
+                answer = host.answer(coordinator.order(site), coordinator.down())
+            coordinator.accept(site, answer)
+        coordinator.close()
+    assert read_json(tmp_path / "parts" / "server" / "results.json")["sites"] == expected["sites"]
+    for site in data:
+        whole, parts = final(tmp_path, "whole", site), final(tmp_path, "parts", site)
+        assert all(torch.equal(whole[key], parts[key]) for key in whole)
