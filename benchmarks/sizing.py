@@ -59,7 +59,6 @@ def measure(encoder: str, row: str, folder: Path) -> dict[str, float]:
         "up": float(first["bytes_up"]["site-1"]),
         "down": float(first["bytes_down"]),
         "site_run": most["site"],
-        "site_after": _size(own),
         "server_kept": most["server"],
         "spool_a_site": most["spool"],
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
@@ -97,8 +96,7 @@ def main(words: list[str]) -> None:
 
 _ROUND = {"up, MB": "up", "down, MB": "down", "peak memory of the trainer, MB": "peak_memory"}
 _DISK = {
-    "site, while it runs, MB": "site_run",
-    "site, afterwards, MB": "site_after",
+    "site, a run, MB": "site_run",
     "server, kept, MB": "server_kept",
     "server, spool for each site, MB": "spool_a_site",
 }
@@ -119,14 +117,14 @@ With N sites, R rounds, S pixels a side and n images:
 | a site's traffic in a run | R x (up + down), and down twice more for `validate` and `finalise` |
 | the server's traffic in a run | N times that; sites answer at about the same time |
 | time of a transfer | up / bandwidth: ResNet-50 under FedUAA takes UP s at 10 Mbit/s |
-| a site's disk | "while it runs" for each run that is kept, and the cache: 3 S^2 bytes an image, {3 * _SIDE**2 / 1e6:.1f} MB at {_SIDE} px |
+| a site's disk | "a run" for each run that is kept, and the cache: 3 S^2 bytes an image, {3 * _SIDE**2 / 1e6:.1f} MB at {_SIDE} px |
 | the server's disk | "kept" + N x "spool", for each run; under `fedap` a model for each site besides |
 | the server's memory | flat in N ([measured](benchmarks.md#server-memory) with 4 sites and with 64), and what FLARE's \
 transport holds of messages that arrive at once: up to N x up |
 | a site's memory | the peak above, which grows with batch and S^2; FLARE's own processes beside it |
 
 The peak holds Python, torch and one batch's activations on the CPU. On a GPU the activations are there instead. It was
-measured with `trainer: inline`; with a child the job's process stays small.
+measured with `trainer: inline`; a child has that memory to itself, and order and answer lie on the site's disk meanwhile.
 """  # noqa: E501
 
 

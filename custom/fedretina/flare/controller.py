@@ -157,7 +157,8 @@ class RoundController(Controller):
         late = {site for site, task in tasks.items() if task.completion_status != TaskCompletionStatus.OK}
         for site in sorted(late):
             self.cancel_task(tasks[site], fl_ctx=fl_ctx)
-            coordinator.refuse(site, "it did not answer in time.")
+            if not abort_signal.triggered:
+                coordinator.refuse(site, "it did not answer in time.")
         self._missed = frozenset(late)
 
     def _task(self, site: str, coordinator: Coordinator) -> Task:
