@@ -177,9 +177,8 @@ class Disturbed:
         self.local.kill_one(name)
 
     def switch_on(self, name: str) -> None:
-        """Start a participant again and wait until all are connected."""
+        """Start a participant again."""
         self.local.start_one(name)
-        self.local.wait_for_sites()
 
     def fill(self, name: str) -> Path:
         """Fill a participant's disk; return the file to remove."""
