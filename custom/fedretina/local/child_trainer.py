@@ -111,13 +111,13 @@ class ChildTrainer:
             process.wait()
             for reader in readers:
                 reader.join(_READ_S)
-        if code != 0 or not told:
+        if code != 0 or not any(told):
             raise TrainingError(_how_it_ended(code))
         return dict(json.loads(told[0]))
 
 
 def _how_it_ended(code: int) -> str:
-    if code > 0:
+    if code >= 0:
         return f"the trainer ended with code {code} and no answer: the site's own log says more."
     number = -code
     hint = ", perhaps out of memory" if number in (signal.SIGKILL, signal.SIGABRT) else ""
