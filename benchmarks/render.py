@@ -42,7 +42,7 @@ def section(found: Result) -> list[str]:
     lines.append("")
     lines += [line for note in found["notes"] for line in (note, "")]
     settings = "; ".join(f"{name}: {value}" for name, value in found["settings"].items())
-    return [*lines, f"Settings: {settings}.", "", _machine(found["machine"]), ""]
+    return [*lines, f"Settings: {settings}.", "", machine_line(found["machine"]), ""]
 
 
 def verdict(found: Result) -> str:
@@ -61,7 +61,8 @@ def verdict(found: Result) -> str:
     return f"{said} **Missed** in {len(missed)} of {len(medians)} cases: {missed_text}."
 
 
-def _machine(machine: dict[str, Any]) -> str:
+def machine_line(machine: Mapping[str, Any]) -> str:
+    """The machine that the figures were taken on, in a line."""
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     return (
         f"Machine: {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; "

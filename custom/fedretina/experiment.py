@@ -181,6 +181,43 @@ class Experiment(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_robust_rule_sees_all_that_travels(self) -> Self:
+        robust = self.aggregation.robust
+        if robust.name == "none":
+            return self
+        if self.correction.has_server_half:
+            raise ValueError(
+                f"correction {self.correction.name!r} moves the aggregate by a plain mean over all sites, which "
+                f"aggregation.robust {robust.name!r} does not guard: choose another of the two."
+            )
+        if self.exchange.personal == "everything":
+            raise ValueError(f"aggregation.robust is {robust.name!r}, but nothing travels: set it to 'none'.")
+        if self.quorum < robust.least:
+            raise ValueError(
+                f"quorum is {self.quorum}, but aggregation.robust {robust.name!r} (hostile: {robust.hostile}) needs "
+                f"{robust.least} accepted updates a round: set quorum to {robust.least} or more, or hostile lower."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_encrypted_is_only_averaged(self) -> Self:
+        if self.exchange.encrypt == "nothing":
+            return self
+        aggregation, correction = self.aggregation, self.correction
+        if aggregation.robust.name != "none" or aggregation.personal:
+            other = aggregation.rule if aggregation.personal else aggregation.robust.name
+            raise ValueError(
+                f"aggregation {other!r} compares what the sites sent, but exchange.encrypt is "
+                f"{self.exchange.encrypt!r} and the server cannot read it: choose another of the two."
+            )
+        if correction.has_server_half:
+            raise ValueError(
+                f"correction {correction.name!r} sends controls of the head in the clear, which undoes exchange.encrypt"
+                ": choose another of the two."
+            )
+        return self
+
     @classmethod
     def resolve(cls, words: Mapping[str, Any]) -> Experiment:
         """Fill a job's words with its row and check the whole.

@@ -12,6 +12,7 @@ from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.pooling import pools
 from fedretina.data.site_data import SiteData
 from fedretina.errors import RefusedError, TrainingError
+from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, Sealer, sealer_for
 from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.storage import folder_lock, read_json
@@ -19,7 +20,9 @@ from fedretina.storage import folder_lock, read_json
 _log = logging.getLogger(__name__)
 
 
-def run_loop(experiment: Experiment, sites: Mapping[str, SiteData], root: Path, run: str) -> dict[str, Any]:
+def run_loop(
+    experiment: Experiment, sites: Mapping[str, SiteData], root: Path, run: str, keys: Path | None = None
+) -> dict[str, Any]:
     """Run an experiment to its end, or on from where an earlier call of the same name stopped.
 
     Ends with the same weights and figures, to the last bit, as the FLARE job with the same settings and data.
@@ -29,6 +32,7 @@ def run_loop(experiment: Experiment, sites: Mapping[str, SiteData], root: Path, 
         sites: Data by the site's name; a pooled experiment joins those with the same grades (`data.pooling`).
         root: Folder of runs; the server's and the sites' state go below `root / run`.
         run: Name of the run.
+        keys: Folder of the keys that `new_keys` made, for a run that encrypts.
 
     Returns:
         The run's results, as stored in `results.json`.
@@ -42,12 +46,14 @@ def run_loop(experiment: Experiment, sites: Mapping[str, SiteData], root: Path, 
     with ExitStack() as held:
         for name in ("server", *sorted(sites)):
             held.enter_context(folder_lock(root / run / name, 0))
-        _run(Coordinator(experiment, run, root / run / "server"), sites, root / run)
+        at_server = sealer_for(experiment.exchange, keys and keys / SERVER_FILE, private=False)
+        at_sites = sealer_for(experiment.exchange, keys and keys / SITE_FILE, private=True)
+        _run(Coordinator(experiment, run, root / run / "server", at_server), sites, root / run, at_sites)
     return read_json(root / run / "server" / "results.json")
 
 
-def _run(coordinator: Coordinator, sites: Mapping[str, SiteData], folder: Path) -> None:
-    hosts = {name: Site(coordinator.experiment, sites[name], folder / name) for name in sorted(sites)}
+def _run(coordinator: Coordinator, sites: Mapping[str, SiteData], folder: Path, sealer: Sealer | None) -> None:
+    hosts = {name: Site(coordinator.experiment, sites[name], folder / name, sealer) for name in sorted(sites)}
     while coordinator.done < len(coordinator.plan):
         coordinator.begin(hosts)
         for name in coordinator.asked:

@@ -32,6 +32,7 @@ class SiteSettings(BaseModel):
         data: Where images and manifest are; a site with none is a phantom hospital.
         state_root: Folder for the state of runs, outside FLARE's folders.
         weights_file: The site's copy of the weights that a job names by SHA-256.
+        he_keys: The sites' file of `fedretina kit he-keys`, for a job that encrypts; secret.
         trainer: Where the site's work is done: "inline", in the process of FLARE's job, or "child", in a process of its
             own for each order, whose death (out of memory, say) costs one answer instead of the whole job. The bits
             are the same; a child costs the time to start Python and torch, and to open the data again.
@@ -43,6 +44,7 @@ class SiteSettings(BaseModel):
     data: SiteDataSettings = SiteDataSettings()
     state_root: Path | None = None
     weights_file: Path | None = None
+    he_keys: Path | None = None
     trainer: Literal["inline", "child"] = "inline"
     policy: PolicySettings = PolicySettings()
     tracking: TrackingSettings = TrackingSettings()
@@ -54,12 +56,14 @@ class ServerSettings(BaseModel):
     Attributes:
         state_root: Folder for the state of runs, outside FLARE's folders.
         weights_file: The server's copy of the weights that a job names by SHA-256.
+        he_keys: The server's file of `fedretina kit he-keys`, which mixes and cannot read.
         tracking: Curves and log lines of what sites let go, at the server.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     state_root: Path | None = None
     weights_file: Path | None = None
+    he_keys: Path | None = None
     tracking: TrackingSettings = TrackingSettings()
 
 
@@ -103,8 +107,8 @@ def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
         return ServerSettings.model_validate(found)
     except ValidationError as error:
         raise SettingsError(
-            f"the scope property {SERVER_PROPERTY!r} may hold state_root and weights_file, both paths, and tracking: "
-            f"{error}"
+            f"the scope property {SERVER_PROPERTY!r} may hold state_root, weights_file and he_keys, all paths, and "
+            f"tracking: {error}"
         ) from error
 
 
@@ -128,6 +132,7 @@ def _site_settings(words: dict[str, Any], base: Path, site: str) -> SiteSettings
         (data, "cache"),
         (words, "state_root"),
         (words, "weights_file"),
+        (words, "he_keys"),
     ):
         if holder.get(name) is not None:
             holder[name] = base / str(holder[name]).replace("{SITE_NAME}", site)

@@ -1,6 +1,7 @@
 import math
 
 import pytest
+from pydantic import ValidationError
 
 from fedretina.aggregation.rules import WEIGHTS, AggregationSettings, site_weights
 
@@ -43,3 +44,18 @@ def test_weights_sum_to_one_whatever_the_order(rule):
     got = weights(rule, **scalars)
     assert sum(got.values()) == pytest.approx(1)
     assert got == weights(rule, **dict(reversed(scalars.items())))
+
+
+@pytest.mark.parametrize("rule", ["samples", "uaw"])
+@pytest.mark.parametrize("name", ["trimmed_mean", "median", "krum"])
+def test_rules_that_count_sites_alike_ask_for_uniform_weights(rule, name):
+    with pytest.raises(ValidationError, match=r"set rule to 'uniform', or robust.name to 'norm_bound'"):
+        AggregationSettings(rule=rule, robust={"name": name})
+    assert AggregationSettings(rule="uniform", robust={"name": name}).robust.name == name
+    assert AggregationSettings(rule=rule, robust={"name": "norm_bound"}).rule == rule
+
+
+@pytest.mark.parametrize("name", ["norm_bound", "median"])
+def test_a_model_a_site_and_a_robust_rule_exclude_each_other(name):
+    with pytest.raises(ValidationError, match="choose another of the two"):
+        AggregationSettings(rule="similarity", robust={"name": name})

@@ -11,6 +11,7 @@ from fedretina.errors import RefusedError
 from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Payload, Tensors
 from fedretina.exchange.scalars import RANGES
+from fedretina.exchange.sealing import require_sealed
 from fedretina.exchange.stamp import Stamp
 
 
@@ -59,6 +60,9 @@ def admit_tensors(tensors: Tensors, partition: Partition, keys: tuple[str, ...])
         raise RefusedError(f"{len(missing)} tensors are missing, the first is {missing[0]!r}.")
     for key in sorted(tensors):
         tensor = tensors[key]
+        if key in partition.sealed:
+            require_sealed(key, tensor, partition.sizes[key][0])
+            continue
         if tuple(tensor.shape) != tuple(partition.shapes[key]):
             raise RefusedError(
                 f"tensor {key!r} has shape {tuple(tensor.shape)}, expected {tuple(partition.shapes[key])}."

@@ -15,7 +15,9 @@ import torch
 
 from fedretina.aggregation.admission import admit
 from fedretina.aggregation.choice import best_step
+from fedretina.aggregation.combining import Accepted
 from fedretina.aggregation.progress import Progress
+from fedretina.aggregation.robust import combine
 from fedretina.aggregation.rules import NEEDS, site_weights
 from fedretina.aggregation.run_results import run_head, run_results
 from fedretina.aggregation.run_store import RunStore
@@ -25,9 +27,10 @@ from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperatures import temperature_model
 from fedretina.corrections.correction import ServerRound
 from fedretina.corrections.settings import build_correction
-from fedretina.errors import QuorumError, RefusedError, StateError
+from fedretina.errors import QuorumError, RefusedError, SettingsError, StateError
 from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes, tensors_digest
 from fedretina.exchange.scalars import BY_TASK
+from fedretina.exchange.sealing import NO_KEYS, Sealer
 from fedretina.exchange.stamp import Stamp, require_name
 from fedretina.experiment import Experiment
 from fedretina.local.training import reproducible_torch
@@ -56,22 +59,28 @@ class Coordinator:
         experiment: The run's settings.
         run: Name of the run.
         folder: The server's folder of the run.
+        sealer: The server's half of the keys, where a part of the model travels encrypted.
 
     Raises:
+        SettingsError: The run encrypts, and there is no sealer.
         StateError: The folder holds another run's state, or cannot be used.
     """
 
-    def __init__(self, experiment: Experiment, run: str, folder: Path) -> None:
+    def __init__(self, experiment: Experiment, run: str, folder: Path, sealer: Sealer | None = None) -> None:
         self.experiment = experiment
+        self._sealer = sealer
         self.run = require_name(run, "run")
         self.plan = Plan.of(experiment)
         net = build_network(experiment.network, experiment.grades or _ANY_GRADES, experiment.seed)
         self.partition = experiment.partition(net)
+        if self.partition.sealed and sealer is None:
+            raise SettingsError(NO_KEYS)
         self._correction = build_correction(experiment.correction, experiment.training)
         self.digest = experiment.digest(self.partition)
         start = net.state_dict()
         self._start = {
-            **{key: start[key].clone() for key in self.partition.shared},
+            # Nothing is sealed yet: each site starts its head from the seed, as the server would.
+            **{key: start[key].clone() for key in self.partition.shared if key not in self.partition.sealed},
             **{key: torch.zeros(self.partition.shapes[key]) for key in self.partition.controls},
         }
         self._head = run_head(run, experiment, self.partition)
@@ -160,8 +169,8 @@ class Coordinator:
         """
         state = self._state(site if self.experiment.aggregation.personal else "")
         calibrated = self._calibrated()
-        extra = {} if calibrated is None else self._store.model(calibrated)
-        return {key: extra[key] if key in extra else state[key] for key in self._down_keys()}
+        state = state if calibrated is None else {**state, **self._store.model(calibrated)}
+        return {key: state[key] for key in self._down_keys() if key in state}
 
     def accept(self, site: str, payload: Payload) -> None:
         """Take one site's answer into the running step.
@@ -181,6 +190,7 @@ class Coordinator:
                 keys = self.partition.sent(task)
                 needed = NEEDS.get(self.experiment.aggregation.rule, frozenset()) if task == "train" else frozenset()
                 admit(payload, self._stamp(), self.partition, BY_TASK[task], keys, largest, needed)
+                self._require_mixable(payload.tensors)
             except RefusedError as refusal:
                 self.refuse(site, str(refusal))
                 raise
@@ -230,7 +240,7 @@ class Coordinator:
             "scalars": {site: self._scalars[site] for site in sorted(self._scalars)},
             "refused": dict(sorted(self._refused.items())),
             "bytes_up": {site: self._bytes[site] for site in sorted(self._bytes)},
-            "bytes_down": sum(self.partition.sizes[key][1] for key in self._down_keys()),
+            "bytes_down": self._bytes_down(),
         }
         mixed: Tensors | None = None
         if step.task == "train":
@@ -261,16 +271,41 @@ class Coordinator:
         return record
 
     def _mixed(self, record: dict[str, Any]) -> Tensors:
-        """One model for all: the weighted mean, moved on by the correction's server half."""
-        record["weights"] = site_weights(self._scalars, self.experiment.aggregation)
-        dtypes = {key: self.partition.dtypes[key] for key in self.partition.shared}
-        mean = self._spool.weighted_mean(record["weights"], dtypes)
-        sites = sorted(record["weights"])
+        """One model for all: the sites' combined, moved on by the correction's server half."""
+        weights = site_weights(self._scalars, self.experiment.aggregation)
+        dtypes = {k: self.partition.dtypes[k] for k in self.partition.shared if k not in self.partition.sealed}
+        parameters = frozenset(self.partition.parameters)
+        accepted = Accepted(self._spool, weights, self._state(), dtypes, parameters)
+        combined = combine(accepted, self.experiment.aggregation.robust)
+        record["weights"] = dict(combined.weights)
+        if combined.figures:
+            record["robust"] = {name: dict(figure) for name, figure in combined.figures.items()}
+        sites = accepted.sites
         enrolled = max(len(self._enrolled), len(sites))
-        round_ = ServerRound(self._state(), mean, self._spool, sites, enrolled, self.partition.parameters)
+        combined.tensors.update(self._mixed_sealed(weights))
+        round_ = ServerRound(self._state(), combined.tensors, self._spool, sites, enrolled, self.partition.parameters)
         mixed = self._correction.server(round_)
         record["digest"] = tensors_digest({key: mixed[key] for key in self.partition.shared})
         return mixed
+
+    def _require_mixable(self, tensors: Tensors) -> None:
+        for key in self.partition.sealed:
+            if self._sealer is not None and key in tensors:
+                self._sealer.require(key, tensors[key], self.partition.sizes[key][0])
+
+    def _mixed_sealed(self, weights: Mapping[str, float]) -> dict[str, torch.Tensor]:
+        """The weighted mean of what nobody here can read."""
+        if self._sealer is None:
+            return {}
+        return {
+            key: self._sealer.mix([(weights[site], self._spool.tensor(site, key)) for site in sorted(weights)])
+            for key in self.partition.sealed
+        }
+
+    def _bytes_down(self) -> int:
+        plain = sum(self.partition.sizes[key][1] for key in self._down_keys() if key not in self.partition.sealed)
+        state = self._state() if self.partition.sealed else {}
+        return plain + tensors_bytes({key: state[key] for key in self.partition.sealed if key in state})
 
     def _mixed_for_each(self, record: dict[str, Any]) -> Tensors:
         """A model a site, one in memory at a time; the plain mean is for a site that comes later."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fedretina.aggregation.robust import RobustSettings
 
 Scalars = Mapping[str, Mapping[str, float]]
 """Scalars by site and name."""
@@ -21,12 +23,30 @@ class AggregationSettings(BaseModel):
         own_share: Weight m of a site in its own model under `similarity`; 0.5 in FedAP.
         temperature: UAW divides theta by it before the softmax. 1 is the paper; smaller sharpens. With five sites
             and theta in (0, 1], the weights of the paper lie in [0.084, 0.405]: close to uniform.
+        robust: How the values are combined once the sites are weighed; by default their weighted mean.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     rule: Literal["uniform", "samples", "uaw", "similarity"] = "uaw"
     own_share: float = Field(default=0.5, ge=0, le=1)
     temperature: float = Field(default=1.0, gt=0, le=100)
+    robust: RobustSettings = RobustSettings()
+
+    @model_validator(mode="after")
+    def _a_robust_rule_fits_the_weights(self) -> Self:
+        robust = self.robust
+        if self.personal and robust.name != "none":
+            raise ValueError(
+                f"robust {robust.name!r} makes one model of all updates, but rule 'similarity' keeps one a site: "
+                "choose another of the two."
+            )
+        if not robust.weighs and self.rule != "uniform":
+            raise ValueError(
+                f"robust {robust.name!r} counts every site alike, but rule {self.rule!r} weighs them by what they say "
+                "of themselves, which a hostile site forges: set rule to 'uniform', or robust.name to 'norm_bound', "
+                "which keeps the weights."
+            )
+        return self
 
     @property
     def personal(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -11,6 +12,11 @@ import torch
 from fedretina.exchange.payload import Tensors
 from fedretina.exchange.stamp import require_name
 from fedretina.storage import open_tensors, read_tensors, write_tensors
+
+Adapt = Callable[[str, str, torch.Tensor], torch.Tensor]
+"""Changes one site's tensor before it is mixed: site, key, float64 value."""
+
+_BLOCK = 2**21  # numbers of all sites that stand side by side at once: 17 MB in float64
 
 
 class Spool:
@@ -39,7 +45,41 @@ class Spool:
         """Forget one site's tensors."""
         self._path(site).unlink(missing_ok=True)
 
-    def weighted_mean(self, weights: Mapping[str, float], like: Mapping[str, torch.dtype]) -> dict[str, torch.Tensor]:
+    def tensor(self, site: str, key: str) -> torch.Tensor:
+        """One tensor of one site.
+
+        The file is opened anew each time: one that stays open keeps all its pages in memory (7 GB at 64 sites).
+        """
+        with open_tensors(self._path(site)) as (handle, _):
+            found: torch.Tensor = handle.get_tensor(key)
+        return found
+
+    def blocks(self, key: str, sites: Sequence[str]) -> Iterator[torch.Tensor]:
+        """The sites' values of one tensor side by side, flat, in stretches that fit into memory.
+
+        Args:
+            key: The tensor.
+            sites: In the order of the rows.
+
+        Yields:
+            [sites, numbers]; together all numbers of the tensor, in order.
+        """
+        with open_tensors(self._path(sites[0])) as (handle, _):
+            shape = handle.get_slice(key).get_shape()
+        if not shape:
+            yield torch.stack([self.tensor(site, key).reshape(1) for site in sites])
+            return
+        rows = max(1, _BLOCK // max(1, math.prod(shape[1:]) * len(sites)))
+        for begin in range(0, shape[0], rows):
+            parts = []
+            for site in sites:
+                with open_tensors(self._path(site)) as (handle, _):
+                    parts.append(handle.get_slice(key)[begin : begin + rows].reshape(-1))
+            yield torch.stack(parts)
+
+    def weighted_mean(
+        self, weights: Mapping[str, float], like: Mapping[str, torch.dtype], adapt: Adapt | None = None
+    ) -> dict[str, torch.Tensor]:
         """Mix the sites' tensors, tensor by tensor: sum_i w_i x_i.
 
         Sites are walked in the order of their names and summed in float64, so that the order in which they
@@ -49,6 +89,7 @@ class Spool:
         Args:
             weights: By site; every site must have been put.
             like: Type of the result by key; the keys decide what is mixed.
+            adapt: Changes a site's tensor first; None takes each as it is.
 
         Returns:
             By key, one tensor each; memory in use is one model and two tensors, whatever the number of sites.
@@ -57,9 +98,8 @@ class Spool:
         for key in sorted(like):
             total: torch.Tensor | None = None
             for site in sorted(weights):
-                # Opened anew for each tensor: a file that stays open keeps all its pages in memory (7 GB at 64 sites).
-                with open_tensors(self._path(site)) as (handle, _):
-                    share = handle.get_tensor(key).to(torch.float64).mul_(weights[site])
+                share = self.tensor(site, key).to(torch.float64)
+                share = (share if adapt is None else adapt(site, key, share)).mul_(weights[site])
                 total = share if total is None else total.add_(share)
             if total is not None:
                 mixed[key] = total.to(like[key])

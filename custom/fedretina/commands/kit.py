@@ -11,9 +11,10 @@ from fedretina.commands.lazy import LazyGroup
     cls=LazyGroup,
     lazy={
         "check": "fedretina.commands.kit_check:check",
+        "he-keys": "fedretina.commands.kit_he_keys:he_keys",
         "harden": "fedretina.commands.kit_harden:harden",
         "renew": "fedretina.commands.kit_renew:renew",
     },
 )
 def kit() -> None:
-    """Harden a startup kit, check it, renew its certificate."""
+    """Harden a startup kit, check it, renew its certificate; make keys for encryption."""

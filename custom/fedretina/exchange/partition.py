@@ -57,6 +57,8 @@ class ExchangeSettings(BaseModel):
         bn_match: "module" finds BatchNorm by the type of the module. "name" reproduces the official code of
             FedUAA and FedBN: only keys that contain "bn" stay, so 5 of the 53 of ResNet-50 leak, and all of
             EfficientNet's. Only for comparison with published numbers.
+        encrypt: "head" lets a travelling head leave a site under homomorphic encryption alone: the server mixes it
+            without reading it (`exchange.sealing`, extra `he`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,6 +66,7 @@ class ExchangeSettings(BaseModel):
     personal: Literal["nothing", "head", "everything"] = "head"
     batchnorm: Literal["local_all", "local_stats", "shared_all", "none"] = "local_all"
     bn_match: Literal["module", "name"] = "module"
+    encrypt: Literal["nothing", "head"] = "nothing"
 
     @model_validator(mode="after")
     def _name_match_keeps_all(self) -> ExchangeSettings:
@@ -71,6 +74,15 @@ class ExchangeSettings(BaseModel):
             raise ValueError(
                 f'bn_match "name" reproduces code that keeps BatchNorm, but batchnorm is "{self.batchnorm}"; '
                 'set batchnorm to "local_all" or bn_match to "module".'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_encrypted_travels(self) -> ExchangeSettings:
+        if self.encrypt == "head" and (self.personal != "nothing" or self.bn_match != "module"):
+            raise ValueError(
+                'encrypt is "head", but only a head that travels by the rules of modules can be encrypted: set '
+                'personal to "nothing" and bn_match to "module", or encrypt to "nothing".'
             )
         return self
 
@@ -88,9 +100,10 @@ class Partition:
         statistics: Keys of the activations' statistics that a site sends once; none without such an aggregation.
         moments: Keys of the sums of features that a site sends once, after training; none without a calibrator.
         calibrator: Keys of the calibrator, which come down once, at the end; they count as personal.
-        shapes: Shapes of all keys that a site may send.
+        shapes: Shapes of all keys that a site may send or be sent.
         dtypes: Their dtypes.
         sizes: For every key, how many numbers and how many bytes it holds.
+        sealed: The shared keys that travel encrypted, sorted; their shapes and dtypes are those of what is inside.
     """
 
     kinds: Mapping[str, Kind]
@@ -104,6 +117,7 @@ class Partition:
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, torch.dtype]
     sizes: Mapping[str, tuple[int, int]]
+    sealed: tuple[str, ...] = ()
 
     @property
     def travelling(self) -> tuple[str, ...]:
@@ -118,6 +132,11 @@ class Partition:
     def sendable(self) -> tuple[str, ...]:
         """All keys that a site ever sends."""
         return (*self.travelling, *self.statistics, *self.moments)
+
+    @property
+    def receivable(self) -> tuple[str, ...]:
+        """All keys that a site is ever sent."""
+        return (*self.travelling, *self.calibrator)
 
     def shared_kinds(self) -> frozenset[Kind]:
         """Return the kinds that travel."""
@@ -203,6 +222,7 @@ def partition(
     calibrator = tuple(sorted(key for key in state if kinds[key] is Kind.CALIBRATION))
     last = _moments(state[f"{_CALIBRATOR}.weight"].numel()) if calibrator else {}
     sent = {**{key: state[key] for key in shared}, **beside, **once, **last}
+    wire = {**sent, **{key: state[key] for key in calibrator}}
     return Partition(
         kinds={**kinds, **dict.fromkeys(beside, Kind.CONTROL), **dict.fromkeys(once, Kind.STATISTIC)}
         | dict.fromkeys(last, Kind.CALIBRATION),
@@ -213,9 +233,10 @@ def partition(
         statistics=tuple(once),
         moments=tuple(last),
         calibrator=calibrator,
-        shapes={k: tuple(v.shape) for k, v in sent.items()},
-        dtypes={k: v.dtype for k, v in sent.items()},
+        shapes={k: tuple(v.shape) for k, v in wire.items()},
+        dtypes={k: v.dtype for k, v in wire.items()},
         sizes={k: (v.numel(), v.numel() * v.element_size()) for k, v in {**state, **sent}.items()},
+        sealed=tuple(key for key in shared if settings.encrypt == kinds[key].value),
     )
 
 

@@ -14,6 +14,7 @@ from nvflare.widgets.info_collector import InfoCollector
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import StateError
+from fedretina.exchange.sealing import sealer_for
 from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.publication import publish
 from fedretina.flare.surroundings import RUN, load_experiment, load_server_settings, state_root, with_weights_file
@@ -71,7 +72,8 @@ class ServerRun(FLComponent):
             folder = state_root(fl_ctx, settings) / run / "server"
             with ExitStack() as opening:
                 opening.enter_context(folder_lock(folder, _LOCK_WAIT_S))
-                coordinator = Coordinator(experiment, run, folder)
+                sealer = sealer_for(experiment.exchange, settings.he_keys, private=False)
+                coordinator = Coordinator(experiment, run, folder, sealer)
                 self._tracker = Tracker(settings.tracking, folder, run, "server", experiment.name)
                 self._held = opening.pop_all()
             self._coordinator = coordinator

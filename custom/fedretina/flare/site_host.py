@@ -113,8 +113,14 @@ class SiteHost:
                     )
                 _log.warning("%s points to no data: it takes part as a phantom hospital with synthetic images", name)
                 data_settings = data_settings.model_copy(update={"phantom_images": experiment.phantom_images})
-            cache = root / "cache" / name
-            recipe = SiteRecipe(experiment=experiment, site=name, data=data_settings, folder=folder, cache=cache)
+            recipe = SiteRecipe(
+                experiment=experiment,
+                site=name,
+                data=data_settings,
+                folder=folder,
+                cache=root / "cache" / name,
+                he_keys=settings.he_keys,
+            )
             self._site = ChildTrainer(recipe, lock) if settings.trainer == "child" else recipe.build()
             self._held = opening.pop_all()
         self._run = run

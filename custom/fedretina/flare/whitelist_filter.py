@@ -18,6 +18,7 @@ from fedretina.exchange.noise import noise_key
 from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
 from fedretina.exchange.scalars import BY_TASK
+from fedretina.exchange.sealing import require_sealed
 from fedretina.exchange.stamp import require_name
 from fedretina.experiment import Experiment
 from fedretina.flare.sparse_noise import sparse
@@ -178,12 +179,16 @@ class WhitelistFilter(Filter):
             raise RefusedError(f"the message carries {extra[0]!r}, which no row sends.")
 
     def _kinds(self, tensors: Tensors, parts: Partition) -> None:
+        passing = frozenset(parts.receivable if self._direction == "order" else parts.sendable)
         for key in sorted(tensors):
             kind = parts.kinds.get(key)
             if kind is None:
                 raise RefusedError(f"tensor {key[:100]!r} is no part of the network.")
-            if key not in parts.shapes:
+            if key not in passing:
                 raise RefusedError(f"tensor {key!r} of kind {kind.value} is personal and stays at its site.")
+            if key in parts.sealed:
+                require_sealed(key, tensors[key], parts.sizes[key][0])
+                continue
             found = tuple(tensors[key].shape), tensors[key].dtype
             if found != (tuple(parts.shapes[key]), parts.dtypes[key]):
                 raise RefusedError(f"tensor {key!r} is {found}, not what the network has there.")

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedretina.data.site_data import SiteData
-from fedretina.errors import RefusedError, TrainingError
+from fedretina.errors import RefusedError, SettingsError, TrainingError
 from fedretina.evaluation.evaluate import Evaluation
 from fedretina.exchange.payload import Order, Payload, Tensors
+from fedretina.exchange.sealing import NO_KEYS, Sealer
 from fedretina.experiment import Experiment
 from fedretina.local.finalise import Ending, finalise
 from fedretina.local.history import History
@@ -28,15 +29,22 @@ class Site:
         experiment: The run's settings.
         data: The site's data.
         folder: The site's own folder of this run.
+        sealer: The sites' half of the keys, where a part of the model travels encrypted.
+
+    Raises:
+        SettingsError: The run encrypts, and there is no sealer.
     """
 
-    def __init__(self, experiment: Experiment, data: SiteData, folder: Path) -> None:
+    def __init__(self, experiment: Experiment, data: SiteData, folder: Path, sealer: Sealer | None = None) -> None:
         self._experiment = experiment
         self._data = data
         self._folder = folder
         self._plan = Plan.of(experiment)
         self.trainer = LocalTrainer(experiment, data)
         self.digest = experiment.digest(self.trainer.partition)
+        self._sealer = sealer
+        if self.trainer.partition.sealed and sealer is None:
+            raise SettingsError(NO_KEYS)
 
     def answer(self, order: Order, tensors: Tensors, stop: Callable[[], bool] = lambda: False) -> Payload:
         """Do what the server asks and say what may leave.
@@ -59,6 +67,7 @@ class Site:
         if step is None or step.task != order.task:
             raise RefusedError(f"{order.task} in {order.stamp.phase} round {order.stamp.round} is no step of this run.")
         _log.info("%s: %s, attempt %d", self._data.name, step.name, order.stamp.attempt)
+        tensors = self._opened(tensors) if order.task != "prepare" else tensors
         state = SiteState(self._folder, self.digest, lambda index: self._plan[index].name)
         start = state.open(order.accepted, order.best)
         if order.task == "prepare":
@@ -84,7 +93,26 @@ class Site:
         update = self.trainer.train(tensors, start or self.trainer.initial(), step, stop, order.share)
         state.stage(step.number, update.snapshot)
         scalars = {"theta": update.theta.value, "images": float(update.images), **_validation(received)}
-        return Payload(update.tensors, scalars, order.stamp)
+        return Payload(self._sealed(update.tensors), scalars, order.stamp)
+
+    def _opened(self, tensors: Tensors) -> Tensors:
+        """The aggregate in the clear; before the first round the seed gives what is sealed later."""
+        parts = self.trainer.partition
+        if self._sealer is None:
+            return tensors
+        opened = {
+            key: self._sealer.open(key, tensors[key], parts.shapes[key], parts.dtypes[key])
+            if key in tensors
+            else self.trainer.sealed_start[key]
+            for key in parts.sealed
+        }
+        return {**tensors, **opened}
+
+    def _sealed(self, tensors: Tensors) -> Tensors:
+        """What leaves, with its sealed part encrypted anew: sent twice, it is equal inside and not in its bytes."""
+        if self._sealer is None:
+            return tensors
+        return {**tensors, **{key: self._sealer.seal(tensors[key]) for key in self.trainer.partition.sealed}}
 
     def _validate(self, start: Snapshot | None, tensors: Tensors) -> Evaluation | None:
         # A site whose personal part never trained has no model yet: its figure would only blur the choice of a round.

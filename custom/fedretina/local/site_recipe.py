@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from fedretina.data.site_data import SiteDataSettings, load_site_data
+from fedretina.exchange.sealing import sealer_for
 from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 
@@ -20,6 +21,7 @@ class SiteRecipe(BaseModel):
         data: Where its data are.
         folder: Its own folder of the run.
         cache: Folder of the image cache where the data settings name none.
+        he_keys: The site's own file of keys, where the job encrypts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -28,6 +30,7 @@ class SiteRecipe(BaseModel):
     data: SiteDataSettings
     folder: Path
     cache: Path
+    he_keys: Path | None = None
 
     def build(self) -> Site:
         """Open the data and build the site.
@@ -37,4 +40,5 @@ class SiteRecipe(BaseModel):
         """
         experiment = self.experiment
         data = load_site_data(self.site, self.data, experiment.images, experiment.seed, self.cache)
-        return Site(experiment, data, self.folder)
+        sealer = sealer_for(experiment.exchange, self.he_keys, private=True)
+        return Site(experiment, data, self.folder, sealer)

@@ -92,6 +92,7 @@ class LocalTrainer:
         self.partition = experiment.partition(self._net)
         start = self._net.state_dict()
         self._start = {key: start[key].clone() for key in self.partition.personal}
+        self.sealed_start = {key: start[key].clone() for key in self.partition.sealed}
         layout = torch.channels_last if experiment.training.channels_last else torch.contiguous_format
         self._net.to(device=self._device, memory_format=layout)  # type: ignore[call-overload]
 

@@ -179,6 +179,7 @@ def _rounds(results: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "mean_val_auc": rounded(measured.get("mean_auc")),
                 "theta": {site: scalars["theta"] for site, scalars in sorted(sent.items()) if "theta" in scalars},
                 "weight": dict(sorted(step.get("weights", {}).items())),
+                "robust": {name: dict(sorted(found.items())) for name, found in sorted(step.get("robust", {}).items())},
                 "bytes_up": sum(step.get("bytes_up", {}).values()),
                 "bytes_down": step.get("bytes_down", 0) * asked,
                 "answers": len(sent),

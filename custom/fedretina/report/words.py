@@ -203,6 +203,15 @@ MODEL_LIMITS = (
     "retina at all may get a sure answer.",
 )
 """What a model's card says of it; for a report without one."""
+ROBUST: Mapping[str, str] = MappingProxyType(
+    {
+        "norm": "length of the update",
+        "score": "squared distance to the nearest others",
+        "taken": "share of the update that counted",
+    }
+)
+"""Figures of a robust rule, by their names in a round's record."""
+
 SERVER_LIMITS = (
     "Each site grades by its own criteria, so figures of two sites are not measured by one yardstick. Means over "
     "sites are plain means; a large and a small site count alike.",

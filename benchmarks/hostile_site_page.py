@@ -1,0 +1,150 @@
+"""Renders the figures of docs/robust_rules.md from the stored runs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from benchmarks.common import ROOT
+from benchmarks.render import machine_line
+
+PAGE = ROOT / "docs" / "robust_rules.md"
+_BEGIN, _END = "<!-- begin figures -->", "<!-- end figures -->"
+
+
+class _Case(NamedTuple):
+    rule: str
+    attack: str
+    seed: int
+    auc: float | None
+
+
+def write_page(stored: Mapping[str, Any]) -> None:
+    """Write the figures into the page, whose other words are written by hand."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
+    after = rest.partition(_END)[2]
+    PAGE.write_text(f"{before}{_BEGIN}\n{figures(stored)}\n{_END}{after}", encoding="utf-8")
+
+
+def figures(stored: Mapping[str, Any]) -> str:
+    """Tables and what they say; a seed that is not complete is left out."""
+    hostile = stored["hostile"]
+    pairs = list(dict.fromkeys((case["rule"], case["attack"]) for case in stored["cases"]))
+    seeds = [
+        seed
+        for seed in sorted({case["seed"] for case in stored["cases"]})
+        if {(case["rule"], case["attack"]) for case in stored["cases"] if case["seed"] == seed} == set(pairs)
+    ]
+    found = [case for case in stored["cases"] if case["seed"] in seeds]
+    cases = [_Case(case["rule"], case["attack"], case["seed"], _macro(case, hostile)) for case in found]
+    rules, attacks = (list(dict.fromkeys(pair[at] for pair in pairs)) for at in (0, 1))
+    parts = [
+        "Written by `python -m benchmarks.hostile_site --render` from "
+        "[the stored runs](../benchmarks/results/hostile_site.json). "
+        f"Macro test AUC, the plain mean over the four honest sites; mean over {len(seeds)} seeds "
+        f"({', '.join(map(str, seeds))}), smallest and largest in brackets. 0.5 is chance.",
+        "",
+        f"| rule | {' | '.join(attacks)} |",
+        "|---|" + "---|" * len(attacks),
+        *(f"| {rule} | {' | '.join(_cell(cases, rule, attack) for attack in attacks)} |" for rule in rules),
+        "",
+        f"`{hostile}` trains honestly and then sends, in every round: its update turned round and five times as long; "
+        "Gaussian noise 100 times as long as its update; its update 1000 times as long; the first again with theta "
+        "forged to 1, the largest that UAW accepts. A dash stands where the rule does not read theta.",
+        "",
+        "What became of the hostile update, mean over rounds and seeds (norm bound: the share of it that counted; else "
+        "its weight in the aggregate, of 1 in all):",
+        "",
+        f"| rule | {' | '.join(attacks)} |",
+        "|---|" + "---|" * len(attacks),
+        *(f"| {rule} | {' | '.join(_counted(found, rule, attack, hostile) for attack in attacks)} |" for rule in rules),
+        "",
+        *_reading(cases, rules, attacks, seeds),
+        "",
+        *_sizes(stored, found, hostile),
+        "",
+        machine_line(stored["machine"]),
+    ]
+    return "\n".join(parts)
+
+
+def _macro(case: Mapping[str, Any], hostile: str) -> float | None:
+    values = [auc for site, auc in case["test_auc"].items() if site != hostile and auc is not None]
+    return statistics.fmean(values) if values else None
+
+
+def _values(cases: Sequence[_Case], rule: str, attack: str) -> list[float]:
+    return [case.auc for case in cases if case.rule == rule and case.attack == attack and case.auc is not None]
+
+
+def _cell(cases: Sequence[_Case], rule: str, attack: str) -> str:
+    runs = [case for case in cases if case.rule == rule and case.attack == attack]
+    values = _values(cases, rule, attack)
+    if not runs:
+        return "-"
+    stopped = f"{len(runs) - len(values)} of {len(runs)} stopped" if len(values) < len(runs) else ""
+    if not values:
+        return stopped
+    shown = f"{statistics.fmean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+    return f"{shown}, {stopped}" if stopped else shown
+
+
+def _counted(cases: Sequence[Mapping[str, Any]], rule: str, attack: str, hostile: str) -> str:
+    found = []
+    for case in cases:
+        if case["rule"] == rule and case["attack"] == attack:
+            for weights, robust in zip(case["weights"], case["robust"], strict=True):
+                found.append(robust["taken"][hostile] if "taken" in robust else weights[hostile])
+    return f"{statistics.fmean(found):.3f}" if found else "-"
+
+
+def _reading(cases: Sequence[_Case], rules: Sequence[str], attacks: Sequence[str], seeds: Sequence[int]) -> list[str]:
+    """What the figures say, by rule: the price without an attack, and the worst that an attack did."""
+    lines = [
+        "Price: macro AUC without an attack, less that of uniform weights on the same seed. Worst: the attack with the "
+        "lowest mean, less the same rule without an attack.",
+        "",
+        "| rule | price, by seed | price, mean | worst attack | lost |",
+        "|---|---|---:|---|---:|",
+    ]
+    calm = attacks[0]
+    base = _values(cases, rules[0], calm)
+    for rule in rules:
+        own = _values(cases, rule, calm)
+        price = [one - other for one, other in zip(own, base, strict=True)]
+        means = {
+            attack: statistics.fmean(values)
+            for attack in attacks
+            if attack != calm and (values := _values(cases, rule, attack))
+        }
+        worst = min(means, key=lambda attack: means[attack])
+        lost = means[worst] - statistics.fmean(own)
+        by_seed = ", ".join(f"{value:+.3f}" for value in price)
+        lines.append(f"| {rule} | {by_seed} | {statistics.fmean(price):+.3f} | {worst} | {lost:+.3f} |")
+    spread = max(base) - min(base)
+    return [
+        *lines,
+        "",
+        f"Read these with care: {len(seeds)} seeds, test splits of a few dozen images a site, and uniform weights "
+        f"alone differ by {spread:.3f} between seeds. A price or a loss smaller than that is not shown to be there.",
+    ]
+
+
+def _sizes(stored: Mapping[str, Any], found: Sequence[Mapping[str, Any]], hostile: str) -> list[str]:
+    settings = stored["settings"]
+    images = next(case["images"] for case in found if case["images"])
+    sites = ", ".join(
+        f"{site} {train:.0f}/{test:.0f}{' (hostile)' if site == hostile else ''}"
+        for site, (train, test) in images.items()
+    )
+    training = settings["training"]
+    seconds = [case["cpu_s"] for case in found]
+    return [
+        f"Sizes: row `{settings['row']}` with its aggregation as above, {settings['network']['encoder']} with ImageNet "
+        f"weights, {settings['images']['image_size']} px, {settings['phases'][0]['rounds']} rounds of one epoch, SGD "
+        f"{training['learning_rate']}, batches of {training['batch_size']}, heads and BatchNorm personal; phantom "
+        f"hospitals (images to train/to test): {sites}. Plain loop, one thread, {min(seconds):.0f} to "
+        f"{max(seconds):.0f} CPU seconds a run on a machine shared with other work. Phantoms are synthetic: "
+        "the order of the rules on real hospitals may differ.",
+    ]

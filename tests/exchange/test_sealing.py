@@ -1,0 +1,170 @@
+"""Encrypted heads: what comes back is what went in, the server cannot open it, and a run ends as one in the clear."""
+
+import stat
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from fedretina.aggregation.coordinator import Coordinator
+from fedretina.cli import main
+from fedretina.errors import DataError, RefusedError, SettingsError
+from fedretina.exchange.partition import ExchangeSettings
+from fedretina.exchange.payload import Payload
+from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, new_keys, sealer_for
+from fedretina.experiment import Experiment
+from fedretina.local.site import Site
+from fedretina.loop import run_loop
+from fedretina.networks.network import build_on_meta
+from fedretina.storage import read_tensors
+
+tenseal = pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")
+ENCRYPT = ExchangeSettings(personal="nothing", encrypt="head")
+WORDS = {"grades": 5, "exchange": {"personal": "nothing", "encrypt": "head"}}
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    new_keys(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(keys):
+    return sealer_for(ENCRYPT, keys / SITE_FILE, private=True)
+
+
+@pytest.fixture(scope="module")
+def server(keys):
+    return sealer_for(ENCRYPT, keys / SERVER_FILE, private=False)
+
+
+def values(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (64, 64), (4097,), (3, 2, 1000)])
+def test_what_is_opened_is_what_was_sealed(site, server, shape):
+    sealed = site.seal(values(*shape))
+    server.require("head.w", sealed, values(*shape).numel())
+    opened = site.open("head.w", sealed, shape, torch.float32)
+    assert (opened.shape, opened.dtype) == (torch.Size(shape), torch.float32)
+    torch.testing.assert_close(opened, values(*shape), rtol=0, atol=1e-6)
+
+
+def test_the_server_mixes_what_it_cannot_open(site, server):
+    sent = [values(70, 80, seed=seed) for seed in range(3)]
+    weights = [0.5, 0.3, 0.2]
+    mixed = server.mix([(weight, site.seal(tensor)) for weight, tensor in zip(weights, sent, strict=True)])
+    slow = sum(weight * tensor.double() for weight, tensor in zip(weights, sent, strict=True))
+    torch.testing.assert_close(site.open("head.w", mixed, (70, 80), torch.float64), slow, rtol=0, atol=2e-6)
+    with pytest.raises(ValueError, match="secret_key"):
+        server.open("head.w", mixed, (70, 80), torch.float32)
+
+
+def test_a_sealed_tensor_tells_nothing_by_its_bytes(site):
+    tensor = torch.zeros(100)
+    first, second = site.seal(tensor), site.seal(tensor)
+    assert not torch.equal(first, second)
+    assert len(torch.unique(first[1000:])) == 256
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (lambda sealed: sealed[:-100], "holds"),
+        (lambda sealed: torch.cat([sealed[:24], torch.zeros_like(sealed[24:])]), "holds"),
+        (lambda sealed: torch.cat([255 - sealed[:16], sealed[16:]]), "other keys"),
+        (lambda sealed: sealed[:16], "another length"),
+        (lambda sealed: sealed.repeat(4), "at most"),
+        (lambda sealed: torch.zeros(10), "must travel encrypted"),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused(site, server, broken, said):
+    with pytest.raises(RefusedError, match=said):
+        server.require("head.w", broken(site.seal(values(10))), 10)
+
+
+def test_a_ciphertext_that_was_mixed_before_is_refused(site, server):
+    replayed = server.mix([(1.0, site.seal(values(10)))])
+    with pytest.raises(RefusedError, match="cannot be mixed"):
+        server.require("head.w", replayed, 10)
+
+
+def test_key_files(keys, tmp_path):
+    result = CliRunner().invoke(main, ["kit", "he-keys", str(tmp_path / "made")])
+    assert result.exit_code == 0, result.output
+    for path in (tmp_path / "made").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert CliRunner().invoke(main, ["kit", "he-keys", str(tmp_path / "made")]).exit_code == 2
+    with pytest.raises(DataError, match="is there already"):
+        new_keys(keys)
+    with pytest.raises(SettingsError, match=f"file of the sites: it needs {SERVER_FILE}"):
+        sealer_for(ENCRYPT, keys / SITE_FILE, private=False)
+    with pytest.raises(SettingsError, match=f"file of the server: it needs {SITE_FILE}"):
+        sealer_for(ENCRYPT, keys / SERVER_FILE, private=True)
+    with pytest.raises(SettingsError, match="has no keys"):
+        sealer_for(ENCRYPT, None, private=True)
+    with pytest.raises(DataError, match="cannot be read"):
+        sealer_for(ENCRYPT, tmp_path / "none", private=True)
+    assert sealer_for(ExchangeSettings(), None, private=True) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"exchange": {"encrypt": "head"}, "grades": None}, "only a head that travels"),
+        ({"quorum": 3, "aggregation": {"rule": "uniform", "robust": {"name": "median"}}}, "'median' compares what the"),
+        ({"aggregation": {"rule": "similarity"}}, "'similarity' compares what the"),
+        ({"correction": {"name": "scaffold"}}, "controls of the head in the clear"),
+    ],
+)
+def test_what_encryption_excludes_is_refused_in_a_sentence(changed, said):
+    Experiment.resolve(WORDS)
+    with pytest.raises(SettingsError, match=said):
+        Experiment.resolve({**WORDS, **changed})
+
+
+def test_only_the_head_is_sealed(tiny):
+    experiment = tiny(**WORDS)
+    parts = experiment.partition(build_on_meta(experiment.network, 5))
+    assert parts.sealed == tuple(key for key in parts.shared if key.startswith("head."))
+    assert parts.sealed
+
+
+def test_a_head_in_the_clear_is_refused(tiny, phantoms, site, server, tmp_path):
+    experiment = tiny(**WORDS)
+    coordinator = Coordinator(experiment, "r", tmp_path, server)
+    coordinator.begin(["site-1"])
+    parts = coordinator.partition
+    clear = {**coordinator.down(), **{key: torch.zeros(parts.shapes[key]) for key in parts.sealed}}
+    with pytest.raises(RefusedError, match="must travel encrypted"):
+        coordinator.accept("site-1", Payload(clear, {"theta": 0.5}, coordinator.order("site-1").stamp))
+    with pytest.raises(SettingsError, match="has no keys"):
+        Coordinator(experiment, "r", tmp_path)
+    with pytest.raises(SettingsError, match="has no keys"):
+        Site(experiment, phantoms(experiment, "site-1")["site-1"], tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_with_sealed_heads_ends_as_one_in_the_clear(tiny, phantoms, keys, site, tmp_path):
+    sealed, clear = tiny(**WORDS), tiny(grades=5, exchange={"personal": "nothing"})
+    data = phantoms(clear, "site-1", "site-4")
+    expected = run_loop(clear, data, tmp_path, "clear")
+    got = run_loop(sealed, data, tmp_path, "sealed", keys)
+    # The first round begins alike to the last bit; what comes after carries the noise of CKKS through the training.
+    assert [entry["theta"] for entry in got["steps"][0]["scalars"].values()] == [
+        entry["theta"] for entry in expected["steps"][0]["scalars"].values()
+    ]
+    for name, scalars in expected["steps"][1]["scalars"].items():
+        assert got["steps"][1]["scalars"][name]["val_auc"] == pytest.approx(scalars["val_auc"], abs=1e-3)
+    model, _ = read_tensors(tmp_path / "sealed" / "server" / "train-0001.safetensors")
+    plain, _ = read_tensors(tmp_path / "clear" / "server" / "train-0001.safetensors")
+    assert {key for key, value in model.items() if value.dtype == torch.uint8} == {k for k in plain if "head." in k}
+    for key, value in plain.items():
+        opened = site.open(key, model[key], tuple(value.shape), value.dtype) if "head." in key else model[key]
+        assert float((opened - value).norm()) < 0.02 * float(value.norm()) + 1e-6, key
+    assert got["steps"][1]["bytes_up"]["site-1"] > expected["steps"][1]["bytes_up"]["site-1"]
+    assert got["steps"][0]["bytes_down"] < got["steps"][1]["bytes_down"]
+    assert (tmp_path / "sealed" / "site-1" / "final" / "model.safetensors").exists()
