@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, ROOT, fresh_python, machine
+from benchmarks.render import machine_line
 
 PAGE = ROOT / "docs" / "sizing.md"
 STORED = RESULTS / "sizing.json"
@@ -70,7 +71,7 @@ def render(found: dict[str, Any]) -> str:
     seconds = found["cases"]["resnet50/feduaa"]["up"] * 8 / 10e6
     tail = _TAIL.replace("UP s", f"{seconds:.0f} s")
     lines = [_HEAD, *_table("A round and a site", _ROUND, found), *_table("Disk", _DISK, found), tail]
-    return "\n".join([*lines, f"Machine: {_said(found['machine'])}.", ""])
+    return "\n".join([*lines, machine_line(found["machine"]), ""])
 
 
 def main(words: list[str]) -> None:
@@ -139,12 +140,6 @@ def _table(title: str, columns: dict[str, str], found: dict[str, Any]) -> list[s
 
 def _size(folder: Path) -> float:
     return float(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
-
-
-def _said(found: dict[str, Any]) -> str:
-    from benchmarks.render import _machine
-
-    return _machine(found).removeprefix("Machine: ").removesuffix(".")
 
 
 if __name__ == "__main__":
