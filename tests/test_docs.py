@@ -73,6 +73,14 @@ def test_no_page_names_a_path_of_this_machine(page):
         assert path not in text.replace("https://", ""), path
 
 
+def test_the_figures_of_the_robust_rules_are_the_stored_ones():
+    words = "print(figures(json.loads(Path('benchmarks/results/hostile_site.json').read_text())), end='')"
+    rendered = in_subprocess(
+        "-c", f"import json; from pathlib import Path; from benchmarks.hostile_site_page import figures; {words}"
+    )
+    assert f"figures -->\n{rendered}\n<!-- end" in (DOCS / "robust_rules.md").read_text(encoding="utf-8")
+
+
 def test_the_settings_page_is_what_the_classes_say():
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
     rendered = in_subprocess(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +15,24 @@ import torch
 
 from fedretina.aggregation.admission import admit
 from fedretina.aggregation.choice import best_step
-from fedretina.aggregation.combining import Accepted
+from fedretina.aggregation.mixing import Mixer, Round
 from fedretina.aggregation.progress import Progress
-from fedretina.aggregation.robust import combine
-from fedretina.aggregation.rules import NEEDS, site_weights
-from fedretina.aggregation.run_results import run_head, run_results
+from fedretina.aggregation.rules import NEEDS
+from fedretina.aggregation.run_results import run_head, run_results, write_results
 from fedretina.aggregation.run_store import RunStore
 from fedretina.aggregation.sampling import sampled
-from fedretina.aggregation.similarity import among, similarity_weights
+from fedretina.aggregation.similarity import similarity_weights
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperatures import temperature_model
-from fedretina.corrections.correction import ServerRound
-from fedretina.corrections.settings import build_correction
-from fedretina.errors import QuorumError, RefusedError, SettingsError, StateError
-from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes, tensors_digest
+from fedretina.errors import QuorumError, RefusedError, StateError
+from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes
 from fedretina.exchange.scalars import BY_TASK
-from fedretina.exchange.sealing import NO_KEYS, Sealer
+from fedretina.exchange.sealing import Sealer
 from fedretina.exchange.stamp import Stamp, require_name
 from fedretina.experiment import Experiment
 from fedretina.local.training import reproducible_torch
 from fedretina.networks.network import build_network
 from fedretina.plan import CALIBRATE, Plan, Step
-from fedretina.report.page_file import write_page
-from fedretina.report.render import render_server
-from fedretina.report.server_report import server_report
-from fedretina.storage import write_json
 
 _log = logging.getLogger(__name__)
 # Where the head is personal the server has no grades of its own: what depends on their number never reaches it.
@@ -68,14 +61,11 @@ class Coordinator:
 
     def __init__(self, experiment: Experiment, run: str, folder: Path, sealer: Sealer | None = None) -> None:
         self.experiment = experiment
-        self._sealer = sealer
         self.run = require_name(run, "run")
         self.plan = Plan.of(experiment)
         net = build_network(experiment.network, experiment.grades or _ANY_GRADES, experiment.seed)
         self.partition = experiment.partition(net)
-        if self.partition.sealed and sealer is None:
-            raise SettingsError(NO_KEYS)
-        self._correction = build_correction(experiment.correction, experiment.training)
+        self._mixer = Mixer(experiment, self.partition, sealer)
         self.digest = experiment.digest(self.partition)
         start = net.state_dict()
         self._start = {
@@ -190,7 +180,7 @@ class Coordinator:
                 keys = self.partition.sent(task)
                 needed = NEEDS.get(self.experiment.aggregation.rule, frozenset()) if task == "train" else frozenset()
                 admit(payload, self._stamp(), self.partition, BY_TASK[task], keys, largest, needed)
-                self._require_mixable(payload.tensors)
+                self._mixer.require(payload.tensors)
             except RefusedError as refusal:
                 self.refuse(site, str(refusal))
                 raise
@@ -247,7 +237,8 @@ class Coordinator:
             record["enrolled"] = len(self._enrolled)
             record["asked"] = list(self.asked)
             with reproducible_torch(self.experiment.training):
-                mixed = self._mixed_for_each(record) if self.experiment.aggregation.personal else self._mixed(record)
+                mixed, said = self._mixed()
+            record |= said
         if step.task == "prepare":
             statistics = {site: self._spool.read(site) for site in record["scalars"]}
             record["similarity"] = similarity_weights(statistics, self.experiment.aggregation.own_share)
@@ -258,11 +249,7 @@ class Coordinator:
         if step.task == "finalise":
             record["chosen"] = self._base()
             results = run_results(self._head, self.digest, self.plan, self.records, record)
-            write_json(self._store.folder / "results.json", results)
-            report = server_report(results)
-            write_json(self._store.folder / "report.json", report)
-            if self.experiment.report.page:
-                write_page(self._store.folder / "report.html", render_server(report))
+            write_results(self._store.folder, results, self.experiment.report.page)
         self._store.commit(step.number, record, mixed, self._needed())
         self._spool.erase()
         if mixed is not None and step.task == "train":
@@ -270,58 +257,19 @@ class Coordinator:
         self._attempt = -1
         return record
 
-    def _mixed(self, record: dict[str, Any]) -> Tensors:
-        """One model for all: the sites' combined, moved on by the correction's server half."""
-        weights = site_weights(self._scalars, self.experiment.aggregation)
-        dtypes = {k: self.partition.dtypes[k] for k in self.partition.shared if k not in self.partition.sealed}
-        parameters = frozenset(self.partition.parameters)
-        accepted = Accepted(self._spool, weights, self._state(), dtypes, parameters)
-        combined = combine(accepted, self.experiment.aggregation.robust)
-        record["weights"] = dict(combined.weights)
-        if combined.figures:
-            record["robust"] = {name: dict(figure) for name, figure in combined.figures.items()}
-        sites = accepted.sites
-        enrolled = max(len(self._enrolled), len(sites))
-        combined.tensors.update(self._mixed_sealed(weights))
-        round_ = ServerRound(self._state(), combined.tensors, self._spool, sites, enrolled, self.partition.parameters)
-        mixed = self._correction.server(round_)
-        record["digest"] = tensors_digest({key: mixed[key] for key in self.partition.shared})
-        return mixed
-
-    def _require_mixable(self, tensors: Tensors) -> None:
-        for key in self.partition.sealed:
-            if self._sealer is not None and key in tensors:
-                self._sealer.require(key, tensors[key], self.partition.sizes[key][0])
-
-    def _mixed_sealed(self, weights: Mapping[str, float]) -> dict[str, torch.Tensor]:
-        """The weighted mean of what nobody here can read."""
-        if self._sealer is None:
-            return {}
-        return {
-            key: self._sealer.mix([(weights[site], self._spool.tensor(site, key)) for site in sorted(weights)])
-            for key in self.partition.sealed
-        }
+    def _mixed(self) -> tuple[Tensors, dict[str, Any]]:
+        round_ = Round(self._spool, self._scalars, self._enrolled, self._state())
+        if not self.experiment.aggregation.personal:
+            return self._mixer.one_for_all(round_)
+        number = self.step.number
+        return self._mixer.one_a_site(
+            round_, self.records[0]["similarity"], lambda site, own: self._store.put_for(number, site, own)
+        )
 
     def _bytes_down(self) -> int:
         plain = sum(self.partition.sizes[key][1] for key in self._down_keys() if key not in self.partition.sealed)
         state = self._state() if self.partition.sealed else {}
         return plain + tensors_bytes({key: state[key] for key in self.partition.sealed if key in state})
-
-    def _mixed_for_each(self, record: dict[str, Any]) -> Tensors:
-        """A model a site, one in memory at a time; the plain mean is for a site that comes later."""
-        dtypes = {key: self.partition.dtypes[key] for key in self.partition.shared}
-        answered = sorted(self._scalars)
-        table: Mapping[str, Mapping[str, float]] = self.records[0]["similarity"]
-        record["mixing"] = {site: among(table.get(site, {}), answered) for site in self._enrolled}
-        record["weights"] = {site: record["mixing"][site].get(site, 0.0) for site in answered}
-        record["digests"] = {}
-        for site, weights in record["mixing"].items():
-            own = self._spool.weighted_mean(weights, dtypes)
-            record["digests"][site] = tensors_digest(own)
-            self._store.put_for(self.step.number, site, own)
-        mean = self._spool.weighted_mean(dict.fromkeys(answered, 1 / len(answered)), dtypes)
-        record["digest"] = tensors_digest(mean)
-        return mean
 
     def _down_keys(self) -> tuple[str, ...]:
         if self.step.task == "finalise":

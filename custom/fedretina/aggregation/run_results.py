@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fedretina.aggregation.choice import candidates
 from fedretina.exchange.partition import Partition
 from fedretina.experiment import Experiment
 from fedretina.plan import Plan
+from fedretina.report.page_file import write_page
+from fedretina.report.render import render_server
+from fedretina.report.server_report import server_report
+from fedretina.storage import write_json
 from fedretina.version import versions
 
 
@@ -60,3 +65,21 @@ def run_results(
         "without_result": final["refused"],
         "steps": list(records),
     }
+
+
+def write_results(folder: Path, results: Mapping[str, Any], page: bool) -> None:
+    """Write `results.json`, the report that is made of it, and its page.
+
+    Args:
+        folder: The server's folder of the run.
+        results: See `run_results`.
+        page: Whether the page is written at once.
+
+    Raises:
+        StateError: The disk is full or not writable.
+    """
+    write_json(folder / "results.json", results)
+    report = server_report(results)
+    write_json(folder / "report.json", report)
+    if page:
+        write_page(folder / "report.html", render_server(report))

@@ -22,6 +22,8 @@ from fedretina.errors import FedretinaError
 @click.option("--seeds", default="", help="Seeds, by comma, in place of the plan's.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Runs at a time.")
 @click.option("--render", is_flag=True, help="Train nothing; only write tables and page anew.")
+@click.option("--page", type=click.Path(path_type=Path), help="The page; OUT/page.md by default.")
+@click.option("--pictures", type=click.Path(path_type=Path), help="Folder of its pictures; OUT/pictures by default.")
 def benchmark(
     name: str,
     out: Path,
@@ -32,6 +34,8 @@ def benchmark(
     seeds: str,
     jobs: int,
     render: bool,
+    page: Path | None,
+    pictures: Path | None,
 ) -> None:
     """Run the benchmark NAME (such as `feduaa`) and write its tables.
 
@@ -44,7 +48,6 @@ def benchmark(
     from fedretina.benchmark.runner import Told, run_benchmark
     from fedretina.benchmark.statistics import statistics
     from fedretina.experiment import merged
-    from fedretina.storage import write_json
 
     def tell(told: Told) -> None:
         left = "" if told.seconds_left is None else f"; about {told.seconds_left / 60:.0f} min left"
@@ -62,11 +65,13 @@ def benchmark(
             words["seeds"] = _numbers(seeds)
         plan = BenchmarkPlan.read(words)
         missing = {} if render else run_benchmark(plan, out, jobs, tell)
-        write_json(out / "statistics.json", statistics(out))
-        write_benchmark_page(out, out / "page.md", out / "pictures")
+        if (out / "answers").exists():  # a folder of results alone brings its statistics along
+            statistics(out)
+        written = page or out / "page.md"
+        write_benchmark_page(out, written, pictures or out / "pictures")
     except FedretinaError as error:
         fail(str(error))
-    click.echo(f"wrote {out / 'page.md'}")
+    click.echo(f"wrote {written}")
     if missing:
         fail("runs are missing: " + "; ".join(f"{run}: {why}" for run, why in missing.items()))
 

@@ -12,7 +12,7 @@ from fedretina.data.site_data import SiteDataSettings
 from fedretina.errors import DataError
 
 SITE_NAME = "{SITE_NAME}"
-OTHER_KEYS = ("state_root", "weights_file", "policy")  # the rest of `fedretina.site_settings.SiteSettings`
+OTHER_KEYS = ("state_root", "weights_file", "he_keys", "policy")  # the rest of `fedretina.site_settings.SiteSettings`
 
 
 def read_site_file(path: Path, site: str | None = None) -> SiteDataSettings:

@@ -104,7 +104,7 @@ def patient_bootstrap_counts(
         raise TrainingError("An interval was asked for a split without images. Give the split at least one image.")
     values: dict[str, list[NDArray[np.float64]]] = {}
     done = 0
-    for counts in _draws(patients, seed, draws):
+    for counts in patient_draws(patients, seed, draws):
         for name, column in statistics(counts).items():
             # A name that only some chunks know was undefined in all draws before.
             values.setdefault(name, [np.full(done, np.nan)]).append(column)
@@ -112,11 +112,17 @@ def patient_bootstrap_counts(
         for columns in values.values():
             columns.append(np.full(done - sum(map(len, columns)), np.nan))
     alone = len(set(patients)) < 2
-    return {name: _interval(np.concatenate(columns), level, alone) for name, columns in values.items()}
+    return {name: interval_of(np.concatenate(columns), level, alone) for name, columns in values.items()}
 
 
-def _draws(patients: Sequence[str], seed: int, draws: int) -> Iterator[Counts]:
-    """How often each image is drawn, [B, N] at a time."""
+def patient_draws(patients: Sequence[str], seed: int, draws: int) -> Iterator[Counts]:
+    """How often each image is drawn, [B, N] at a time; `draws` rows in all.
+
+    Args:
+        patients: Patient of each image [N], N at least 1.
+        seed: The same seed draws the same patients.
+        draws: Number of draws.
+    """
     names, owner = np.unique(np.asarray(patients), return_inverse=True)
     rng = generator("bootstrap", seed)
     size = max(1, _CHUNK // owner.size)
@@ -131,7 +137,14 @@ def _number(value: float | None) -> float:
     return np.nan if value is None else value
 
 
-def _interval(values: NDArray[np.float64], level: float, alone: bool) -> Interval:
+def interval_of(values: NDArray[np.float64], level: float = 0.95, alone: bool = False) -> Interval:
+    """The percentile interval of a figure's draws, by the rules of `patient_bootstrap`.
+
+    Args:
+        values: One a draw [B], NaN where undefined.
+        level: Share of the draws inside, in (0, 1).
+        alone: Whether all draws are of one patient, so that there is no interval.
+    """
     defined = values[np.isfinite(values)]
     if alone or defined.size < (1 - _MOST_UNDEFINED) * values.size or np.ptp(defined) < _NO_SPREAD:
         return Interval(None, None, int(defined.size))

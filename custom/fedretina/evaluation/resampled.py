@@ -8,7 +8,7 @@ another quantity, higher where the rare grade is the hard one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ class ResampledFigures:
         scores: Class scores of the AUC [N, K], see `auc_scores`.
         logit_scores: Class scores of the second AUC [N, K], the one from the softmax of the raw logits.
         referral: The split read as referable or not; None where the scheme does not say.
+        only: Names of the figures to compute; None for all.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class ResampledFigures:
         scores: NDArray[np.float64],
         logit_scores: NDArray[np.float64],
         referral: ReferralTask | None,
+        only: Collection[str] | None = None,
     ) -> None:
         answer = probabilities.argmax(1)
         wrong = answer != labels
@@ -65,6 +67,8 @@ class ResampledFigures:
                 "referable_sensitivity": _share(referral.kept, referral.diseased, referral.referred),
                 "referable_specificity": _share(referral.kept, ~referral.diseased, ~referral.referred),
             }
+        if only is not None:
+            self._rules = {name: rule for name, rule in self._rules.items() if name in only}
 
     def __call__(self, counts: Counts) -> dict[str, Column]:
         """Each figure [B] of draws [B, N], NaN where it is undefined."""

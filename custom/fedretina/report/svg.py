@@ -60,7 +60,15 @@ class Chart(NamedTuple):
     alt: str
 
 
-def draw(name: str, alt: str, paint: Callable[[Any], None], height: float = HEIGHT, left: float = LEFT) -> Chart:
+def draw(
+    name: str,
+    alt: str,
+    paint: Callable[[Any], None],
+    height: float = HEIGHT,
+    left: float = LEFT,
+    right: float = RIGHT,
+    width: float = WIDTH,
+) -> Chart:
     """Let `paint` draw on a pair of axes and give the chart.
 
     Args:
@@ -69,15 +77,17 @@ def draw(name: str, alt: str, paint: Callable[[Any], None], height: float = HEIG
         paint: Draws on matplotlib axes.
         height: In inches.
         left: Room for the labels of the vertical axis, in inches.
+        right: Room beside the axes, for a legend, in inches.
+        width: Of the whole picture, in inches.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with rc_context({**_STYLE, "svg.hashsalt": name}):
-        figure = Figure(figsize=(WIDTH, height))
+        figure = Figure(figsize=(width, height))
         figure.patch.set_visible(False)
-        box = (left / WIDTH, BOTTOM / height, 1 - (left + RIGHT) / WIDTH, 1 - (BOTTOM + TOP) / height)
+        box = (left / width, BOTTOM / height, 1 - (left + right) / width, 1 - (BOTTOM + TOP) / height)
         axes = figure.add_axes(box, facecolor="none")
         paint(axes)
         file = io.StringIO()

@@ -1,0 +1,129 @@
+"""From a round's accepted updates to the next model: one for all, or one a site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from fedretina.aggregation.combining import Accepted
+from fedretina.aggregation.robust import combine
+from fedretina.aggregation.rules import Scalars, site_weights
+from fedretina.aggregation.similarity import among
+from fedretina.aggregation.spool import Spool
+from fedretina.corrections.correction import ServerRound
+from fedretina.corrections.settings import build_correction
+from fedretina.errors import SettingsError
+from fedretina.exchange.partition import Partition
+from fedretina.exchange.payload import Tensors, tensors_digest
+from fedretina.exchange.sealing import NO_KEYS, Sealer
+from fedretina.experiment import Experiment
+
+
+class Round(NamedTuple):
+    """What a training step leaves to be mixed.
+
+    Attributes:
+        spool: The accepted updates.
+        scalars: What came with them, by site.
+        enrolled: Names of the sites of the run, whether they answered or not.
+        state: The model that the step began with, with all that the server keeps beside it.
+    """
+
+    spool: Spool
+    scalars: Scalars
+    enrolled: tuple[str, ...]
+    state: Tensors
+
+
+class Mixer:
+    """Mixes the updates of a run's rounds by its settings.
+
+    Args:
+        experiment: The run's settings.
+        parts: What travels.
+        sealer: The server's half of the keys, where a part of the model travels encrypted.
+
+    Raises:
+        SettingsError: The run encrypts, and there is no sealer.
+    """
+
+    def __init__(self, experiment: Experiment, parts: Partition, sealer: Sealer | None) -> None:
+        if parts.sealed and sealer is None:
+            raise SettingsError(NO_KEYS)
+        self._settings = experiment.aggregation
+        self._parts = parts
+        self._sealer = sealer
+        self._correction = build_correction(experiment.correction, experiment.training)
+
+    def require(self, tensors: Tensors) -> None:
+        """Refuse an update whose encrypted part cannot be mixed.
+
+        Raises:
+            RefusedError: It cannot.
+        """
+        for key in self._parts.sealed:
+            if self._sealer is not None and key in tensors:
+                self._sealer.require(key, tensors[key], self._parts.sizes[key][0])
+
+    def one_for_all(self, round_: Round) -> tuple[Tensors, dict[str, Any]]:
+        """One model: the sites' combined, moved on by the correction's server half.
+
+        Returns:
+            The model with what the server keeps beside it, and what the step's record says of it.
+        """
+        weights = site_weights(round_.scalars, self._settings)
+        dtypes = {key: self._parts.dtypes[key] for key in self._parts.shared if key not in self._parts.sealed}
+        accepted = Accepted(round_.spool, weights, round_.state, dtypes, frozenset(self._parts.parameters))
+        combined = combine(accepted, self._settings.robust)
+        record: dict[str, Any] = {"weights": dict(combined.weights)}
+        if combined.figures:
+            record["robust"] = {name: dict(figure) for name, figure in combined.figures.items()}
+        model = {**combined.tensors, **self._sealed(round_.spool, weights)}
+        enrolled = max(len(round_.enrolled), len(accepted.sites))
+        given = ServerRound(round_.state, model, round_.spool, accepted.sites, enrolled, self._parts.parameters)
+        mixed = self._correction.server(given)
+        record["digest"] = tensors_digest({key: mixed[key] for key in self._parts.shared})
+        return mixed, record
+
+    def one_a_site(
+        self,
+        round_: Round,
+        similarity: Mapping[str, Mapping[str, float]],
+        put: Callable[[str, Tensors], None],
+    ) -> tuple[Tensors, dict[str, Any]]:
+        """A model a site, one in memory at a time.
+
+        Args:
+            round_: The round.
+            similarity: By site, the weights that its model gives the sites.
+            put: Stores a site's own model.
+
+        Returns:
+            The plain mean, for a site that comes later, and what the step's record says of the models.
+        """
+        dtypes = {key: self._parts.dtypes[key] for key in self._parts.shared}
+        answered = sorted(round_.scalars)
+        mixing = {site: among(similarity.get(site, {}), answered) for site in round_.enrolled}
+        digests = {}
+        for site, weights in mixing.items():
+            own = round_.spool.weighted_mean(weights, dtypes)
+            digests[site] = tensors_digest(own)
+            put(site, own)
+        mean = round_.spool.weighted_mean(dict.fromkeys(answered, 1 / len(answered)), dtypes)
+        return mean, {
+            "mixing": mixing,
+            "weights": {site: mixing[site].get(site, 0.0) for site in answered},
+            "digests": digests,
+            "digest": tensors_digest(mean),
+        }
+
+    def _sealed(self, spool: Spool, weights: Mapping[str, float]) -> dict[str, torch.Tensor]:
+        """The weighted mean of what nobody here can read."""
+        if self._sealer is None:
+            return {}
+        return {
+            key: self._sealer.mix([(weights[site], spool.tensor(site, key)) for site in sorted(weights)])
+            for key in self._parts.sealed
+        }
