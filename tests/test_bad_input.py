@@ -115,6 +115,33 @@ def test_a_full_disk_at_the_server_keeps_the_finished_rounds(tiny, phantoms, tmp
     assert run_loop(experiment, data, tmp_path, "cut")["model_digest"] == expected["model_digest"]
 
 
+def test_updates_that_the_server_cannot_store_are_not_asked_for_again(tiny, phantoms, tmp_path, monkeypatch):
+    experiment = tiny(quorum=2)
+    data = phantoms(experiment, "site-1", "site-2")
+    coordinator = Coordinator(experiment, "a", tmp_path / "a" / "server")
+    hosts = {name: Site(experiment, data[name], tmp_path / "a" / name) for name in data}
+    coordinator.begin(hosts)
+    answers = {name: host.answer(coordinator.order(name), coordinator.down(name)) for name, host in hosts.items()}
+    real = os.replace
+
+    def full(source, target):
+        if "spool/site-2" in str(target):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    coordinator.accept("site-1", answers["site-1"])
+    with pytest.raises(StateError, match="the disk is full"):
+        coordinator.accept("site-2", answers["site-2"])
+    with pytest.raises(StateError, match="the disk is full"):  # not below the quorum, which would be tried again
+        coordinator.close()
+    monkeypatch.undo()
+    coordinator.begin(hosts)
+    for name, host in hosts.items():
+        coordinator.accept(name, host.answer(coordinator.order(name), coordinator.down(name)))
+    assert coordinator.close()["refused"] == {}
+
+
 def test_a_run_of_other_settings_or_version_is_not_continued(tiny, phantoms, tmp_path, monkeypatch):
     experiment = tiny(phases=[{"name": "train", "rounds": 1}])
     run_loop(experiment, phantoms(experiment, "site-1"), tmp_path, "a")

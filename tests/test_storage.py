@@ -79,3 +79,14 @@ def test_a_held_folder_is_refused_and_free_after_its_holder_died(tmp_path):
     began = time.monotonic()
     with storage.folder_lock(tmp_path, 5):
         assert time.monotonic() - began < 5
+
+
+def test_what_a_killed_process_left_half_written_goes_with_the_next_lock(tmp_path):
+    (tmp_path / "final").mkdir()
+    left = [tmp_path / ".x.safetensors.123.tmp", tmp_path / "final" / ".model.safetensors.7.tmp"]
+    kept = [tmp_path / "x.safetensors", tmp_path / ".notes.tmp", tmp_path / "final" / "a.123.tmp"]
+    for path in (*left, *kept):
+        path.write_text("half")
+    with storage.folder_lock(tmp_path, 0):
+        assert not any(path.exists() for path in left)
+        assert all(path.exists() for path in kept)

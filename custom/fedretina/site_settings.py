@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedretina.data.site_data import SiteDataSettings
 from fedretina.errors import DataError, SettingsError
 from fedretina.exchange.policy import PolicySettings
+from fedretina.tracking.settings import TrackingSettings
 
 PROPERTY = "fedretina"
 SERVER_PROPERTY = "fedretina_server"
@@ -32,7 +33,11 @@ class SiteSettings(BaseModel):
         state_root: Folder for the state of runs, outside FLARE's folders.
         weights_file: The site's copy of the weights that a job names by SHA-256.
         he_keys: The sites' file of `fedretina kit he-keys`, for a job that encrypts; secret.
+        trainer: Where the site's work is done: "inline", in the process of FLARE's job, or "child", in a process of its
+            own for each order, whose death (out of memory, say) costs one answer instead of the whole job. The bits
+            are the same; a child costs the time to start Python and torch, and to open the data again.
         policy: What the site lets go, how exactly, and with how much noise; a job can only ask for less.
+        tracking: Curves and log lines of the site's own numbers, at the site.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,7 +45,9 @@ class SiteSettings(BaseModel):
     state_root: Path | None = None
     weights_file: Path | None = None
     he_keys: Path | None = None
+    trainer: Literal["inline", "child"] = "inline"
     policy: PolicySettings = PolicySettings()
+    tracking: TrackingSettings = TrackingSettings()
 
 
 class ServerSettings(BaseModel):
@@ -50,12 +57,14 @@ class ServerSettings(BaseModel):
         state_root: Folder for the state of runs, outside FLARE's folders.
         weights_file: The server's copy of the weights that a job names by SHA-256.
         he_keys: The server's file of `fedretina kit he-keys`, which mixes and cannot read.
+        tracking: Curves and log lines of what sites let go, at the server.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     state_root: Path | None = None
     weights_file: Path | None = None
     he_keys: Path | None = None
+    tracking: TrackingSettings = TrackingSettings()
 
 
 def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -> SiteSettings:
@@ -98,7 +107,8 @@ def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
         return ServerSettings.model_validate(found)
     except ValidationError as error:
         raise SettingsError(
-            f"the scope property {SERVER_PROPERTY!r} may hold state_root, weights_file and he_keys, all paths: {error}"
+            f"the scope property {SERVER_PROPERTY!r} may hold state_root, weights_file and he_keys, all paths, and "
+            f"tracking: {error}"
         ) from error
 
 

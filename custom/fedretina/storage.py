@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # the admin commands read and write records only, and do not 
 
 FORMAT = 1
 HEADER = "fedretina"
+_TEMPORARY = ".tmp"
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
@@ -126,15 +127,18 @@ def open_tensors(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 @contextmanager
-def folder_lock(folder: Path, wait_s: float) -> Iterator[None]:
+def folder_lock(folder: Path, wait_s: float) -> Iterator[int]:
     """Hold a folder for one process; wait for a holder that is about to end.
 
     FLARE's old processes outlive a killed server by up to 20 seconds, so a continuation waits for them
-    instead of writing beside them.
+    instead of writing beside them. What a holder that was killed left half written is erased.
 
     Args:
         folder: Created when missing.
         wait_s: How long to wait for the holder, in seconds.
+
+    Yields:
+        The lock's descriptor: a process that inherits it holds the folder as well, until it ends.
 
     Raises:
         StateError: The folder is still held after the wait.
@@ -152,11 +156,14 @@ def folder_lock(folder: Path, wait_s: float) -> Iterator[None]:
                         f"{folder} is in use by another process: end it, or give this run another name."
                     ) from error
                 time.sleep(0.2)
-        yield
+        for depth in ("", "*/"):
+            for left in folder.glob(f"{depth}.*.[0-9]*{_TEMPORARY}"):
+                left.unlink(missing_ok=True)
+        yield handle.fileno()
 
 
 def _replace(path: Path, write: Callable[[Path], Any], durable: bool = True) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)

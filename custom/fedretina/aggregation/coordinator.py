@@ -24,7 +24,7 @@ from fedretina.aggregation.sampling import sampled
 from fedretina.aggregation.similarity import similarity_weights
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperatures import temperature_model
-from fedretina.errors import QuorumError, RefusedError
+from fedretina.errors import QuorumError, RefusedError, StateError
 from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes
 from fedretina.exchange.scalars import BY_TASK
 from fedretina.exchange.sealing import Sealer
@@ -84,6 +84,7 @@ class Coordinator:
         self._scalars: dict[str, dict[str, float]] = {}
         self._bytes: dict[str, int] = {}
         self._refused: dict[str, str] = {}
+        self._unstored: StateError | None = None
 
     @property
     def done(self) -> int:
@@ -136,6 +137,7 @@ class Coordinator:
                 chosen = sampled(sites, self.experiment.sampling, self.experiment.quorum, purpose)
                 self.asked = tuple(chosen)
             self._scalars, self._bytes, self._refused = {}, {}, {}
+            self._unstored = None
             self._spool = Spool(self._store.folder / "spool")
 
     def order(self, site: str) -> Order:
@@ -183,7 +185,11 @@ class Coordinator:
                 self.refuse(site, str(refusal))
                 raise
             if keys:
-                self._spool.put(site, payload.tensors)
+                try:
+                    self._spool.put(site, payload.tensors)
+                except StateError as error:
+                    self._unstored = error
+                    raise
             self._bytes[site] = tensors_bytes(payload.tensors)
             self._scalars[site] = {name: float(payload.scalars[name]) for name in sorted(payload.scalars)}
             self._refused.pop(site, None)
@@ -211,6 +217,8 @@ class Coordinator:
     def _close(self) -> dict[str, Any]:
         quorum = self.experiment.quorum
         if len(self._scalars) < quorum:
+            if self._unstored is not None:  # asking again would let every site train for a disk that is full
+                raise self._unstored
             reasons = "; ".join(f"{site}: {why}" for site, why in sorted(self._refused.items())) or "no answer"
             raise QuorumError(
                 f"{self.step.name}: {len(self._scalars)} updates were accepted, the quorum is {quorum} ({reasons})."

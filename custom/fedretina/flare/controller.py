@@ -73,7 +73,7 @@ class RoundController(Controller):
             self._server_run(fl_ctx).open(fl_ctx)
             self._opened = True
         except FedretinaError as error:
-            self._stop(str(error), fl_ctx)
+            self._stop(error, fl_ctx)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Do every step of this workflow's tasks that is not done, then say where the results lie."""
@@ -87,6 +87,7 @@ class RoundController(Controller):
         if coordinator.done == len(coordinator.plan):
             results = coordinator.folder / "results.json"
             server_run.publish(fl_ctx)
+            server_run.note("completed")
             self.log_info(fl_ctx, f"run {coordinator.run} is complete\n{results_table(read_json(results))}\n{results}")
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
@@ -100,35 +101,43 @@ class RoundController(Controller):
         self.log_warning(fl_ctx, f"a late {task_name} answer of {client.name} is dropped.")
 
     def _step(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> bool:
-        step, board = coordinator.step, self._server_run(fl_ctx).board
-        sentence = ""
+        step, server_run = coordinator.step, self._server_run(fl_ctx)
+        board, below = server_run.board, QuorumError("")
         for attempt in range(self._repeats + 1):
             fl_ctx.set_prop(AppConstants.CURRENT_ROUND, step.number, private=True, sticky=True)
             self.log_info(fl_ctx, f"{step.name}: begun, attempt {attempt}")
             began = time.monotonic()
+            where = {"phase": step.phase, "round": step.round, "attempt": attempt}
             try:
                 coordinator.begin(sorted(client.name for client in self._engine.get_clients()))
                 board.begin()
+                server_run.note("asked", where=where, sites=list(coordinator.asked))
                 self._ask(coordinator, abort_signal, fl_ctx)
                 if abort_signal.triggered:  # an abort would look like a step below the quorum
                     return False
                 self._aggregator(fl_ctx).aggregate(fl_ctx)
             except QuorumError as error:
-                sentence = str(error)
-                self.log_warning(fl_ctx, sentence)
+                below = error
+                self.log_warning(fl_ctx, str(error))
+                server_run.note("repeated", where=where, why=str(error))
                 continue
             except StateError as error:
-                self._stop(str(error), fl_ctx)
+                self._stop(error, fl_ctx)
                 return False
             board.end(trained=step.task == "train")
-            self.log_info(fl_ctx, f"{step.name}: done in {time.monotonic() - began:.1f} s")
+            seconds, record = time.monotonic() - began, coordinator.records[step.number]
+            self.log_info(fl_ctx, f"{step.name}: done in {seconds:.1f} s")
+            took_part = {"accepted": list(record["scalars"]), "refused": record["refused"]}
+            server_run.note("closed", where=where, seconds=round(seconds, 1), **took_part)
             return True
-        self._stop(f"{sentence} It was tried {self._repeats + 1} times.", fl_ctx)
+        self._stop(QuorumError(f"{below} It was tried {self._repeats + 1} times."), fl_ctx)
         return False
 
-    def _stop(self, sentence: str, fl_ctx: FLContext) -> None:
-        self._server_run(fl_ctx).publish(fl_ctx, stopped=sentence)
-        self.system_panic(sentence, fl_ctx)
+    def _stop(self, error: FedretinaError, fl_ctx: FLContext) -> None:
+        server_run = self._server_run(fl_ctx)
+        server_run.note("stopped", why=str(error) if error.public else type(error).__name__)
+        server_run.publish(fl_ctx, stopped=str(error))
+        self.system_panic(str(error), fl_ctx)
 
     def _ask(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> None:
         tasks = {site: self._task(site, coordinator) for site in coordinator.asked}
@@ -148,7 +157,8 @@ class RoundController(Controller):
         late = {site for site, task in tasks.items() if task.completion_status != TaskCompletionStatus.OK}
         for site in sorted(late):
             self.cancel_task(tasks[site], fl_ctx=fl_ctx)
-            coordinator.refuse(site, "it did not answer in time.")
+            if not abort_signal.triggered:
+                coordinator.refuse(site, "it did not answer in time.")
         self._missed = frozenset(late)
 
     def _task(self, site: str, coordinator: Coordinator) -> Task:

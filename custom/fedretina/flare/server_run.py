@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
@@ -19,6 +20,9 @@ from fedretina.flare.publication import publish
 from fedretina.flare.surroundings import RUN, load_experiment, load_server_settings, state_root, with_weights_file
 from fedretina.run_name import new_run_name
 from fedretina.storage import folder_lock
+from fedretina.tracking.points import server_points
+from fedretina.tracking.run_log import Event
+from fedretina.tracking.tracker import Tracker
 
 _LOCK_WAIT_S = 60.0
 
@@ -41,6 +45,7 @@ class ServerRun(FLComponent):
         self._experiment_file = experiment_file
         self._held = ExitStack()
         self._coordinator: Coordinator | None = None
+        self._tracker: Tracker | None = None
         self.board = ProgressBoard()
 
     @property
@@ -68,11 +73,23 @@ class ServerRun(FLComponent):
             with ExitStack() as opening:
                 opening.enter_context(folder_lock(folder, _LOCK_WAIT_S))
                 sealer = sealer_for(experiment.exchange, settings.he_keys, private=False)
-                self._coordinator = Coordinator(experiment, run, folder, sealer)
+                coordinator = Coordinator(experiment, run, folder, sealer)
+                self._tracker = Tracker(settings.tracking, folder, run, "server", experiment.name)
                 self._held = opening.pop_all()
+            self._coordinator = coordinator
+            self.note("opened", done=coordinator.done, steps=len(coordinator.plan))
             self.log_info(fl_ctx, f"run {run}: {self._coordinator.done} of {len(self._coordinator.plan)} steps done")
             self.log_info(fl_ctx, "what travels and what stays:\n" + self._coordinator.partition.table())
         return self._coordinator
+
+    def note(self, event: Event, **fields: Any) -> None:
+        """Write a log line about the running step, and bring the curves up to date when a step has closed."""
+        coordinator, tracker = self._coordinator, self._tracker
+        if coordinator is None or tracker is None:
+            return
+        tracker.note(event, **fields)
+        if event in ("opened", "closed"):
+            tracker.follow(lambda: server_points(coordinator.records))
 
     def publish(self, fl_ctx: FLContext, stopped: str | None = None) -> None:
         """Lay results, or the sentence with which the job stops, into the job's folder; a fault is only logged."""
@@ -90,5 +107,7 @@ class ServerRun(FLComponent):
             if coordinator is not None and collector is not None:
                 collector.set_info(GROUP, self.board.report(coordinator.progress)._asdict())
         elif event_type == EventType.END_RUN:
+            if self._tracker is not None:
+                self._tracker.close()
             self._held.close()
-            self._coordinator = None
+            self._coordinator = self._tracker = None

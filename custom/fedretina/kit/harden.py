@@ -23,6 +23,7 @@ SITE_TEMPLATE = """\
 #   scheme: icdr5                            # or icdr5_ungradable, normal_3stages, or grades of one's own
 #   cache: /srv/fedretina/cache
 # state_root: /srv/fedretina/runs
+# trainer: child                             # out of memory then costs one answer, not the whole job
 """
 
 

@@ -36,3 +36,7 @@ class History:
     def steps(self) -> list[dict[str, Any]]:
         """The entries in the order of the run, each with the name of its `step`."""
         return [dict(self._steps[key]) for key in sorted(self._steps)]
+
+    def numbered(self) -> dict[int, dict[str, Any]]:
+        """The entries by number of their step."""
+        return {int(key): dict(entry) for key, entry in self._steps.items()}

@@ -1,0 +1,146 @@
+"""What a network costs in bandwidth, memory and disk: small real runs of one site, and the page made of their figures.
+
+python -m benchmarks.sizing            # measure (minutes), store, render docs/sizing.md
+python -m benchmarks.sizing --render   # the page again, from the stored figures
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import RESULTS, ROOT, fresh_python, machine
+from benchmarks.render import machine_line
+
+PAGE = ROOT / "docs" / "sizing.md"
+STORED = RESULTS / "sizing.json"
+NETWORKS = {"efficientnet_lite0": "EfficientNet-Lite0", "resnet18": "ResNet-18", "resnet50": "ResNet-50"}
+ROWS = ("feduaa", "scaffold")
+_SIDE, _BATCH = 256, 32
+_TIMEOUT_S = 900.0
+
+
+def measure(encoder: str, row: str, folder: Path) -> dict[str, float]:
+    """Run two rounds and the end over one phantom site in this process; bytes, at its largest."""
+    from fedretina.aggregation.coordinator import Coordinator
+    from fedretina.data.site_data import SiteDataSettings
+    from fedretina.experiment import Experiment
+    from fedretina.local.site_recipe import SiteRecipe
+
+    words = {
+        "row": row,
+        "network": {"encoder": encoder},
+        "phases": [{"name": "train", "rounds": 2}],
+        "images": {"image_size": _SIDE},
+        "training": {"batch_size": _BATCH, "learning_rate": 0.001, "threads": 2, "device": "cpu"},
+        "phantom_images": 48,
+        "report": {"draws": 10, "page": False},
+    }
+    experiment = Experiment.resolve(words)
+    own, server = folder / "site-1", folder / "server"
+    data = SiteDataSettings(phantom_images=experiment.phantom_images)
+    site = SiteRecipe(experiment=experiment, site="site-1", data=data, folder=own, cache=folder / "cache").build()
+    coordinator = Coordinator(experiment, "sizing", server)
+    most = {"site": 0.0, "server": 0.0, "spool": 0.0}
+    while coordinator.done < len(coordinator.plan):
+        coordinator.begin(["site-1"])
+        payload = site.answer(coordinator.order("site-1"), coordinator.down("site-1"))
+        coordinator.accept("site-1", payload)
+        most["spool"] = max(most["spool"], _size(server / "spool"))
+        most["site"] = max(most["site"], _size(own))
+        coordinator.close()
+        most["server"] = max(most["server"], _size(server))
+    first = coordinator.records[0]
+    return {
+        "up": float(first["bytes_up"]["site-1"]),
+        "down": float(first["bytes_down"]),
+        "site_run": most["site"],
+        "server_kept": most["server"],
+        "spool_a_site": most["spool"],
+        "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
+    }
+
+
+def render(found: dict[str, Any]) -> str:
+    """Render the page from the stored figures alone."""
+    seconds = found["cases"]["resnet50/feduaa"]["up"] * 8 / 10e6
+    tail = _TAIL.replace("UP s", f"{seconds:.0f} s")
+    lines = [_HEAD, *_table("A round and a site", _ROUND, found), *_table("Disk", _DISK, found), tail]
+    return "\n".join([*lines, machine_line(found["machine"]), ""])
+
+
+def main(words: list[str]) -> None:
+    """Measure each case in a fresh process, store, render."""
+    if words[:1] == ["--case"]:
+        print(json.dumps(measure(words[1], words[2], Path(words[3]))))
+        return
+    if words != ["--render"]:
+        cases: dict[str, dict[str, float]] = {}
+        for encoder in NETWORKS:
+            for row in ROWS:
+                folder = Path(tempfile.mkdtemp(prefix="sizing-"))
+                try:
+                    told = fresh_python(["-m", "benchmarks.sizing", "--case", encoder, row, str(folder)], _TIMEOUT_S)
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+                cases[f"{encoder}/{row}"] = json.loads(told.splitlines()[-1])
+                print(encoder, row, cases[f"{encoder}/{row}"], flush=True)
+        stored = {"cases": cases, "side": _SIDE, "batch": _BATCH, "machine": machine()}
+        STORED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(render(json.loads(STORED.read_text(encoding="utf-8"))), encoding="utf-8")
+
+
+_ROUND = {"up, MB": "up", "down, MB": "down", "peak memory of the trainer, MB": "peak_memory"}
+_DISK = {
+    "site, a run, MB": "site_run",
+    "server, kept, MB": "server_kept",
+    "server, spool for each site, MB": "spool_a_site",
+}
+
+_HEAD = f"""# Sizing
+
+Written by `python -m benchmarks.sizing` from `benchmarks/results/sizing.json`; do not edit. Each line is a real run of two
+rounds and its end over one phantom site, at {_SIDE} px, batch {_BATCH}, float32, on the CPU, a fresh process each. MB are
+10^6 bytes.
+"""  # noqa: E501
+
+_TAIL = f"""## From here to your federation
+
+With N sites, R rounds, S pixels a side and n images:
+
+| what | is about |
+|---|---|
+| a site's traffic in a run | R x (up + down), and down twice more for `validate` and `finalise` |
+| the server's traffic in a run | N times that; sites answer at about the same time |
+| time of a transfer | up / bandwidth: ResNet-50 under FedUAA takes UP s at 10 Mbit/s |
+| a site's disk | "a run" for each run that is kept, and the cache: 3 S^2 bytes an image, {3 * _SIDE**2 / 1e6:.1f} MB at {_SIDE} px |
+| the server's disk | "kept" + N x "spool", for each run; under `fedap` a model for each site besides |
+| the server's memory | flat in N ([measured](benchmarks.md#server-memory) with 4 sites and with 64), and what FLARE's \
+transport holds of messages that arrive at once: up to N x up |
+| a site's memory | the peak above, which grows with batch and S^2; FLARE's own processes beside it |
+
+The peak holds Python, torch and one batch's activations on the CPU. On a GPU the activations are there instead. It was
+measured with `trainer: inline`; a child has that memory to itself, and order and answer lie on the site's disk meanwhile.
+"""  # noqa: E501
+
+
+def _table(title: str, columns: dict[str, str], found: dict[str, Any]) -> list[str]:
+    lines = [f"## {title}", "", f"| network | row | {' | '.join(columns)} |", f"|---|---|{'---:|' * len(columns)}"]
+    for case, figures in found["cases"].items():
+        encoder, _, row = case.partition("/")
+        shown = " | ".join(f"{figures[name] / 1e6:,.1f}" for name in columns.values())
+        lines.append(f"| {NETWORKS[encoder]} | `{row}` | {shown} |")
+    return [*lines, ""]
+
+
+def _size(folder: Path) -> float:
+    return float(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

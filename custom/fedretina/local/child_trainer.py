@@ -1,0 +1,184 @@
+"""A site whose work is done in a process of its own, one an order: its death costs one answer and nothing else.
+
+A process of a job that dies takes the whole job with it, whatever the quorum (FLARE 2.9). Training is what runs out of
+memory or crashes in native code, so it may be put into a child: the kernel is told to choose the child when memory is
+short, and the parent turns its death into an error like any other. Order and answer go through files in the site's own
+folder, its last word through a pipe; the bits are those of a site in the same process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from fedretina import errors
+from fedretina.errors import FedretinaError, StoppedError, TrainingError
+from fedretina.exchange.payload import Order, Payload, Tensors
+from fedretina.exchange.stamp import Stamp
+from fedretina.local.site_recipe import SiteRecipe
+from fedretina.storage import read_tensors, write_tensors
+
+_log = logging.getLogger(__name__)
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+_PR_SET_PDEATHSIG = 1
+_LOOK_S = 0.05
+_READ_S = 5.0
+
+
+class ChildTrainer:
+    """Answers the server's orders like `Site`, each in a new child process.
+
+    The child dies with this process (on Linux, by the kernel), and holds the folder's lock until it is dead.
+
+    Args:
+        recipe: What the child builds its site from.
+        lock: Descriptor of the lock on the site's folder, which the child inherits; None where nobody holds one.
+    """
+
+    def __init__(self, recipe: SiteRecipe, lock: int | None = None) -> None:
+        self._recipe = recipe
+        self._lock = lock
+        self._box = recipe.folder / "child"
+
+    def answer(self, order: Order, tensors: Tensors, stop: Callable[[], bool] = lambda: False) -> Payload:
+        """Do what the server asks and say what may leave; see `Site.answer`.
+
+        Args:
+            order: The server's order.
+            tensors: The aggregate that came with it.
+            stop: Asked 20 times a second; True ends the child.
+
+        Raises:
+            StoppedError: `stop` said so.
+            TrainingError: The child died; nothing of its work is kept.
+            FedretinaError: What the site itself raises.
+        """
+        asked, answered = self._box / "order.safetensors", self._box / "answer.safetensors"
+        shutil.rmtree(self._box, ignore_errors=True)
+        words = {"recipe": self._recipe.model_dump_json(), "order": order._asdict()}
+        try:
+            write_tensors(asked, tensors, words, durable=False)
+            record = self._run([str(os.getpid()), str(asked), str(answered)], order, stop)
+            if "error" in record:
+                raise _raised(record)
+            found, _ = read_tensors(answered)
+        finally:
+            shutil.rmtree(self._box, ignore_errors=True)
+        return Payload(found, record["scalars"], Stamp(*record["stamp"]))
+
+    def _run(self, arguments: list[str], order: Order, stop: Callable[[], bool]) -> dict[str, Any]:
+        path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
+        try:
+            # Started by this thread, which waits for it: the kernel's signal comes when the starting thread ends.
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "fedretina.local.child_trainer", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": path},
+                pass_fds=() if self._lock is None else (self._lock,),
+            )
+        except OSError as error:
+            raise TrainingError(f"the trainer could not be started: {os.strerror(error.errno or 0)}.") from error
+        told: list[bytes] = []
+        readers = [
+            threading.Thread(target=_relay, args=(process.stderr,), daemon=True),
+            threading.Thread(target=lambda pipe: told.append(pipe.read()), args=(process.stdout,), daemon=True),
+        ]
+        for reader in readers:
+            reader.start()
+        code: int | None = None
+        try:
+            while code is None:
+                if stop():
+                    raise StoppedError(f"the run was aborted in {order.stamp.phase} round {order.stamp.round}.")
+                with suppress(subprocess.TimeoutExpired):
+                    code = process.wait(_LOOK_S)
+        finally:
+            process.kill()
+            process.wait()
+            for reader in readers:
+                reader.join(_READ_S)
+        if code != 0 or not any(told):
+            raise TrainingError(_how_it_ended(code))
+        return dict(json.loads(told[0]))
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"the trainer ended with code {code} and no answer: the site's own log says more."
+    number = -code
+    hint = ", perhaps out of memory" if number in (signal.SIGKILL, signal.SIGABRT) else ""
+    return f"the trainer was killed by signal {number}{hint}; nothing of this round is kept."
+
+
+def _raised(record: Mapping[str, Any]) -> FedretinaError:
+    kind = getattr(errors, str(record["error"]), None)
+    if isinstance(kind, type) and issubclass(kind, FedretinaError):
+        return kind(record["says"])
+    _log.warning("the trainer failed:\n%s", record["says"])
+    return TrainingError(f"the site's trainer failed with {record['error']}.")
+
+
+def _relay(lines: IO[bytes]) -> None:
+    """Pass on what the child says; never as an error, since FLARE may send those to the server."""
+    for line in lines:
+        level, _, said = line.decode(errors="replace").rstrip().partition(" ")
+        if level in ("INFO", "WARNING"):
+            _log.log(getattr(logging, level), "trainer: %s", said)
+        elif level or said:
+            _log.warning("trainer: %s", f"{level} {said}".rstrip())
+
+
+def main(arguments: list[str]) -> None:
+    """Read an order, do it, write the answer: the child's whole life."""
+    parent, asked, answered = int(arguments[0]), Path(arguments[1]), Path(arguments[2])
+    _die_with(parent)
+    _be_the_first_to_go()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
+    # The last word goes through a pipe, since the disk may be full; whatever else prints goes to the log.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as told:
+        os.dup2(2, 1)
+        json.dump(_answered(asked, answered), told)
+
+
+def _answered(asked: Path, answered: Path) -> dict[str, Any]:
+    try:
+        tensors, words = read_tensors(asked)
+        order = Order(**{**words["order"], "stamp": Stamp(*words["order"]["stamp"])})
+        payload = SiteRecipe.model_validate_json(words["recipe"]).build().answer(order, tensors)
+        write_tensors(answered, payload.tensors, {}, durable=False)
+        return {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)}
+    except FedretinaError as error:
+        return {"error": type(error).__name__, "says": str(error)}
+    except Exception as error:  # noqa: BLE001 - the parent logs its trace at the site, and tells its class alone
+        return {"error": type(error).__name__, "says": traceback.format_exc()}
+
+
+def _die_with(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before it was asked
+        sys.exit(1)
+
+
+def _be_the_first_to_go() -> None:
+    """Ask Linux to choose this process, and not the job's, when memory is short."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

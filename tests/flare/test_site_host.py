@@ -1,0 +1,97 @@
+"""What a site writes for those who watch it, with a hospital whose names are easy to find again; no FLARE process."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from simulation import SMALL
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "provisioned"))
+from hospital import SECRETS, write_hospital
+
+from fedretina.aggregation.coordinator import Coordinator
+from fedretina.experiment import Experiment
+from fedretina.flare import site_host
+from fedretina.flare.wire import pack_order, unpack_payload
+from fedretina.site_settings import read_site_settings
+
+WORDS = {**SMALL, "phases": [{"name": "train", "rounds": 1}], "phantom_images": 0}
+
+
+class Context:
+    """All that a host asks of FLARE."""
+
+    def get_identity_name(self):
+        return "site-1"
+
+
+@pytest.fixture
+def hospital(tmp_path, monkeypatch):
+    """A hospital's folder, and a host over its site file."""
+    folder = tmp_path / "hospital"
+    write_hospital(folder, 5, 0, state_root="runs", tracking={"log": True})
+    experiment = Experiment.resolve(WORDS)
+    properties = {"fedretina": {"site_file": str(folder / "site.yaml")}}
+    monkeypatch.setattr(site_host, "load_experiment", lambda *_: experiment)
+    monkeypatch.setattr(site_host, "load_site_settings", lambda _: read_site_settings(properties, "site-1", folder))
+    monkeypatch.setattr(site_host, "state_root", lambda _, settings: settings.state_root)
+    return folder
+
+
+def lines_after(hospital, tmp_path, spoil=None):
+    """The log's lines after a run of one site, the first order of which is spoiled."""
+    coordinator = Coordinator(Experiment.resolve(WORDS), "spring", tmp_path / "server")
+    while coordinator.done < len(coordinator.plan):
+        host = site_host.SiteHost("experiment.yaml")
+        coordinator.begin(["site-1"])
+        order = pack_order(coordinator.order("site-1"), coordinator.down("site-1"))
+        if spoil is not None:
+            unspoil, spoil = spoil(), None
+            host.answer(order, Context(), lambda: False)
+            unspoil()
+        coordinator.accept("site-1", unpack_payload(host.answer(order, Context(), lambda: False)))
+        coordinator.close()
+        host.close()
+    return [json.loads(line) for line in (hospital / "runs/spring/site-1/log.jsonl").read_text().splitlines()]
+
+
+def test_log_lines_say_where_and_what_and_name_no_file_path_or_patient(hospital, tmp_path, caplog):
+    site_file, image = hospital / "site.yaml", min((hospital / "images").iterdir())
+    whole, text = image.read_bytes(), site_file.read_text()
+
+    def spoil():
+        image.write_bytes(whole[:-200])
+        site_file.write_text(text.replace("data:\n", "data:\n  bad_files: refuse\n"))
+
+        def unspoil():
+            image.write_bytes(whole)
+            site_file.write_text(text)
+
+        return unspoil
+
+    failed, *lines = lines_after(hospital, tmp_path, spoil)
+    assert image.name in caplog.text  # the hospital's own log does say which file
+    assert (failed["event"], failed["phase"], failed["round"], failed["attempt"]) == ("failed", "train", 0, 0)
+    assert failed["why"] == "DataError: the site's own log says what and where."
+    assert [(line["event"], line["phase"], line["round"]) for line in lines] == [
+        ("answered", "train", 0),
+        ("answered", "validate", 0),
+        ("answered", "finalise", 0),
+    ]
+    assert {(line["run"], line["end"]) for line in (failed, *lines)} == {("spring", "site-1")}
+    written = (hospital / "runs/spring/site-1/log.jsonl").read_text()
+    for word in (*SECRETS, str(tmp_path), "/"):
+        assert word not in written
+
+
+def test_a_site_has_its_own_curves(hospital, tmp_path):
+    pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    site_file = hospital / "site.yaml"
+    site_file.write_text(site_file.read_text().replace("log: true", "log: true\n  tensorboard: true"))
+    lines_after(hospital, tmp_path)
+    found = EventAccumulator(str(hospital / "runs/spring/site-1/tensorboard"))
+    found.Reload()
+    assert {"loss", "accuracy", "theta/value", "weight"} <= set(found.Tags()["scalars"])

@@ -1,0 +1,187 @@
+"""A site in a child process: the same bits, and a death that costs one answer."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from fedretina.aggregation.coordinator import Coordinator
+from fedretina.data.site_data import SiteDataSettings
+from fedretina.errors import RefusedError, StateError, StoppedError, TrainingError
+from fedretina.exchange.payload import tensors_digest
+from fedretina.local.child_trainer import ChildTrainer
+from fedretina.local.site_recipe import SiteRecipe
+from fedretina.storage import folder_lock
+
+# A network of our own, so that no child pays the import of torchvision.
+ENCODER = {"encoder": "efficientnet_lite0", "head": {"width": 16}}
+
+
+@pytest.fixture
+def recipe(tiny, tmp_path):
+    def make(folder, **words):
+        experiment = tiny(**{"network": ENCODER, "phases": [{"name": "train", "rounds": 1}], **words})
+        settings = SiteDataSettings(phantom_images=experiment.phantom_images)
+        return SiteRecipe(
+            experiment=experiment, site="site-1", data=settings, folder=tmp_path / folder, cache=tmp_path / "cache"
+        )
+
+    return make
+
+
+@pytest.fixture
+def first_order(recipe, tmp_path):
+    """The order of round 0, and what comes with it."""
+    coordinator = Coordinator(recipe("x").experiment, "r", tmp_path / "r" / "server")
+    coordinator.begin(["site-1"])
+    return coordinator.order("site-1"), coordinator.down("site-1")
+
+
+def drive(host, experiment, folder):
+    """One site's run; the answers' digests and scalars."""
+    coordinator = Coordinator(experiment, "r", folder / "server")
+    told = []
+    while coordinator.done < len(coordinator.plan):
+        coordinator.begin(["site-1"])
+        payload = host.answer(coordinator.order("site-1"), coordinator.down("site-1"))
+        told.append((tensors_digest(payload.tensors), dict(payload.scalars), payload.stamp))
+        coordinator.accept("site-1", payload)
+        coordinator.close()
+    return told
+
+
+def is_set_up(child):
+    """Whether a child has told the kernel how it wants to die."""
+    try:
+        return Path(f"/proc/{child.pid}/oom_score_adj").read_text().strip() == "1000"
+    except OSError:
+        return False
+
+
+def once_there(then):
+    """A `stop` that does something to the child as soon as it is there."""
+    seen = []
+
+    def stop():
+        for child in psutil.Process().children():
+            if child.pid not in seen and is_set_up(child):
+                seen.append(child.pid)
+                then(child)
+        return False
+
+    stop.seen = seen
+    return stop
+
+
+@pytest.mark.slow
+def test_a_child_gives_the_bits_of_a_site_in_this_process(recipe, tmp_path):
+    words = {
+        "row": "feduaa_scaffold",
+        "tune": {"epochs": 1},
+    }  # controls and memory, a tuning step, no tensors at the end
+    inline, child = recipe("inline/site-1", **words), recipe("child/site-1", **words)
+    expected = drive(inline.build(), inline.experiment, tmp_path / "inline")
+    assert drive(ChildTrainer(child), child.experiment, tmp_path / "child") == expected
+    files = {path.relative_to(inline.folder) for path in inline.folder.rglob("*") if path.is_file()}
+    assert {path.relative_to(child.folder) for path in child.folder.rglob("*") if path.is_file()} == files
+    for name in ("state.json", "history.json", "final/figures.json", "final/card.json", "final/report.json"):
+        assert (child.folder / name).read_bytes() == (inline.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("how", ["killed", "out of memory", "aborts"])
+def test_a_childs_death_is_an_error_like_any_other(recipe, first_order, how):
+    order, tensors = first_order
+    host = ChildTrainer(recipe("site-1"))
+
+    def die(child):
+        if how == "out of memory":
+            there = child.memory_info().vms + 2**20
+            child.rlimit(psutil.RLIMIT_AS, (there, there))
+        else:
+            child.send_signal(signal.SIGKILL if how == "killed" else signal.SIGABRT)
+
+    stop = once_there(die)
+    with pytest.raises(TrainingError) as told:
+        host.answer(order, tensors, stop)
+    if how == "killed":
+        assert "the trainer was killed by signal 9, perhaps out of memory" in str(told.value)
+    assert str(recipe("site-1").folder) not in str(told.value)
+    assert len(stop.seen) == 1
+    assert not psutil.pid_exists(stop.seen[0])
+    assert not (recipe("site-1").folder / "child").exists()
+    assert not (recipe("site-1").folder / "state.json").exists()
+
+
+def test_the_order_is_done_after_a_death_as_if_nothing_had_been(recipe, first_order):
+    order, tensors = first_order
+    host = ChildTrainer(recipe("site-1"))
+    with pytest.raises(TrainingError):
+        host.answer(order, tensors, once_there(lambda child: child.kill()))
+    again, undisturbed = host.answer(order, tensors), recipe("other").build().answer(order, tensors)
+    assert tensors_digest(again.tensors) == tensors_digest(undisturbed.tensors)
+    assert again.scalars == undisturbed.scalars
+
+
+def test_an_abort_reaches_the_child(recipe, first_order):
+    order, tensors = first_order
+    seen = []
+
+    def stop():
+        seen.extend(child.pid for child in psutil.Process().children())
+        return bool(seen)
+
+    with pytest.raises(StoppedError, match="train round 0"):
+        ChildTrainer(recipe("site-1")).answer(order, tensors, stop)
+    assert not psutil.pid_exists(seen[0])
+
+
+@pytest.mark.slow
+def test_a_sites_own_errors_come_back_as_they_are(recipe, first_order, tmp_path, caplog):
+    order, tensors = first_order
+    other = order._replace(stamp=order.stamp._replace(digest="0" * 64))
+    with pytest.raises(RefusedError, match="the two ends disagree"):
+        ChildTrainer(recipe("site-1")).answer(other, tensors)
+    (tmp_path / "site-1" / "state.json").write_text(json.dumps({"digest": "another"}))
+    with pytest.raises(StateError, match="holds state of other settings"):
+        ChildTrainer(recipe("site-1")).answer(order, tensors)
+    broken = {**tensors, sorted(tensors)[0]: torch.zeros(3)}  # an error that nobody raises on purpose
+    with pytest.raises(TrainingError, match=r"the site's trainer failed with RuntimeError\.$"):
+        ChildTrainer(recipe("another")).answer(order, broken)
+    assert "Traceback" in caplog.text
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_no_child_outlives_its_parent_and_the_folder_is_held_until_it_is_dead(recipe, first_order, tmp_path):
+    order, _ = first_order
+    code = (
+        "import sys, json; from pathlib import Path\n"
+        "from fedretina.local.child_trainer import ChildTrainer; from fedretina.local.site_recipe import SiteRecipe\n"
+        "from fedretina.exchange.payload import Order; from fedretina.exchange.stamp import Stamp\n"
+        "from fedretina.storage import folder_lock\n"
+        "recipe = SiteRecipe.model_validate_json(sys.argv[1]); words = json.loads(sys.argv[2])\n"
+        "with folder_lock(recipe.folder, 0) as lock:\n"
+        "    order = Order(**{**words, 'stamp': Stamp(*words['stamp'])})\n"
+        "    ChildTrainer(recipe, lock).answer(order, {})\n"
+    )
+    made = recipe("site-1")
+    arguments = [sys.executable, "-c", code, made.model_dump_json(), json.dumps(order._asdict())]
+    parent = subprocess.Popen(arguments)
+    try:
+        deadline = time.monotonic() + 120
+        while not (children := [child for child in psutil.Process(parent.pid).children() if is_set_up(child)]):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        children[0].suspend()  # it cannot end by itself
+        os.kill(parent.pid, signal.SIGKILL)
+        with folder_lock(made.folder, 60):
+            assert not children[0].is_running() or children[0].status() == psutil.STATUS_ZOMBIE
+    finally:
+        parent.kill()
+        parent.wait()

@@ -1,0 +1,130 @@
+"""Curves and log lines: what goes into them, what never does, and what a missing extra or a full disk means."""
+
+import json
+import logging
+import sys
+
+import pytest
+
+from fedretina.errors import SettingsError
+from fedretina.tracking.points import Point, server_points, site_points
+from fedretina.tracking.settings import TrackingSettings
+from fedretina.tracking.tracker import Tracker
+
+RECORDS = [
+    {
+        "task": "train",
+        "scalars": {"north": {"theta": 0.5, "images": 24.0}, "south": {"theta": 0.25}},
+        "weights": {"north": 0.6, "south": 0.4},
+        "refused": {"west": "it did not answer in time."},
+        "bytes_up": {"north": 10, "south": 20},
+    },
+    {"task": "validate", "scalars": {"north": {"val_auc": 0.75}}, "refused": {}, "bytes_up": {"north": 0}},
+]
+
+
+def tracker(folder, **words):
+    return Tracker(TrackingSettings(**words), folder, "spring", "server", "study")
+
+
+def read_back(folder):
+    """Points of all event files of a folder, by name."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return {name: [(event.step, event.value) for event in found.Scalars(name)] for name in found.Tags()["scalars"]}
+
+
+def test_the_servers_points_are_the_scalars_that_sites_let_go():
+    first, second = server_points(RECORDS)
+    assert set(first) == {
+        Point("train/theta/north", 0, 0.5),
+        Point("train/images/north", 0, 24.0),
+        Point("train/theta/south", 0, 0.25),
+        Point("train/weight/north", 0, 0.6),
+        Point("train/weight/south", 0, 0.4),
+        Point("run/sites_accepted", 0, 2.0),
+        Point("run/sites_refused", 0, 1.0),
+        Point("run/bytes_up", 0, 30.0),
+    }
+    assert Point("validate/val_auc/north", 1, 0.75) in second
+
+
+def test_a_sites_points_are_the_numbers_of_its_history():
+    entry = {
+        "step": "train-0003",
+        "loss": 1.5,
+        "theta": {"value": 0.5, "reason": "measured"},
+        "weight": None,
+        "ok": True,
+    }
+    assert site_points({3: entry}) == [[Point("loss", 3, 1.5), Point("theta/value", 3, 0.5)]]
+
+
+def test_a_run_that_goes_on_has_each_point_once(tmp_path):
+    pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
+    first = tracker(tmp_path, tensorboard=True)
+    first.follow(lambda: server_points(RECORDS[:1]))
+    first.follow(lambda: server_points(RECORDS[:1]))  # and is killed: nothing is closed
+    again = tracker(tmp_path, tensorboard=True)
+    again.follow(lambda: server_points(RECORDS))
+    again.close()
+    found = read_back(tmp_path / "tensorboard")
+    assert found["train/theta/south"] == [(0, 0.25)]
+    assert found["run/sites_accepted"] == [(0, 2.0), (1, 1.0)]
+    assert found["validate/val_auc/north"] == [(1, 0.75)]
+
+
+def test_mlflow_finds_its_run_again(tmp_path):
+    tracking = pytest.importorskip("mlflow.tracking", reason="the extra `mlflow` is not installed")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    for until in (1, 2):
+        curves = tracker(tmp_path, mlflow=uri)
+        curves.follow(lambda until=until: server_points(RECORDS[:until]))
+        curves.close()
+    client = tracking.MlflowClient(tracking_uri=uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("study").experiment_id])
+    assert run.info.run_name == "spring/server"
+    history = client.get_metric_history(run.info.run_id, "run/sites_accepted")
+    assert [(metric.step, metric.value) for metric in history] == [(0, 2.0), (1, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("extra", "module", "words"),
+    [("tensorboard", "torch.utils.tensorboard", True), ("mlflow", "mlflow.tracking", "sqlite:///nowhere.db")],
+)
+def test_an_extra_that_is_asked_for_and_absent_is_named(tmp_path, monkeypatch, extra, module, words):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SettingsError, match=rf"pip install 'fedretina\[{extra}\]'"):
+        tracker(tmp_path, **{extra: words})
+
+
+def test_nothing_is_imported_or_written_unless_it_is_asked_for(tmp_path):
+    quiet = tracker(tmp_path / "run")
+    quiet.note("opened")
+    quiet.follow(lambda: pytest.fail("nobody reads it"))
+    quiet.close()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_line_has_its_fields_and_a_full_disk_costs_no_round(tmp_path, monkeypatch, caplog):
+    lines = tracker(tmp_path, log=True)
+    lines.note("closed", {"phase": "train", "round": 0, "attempt": 1}, accepted=["north"], seconds=1.5)
+    (line,) = [json.loads(text) for text in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert line.pop("time").endswith("+00:00")
+    assert line == {
+        "event": "closed",
+        "run": "spring",
+        "end": "server",
+        "phase": "train",
+        "round": 0,
+        "attempt": 1,
+        "accepted": ["north"],
+        "seconds": 1.5,
+    }
+    (tmp_path / "log.jsonl").unlink()
+    (tmp_path / "log.jsonl").mkdir()
+    with caplog.at_level(logging.WARNING):
+        lines.note("stopped")
+    assert "cannot be written" in caplog.text
