@@ -4,6 +4,7 @@ VENV   ?= .venv
 PYTHON ?=
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+SPREAD := -n auto --maxprocesses 4 --dist worksteal
 
 .PHONY: demo poc test everyday lint lock benchmark clean
 
@@ -15,12 +16,14 @@ demo: $(READY)
 poc: $(READY)
 	$(BIN)/python -m poc
 
+# First what stays in a process of its own, on all cores; then what starts FLARE's processes and waits for them.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned"
+	$(BIN)/python -m pytest -m "flare or provisioned"
 
 # What one runs while working: everything but the simulator runs and the slow ones.
 everyday: $(READY)
-	$(BIN)/python -m pytest -m "not flare and not slow"
+	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned and not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check custom tests benchmarks poc

@@ -23,7 +23,7 @@ SMALL = {
     "experiment": {
         "phases": [{"name": "train", "rounds": 2}],
         "images": {"image_size": 32},
-        "network": {"encoder": "resnet18", "head": {"width": 16}},
+        "network": {"encoder": "efficientnet_lite0", "head": {"width": 16}},
         "training": {"batch_size": 8, "threads": 1},
         "phantom_images": 32,
         "report": {"draws": 10, "page": False},
