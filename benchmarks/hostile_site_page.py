@@ -122,12 +122,13 @@ def _reading(cases: Sequence[_Case], rules: Sequence[str], attacks: Sequence[str
         lost = means[worst] - statistics.fmean(own)
         by_seed = ", ".join(f"{value:+.3f}" for value in price)
         lines.append(f"| {rule} | {by_seed} | {statistics.fmean(price):+.3f} | {worst} | {lost:+.3f} |")
-    spread = max(base) - min(base)
+    spread = max(max(found) - min(found) for rule in rules if (found := _values(cases, rule, calm)))
     return [
         *lines,
         "",
-        f"Read these with care: {len(seeds)} seeds, test splits of a few dozen images a site, and uniform weights "
-        f"alone differ by {spread:.3f} between seeds. A price or a loss smaller than that is not shown to be there.",
+        f"Read these with care: {len(seeds)} seeds and test splits of a few dozen images a site. Without an attack, "
+        f"the seeds of one rule lie up to {spread:.3f} apart: a price or a loss smaller than that is not shown to be "
+        "there.",
     ]
 
 
