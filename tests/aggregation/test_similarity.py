@@ -51,7 +51,7 @@ def test_weights_among_those_who_answered_keep_their_proportion():
 
 
 def test_a_site_sends_mean_and_variance_of_what_enters_each_norm(tiny, phantoms):
-    experiment: Experiment = tiny(row="fedap")
+    experiment: Experiment = tiny(row="fedap", network={"encoder": "resnet18"})
     data = phantoms(experiment, "site-2")["site-2"]
     trainer = LocalTrainer(experiment, data)
     start = trainer._net.state_dict()

@@ -10,9 +10,10 @@ from pydantic import ValidationError
 
 from fedretina.data.site_data import SiteDataSettings
 from fedretina.errors import DataError
+from fedretina.site_settings import SiteSettings
 
 SITE_NAME = "{SITE_NAME}"
-OTHER_KEYS = ("state_root", "weights_file", "he_keys", "policy")  # the rest of `fedretina.site_settings.SiteSettings`
+OTHER_KEYS = tuple(name for name in SiteSettings.model_fields if name != "data")
 
 
 def read_site_file(path: Path, site: str | None = None) -> SiteDataSettings:
