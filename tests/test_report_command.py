@@ -114,3 +114,14 @@ def test_a_place_that_cannot_be_written_leaves_the_old_page(root, tmp_path):
     assert done.exit_code == 2
     assert "was not written" in done.output
     assert blocked.read_text() == "in the way"
+
+
+def test_a_run_may_be_named_by_its_folder_and_a_name_is_no_pattern(root):
+    for words in ((root / "one",), (root / "one", "--site", "site-1")):
+        done = call(*words)
+        assert done.exit_code == 0, done.output
+        assert "report.html" in done.output
+    for words in (("on*", "--root", root), ("/nowhere/one", "--root", root)):
+        done = call(*words)
+        assert done.exit_code == 2
+        assert "no finished run" in done.output

@@ -17,7 +17,9 @@ from fedretina.commands.lazy import fail
 @click.option("--server", "at_server", is_flag=True, help="Render the server's report; this is the default.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where the page goes; by default beside what is stored.")
 def report(run: str | None, root: Path, site: str | None, at_server: bool, out: Path | None) -> None:
-    """Render the report of RUN, of the latest finished run by default; or of a report.json named by its path.
+    """Render the report of RUN, of the latest finished run by default.
+
+    RUN is a run's name, its folder, or the path of a report.json.
 
     The page is one HTML file that needs nothing else. At the server it is made of `server/results.json`, and
     `server/report.json` is written with it; at a site (--site NAME) of `NAME/final/report.json`, which the run has
@@ -41,12 +43,18 @@ def report(run: str | None, root: Path, site: str | None, at_server: bool, out: 
 
 
 def _stored(root: Path, run: str | None, site: str | None) -> Path:
-    pattern = f"{run or '*'}/" + ("server/results.json" if site is None else f"{site}/final/report.json")
-    found = sorted(root.glob(pattern), key=lambda path: path.stat().st_mtime)
+    part = Path("server/results.json") if site is None else Path(site) / "final" / "report.json"
+    named = [root / run, Path(run)] if run else list(root.glob("*"))  # a name, or the run's folder wherever it lies
+    runs = [folder for folder in named if folder.is_dir()][: 1 if run else None]
+    found = sorted((path for path in (folder / part for folder in runs) if path.exists()), key=_changed)
     if not found:
         who = "finished run" if site is None else f"report of {site} in a run"
         fail(f"no {who} {run or ''} under {root}: give --root, or end the run first; see `fedretina show`.")
     return found[-1]
+
+
+def _changed(path: Path) -> float:
+    return path.stat().st_mtime
 
 
 def _record(source: Path, write: bool) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import glob
 import io
 import json
 from pathlib import Path
@@ -36,7 +37,7 @@ def ledger(folder: Path, run: str | None, as_json: bool, as_csv: bool) -> None:
     try:
         kit = open_kit(folder)
         root = state_root_of(kit, site_settings(kit))
-        paths = sorted(root.glob(f"{run or '*'}/{kit.name}/ledger.jsonl"))
+        paths = sorted(root.glob(f"{glob.escape(run) if run else '*'}/{glob.escape(kit.name)}/ledger.jsonl"))
         lines = [line for path in paths for line in Ledger(path).lines()]
     except FedretinaError as error:
         fail(str(error))
