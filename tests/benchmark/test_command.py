@@ -38,6 +38,10 @@ def test_rows_and_seeds_run_and_the_page_can_be_made_from_the_results_alone(tmp_
     page = (tmp_path / "out" / "page.md").read_text()
     assert "Research software, not a medical device" in page
     assert "All sites hold phantoms" in page
+    cases = (tmp_path / "out" / "cases.html").read_text()
+    assert "stays on this machine" in cases
+    assert "phantom" in cases.lower()
+    assert cases.count("<figure>") >= 2
     results = sorted(path.name for path in (tmp_path / "out" / "results" / "feduaa").iterdir())
     assert results == ["seed-1.json", "seed-2.json"]
 

@@ -63,6 +63,7 @@ class BenchmarkPlan(BaseModel):
     Attributes:
         name: Name of the benchmark.
         reference: The row that all others are compared with.
+        beside: The row that is shown beside the reference in single cases.
         rows: Rows and variants, in the order of the tables.
         seeds: Seeds of the runs; every row runs with every seed.
         sites: Site file of each site; none for a phantom hospital.
@@ -77,6 +78,7 @@ class BenchmarkPlan(BaseModel):
     model_config = _STRICT
     name: str = Field(pattern=_NAME)
     reference: str
+    beside: str = ""
     rows: tuple[RowChoice, ...] = Field(min_length=1)
     seeds: tuple[int, ...] = Field(min_length=1)
     sites: dict[str, Path | None] = Field(min_length=1)

@@ -76,7 +76,7 @@ def run_benchmark(plan: BenchmarkPlan, out: Path, jobs: int, tell: Callable[[Tol
 
 def _keep_plan(plan: BenchmarkPlan, out: Path) -> None:
     """Rows and seeds may be added later; what a result depends on may not change."""
-    told = plan.model_dump(mode="json", exclude={"rows", "seeds", "sites", "reference"})
+    told = plan.model_dump(mode="json", exclude={"rows", "seeds", "sites", "reference", "beside"})
     told |= {"sites": sorted(plan.sites)}
     path = out / "fixed.json"
     if path.exists() and read_json(path) != told:

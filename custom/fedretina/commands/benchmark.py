@@ -43,6 +43,8 @@ def benchmark(
     `--out` holds the results, `page.md` with the tables, and, for eyes at this machine only, models and answers to
     single images.
     """
+    from fedretina.benchmark.cases import write_cases
+    from fedretina.benchmark.one_run import sites_of
     from fedretina.benchmark.page import write_benchmark_page
     from fedretina.benchmark.plan import BenchmarkPlan, preset
     from fedretina.benchmark.runner import Told, run_benchmark
@@ -67,6 +69,8 @@ def benchmark(
         missing = {} if render else run_benchmark(plan, out, jobs, tell)
         if (out / "answers").exists():  # a folder of results alone brings its statistics along
             statistics(out)
+            if write_cases(plan, sites_of(plan, out, plan.seeds[0]), out, out / "cases.html"):
+                click.echo(f"wrote {out / 'cases.html'}: it shows test images and stays on this machine")
         written = page or out / "page.md"
         write_benchmark_page(out, written, pictures or out / "pictures")
     except FedretinaError as error:

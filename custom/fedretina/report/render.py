@@ -141,6 +141,11 @@ def _require(report: Mapping[str, Any], kind: str) -> None:
         )
 
 
+def render_cases(cases: Mapping[str, Any]) -> str:
+    """The page of a benchmark's single cases, see `fedretina.benchmark.cases`."""
+    return _render("cases.html.j2", cases=cases)
+
+
 def _render(template: str, **values: Any) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

@@ -131,7 +131,8 @@ CHARTS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "validation": (
             "Validation AUC by round",
             "Each point is the AUC on validation images of the model that the server mixed in that round; the dashed "
-            "line marks the round whose model was chosen, by the mean over all sites.",
+            "line marks the round whose model was chosen, by the mean over all sites, averaged over some "
+            "rounds if the run says so.",
         ),
         "theta": (
             "theta by round",
