@@ -5,6 +5,7 @@ PYTHON ?=
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SPREAD := -n auto --maxprocesses 4 --dist worksteal
+WAIT   := -n 2 --dist loadfile
 
 .PHONY: demo poc test everyday lint lock benchmark clean
 
@@ -16,10 +17,11 @@ demo: $(READY)
 poc: $(READY)
 	$(BIN)/python -m poc
 
-# First what stays in a process of its own, on all cores; then what starts FLARE's processes and waits for them.
+# First what stays in a process of its own, on all cores; then what starts FLARE's processes and mostly waits for them,
+# two files at a time.
 test: lint
 	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned"
-	$(BIN)/python -m pytest -m "flare or provisioned"
+	$(BIN)/python -m pytest $(WAIT) -m "flare or provisioned"
 
 # What one runs while working: everything but the simulator runs and the slow ones.
 everyday: $(READY)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import yaml
 from simulation import SMALL, Simulation, results, run_oracle, write_job
 
 from fedretina.exchange.ledger import Ledger
@@ -92,6 +93,7 @@ COVERING = {
     },
     "alone": {"row": "singleset_eu"},
 }
+ALLOWED = {"encoder", "norm", "statistic", "control", "projector", "calibration", "head"}
 TRAIN_KINDS = {
     "controls": {"control", "encoder", "norm", "statistic"},
     "a_model_a_site": {"encoder"},
@@ -107,7 +109,10 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
     words, sites = {**SMALL, **COVERING[name]}, ("site-1", "site-4", "site-5")
     expected = run_oracle(tmp_path / "loop", words, sites)
     job = write_job(tmp_path / "job", words, sites)
-    simulation = Simulation(job, tmp_path / "sim", 3, FEDRETINA_RUN="again", FEDRETINA_STATE_ROOT=str(tmp_path))
+    # A head leaves only where the site says so itself.
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump({"policy": {"kinds": sorted(ALLOWED)}}))
+    own = {"FEDRETINA_SITE_FILE": str(tmp_path / "site.yaml"), "FEDRETINA_STATE_ROOT": str(tmp_path)}
+    simulation = Simulation(job, tmp_path / "sim", 3, FEDRETINA_RUN="again", **own)
     assert simulation.wait() == 0, simulation.text()[-3000:]
     assert results(tmp_path, "again") == expected
     lines = Ledger(tmp_path / "again" / "site-1" / "ledger.jsonl").lines()
