@@ -11,8 +11,9 @@ from typing import get_args
 import pytest
 import yaml
 
+from fedretina.benchmark.plan import BenchmarkPlan, preset
 from fedretina.exchange.partition import partition
-from fedretina.experiment import Experiment
+from fedretina.experiment import Experiment, merged
 from fedretina.flare import surroundings
 from fedretina.networks.network import build_on_meta
 from fedretina.rows import ROWS
@@ -170,3 +171,11 @@ def apply(file, diff):
         assert text.count(before) == 1, before
         text = text.replace(before, "".join(line[1:] for line in lines if line[0] in " +"))
     file.write_text(text)
+
+
+def test_the_plan_on_the_page_of_tables_can_be_used():
+    words = yaml.safe_load(blocks("paper_tables.md", "yaml")[0][1])
+    words["experiment"]["training"]["device"] = "cpu"
+    plan = BenchmarkPlan.read(merged(preset("feduaa"), words))
+    assert [choice.name for choice in plan.rows][-1] == "feduaa_slow_kl"
+    assert plan.candidates(plan.rows[0]) == ({},)
