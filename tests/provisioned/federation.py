@@ -142,6 +142,16 @@ class Participant:
         self.process.wait()
 
 
+def processes_of(kit: Path, job: str) -> list[int]:
+    """Processes of a participant that work on a job."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if str(kit) in words and job in words:
+            found.append(process.pid)
+    return found
+
+
 class Federation:
     """Kits in a folder, the participants that run, and sessions of admins."""
 
