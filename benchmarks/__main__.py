@@ -14,7 +14,7 @@ from benchmarks.common import NAMES, PAGE, RESULTS, ROOT
 from benchmarks.processes import end_tree
 from benchmarks.render import load, page, section
 
-_TIMEOUT_S = 600.0
+_TIMEOUT_S = 1800.0
 
 
 def main() -> int:

@@ -23,6 +23,7 @@ from fedretina.exchange.partition import ExchangeSettings, Partition, partition
 from fedretina.local.training import TrainingSettings
 from fedretina.losses.settings import ObjectiveSettings
 from fedretina.networks.network import NetworkSettings
+from fedretina.phases import PhaseSettings, merged, resolved_phases
 from fedretina.rows import row
 from fedretina.uncertainty.theta import ThetaSettings
 from fedretina.version import __version__
@@ -30,19 +31,6 @@ from fedretina.version import __version__
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 _TASKS = {"prepare", "validate", "tune", "calibrate", "finalise"}
 _OWN: dict[str, Any] = {"run": True, "network": {"weights": {"file": True}}}
-
-
-class PhaseSettings(BaseModel):
-    """A stretch of federated rounds.
-
-    Attributes:
-        name: The phase's name, part of every stamp and file.
-        rounds: How many rounds it has in total, whatever was done before a resume.
-    """
-
-    model_config = _STRICT
-    name: str = Field(default="train", pattern=r"^[a-z][a-z0-9_]{0,29}$")
-    rounds: int = Field(default=5, ge=1, le=10_000)
 
 
 class TuneSettings(BaseModel):
@@ -105,7 +93,10 @@ class Experiment(BaseModel):
         row: The row of the table (`fedretina.rows`) that fills what is not set here.
         seed: Seed of every draw.
         phases: Federated phases in order.
-        grades: Number of grades of every site; needed, and only used, when the head travels (`personal: nothing`).
+        grades: Number of grades of every site, for a head that travels (`personal: nothing`).
+        classes: Names of the classes of a head that travels, instead of `grades`: each site's scheme says which of them
+            each of its grades stands for (`covers`). A grade may stand for several, and what a site cannot label does
+            not count against it.
         quorum: Smallest number of accepted updates that makes a round.
         phantom_images: Training images of an average phantom hospital, 16 or more; 0 refuses sites that point to no
             data of their own, as a run over real hospitals should.
@@ -120,6 +111,7 @@ class Experiment(BaseModel):
     seed: int = Field(default=1, ge=0)
     phases: tuple[PhaseSettings, ...] = (PhaseSettings(),)
     grades: int | None = Field(default=None, ge=2)
+    classes: tuple[str, ...] | None = Field(default=None, min_length=2)
     quorum: int = Field(default=1, ge=1)
     network: NetworkSettings = NetworkSettings()
     images: FundusSettings = FundusSettings()
@@ -148,6 +140,27 @@ class Experiment(BaseModel):
             raise ValueError(
                 f"phase names must differ from each other and from {', '.join(sorted(_TASKS))}, got {names}."
             )
+        tasks = [phase.task for phase in self.phases]
+        if tasks != sorted(tasks):  # "pretrain" before "train"
+            raise ValueError("a phase without labels stands behind one with labels: pre-train first.")
+        return self
+
+    @model_validator(mode="after")
+    def _a_label_free_phase_has_its_layers(self) -> Self:
+        methods = {phase.contrastive.method for phase in self.phases if phase.contrastive is not None}
+        layers = None if self.network.contrast is None else self.network.contrast.layout
+        if methods - {layers}:
+            raise ValueError(
+                f"phases pre-train by {', '.join(sorted(methods))}, but network.contrast is for {layers}: set "
+                f"network.contrast.layout to the one method of all label-free phases."
+            )
+        if methods and self.correction.name == "moon":
+            raise ValueError("correction 'moon' is a contrast of its own and cannot correct a contrastive phase.")
+        if not self.supervised and (self.tune.epochs or self.network.calibrator or self.aggregation.personal):
+            raise ValueError(
+                "a run without a phase that trains with labels has nothing to tune, calibrate or tell alike: add such "
+                "a phase, or leave tune, network.calibrator and the similarity rule out."
+            )
         return self
 
     @field_validator("phantom_images")
@@ -159,11 +172,15 @@ class Experiment(BaseModel):
 
     @model_validator(mode="after")
     def _a_travelling_head_has_one_width(self) -> Self:
-        if (self.exchange.personal == "nothing") != (self.grades is not None):
+        if self.grades is not None and self.classes is not None:
+            raise ValueError("grades and classes both say how wide the travelling head is: keep classes, which name it.")
+        if (self.exchange.personal == "nothing") != (self.head_width is not None):
             raise ValueError(
-                "grades must be set when the head travels (exchange.personal: nothing), and only then: "
-                "a head can be mixed only where every site has the same number of grades."
+                "grades or classes must be set when the head travels (exchange.personal: nothing), and only then: a "
+                "head can be mixed only where it has one width."
             )
+        if self.classes is not None and len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"classes names a class twice in {list(self.classes)}: each stands for one output.")
         return self
 
     @model_validator(mode="after")
@@ -225,9 +242,12 @@ class Experiment(BaseModel):
         Raises:
             SettingsError: What is wrong and where, in one sentence a fault.
         """
-        chosen = row(str(words.get("row", "feduaa")))
+        chosen = row(str(words.get("row", "feduaa"))).settings
+        joined = merged(chosen, words)
+        if isinstance(joined.get("phases"), list | tuple):
+            joined["phases"] = resolved_phases(joined, chosen.get("phases", ()))
         try:
-            return cls.model_validate(merged(chosen.settings, words))
+            return cls.model_validate(joined)
         except ValidationError as error:
             faults = "; ".join(
                 f"{'.'.join(map(str, fault['loc'])) or 'experiment'}: {fault['msg']}" for fault in error.errors()
@@ -262,6 +282,23 @@ class Experiment(BaseModel):
             )
         return self
 
+    @property
+    def supervised(self) -> bool:
+        """Whether any phase trains with labels; without one the run gives an encoder and no model that answers."""
+        return any(phase.task == "train" for phase in self.phases)
+
+    @property
+    def head_width(self) -> int | None:
+        """Outputs of a head that travels; None where each site has its own."""
+        return self.grades if self.classes is None else len(self.classes)
+
+    def phase(self, name: str) -> PhaseSettings:
+        """A phase by its name, with the settings that hold in it; a step between phases has the last one's."""
+        found = next((phase for phase in self.phases if phase.name == name), self.phases[-1])
+        return found.model_copy(
+            update={"training": found.training or self.training, "augment": found.augment or self.augment}
+        )
+
     def agreed(self) -> dict[str, Any]:
         """All settings but a run's name and an end's own path to a weights file, which may differ."""
         return self.model_dump(mode="json", exclude=_OWN)
@@ -278,12 +315,3 @@ class Experiment(BaseModel):
         """SHA-256 over the agreed settings, the partition of what travels, and the version."""
         text = json.dumps([self.agreed(), parts.digest(), __version__], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings with others laid over them."""
-    joined = dict(base)
-    for key, value in over.items():
-        old = joined.get(key)
-        joined[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return joined

@@ -11,12 +11,12 @@ from fedretina.exchange.stamp import require_name
 from fedretina.experiment import Experiment
 from fedretina.rows import row
 
-TASKS = ("prepare", "train", "validate", "tune", "calibrate", "finalise")
+TASKS = ("prepare", "pretrain", "train", "validate", "tune", "calibrate", "finalise")
 SITES = ("site-1", "site-2", "site-3", "site-4", "site-5")
 _FILTER = "fedretina.flare.whitelist_filter.WhitelistFilter"
 _CONTROLLER = "fedretina.flare.controller.RoundController"
 
-_EXPERIMENT = """\
+_HEAD = """\
 # {title}, at a size that two cores finish in about three minutes; the paper's sizes stand behind each value.
 # Every setting, its range and its source: docs/settings.md. A run is new unless it is named (`run: NAME`).
 name: {name}
@@ -24,12 +24,14 @@ row: {row}
 seed: 1
 quorum: 1                       # smallest number of accepted updates that makes a round
 phases:
-  - {{name: train, rounds: 3}}    # paper: 100
+{phases}
+"""
+_FUNDUS = """\
 images:
   image_size: 64                # paper: 256
 network:
   encoder: efficientnet_lite0   # paper: resnet50
-  weights: {{source: package}}    # ImageNet, as in the paper; from an installed package, never a download
+  weights: {source: package}    # ImageNet, as in the paper; from an installed package, never a download
 training:
   epochs: 1                     # paper: 1
   batch_size: 16                # paper: 32
@@ -37,6 +39,22 @@ training:
   threads: 2
 phantom_images: 160             # training images of an average phantom site
 """
+_OCT = """\
+images:
+  image_size: 64                # paper: not said; its operations fit 380
+network:
+  encoder: efficientnet_lite0   # paper: efficientnet_b4
+  weights: {source: package}    # ImageNet, from an installed package; the paper does not say where it starts
+training:
+  batch_size: 16                # paper: 64, then 32
+  threads: 2
+phantom_images: 160             # training images of an average phantom site
+"""
+_PHASES = {
+    "pretrain": "  - {{name: {name}, rounds: 2, training: {{epochs: 1}}}}   # paper: 100 rounds of 5 epochs",
+    "train": "  - {{name: {name}, rounds: 3}}    # paper: 100",
+    "tuned": "  - {{name: {name}, rounds: 3, training: {{epochs: 1}}}}      # paper: 50 rounds of 3 epochs",
+}
 
 _MARKER = """\
 Empty on purpose. FLARE 2.9 refuses classes outside its allow-list unless the app has a `custom` folder; with it a job
@@ -59,7 +77,6 @@ def job_files(method: str, name: str = "", sites: Sequence[str] = SITES) -> dict
     """
     if not sites:
         raise SettingsError("a job needs at least one site: name them.")
-    title = row(method).title
     Experiment.resolve({"row": method}).require_federated()
     job = require_name(name or method, "job")
     app = ["server", *(require_name(site, "site") for site in sites)]
@@ -68,7 +85,7 @@ def job_files(method: str, name: str = "", sites: Sequence[str] = SITES) -> dict
         "meta.json": _text(meta),
         "app/config/config_fed_client.json": _text(_client()),
         "app/config/config_fed_server.json": _text(_server()),
-        "app/config/experiment.yaml": _EXPERIMENT.format(title=title, name=job, row=method),
+        "app/config/experiment.yaml": _experiment(method, job),
         "app/custom/README.md": _MARKER,
     }
 
@@ -88,6 +105,16 @@ def write_job(folder: Path, files: dict[str, str]) -> None:
         raise SettingsError(f"{folder.name} is there already: choose another --out, or remove it first.") from error
     except OSError as error:
         raise SettingsError(f"{folder.name} cannot be written ({error.strerror}): choose another --out.") from error
+
+
+def _experiment(method: str, name: str) -> str:
+    found = Experiment.resolve({"row": method})
+    phases = []
+    for phase in found.phases:
+        kind = "pretrain" if phase.contrastive is not None else "train" if phase.training is None else "tuned"
+        phases.append(_PHASES[kind].format(name=phase.name))
+    body = _OCT if found.images.modality == "oct" else _FUNDUS
+    return _HEAD.format(title=row(method).title, name=name, row=method, phases="\n".join(phases)) + body
 
 
 def _filters(direction: str, **more: object) -> list[dict[str, object]]:
@@ -119,7 +146,7 @@ def _server() -> dict[str, object]:
             {"id": "run", "path": "fedretina.flare.server_run.ServerRun", "args": {}},
             {"id": "aggregator", "path": "fedretina.flare.aggregator.SpoolAggregator", "args": {}},
         ],
-        "workflows": [workflow("train", TASKS[:2]), workflow("finalise", TASKS[2:])],
+        "workflows": [workflow("train", TASKS[:3]), workflow("finalise", TASKS[3:])],
     }
 
 

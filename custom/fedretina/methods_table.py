@@ -84,7 +84,7 @@ def _method(name: str, encoder: str, sites: int) -> Method:
         personal=f"{exchange.personal}, BatchNorm {exchange.batchnorm}"
         + (" by name" if exchange.bn_match == "name" else ""),
         aggregation=experiment.aggregation.rule,
-        phases=tuple(f"{task}{inside}" if task == "train" else task for task in tasks),
+        phases=tuple(f"{task}{inside}" if task in ("pretrain", "train") else task for task in tasks),
         travels=travels,
         stays=sum(parts.sizes[key][1] for key in parts.personal),
         up=up,

@@ -38,7 +38,11 @@ class Step(NamedTuple):
 
 
 class Plan(tuple[Step, ...]):
-    """All steps of a run in order."""
+    """All steps of a run in order.
+
+    A phase without labels comes before those with labels, and a run of such phases alone measures nothing: it has no
+    validation, and its last model is its result.
+    """
 
     __slots__ = ()
 
@@ -48,9 +52,11 @@ class Plan(tuple[Step, ...]):
         listed: list[tuple[Task, str, int, int]] = []
         listed += [("prepare", PREPARE, 0, 1)] if experiment.aggregation.personal else []
         listed += [
-            ("train", phase.name, number, phase.rounds) for phase in experiment.phases for number in range(phase.rounds)
+            (phase.task, phase.name, number, phase.rounds)
+            for phase in experiment.phases
+            for number in range(phase.rounds)
         ]
-        listed += [("validate", VALIDATE, 0, 1)]
+        listed += [("validate", VALIDATE, 0, 1)] if experiment.supervised else []
         listed += [("tune", TUNE, 0, 1)] if experiment.tune.epochs else []
         listed += [("calibrate", CALIBRATE, 0, 1)] if experiment.network.calibrator else []
         listed += [("finalise", FINALISE, 0, 1)]
@@ -58,9 +64,17 @@ class Plan(tuple[Step, ...]):
 
     @property
     def training(self) -> range:
-        """Numbers of the training steps; they follow each other."""
-        numbers = [step.number for step in self if step.task == "train"]
-        return range(numbers[0], numbers[-1] + 1)
+        """Numbers of the steps that train with labels; they follow each other, and there may be none."""
+        return self._stretch("train")
+
+    @property
+    def learning(self) -> range:
+        """Numbers of all steps that give a model, with labels or without; they follow each other."""
+        return self._stretch("pretrain", "train")
+
+    def _stretch(self, *tasks: Task) -> range:
+        numbers = [step.number for step in self if step.task in tasks]
+        return range(numbers[0], numbers[-1] + 1) if numbers else range(0)
 
     def find(self, phase: str, number: int) -> Step | None:
         """Return the step of a phase's round, or None."""

@@ -8,23 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedretina.errors import SettingsError
-
-
-class Row(NamedTuple):
-    """One method.
-
-    Attributes:
-        title: The method's name in print.
-        paper: Where it comes from.
-        settings: What the row fixes on the axes, as nested settings of `Experiment`.
-    """
-
-    title: str
-    paper: str
-    settings: Mapping[str, Any]
+from fedretina.oct_rows import OCT_ROWS
+from fedretina.row import Row
 
 
 _FEDUAA = "Wang et al., FedUAA, MICCAI 2023"
@@ -196,6 +184,7 @@ ROWS: Mapping[str, Row] = MappingProxyType(
                 "evaluation": {"estimator": "evidence", "auc_input": "logits_softmax"},
             },
         ),
+        **OCT_ROWS,
     }
 )
 

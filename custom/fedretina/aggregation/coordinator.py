@@ -25,6 +25,7 @@ from fedretina.aggregation.similarity import similarity_weights
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperatures import temperature_model
 from fedretina.errors import QuorumError, RefusedError, StateError
+from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes
 from fedretina.exchange.scalars import BY_TASK
 from fedretina.exchange.sealing import Sealer
@@ -63,7 +64,7 @@ class Coordinator:
         self.experiment = experiment
         self.run = require_name(run, "run")
         self.plan = Plan.of(experiment)
-        net = build_network(experiment.network, experiment.grades or _ANY_GRADES, experiment.seed)
+        net = build_network(experiment.network, experiment.head_width or _ANY_GRADES, experiment.seed)
         self.partition = experiment.partition(net)
         self._mixer = Mixer(experiment, self.partition, sealer)
         self.digest = experiment.digest(self.partition)
@@ -107,6 +108,11 @@ class Coordinator:
         return self.plan[self.done]
 
     @property
+    def _learns(self) -> bool:
+        """Whether the step to do next gives a model, with labels or without."""
+        return self.done in self.plan.learning
+
+    @property
     def progress(self) -> Progress:
         """How far the run is; read without the lock, so that it answers while a step is being mixed."""
         done = self.done
@@ -114,7 +120,7 @@ class Coordinator:
             run=self.run,
             done=done,
             steps=len(self.plan),
-            trainings=sum(number >= done for number in self.plan.training),
+            trainings=sum(number >= done for number in self.plan.learning),
             step=self.plan[done] if done < len(self.plan) else None,
             attempt=self._attempt,
             asked=() if self._attempt < 0 else self.asked,
@@ -132,7 +138,7 @@ class Coordinator:
             self._attempt += 1
             self._enrolled = tuple(sorted(sites))
             self.asked = self._enrolled
-            if self.step.task == "train":
+            if self._learns:
                 purpose = (self.experiment.seed, self.step.phase, self.step.round)
                 chosen = sampled(sites, self.experiment.sampling, self.experiment.quorum, purpose)
                 self.asked = tuple(chosen)
@@ -145,11 +151,11 @@ class Coordinator:
         accepted = [
             number
             for number, record in enumerate(self.records)
-            if self.plan[number].task in ("train", "tune") and site in record["scalars"]
+            if self.plan[number].task in ("pretrain", "train", "tune") and site in record["scalars"]
         ]
         last = accepted[-1] if accepted else None
         weight = None if last is None else self.records[last].get("weights", {}).get(site)
-        return Order(self.step.task, self._stamp(), last, self._best(), self._share(site), weight)
+        return Order(self.step.task, self._stamp(), last, self._worth_keeping(), self._share(site), weight)
 
     def down(self, site: str = "") -> Tensors:
         """The tensors that go with the running step's order to a site.
@@ -233,7 +239,7 @@ class Coordinator:
             "bytes_down": self._bytes_down(),
         }
         mixed: Tensors | None = None
-        if step.task == "train":
+        if self._learns:
             record["enrolled"] = len(self._enrolled)
             record["asked"] = list(self.asked)
             with reproducible_torch(self.experiment.training):
@@ -250,15 +256,16 @@ class Coordinator:
             record["chosen"] = self._base()
             results = run_results(self._head, self.digest, self.plan, self.records, record)
             write_results(self._store.folder, results, self.experiment.report.page)
+        learned = self._learns
         self._store.commit(step.number, record, mixed, self._needed())
         self._spool.erase()
-        if mixed is not None and step.task == "train":
+        if mixed is not None and learned:
             self._state_cache = (step.number, ""), mixed
         self._attempt = -1
         return record
 
     def _mixed(self) -> tuple[Tensors, dict[str, Any]]:
-        round_ = Round(self._spool, self._scalars, self._enrolled, self._state())
+        round_ = Round(self._spool, self._scalars, self._enrolled, self.step, self._state())
         if not self.experiment.aggregation.personal:
             return self._mixer.one_for_all(round_)
         number = self.step.number
@@ -272,9 +279,13 @@ class Coordinator:
         return plain + tensors_bytes({key: state[key] for key in self.partition.sealed if key in state})
 
     def _down_keys(self) -> tuple[str, ...]:
-        if self.step.task == "finalise":
-            return (*self.partition.shared, *self.partition.calibrator)
-        return self.partition.travelling if self.step.task == "train" else self.partition.shared
+        task = self.step.task
+        # A run without labels ends with what its training moved.
+        ends = "pretrain" if task == "finalise" and not self.experiment.supervised else task
+        moving = self.partition.moving(ends)
+        if task == "finalise":
+            return (*moving.shared, *self.partition.calibrator)
+        return moving.travelling if self._learns else moving.shared
 
     def _calibrated(self) -> int | None:
         """The step that gave the calibrator, once the sites are to have it."""
@@ -286,13 +297,19 @@ class Coordinator:
         base = self._base()
         if self._state_cache is None or self._state_cache[0] != (base, site):
             self._state_cache = (base, site), self._start if base < 0 else self._store.model(base, site)
-        return self._state_cache[1]
+        state = self._state_cache[1]
+        if base < 0 or not self._learns or self.plan[base].phase == self.step.phase:
+            return state
+        # Controls and memories belong to the objective of their phase: the next one begins with none.
+        known = (*self.partition.shared, *self.partition.sealed)
+        fresh = {key: torch.zeros_like(state[key.removeprefix(CONTROL)]) for key in self.partition.controls}
+        return {**{key: state[key] for key in known if key in state}, **fresh}
 
     def _share(self, site: str) -> float:
         """The site's images over the mean of all sites, from what the sites said last; 1 where nobody has."""
         images: dict[str, float] = {}
         for record in self.records:
-            if record["task"] == "train":
+            if record["task"] in ("pretrain", "train"):
                 found = record["scalars"].items()
                 images.update({name: scalars["images"] for name, scalars in found if "images" in scalars})
         mean = sum(images[name] for name in sorted(images)) / max(1, len(images))
@@ -306,16 +323,24 @@ class Coordinator:
 
     def _last_trained(self) -> int:
         """The last training step that is done; -1 where there is none."""
-        last = min(self.done, self.plan.training.stop) - 1
-        return last if last in self.plan.training else -1
+        last = min(self.done, self.plan.learning.stop) - 1
+        return last if last in self.plan.learning else -1
 
     def _base(self) -> int:
         """The step whose model goes down; -1 is the start."""
-        if self.step.task in ("prepare", "train", "validate"):
+        if self._learns or self.step.task in ("prepare", "validate"):
             return self._last_trained()
         best = self._best()
         # No site could measure any round (one class in every validation split): the last model is as good as any.
         return self._last_trained() if best is None else best
+
+    def _worth_keeping(self) -> int | None:
+        """The oldest step that a site may still need: the best so far, or before any, the last one without labels."""
+        best = self._best()
+        if best is not None:
+            return best
+        pretrained = [number for number in self.plan.learning if number not in self.plan.training and number < self.done]
+        return pretrained[-1] if pretrained else None
 
     def _best(self) -> int | None:
         if self.done < len(self.plan) and self.step.task in ("tune", "calibrate", "finalise"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.exchange.sealing import NO_KEYS, Sealer
 from fedretina.experiment import Experiment
+from fedretina.plan import Step
 
 
 class Round(NamedTuple):
@@ -28,12 +29,14 @@ class Round(NamedTuple):
         spool: The accepted updates.
         scalars: What came with them, by site.
         enrolled: Names of the sites of the run, whether they answered or not.
+        step: What they were asked.
         state: The model that the step began with, with all that the server keeps beside it.
     """
 
     spool: Spool
     scalars: Scalars
     enrolled: tuple[str, ...]
+    step: Step
     state: Tensors
 
 
@@ -52,6 +55,7 @@ class Mixer:
     def __init__(self, experiment: Experiment, parts: Partition, sealer: Sealer | None) -> None:
         if parts.sealed and sealer is None:
             raise SettingsError(NO_KEYS)
+        self._experiment = experiment
         self._settings = experiment.aggregation
         self._parts = parts
         self._sealer = sealer
@@ -73,18 +77,21 @@ class Mixer:
         Returns:
             The model with what the server keeps beside it, and what the step's record says of it.
         """
-        weights = site_weights(round_.scalars, self._settings)
-        dtypes = {key: self._parts.dtypes[key] for key in self._parts.shared if key not in self._parts.sealed}
-        accepted = Accepted(round_.spool, weights, round_.state, dtypes, frozenset(self._parts.parameters))
+        settings, moving = self._settings, self._parts.moving(round_.step.task)
+        if round_.step.task == "pretrain":
+            settings = settings.model_copy(update={"rule": self._experiment.phase(round_.step.phase).weights})
+        weights = site_weights(round_.scalars, settings)
+        dtypes = {key: self._parts.dtypes[key] for key in moving.shared if key not in self._parts.sealed}
+        accepted = Accepted(round_.spool, weights, round_.state, dtypes, frozenset(moving.parameters))
         combined = combine(accepted, self._settings.robust)
         record: dict[str, Any] = {"weights": dict(combined.weights)}
         if combined.figures:
             record["robust"] = {name: dict(figure) for name, figure in combined.figures.items()}
-        model = {**combined.tensors, **self._sealed(round_.spool, weights)}
+        model = {**combined.tensors, **self._sealed(round_.spool, weights, moving.shared)}
         enrolled = max(len(round_.enrolled), len(accepted.sites))
-        given = ServerRound(round_.state, model, round_.spool, accepted.sites, enrolled, self._parts.parameters)
-        mixed = self._correction.server(given)
-        record["digest"] = tensors_digest({key: mixed[key] for key in self._parts.shared})
+        given = ServerRound(round_.state, model, round_.spool, accepted.sites, enrolled, moving.parameters)
+        mixed = self._resting(round_.state) | dict(self._correction.server(given))
+        record["digest"] = tensors_digest({key: mixed[key] for key in moving.shared})
         return mixed, record
 
     def one_a_site(
@@ -103,27 +110,33 @@ class Mixer:
         Returns:
             The plain mean, for a site that comes later, and what the step's record says of the models.
         """
-        dtypes = {key: self._parts.dtypes[key] for key in self._parts.shared}
+        dtypes = {key: self._parts.dtypes[key] for key in self._parts.moving(round_.step.task).shared}
         answered = sorted(round_.scalars)
         mixing = {site: among(similarity.get(site, {}), answered) for site in round_.enrolled}
         digests = {}
         for site, weights in mixing.items():
             own = round_.spool.weighted_mean(weights, dtypes)
             digests[site] = tensors_digest(own)
-            put(site, own)
+            put(site, {**self._resting(round_.state), **own})
         mean = round_.spool.weighted_mean(dict.fromkeys(answered, 1 / len(answered)), dtypes)
-        return mean, {
+        return {**self._resting(round_.state), **mean}, {
             "mixing": mixing,
             "weights": {site: mixing[site].get(site, 0.0) for site in answered},
             "digests": digests,
             "digest": tensors_digest(mean),
         }
 
-    def _sealed(self, spool: Spool, weights: Mapping[str, float]) -> dict[str, torch.Tensor]:
+    def _resting(self, state: Tensors) -> dict[str, torch.Tensor]:
+        """What the server holds and the step did not move: a head while an encoder is pre-trained, and its controls."""
+        known = {*self._parts.shared, *self._parts.controls}
+        return {key: tensor for key, tensor in state.items() if key in known}
+
+    def _sealed(self, spool: Spool, weights: Mapping[str, float], moved: Sequence[str]) -> dict[str, torch.Tensor]:
         """The weighted mean of what nobody here can read."""
         if self._sealer is None:
             return {}
         return {
             key: self._sealer.mix([(weights[site], spool.tensor(site, key)) for site in sorted(weights)])
             for key in self._parts.sealed
+            if key in moved
         }

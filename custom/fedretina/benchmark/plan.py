@@ -12,7 +12,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedretina.errors import SettingsError
-from fedretina.experiment import Experiment, merged
+from fedretina.experiment import Experiment
+from fedretina.phases import merged
 from fedretina.rows import row
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")

@@ -49,7 +49,7 @@ def benchmark(
     from fedretina.benchmark.plan import BenchmarkPlan, preset
     from fedretina.benchmark.runner import Told, run_benchmark
     from fedretina.benchmark.statistics import statistics
-    from fedretina.experiment import merged
+    from fedretina.phases import merged
 
     def tell(told: Told) -> None:
         left = "" if told.seconds_left is None else f"; about {told.seconds_left / 60:.0f} min left"

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -25,11 +25,13 @@ STATISTIC, MEAN, VARIANCE = "statistic:", ".mean", ".variance"
 GRAM, MOMENT = "calibration:gram", "calibration:moment"
 """What a site says of its features once, for temperatures an image."""
 _CALIBRATOR = "calibrator"
+_CONTRAST = "contrast"
 _PARTS = {
     "encoder": Kind.ENCODER,
     "head": Kind.HEAD,
     "exits": Kind.EXIT,
     "projector": Kind.PROJECTOR,
+    _CONTRAST: Kind.PROJECTOR,
     _CALIBRATOR: Kind.CALIBRATION,
 }
 
@@ -87,6 +89,25 @@ class ExchangeSettings(BaseModel):
         return self
 
 
+class Moving(NamedTuple):
+    """What of the network goes both ways in one kind of training step.
+
+    Attributes:
+        shared: Keys of the network, sorted.
+        parameters: Those of them that are parameters, not buffers.
+        controls: Keys of the controls beside these, sorted.
+    """
+
+    shared: tuple[str, ...]
+    parameters: tuple[str, ...]
+    controls: tuple[str, ...]
+
+    @property
+    def travelling(self) -> tuple[str, ...]:
+        """All keys that the step sends, both ways."""
+        return (*self.shared, *self.controls)
+
+
 @dataclass(frozen=True)
 class Partition:
     """What travels and what stays of one network, fixed for a run.
@@ -121,12 +142,26 @@ class Partition:
 
     @property
     def travelling(self) -> tuple[str, ...]:
-        """All keys that a training step sends, both ways."""
+        """All keys that any training step sends, both ways."""
         return (*self.shared, *self.controls)
+
+    def moving(self, task: Task) -> Moving:
+        """What of the network a task moves: label-free training the encoder and its contrast layers, all else the rest.
+
+        Where there are no contrast layers, every task but the label-free one moves all that travels.
+        """
+
+        def moves(key: str) -> bool:
+            part = key.removeprefix(CONTROL).partition(".")[0]
+            return part in ("encoder", _CONTRAST) if task == "pretrain" else part != _CONTRAST
+
+        return Moving(*(tuple(filter(moves, keys)) for keys in (self.shared, self.parameters, self.controls)))
 
     def sent(self, task: Task) -> tuple[str, ...]:
         """Keys that a site's answer to a task holds."""
-        return {"train": self.travelling, "prepare": self.statistics, "calibrate": self.moments}.get(task, ())
+        if task in ("train", "pretrain"):
+            return self.moving(task).travelling
+        return {"prepare": self.statistics, "calibrate": self.moments}.get(task, ())
 
     @property
     def sendable(self) -> tuple[str, ...]:
@@ -188,7 +223,8 @@ def partition(
     by their exact name: a search by prefix would take `bn10` for a child of `bn1`.
 
     Args:
-        net: A network whose children are `encoder`, and if it has them `head`, `exits`, `projector` and `calibrator`.
+        net: A network whose children are `encoder`, and if it has them `head`, `exits`, `projector`, `contrast` and
+            `calibrator`.
         settings: What is personal.
         controls: Whether the correction sends a control beside each parameter that travels.
         statistics: Whether sites send the mean and variance of what enters each BatchNorm of the encoder.

@@ -11,7 +11,7 @@ import torch
 from fedretina.exchange.stamp import Stamp
 
 Tensors = Mapping[str, torch.Tensor]
-Task = Literal["prepare", "train", "validate", "tune", "calibrate", "finalise"]
+Task = Literal["prepare", "pretrain", "train", "validate", "tune", "calibrate", "finalise"]
 
 
 class Payload(NamedTuple):
@@ -35,7 +35,8 @@ class Order(NamedTuple):
         task: What to do.
         stamp: Where the answer belongs.
         accepted: Step of the site's last update that the server accepted; None before the first.
-        best: Best step so far by mean validation AUC; after `validate` the chosen one. None before the first.
+        best: Best step so far by mean validation AUC, the last one without labels before any; after `validate` the
+            chosen one. None before the first. What a site kept for older steps it may forget.
         share: The site's training images over the mean of all sites, as far as the server knows; else 1.
         weight: The site's weight in the aggregate of step `accepted`; None before the first. Not the others'.
     """

@@ -24,12 +24,14 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     # name: lowest, highest, whether every site must bring it; others may be undefined, or held back by a site
     "theta": (1e-9, 2.0, True),
     "images": (1, _MANY, False),
+    "contrast_loss": (0, 1000, False),
     "val_auc": (0, 1, False),
     "val_accuracy": (0, 1, False),
-    "grades": (2, 1000, True),
+    "grades": (2, 1000, False),
     "images_train": (1, _MANY, False),
     "images_val": (1, _MANY, False),
     "images_test": (1, _MANY, False),
+    "images_pretrain": (1, _MANY, False),
     "bad_files": (0, _MANY, False),
     "synthetic": (0, 1, True),
     "test_auc": (0, 1, False),
@@ -46,6 +48,7 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
 
 BY_TASK: Mapping[Task, frozenset[str]] = {
     "prepare": frozenset({"images"}),
+    "pretrain": frozenset({"images", "contrast_loss"}),
     "train": frozenset({"theta", "images", "val_auc", "val_accuracy"}),
     "validate": frozenset({"val_auc", "val_accuracy"}),
     "tune": frozenset({"val_auc", "val_accuracy"}),
@@ -54,4 +57,8 @@ BY_TASK: Mapping[Task, frozenset[str]] = {
     | frozenset(COUNTS)
     | {"grades", "bad_files", "synthetic"},
 }
-"""What each task may bring. Losses and error counts say more about a site than the method needs, so they stay."""
+"""What each task may bring. Losses and error counts say more about a site than the method needs, so they stay.
+
+The contrastive loss is the exception: it knows no label, and it is the only sign of life of a phase without labels. A
+site may hold it back.
+"""

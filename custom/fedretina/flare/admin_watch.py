@@ -119,7 +119,7 @@ def _news(sight: Sight) -> object:
 def _step_words(report: Report) -> str:
     if not report.task:
         return "all steps are done; its processes end"
-    name = f"{report.phase} round {report.round} of {report.rounds}" if report.task == "train" else report.task
+    name = f"{report.phase} round {report.round} of {report.rounds}" if report.task in ("pretrain", "train") else report.task
     asked = len(report.answered) + len(report.waiting) + len(report.refused)
     parts = [f"{len(report.answered)} of {asked} sites answered" if asked else "begins"]
     if report.waiting and report.answered:

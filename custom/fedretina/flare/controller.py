@@ -30,7 +30,7 @@ class RoundController(Controller):
     reliably close a round that waits for a dead site; so each site gets a task of its own with a timeout.
 
     Args:
-        tasks: Which tasks of the plan this workflow runs: `prepare` and `train`, or `validate`, `tune`,
+        tasks: Which tasks of the plan this workflow runs: `prepare`, `pretrain` and `train`, or `validate`, `tune`,
             `calibrate` and `finalise`.
         budget_s: Longest time a step waits for the sites, in seconds. Never 0.
         grace_s: How long a step goes on waiting for sites that missed the last step, once all others have answered.
@@ -125,7 +125,7 @@ class RoundController(Controller):
             except StateError as error:
                 self._stop(error, fl_ctx)
                 return False
-            board.end(trained=step.task == "train")
+            board.end(trained=step.number in coordinator.plan.learning)
             seconds, record = time.monotonic() - began, coordinator.records[step.number]
             self.log_info(fl_ctx, f"{step.name}: done in {seconds:.1f} s")
             took_part = {"accepted": list(record["scalars"]), "refused": record["refused"]}

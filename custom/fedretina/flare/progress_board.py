@@ -80,7 +80,7 @@ class ProgressBoard:
         step = progress.step
         seconds = 0.0 if self._began is None else time.monotonic() - self._began
         left = None
-        if step is not None and step.task == "train" and self._lengths:
+        if step is not None and step.task in ("pretrain", "train") and self._lengths:
             usual = sum(self._lengths) / len(self._lengths)
             left = usual * (progress.trainings - 1) + max(usual - seconds, 0.0)
         told = {*progress.answered, *progress.refused}

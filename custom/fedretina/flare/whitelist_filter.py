@@ -166,7 +166,7 @@ class WhitelistFilter(Filter):
     def _load(self, fl_ctx: FLContext) -> tuple[Experiment, Partition]:
         if self._rules is None:
             experiment = load_experiment(fl_ctx, self._experiment_file)
-            parts = experiment.partition(build_on_meta(experiment.network, experiment.grades or 2))
+            parts = experiment.partition(build_on_meta(experiment.network, experiment.head_width or 2))
             self._rules = experiment, parts
         return self._rules
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedretina.data.manifest import SPLITS
 from fedretina.data.site_data import SiteData, Split
 from fedretina.evaluation.judged import Judged
 from fedretina.evaluation.min_count import encode
@@ -153,5 +154,5 @@ def _scalars(ending: Ending, report: dict[str, Any], test: Judged) -> dict[str, 
         "grades": float(data.scheme.num_classes),
         "bad_files": float(data.bad_files),
         "synthetic": float(data.synthetic),
-        **{f"images_{name}": float(count) for name, count in data.counts.items()},
+        **{f"images_{name}": float(count) for name, count in data.counts.items() if name in SPLITS},
     }

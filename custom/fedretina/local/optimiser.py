@@ -9,6 +9,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from fedretina.corrections.correction import LocalRound
 from fedretina.losses.objective import Clock
 
 
@@ -82,6 +83,22 @@ class RoundOptimiser:
             group["lr"] = base * factor
             rates.update(dict.fromkeys(keys, group["lr"]))
         return rates
+
+    def step(self, loss: Tensor, correction: LocalRound, clock: Clock) -> None:
+        """Move the weights down the gradient of a batch's loss, as the correction would have it.
+
+        Args:
+            loss: A scalar with gradient, the correction's penalty in it.
+            correction: Changes the gradient before the step, and the weights after it.
+            clock: Where training stands.
+        """
+        self.torch.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        rates = self.at(clock)
+        correction.adjust(rates)
+        self.clip()
+        self.torch.step()
+        correction.stepped(rates)
 
     def clip(self) -> None:
         """Shorten the gradient where it is longer than the settings allow."""

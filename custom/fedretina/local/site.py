@@ -12,13 +12,16 @@ from fedretina.evaluation.evaluate import Evaluation
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.exchange.sealing import NO_KEYS, Sealer
 from fedretina.experiment import Experiment
+from fedretina.local.encoder_ending import finalise_encoder
 from fedretina.local.finalise import Ending, finalise
 from fedretina.local.history import History
+from fedretina.local.pretrainer import Pretrainer
 from fedretina.local.site_state import SiteState
 from fedretina.local.snapshot import Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.plan import Plan
 
+_NOTED = ("theta", "loss", "accuracy", "contrast_loss")
 _log = logging.getLogger(__name__)
 
 
@@ -41,6 +44,7 @@ class Site:
         self._folder = folder
         self._plan = Plan.of(experiment)
         self.trainer = LocalTrainer(experiment, data)
+        self._pretrainer = Pretrainer(experiment, data, self.trainer.model)
         self.digest = experiment.digest(self.trainer.partition)
         self._sealer = sealer
         if self.trainer.partition.sealed and sealer is None:
@@ -67,7 +71,7 @@ class Site:
         if step is None or step.task != order.task:
             raise RefusedError(f"{order.task} in {order.stamp.phase} round {order.stamp.round} is no step of this run.")
         _log.info("%s: %s, attempt %d", self._data.name, step.name, order.stamp.attempt)
-        tensors = self._opened(tensors) if order.task != "prepare" else tensors
+        tensors = self._opened(tensors) if order.task not in ("prepare", "pretrain") else tensors
         state = SiteState(self._folder, self.digest, lambda index: self._plan[index].name)
         start = state.open(order.accepted, order.best)
         if order.task == "prepare":
@@ -75,17 +79,26 @@ class Site:
             return Payload(self.trainer.statistics(tensors), {"images": images}, order.stamp)
         history = History(self._folder / "history.json")
         if order.accepted is not None and start is not None:
-            own = {name: start.record[name] for name in ("theta", "loss", "accuracy") if name in start.record}
+            own = {name: start.record[name] for name in _NOTED if name in start.record}
             history.note(self._plan[order.accepted], **own, weight=order.weight)
+            if self._plan[order.accepted].phase != step.phase:
+                start = start._replace(memory={})  # of another objective: variates, drifts, queues begin anew
+        if order.task == "pretrain":
+            found = self._pretrainer.run(tensors, start or self.trainer.initial(), step, stop, order.share)
+            state.stage(step.number, found.snapshot)
+            return Payload(found.tensors, {"images": float(found.images), "contrast_loss": found.loss}, order.stamp)
         if order.task == "calibrate":
             return Payload(self.trainer.moments(tensors, self._kept(order, state).tensors), {}, order.stamp)
+        if order.task == "finalise" and not self._experiment.supervised:
+            return Payload({}, self._finalise_encoder(order, state, tensors), order.stamp)
         if order.task == "finalise":
             return Payload({}, self._finalise(order, state, tensors), order.stamp)
         if order.task == "tune":
             tuned = self.trainer.tune(tensors, self._kept(order, state), step, stop)
             state.stage(step.number, tuned)
             return Payload({}, _validation(self._validate(tuned, tensors)), order.stamp)
-        received = self._validate(start, tensors)
+        trained = order.accepted is not None and self._plan[order.accepted].task != "pretrain"
+        received = self._validate(start if trained else None, tensors)
         if received is not None:
             history.note(self._plan[step.number - 1], validation=received._asdict())
         if order.task == "validate":
@@ -126,9 +139,9 @@ class Site:
             raise RefusedError("the server chose no round to end with.")
         tuned = order.accepted is not None and self._plan[order.accepted].task == "tune"
         kept = state.kept(order.accepted if tuned and order.accepted is not None else order.best)
-        if kept is None:
+        if kept is None or "contrast_loss" in kept.record:  # a head that never saw a label
             raise TrainingError(
-                f"no update of this site was accepted up to the chosen {self._plan[order.best].name}, "
+                f"no update of this site with labels was accepted up to the chosen {self._plan[order.best].name}, "
                 "so it has no personal part for that model."
             )
         return kept
@@ -143,6 +156,12 @@ class Site:
         shared = {key: tensor for key, tensor in tensors.items() if key not in calibrator}
         whole = kept._replace(tensors={**kept.tensors, **calibrator})
         return finalise(Ending(run, self._folder, self._experiment, self._data, self.trainer, chosen, shared, whole))
+
+    def _finalise_encoder(self, order: Order, state: SiteState, tensors: Tensors) -> dict[str, float]:
+        kept = None if order.accepted is None else state.kept(order.accepted)
+        if kept is None:
+            raise TrainingError("no update of this site was accepted, so it has no part of this encoder.")
+        return finalise_encoder(order.stamp.run, self._folder, self._experiment, self._data, {**tensors, **kept.tensors})
 
 
 def _validation(figures: Evaluation | None) -> dict[str, float]:

@@ -6,45 +6,36 @@ bits. The plain loop, the FLARE executor and the ModelLearner all drive this one
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from fedretina.corrections.correction import Ground, LocalRound, Outcome
+from fedretina.corrections.correction import LocalRound
 from fedretina.corrections.settings import build_correction
-from fedretina.data.augment import augment
+from fedretina.data.label_share import labelled_subset
 from fedretina.data.site_data import SiteData, Split
-from fedretina.errors import SettingsError, StoppedError, TrainingError
+from fedretina.errors import SettingsError
 from fedretina.evaluation.evaluate import Evaluation, evaluate
-from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
 from fedretina.experiment import Experiment
 from fedretina.local.activations import activation_statistics
+from fedretina.local.batches import require_a_batch
+from fedretina.local.labelled_epochs import Answers, Course, Seen, corrected, labelled_epochs
+from fedretina.local.model import LocalModel, home
 from fedretina.local.moments import feature_moments
-from fedretina.local.optimiser import RoundOptimiser
 from fedretina.local.snapshot import Snapshot
-from fedretina.local.training import StretchSettings, TrainingSettings, reproducible_torch
-from fedretina.losses.objective import Batch, Clock
+from fedretina.local.training import TrainingSettings, reproducible_torch
 from fedretina.losses.settings import build_objective
-from fedretina.networks.network import Network, build_network
+from fedretina.networks.network import Network
 from fedretina.plan import Step
-from fedretina.seeds import generator
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.uncertainty.evidence import as_if_graded
 from fedretina.uncertainty.temperature import fit_temperature
 from fedretina.uncertainty.theta import Theta, youden_theta
 
 _EVALUATION_BATCH = 128
-
-
-class Answers(NamedTuple):
-    """Logits [N, K] and labels [N] of the same samples, on the CPU in float32."""
-
-    logits: torch.Tensor
-    labels: torch.Tensor
 
 
 class Update(NamedTuple):
@@ -71,34 +62,27 @@ class LocalTrainer:
         data: The site's data; its grading scheme decides the width of the head.
 
     Raises:
-        TrainingError: The head travels and the site has another number of grades.
+        TrainingError: The head travels, and the site's grades do not fit it.
+        SettingsError: Objective or correction do not go with the network or the optimiser.
     """
 
     def __init__(self, experiment: Experiment, data: SiteData) -> None:
-        if experiment.grades not in (None, data.scheme.num_classes):
-            raise TrainingError(
-                f"the job's head has {experiment.grades} grades and this site's scheme {data.scheme.num_classes}: "
-                "let the head be personal (exchange.personal: head)."
-            )
         self._experiment = experiment
         self._data = data
-        self._device = experiment.training.torch_device()
         self._objective = build_objective(experiment.objective)
         if not self._objective.needs <= Network.outputs:
             missing = ", ".join(sorted(self._objective.needs - Network.outputs))
             raise SettingsError(f"the objective needs {missing}, which the network does not give: choose another row.")
-        self._correction = build_correction(experiment.correction, experiment.training)
-        self._net = build_network(experiment.network, data.scheme.num_classes, experiment.seed)
-        self.partition = experiment.partition(self._net)
-        start = self._net.state_dict()
-        self._start = {key: start[key].clone() for key in self.partition.personal}
-        self.sealed_start = {key: start[key].clone() for key in self.partition.sealed}
-        layout = torch.channels_last if experiment.training.channels_last else torch.contiguous_format
-        self._net.to(device=self._device, memory_format=layout)  # type: ignore[call-overload]
+        self._corrections = {
+            phase.name: build_correction(experiment.correction, phase.training or experiment.training)
+            for phase in experiment.phases
+        }
+        self.model = LocalModel(experiment, data.scheme)
+        self.partition = self.model.partition
 
     def initial(self) -> Snapshot:
         """The personal part that the seed gives, before any training."""
-        return Snapshot(self._start, {})
+        return Snapshot(self.model.start, {})
 
     def train(
         self,
@@ -121,42 +105,38 @@ class LocalTrainer:
             StoppedError: `stop` said so; nothing is kept.
             TrainingError: Fewer images than a batch, or a loss that is not finite; nothing is kept then.
         """
-        settings = self._experiment.training
-        split = self._data.split("train")
-        if len(split.labels) < settings.batch_size:
-            raise TrainingError(
-                f"the site has {len(split.labels)} training images, fewer than one batch of {settings.batch_size}: "
-                "lower training.batch_size or let the site add images."
-            )
+        settings = self._settings(step)
+        split = self._labelled(step)
+        require_a_batch(len(split.labels), settings)
         with reproducible_torch(settings):
-            self._load(shared, start.tensors)
-            seen, losses, outcome = self._corrected_epochs(split, self._ground(shared, start, share), step, stop)
-            theta = self._theta(seen, start)
-            state = self._net.state_dict()
+            self.model.load(shared, start.tensors)
+            ground = self.model.ground(shared, start, share, "train")
+            with corrected(self._corrections[step.phase], ground) as correction:
+                seen, losses = self._epochs(split, correction, step, stop, settings)
+                outcome = correction.finish()
+            theta = self._theta(seen, start, split)
             record = {
                 "theta": theta._asdict(),
                 "loss": float(np.mean(losses)),
                 "accuracy": float((seen.logits.argmax(1) == seen.labels).double().mean()),
                 **outcome.figures,
             }
-            controls = {key: _home(outcome.control[key.removeprefix(CONTROL)]) for key in self.partition.controls}
-            personal = {key: _home(state[key]) for key in self.partition.personal}
-            memory = {name: _home(tensor) for name, tensor in outcome.memory.items()}
+            memory = {name: home(tensor) for name, tensor in outcome.memory.items()}
             return Update(
-                tensors={**{key: _home(state[key]) for key in self.partition.shared}, **controls},
+                tensors=self.model.leaving(outcome, "train"),
                 theta=theta,
                 images=len(split.labels),
-                snapshot=Snapshot(personal, record, memory),
+                snapshot=Snapshot(self.model.staying(), record, memory),
             )
 
     def statistics(self, shared: Tensors) -> Tensors:
         """Mean and variance of what enters each BatchNorm of the encoder at the aggregate, over the training images."""
         with reproducible_torch(self._experiment.training):
-            self._load(shared, self._start)
-            self._net.eval()
+            self.model.load(shared, self.model.start)
+            net = self.model.net.eval()
             images = self._data.split("train").images
-            batches = (self._to_device(part.float().div_(255)) for part in torch.split(images, _EVALUATION_BATCH))
-            return activation_statistics(self._net.encoder, batches, self._net.features)
+            parts = (self.model.to_device(part.float().div_(255)) for part in torch.split(images, _EVALUATION_BATCH))
+            return activation_statistics(net.encoder, parts, net.features)
 
     def tune(self, shared: Tensors, kept: Snapshot, step: Step, stop: Callable[[], bool] = lambda: False) -> Snapshot:
         """Fine-tune the chosen model on the site's own data, all parts and without a correction.
@@ -172,18 +152,18 @@ class LocalTrainer:
         """
         tune = self._experiment.tune
         changed = {"epochs": tune.epochs, "stretches": (), "learning_rate": tune.learning_rate}
-        settings = self._experiment.training.model_copy(update={k: v for k, v in changed.items() if v is not None})
+        settings = self._settings(step).model_copy(update={k: v for k, v in changed.items() if v is not None})
         last = self._experiment.phases[-1].rounds  # annealed objectives stay where training left them
         with reproducible_torch(settings):
-            self._load(shared, kept.tensors)
+            self.model.load(shared, kept.tensors)
             at = step._replace(round=last - 1, rounds=last)
-            seen, losses = self._epochs(self._data.split("train"), LocalRound(), at, stop, settings)
+            seen, losses = self._epochs(self._labelled(step), LocalRound(), at, stop, settings)
             record = {
                 "theta": kept.record.get("theta"),
                 "loss": float(np.mean(losses)),
                 "accuracy": float((seen.logits.argmax(1) == seen.labels).double().mean()),
             }
-            return Snapshot({key: _home(value) for key, value in self._net.state_dict().items()}, record)
+            return Snapshot(self.model.whole(), record)
 
     def moments(self, shared: Tensors, personal: Tensors) -> Tensors:
         """Sums over the features of the validation images, weighed with the site's own temperature on them."""
@@ -193,15 +173,15 @@ class LocalTrainer:
         answer = ESTIMATORS[self._experiment.evaluation.estimator].answer(found.logits)
         temperature = fit_temperature(answer.probabilities, labels).value  # T_k
         with reproducible_torch(self._experiment.training), torch.inference_mode():
-            batches = torch.split(split.images, _EVALUATION_BATCH)
+            parts = torch.split(split.images, _EVALUATION_BATCH)
             return feature_moments(
-                (self._net.features(self._to_device(part.float().div_(255))) for part in batches), temperature
+                (self.model.net.features(self.model.to_device(part.float().div_(255))) for part in parts), temperature
             )
 
     def answers(self, shared: Tensors, personal: Tensors, split: Split) -> Answers:
         """Logits of the site's model, aggregate and personal part together, over a whole split."""
         with reproducible_torch(self._experiment.training):
-            self._load(shared, personal)
+            self.model.load(shared, personal)
             return self._pass(split)
 
     def evaluate(self, answers: Answers) -> Evaluation:
@@ -212,96 +192,34 @@ class LocalTrainer:
 
     def state(self, shared: Tensors, personal: Tensors) -> Tensors:
         """All tensors of the site's model; checks that nothing is missing or left over."""
-        self._load(shared, personal)
-        return {key: _home(tensor) for key, tensor in self._net.state_dict().items()}
+        self.model.load(shared, personal)
+        return self.model.whole()
 
-    def _load(self, shared: Tensors, personal: Tensors) -> None:
-        network = {key: tensor for key, tensor in shared.items() if not key.startswith(CONTROL)}
-        self._net.load_state_dict({**network, **personal}, strict=True)
+    def _settings(self, step: Step) -> TrainingSettings:
+        return self._experiment.phase(step.phase).training or self._experiment.training
 
-    def _ground(self, shared: Tensors, start: Snapshot, share: float) -> Ground:
-        def there(tensors: Tensors) -> dict[str, torch.Tensor]:
-            return {name: tensor.to(self._device) for name, tensor in tensors.items()}
-
-        parameters = {key: self._net.get_parameter(key) for key in self.partition.parameters}
-        control = {key.removeprefix(CONTROL): shared[key] for key in self.partition.controls}
-        received = {key: shared[key] for key in self.partition.shared}
-        return Ground(self._net, parameters, there(received), there(control), there(start.memory), share)
-
-    def _corrected_epochs(
-        self, split: Split, ground: Ground, step: Step, stop: Callable[[], bool]
-    ) -> tuple[Answers, list[float], Outcome]:
-        correction = self._correction.begin(ground)
-        try:
-            seen, losses = self._epochs(split, correction, step, stop, self._experiment.training)
-            return seen, losses, correction.finish()
-        finally:
-            correction.close()
-            self._net.requires_grad_(True)
+    def _labelled(self, step: Step) -> Split:
+        """The training images whose labels the step's phase may use."""
+        split, share = self._data.split("train"), self._experiment.phase(step.phase).label_share
+        if share == 1:
+            return split
+        chosen = labelled_subset(split.patients, split.labels.numpy(), share, self._experiment.seed)
+        patients, files = (tuple(names[at] for at in chosen) for names in (split.patients, split.files))
+        return Split(split.images[chosen], split.labels[chosen], patients, files)
 
     def _epochs(
         self, split: Split, correction: LocalRound, step: Step, stop: Callable[[], bool], settings: TrainingSettings
-    ) -> tuple[Answers, list[float]]:
-        optimiser = RoundOptimiser(self._net, settings)
-        losses: list[float] = []
-        logits_seen: list[torch.Tensor] = []
-        labels_seen: list[torch.Tensor] = []
-        stretches = settings.resolved_stretches()
-        epochs = [stretch for stretch in stretches for _ in range(stretch.epochs)]
-        for epoch, stretch in enumerate(epochs):
-            self._only(stretch)
-            purpose = (self._experiment.seed, self._data.name, step.phase, step.round, epoch)
-            batches = list(self._batches(len(split.labels), purpose))
-            logits_seen, labels_seen = [], []
-            for number, samples in enumerate(batches):
-                if stop():
-                    raise StoppedError(f"the run was aborted in {step.name}.")
-                images = augment(split.images[samples], samples, self._experiment.augment, (*purpose, "augment"))
-                batch = Batch(self._to_device(images), split.labels[samples].to(self._device))
-                clock = Clock(step.round, step.rounds, epoch, len(epochs), number, len(batches))
-                with torch.autocast(self._device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-                    loss, logits = self._objective.loss(self._net, batch, clock)
-                    penalty = correction.penalty(batch.images)
-                value = loss.item()
-                if not math.isfinite(value):
-                    raise TrainingError(
-                        f"the loss became {value} in {step.name}, epoch {epoch}, step {number}: "
-                        "lower training.learning_rate; nothing of this round is kept."
-                    )
-                optimiser.torch.zero_grad(set_to_none=True)
-                total = loss if penalty is None else loss + penalty
-                total.backward()  # type: ignore[no-untyped-call]
-                rates = optimiser.at(clock)
-                correction.adjust(rates)
-                optimiser.clip()
-                optimiser.torch.step()
-                correction.stepped(rates)
-                losses.append(value)
-                logits_seen.append(logits.detach())
-                labels_seen.append(batch.labels)
-        return Answers(torch.cat(logits_seen).float().cpu(), torch.cat(labels_seen).cpu()), losses
+    ) -> Seen:
+        random = self._experiment.phase(step.phase).augment or self._experiment.augment
+        purpose = (self._experiment.seed, self._data.name, step.phase, step.round)
+        course = Course(step, settings, random, purpose)
+        return labelled_epochs(self.model, self._objective, split, correction, course, stop)
 
-    def _only(self, stretch: StretchSettings) -> None:
-        """Let a part of the network train and hold the rest still."""
-        for name, part in self._net.named_children():
-            trains = stretch.train == "all" or (stretch.train == "encoder") == (name == "encoder")
-            part.train(trains)
-            part.requires_grad_(trains)
-
-    def _batches(self, images: int, purpose: tuple[int | str, ...]) -> Iterator[np.ndarray]:
-        size = self._experiment.training.batch_size
-        order = generator(*purpose, "order").permutation(images)
-        for begin in range(0, images, size):
-            samples = order[begin : begin + size]
-            # A batch of one has no variance for BatchNorm, so it is left out even when drop_last is off.
-            if len(samples) == size or (not self._experiment.training.drop_last and len(samples) > 1):
-                yield samples
-
-    def _theta(self, online: Answers, start: Snapshot) -> Theta:
+    def _theta(self, online: Answers, start: Snapshot, split: Split) -> Theta:
         settings = self._experiment.theta
         seen = online
         if settings.source != "train_online":
-            seen = self._pass(self._data.split("train" if settings.source == "train_clean" else "val"))
+            seen = self._pass(split if settings.source == "train_clean" else self._data.split("val"))
         answer = ESTIMATORS[self._experiment.evaluation.estimator].answer(seen.logits)
         wrong = (seen.logits.argmax(1) != seen.labels).numpy()
         previous = start.record.get("theta", {}).get("value")
@@ -311,18 +229,9 @@ class LocalTrainer:
         return youden_theta(uncertainty, wrong, settings, previous)
 
     def _pass(self, split: Split) -> Answers:
-        self._net.eval()
+        net = self.model.net.eval()
         logits: list[torch.Tensor] = []
         with torch.inference_mode():
             for images in torch.split(split.images, _EVALUATION_BATCH):
-                logits.append(self._net(self._to_device(images.float().div_(255))).float().cpu())
+                logits.append(net(self.model.to_device(images.float().div_(255))).float().cpu())
         return Answers(torch.cat(logits), split.labels)
-
-    def _to_device(self, images: torch.Tensor) -> torch.Tensor:
-        layout = torch.channels_last if self._experiment.training.channels_last else torch.contiguous_format
-        return images.to(device=self._device, memory_format=layout)
-
-
-def _home(tensor: torch.Tensor) -> torch.Tensor:
-    # One copy even where the memory is channels_last, which `contiguous` would copy a second time.
-    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())

@@ -32,6 +32,7 @@ class CrossEntropyObjective:
     """Mean cross entropy of the batch, the BC (backbone) rows of the FedUAA ablation (Table 2)."""
 
     needs: frozenset[str] = frozenset({"logits"})
+    evidential: bool = False
 
     def loss(self, net: nn.Module, batch: Batch, clock: Clock) -> tuple[Tensor, Tensor]:
         """See `Objective.loss`; the clock is not read."""

@@ -81,6 +81,7 @@ class EvidentialObjective:
     """
 
     needs: frozenset[str] = frozenset({"logits"})
+    evidential: bool = True
 
     def __init__(self, kl_anneal: KlSchedule = "linear_rounds") -> None:
         self._kl_anneal = kl_anneal

@@ -44,9 +44,11 @@ class Objective(Protocol):
 
     Attributes:
         needs: Outputs that the network must offer, "logits" or "features"; checked when a row is built.
+        evidential: Whether it reads logits as evidence, not as logs of probabilities.
     """
 
     needs: frozenset[str]
+    evidential: bool
 
     def loss(self, net: nn.Module, batch: Batch, clock: Clock) -> tuple[Tensor, Tensor]:
         """Run the network on a batch and score its answer.

@@ -81,6 +81,7 @@ class TweuObjective:
     """
 
     needs: frozenset[str] = frozenset({"logits"})
+    evidential: bool = True
 
     def __init__(self, settings: TweuSettings) -> None:
         self._settings = settings

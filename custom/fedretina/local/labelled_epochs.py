@@ -1,0 +1,128 @@
+"""The local epochs of a round that trains with labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+
+from fedretina.corrections.correction import Correction, Ground, LocalRound
+from fedretina.data.augment import AugmentSettings, augment
+from fedretina.data.site_data import Split
+from fedretina.errors import StoppedError, TrainingError
+from fedretina.local.batches import batches
+from fedretina.local.model import LocalModel
+from fedretina.local.optimiser import RoundOptimiser
+from fedretina.local.training import StretchSettings, TrainingSettings
+from fedretina.losses.objective import Batch, Clock, Objective
+from fedretina.networks.network import Network
+from fedretina.plan import Step
+
+
+class Answers(NamedTuple):
+    """Logits [N, K] and labels [N] of the same samples, on the CPU in float32."""
+
+    logits: torch.Tensor
+    labels: torch.Tensor
+
+
+class Seen(NamedTuple):
+    """What a round of epochs saw: the answers of its last epoch, while it learned, and the loss of every batch."""
+
+    answers: Answers
+    losses: list[float]
+
+
+class Course(NamedTuple):
+    """What decides the epochs beside model, data and objective.
+
+    Attributes:
+        step: Which round of which phase.
+        settings: Optimiser, batches, stretches.
+        random: Random transforms.
+        purpose: What the draws are for: seed, site, phase and round.
+    """
+
+    step: Step
+    settings: TrainingSettings
+    random: AugmentSettings
+    purpose: tuple[int | str, ...]
+
+
+@contextmanager
+def corrected(correction: Correction, ground: Ground) -> Iterator[LocalRound]:
+    """A correction's round at a site; whatever happens, it lets go of the network, and all of it may train again."""
+    round_ = correction.begin(ground)
+    try:
+        yield round_
+    finally:
+        round_.close()
+        ground.net.requires_grad_(True)
+
+
+def labelled_epochs(
+    model: LocalModel,
+    objective: Objective,
+    split: Split,
+    correction: LocalRound,
+    course: Course,
+    stop: Callable[[], bool],
+) -> Seen:
+    """Train a loaded model on a split.
+
+    Raises:
+        StoppedError: `stop` said so.
+        TrainingError: A loss that is not finite.
+    """
+    step, settings = course.step, course.settings
+    optimiser = RoundOptimiser(model.net, settings)
+    losses: list[float] = []
+    logits_seen: list[torch.Tensor] = []
+    labels_seen: list[torch.Tensor] = []
+    epochs = [stretch for stretch in settings.resolved_stretches() for _ in range(stretch.epochs)]
+    for epoch, stretch in enumerate(epochs):
+        _only(model.net, stretch)
+        purpose = (*course.purpose, epoch)
+        order = list(batches(len(split.labels), settings, purpose))
+        logits_seen, labels_seen = [], []
+        for number, samples in enumerate(order):
+            if stop():
+                raise StoppedError(f"the run was aborted in {step.name}.")
+            images = augment(split.images[samples], samples, course.random, (*purpose, "augment"))
+            batch = Batch(model.to_device(images), split.labels[samples].to(model.device))
+            clock = Clock(step.round, step.rounds, epoch, len(epochs), number, len(order))
+            with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+                loss, logits = objective.loss(model.net, batch, clock)
+                penalty = correction.penalty(batch.images)
+            losses.append(finite(loss, clock, step))
+            optimiser.step(loss if penalty is None else loss + penalty, correction, clock)
+            logits_seen.append(logits.detach())
+            labels_seen.append(batch.labels)
+    return Seen(Answers(torch.cat(logits_seen).float().cpu(), torch.cat(labels_seen).cpu()), losses)
+
+
+def finite(loss: torch.Tensor, clock: Clock, step: Step) -> float:
+    """The value of a batch's loss.
+
+    Raises:
+        TrainingError: It is not finite.
+    """
+    value = loss.item()
+    if not math.isfinite(value):
+        raise TrainingError(
+            f"the loss became {value} in {step.name}, epoch {clock.epoch}, step {clock.step}: "
+            "lower training.learning_rate; nothing of this round is kept."
+        )
+    return value
+
+
+def _only(net: Network, stretch: StretchSettings) -> None:
+    """Let a part of the network train and hold the rest still; contrast layers rest where there are labels."""
+    for name, part in net.named_children():
+        trains = stretch.train == "all" or (stretch.train == "encoder") == (name == "encoder")
+        trains = trains and name != "contrast"
+        part.train(trains)
+        part.requires_grad_(trains)

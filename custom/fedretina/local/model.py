@@ -1,0 +1,98 @@
+"""A site's network on its device, with what of it stays, travels and rests."""
+
+from __future__ import annotations
+
+import torch
+
+from fedretina.corrections.correction import Ground, Outcome
+from fedretina.data.scheme import GradingScheme
+from fedretina.exchange.partition import CONTROL
+from fedretina.exchange.payload import Task, Tensors
+from fedretina.experiment import Experiment
+from fedretina.local.site_network import site_network
+from fedretina.local.snapshot import Snapshot
+
+
+class LocalModel:
+    """The network that all work at a site is done with; loaded anew for each task.
+
+    Attributes:
+        net: The network, on its device.
+        partition: What travels and what stays.
+        device: Where it computes.
+        start: What stays, as the seed gives it.
+        sealed_start: What travels encrypted, likewise.
+
+    Args:
+        experiment: The run's settings.
+        scheme: The site's grades.
+
+    Raises:
+        TrainingError: The head travels, and the site's grades do not fit it.
+        SettingsError: The device is not there, or the weights cannot be loaded.
+    """
+
+    def __init__(self, experiment: Experiment, scheme: GradingScheme) -> None:
+        self.device = experiment.training.torch_device()
+        self.net = site_network(experiment, scheme)
+        self.partition = experiment.partition(self.net)
+        state = {key: tensor.clone() for key, tensor in self.net.state_dict().items()}
+        self.start = {key: state[key] for key in self.partition.personal}
+        self.sealed_start = {key: state[key] for key in self.partition.sealed}
+        self._rests = {
+            task: {key: state[key] for key in self.partition.shared if key not in self.partition.moving(task).shared}
+            for task in ("pretrain", "train")
+        }
+        self._layout = torch.channels_last if experiment.training.channels_last else torch.contiguous_format
+        self.net.to(device=self.device, memory_format=self._layout)  # type: ignore[call-overload]
+
+    def load(self, received: Tensors, personal: Tensors, task: Task = "train") -> None:
+        """Put a model together; nothing may be missing or left over but what rests in the task.
+
+        Args:
+            received: The aggregate, with or without controls.
+            personal: What the site keeps.
+            task: "pretrain" loads the encoder and its contrast layers, any other what answers.
+        """
+        network = {key: tensor for key, tensor in received.items() if not key.startswith(CONTROL)}
+        rests = self._rests["pretrain" if task == "pretrain" else "train"]
+        self.net.load_state_dict({**rests, **network, **personal}, strict=True)
+
+    def ground(self, received: Tensors, start: Snapshot, share: float, task: Task) -> Ground:
+        """What a correction stands on."""
+
+        def there(tensors: Tensors) -> dict[str, torch.Tensor]:
+            return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+
+        moving = self.partition.moving(task)
+        parameters = {key: self.net.get_parameter(key) for key in moving.parameters}
+        control = {key.removeprefix(CONTROL): received[key] for key in moving.controls}
+        shared = {key: received[key] for key in moving.shared}
+        return Ground(self.net, parameters, there(shared), there(control), there(start.memory), share)
+
+    def leaving(self, outcome: Outcome, task: Task) -> Tensors:
+        """What of the model goes up after a task, with the correction's controls."""
+        moving, state = self.partition.moving(task), self.net.state_dict()
+        controls = {key: home(outcome.control[key.removeprefix(CONTROL)]) for key in moving.controls}
+        return {**{key: home(state[key]) for key in moving.shared}, **controls}
+
+    def staying(self) -> Tensors:
+        """What of the model stays."""
+        state = self.net.state_dict()
+        return {key: home(state[key]) for key in self.partition.personal}
+
+    def whole(self) -> Tensors:
+        """All of the model that answers; contrast layers do not."""
+        return {key: home(tensor) for key, tensor in self.net.state_dict().items() if not key.startswith("contrast.")}
+
+    def to_device(self, images: torch.Tensor) -> torch.Tensor:
+        """Images where the network is, and laid out as it wants them."""
+        return images.to(device=self.device, memory_format=self._layout)
+
+
+def home(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the CPU, contiguous.
+
+    One copy even where the memory is channels_last, which `contiguous` would copy a second time.
+    """
+    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())

@@ -1,0 +1,141 @@
+"""One round of label-free training at one site: two views of each image, a contrastive objective, no label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedretina.contrastive.objective import ContrastiveGround, Views
+from fedretina.contrastive.settings import build_contrastive
+from fedretina.corrections.settings import build_correction
+from fedretina.data.site_data import SiteData
+from fedretina.data.two_views import one_view, two_views
+from fedretina.errors import SettingsError, StoppedError
+from fedretina.exchange.payload import Tensors
+from fedretina.experiment import Experiment
+from fedretina.local.batches import batches, require_a_batch
+from fedretina.local.labelled_epochs import corrected, finite
+from fedretina.local.model import LocalModel, home
+from fedretina.local.optimiser import RoundOptimiser
+from fedretina.local.snapshot import Snapshot
+from fedretina.local.training import reproducible_torch
+from fedretina.losses.objective import Clock
+from fedretina.plan import Step
+
+_OWN = "contrastive:"
+_TRAINS = frozenset({"encoder", "contrast"})
+
+
+class Pretrained(NamedTuple):
+    """What a round of label-free training gives.
+
+    Attributes:
+        tensors: Encoder and contrast layers after training, by key, and what the correction sends beside them.
+        images: Images of the site that took part, labelled or not.
+        loss: Mean contrastive loss over the round, in nats.
+        snapshot: The personal part, and the memories of correction and objective (key encoder, queue).
+    """
+
+    tensors: Tensors
+    images: int
+    loss: float
+    snapshot: Snapshot
+
+
+class Pretrainer:
+    """Pre-trains the row's encoder on one site's images, labelled or not.
+
+    Args:
+        experiment: The run's settings.
+        data: The site's data.
+        model: The site's network.
+    """
+
+    def __init__(self, experiment: Experiment, data: SiteData, model: LocalModel) -> None:
+        self._experiment = experiment
+        self._data = data
+        self._model = model
+
+    def run(
+        self,
+        received: Tensors,
+        start: Snapshot,
+        step: Step,
+        stop: Callable[[], bool] = lambda: False,
+        share: float = 1.0,
+    ) -> Pretrained:
+        """Run the local epochs of one round.
+
+        Args:
+            received: Encoder and contrast layers that the server sent, with the correction's controls.
+            start: The site's state after its last accepted round.
+            step: Which round of which phase.
+            stop: Asked before each batch; True ends the round.
+            share: The site's images over the mean of all sites.
+
+        Raises:
+            SettingsError: The step's phase has labels.
+            StoppedError: `stop` said so; nothing is kept.
+            TrainingError: Fewer images than a batch, or a loss that is not finite; nothing is kept then.
+        """
+        phase, model = self._experiment.phase(step.phase), self._model
+        settings = phase.training or self._experiment.training
+        if phase.contrastive is None:
+            raise SettingsError(f"phase {phase.name!r} trains with labels: set its contrastive objective.")
+        split = self._data.split("pretrain")
+        require_a_batch(len(split.images), settings, "images to pre-train on")
+        grey = self._experiment.images.modality == "oct"
+        purpose = (self._experiment.seed, self._data.name, step.phase, step.round)
+        numbers = {name: at for at, name in enumerate(sorted(set(split.patients)))}
+        patients = torch.tensor([numbers[name] for name in split.patients], dtype=torch.int64)
+
+        def first_views(samples: NDArray[np.int64]) -> torch.Tensor:
+            seed = (*purpose, "refill")
+            return model.to_device(one_view(split.images[samples], samples, phase.views, seed, grey=grey))
+
+        mine = {name.removeprefix(_OWN): value for name, value in start.memory.items() if name.startswith(_OWN)}
+        others = {name: value for name, value in start.memory.items() if not name.startswith(_OWN)}
+        losses: list[float] = []
+        with reproducible_torch(settings):
+            model.load(received, start.tensors, "pretrain")
+            for name, part in model.net.named_children():
+                part.train(name in _TRAINS)
+                part.requires_grad_(name in _TRAINS)
+            ground = model.ground(received, start._replace(memory=others), share, "pretrain")
+            with corrected(build_correction(self._experiment.correction, settings), ground) as correction:
+                count, size = len(split.images), settings.batch_size
+                own = ContrastiveGround(model.net, mine, count, size, purpose, first_views, patients, model.device)
+                objective = build_contrastive(phase.contrastive).begin(own)
+                optimiser = RoundOptimiser(model.net, settings)
+                for epoch in range(settings.epochs):
+                    order = list(batches(len(split.images), settings, (*purpose, epoch)))
+                    for number, samples in enumerate(order):
+                        if stop():
+                            raise StoppedError(f"the run was aborted in {step.name}.")
+                        seed = (*purpose, epoch, "views")
+                        drawn = two_views(split.images[samples], samples, phase.views, seed, grey=grey)
+                        first, second = (model.to_device(view) for view in drawn)
+                        views = Views(first, second, torch.from_numpy(samples), patients[samples])
+                        clock = Clock(step.round, step.rounds, epoch, settings.epochs, number, len(order))
+                        with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+                            loss = objective.loss(views, clock)
+                            penalty = correction.penalty(first)
+                        losses.append(finite(loss, clock, step))
+                        optimiser.step(loss if penalty is None else loss + penalty, correction, clock)
+                outcome, kept = correction.finish(), objective.finish()
+            memory = {**outcome.memory, **{f"{_OWN}{name}": value for name, value in kept.items()}}
+            mean = float(np.mean(losses))
+            return Pretrained(
+                tensors=model.leaving(outcome, "pretrain"),
+                images=len(split.images),
+                loss=mean,
+                snapshot=Snapshot(
+                    model.staying(),
+                    {"contrast_loss": mean, **outcome.figures},
+                    {name: home(value) for name, value in memory.items()},
+                ),
+            )

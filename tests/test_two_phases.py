@@ -1,0 +1,203 @@
+"""Two phases in one run: pre-training without labels, then training with them, in the plain loop."""
+
+import copy
+import json
+
+import pytest
+import torch
+
+from fedretina import storage
+from fedretina.aggregation.coordinator import Coordinator
+from fedretina.data.site_data import SiteDataSettings, load_site_data
+from fedretina.exchange.kinds import Kind
+from fedretina.exchange.partition import CONTROL
+from fedretina.exchange.payload import tensors_bytes
+from fedretina.experiment import Experiment
+from fedretina.local.site import Site
+from fedretina.loop import run_loop
+from fedretina.networks.network import build_on_meta
+from fedretina.phases import merged
+
+ROUNDS = {"pretrain": 2, "train": 2}
+
+
+def two(row="moco_scaffold", rounds=ROUNDS, **words):
+    """A small two-phase experiment on scans."""
+    phases = [
+        {"name": name, "rounds": number, "training": {"epochs": 1, "batch_size": 8, "threads": 1}}
+        for name, number in rounds.items()
+    ]
+    base = {
+        "row": row,
+        "seed": 3,
+        "phases": phases,
+        "images": {"image_size": 32},
+        "network": {"encoder": "efficientnet_lite0", "contrast": {"hidden": 16, "width": 8}, "head": {"width": 8}},
+        "training": {"batch_size": 8, "threads": 1},
+        "phantom_images": 24,
+        "report": {"draws": 10, "page": False},
+    }
+    return Experiment.resolve(merged(base, words))
+
+
+@pytest.fixture
+def scans(tmp_path):
+    def make(experiment, *names):
+        settings = SiteDataSettings(phantom_images=experiment.phantom_images)
+        return {
+            name: load_site_data(name, settings, experiment.images, experiment.seed, tmp_path / "cache" / name)
+            for name in names or ("site-1", "site-2")
+        }
+
+    return make
+
+
+def spied(experiment, data, folder):
+    """Run the steps by hand; gives what went down and came up in each."""
+    coordinator = Coordinator(experiment, "r", folder / "server")
+    hosts = {name: Site(experiment, data[name], folder / name) for name in data}
+    found = []
+    while coordinator.done < len(coordinator.plan):
+        coordinator.begin(hosts)
+        step, seen = coordinator.step, {}
+        for name in hosts:
+            down = {key: tensor.clone() for key, tensor in coordinator.down(name).items()}
+            answer = hosts[name].answer(coordinator.order(name), down)
+            coordinator.accept(name, answer)
+            seen[name] = (down, answer)
+        coordinator.close()
+        found.append((step, seen))
+    return found
+
+
+@pytest.mark.slow
+def test_labels_do_nothing_in_the_first_phase(scans, tmp_path):
+    experiment = two(rounds={"pretrain": 1, "train": 1})
+    data = scans(experiment)
+    blind = {}
+    for name, site in data.items():
+        other = copy.copy(site)
+
+        def shuffled(split, _site=site):
+            found = _site.split(split)
+            return found._replace(labels=found.labels.flip(0)) if split == "train" else found
+
+        object.__setattr__(other, "split", shuffled)
+        blind[name] = other
+    first, second = (spied(experiment, d, tmp_path / at) for at, d in (("a", data), ("b", blind)))
+    for site in data:
+        for key, tensor in first[0][1][site][1].tensors.items():
+            assert torch.equal(tensor, second[0][1][site][1].tensors[key]), key
+    same = [
+        torch.equal(tensor, second[1][1]["site-1"][1].tensors[key])
+        for key, tensor in first[1][1]["site-1"][1].tensors.items()
+    ]
+    assert not all(same)  # the second phase reads them
+
+
+@pytest.mark.slow
+def test_each_phase_moves_its_own_part_and_begins_with_controls_of_zero(scans, tmp_path):
+    experiment = two()
+    parts = experiment.partition(build_on_meta(experiment.network, experiment.head_width))
+    found = spied(experiment, scans(experiment), tmp_path)
+    tasks = [step.task for step, _ in found]
+    assert tasks == ["pretrain", "pretrain", "train", "train", "validate", "finalise"]
+    kinds = {}
+    for step, seen in found:
+        down, answer = seen["site-1"]
+        names = {key.removeprefix(CONTROL).partition(".")[0] for key in answer.tensors}
+        kinds.setdefault(step.task, set()).update(names)
+        if step.task in ("pretrain", "train"):
+            assert set(down) == set(answer.tensors) == set(parts.sent(step.task))
+            controls = [down[key] for key in down if key.startswith(CONTROL)]
+            zero = all(float(tensor.abs().sum()) == 0 for tensor in controls)
+            assert controls
+            assert zero == (step.round == 0)
+    assert kinds["pretrain"] == {"encoder", "contrast"}
+    assert kinds["train"] == {"encoder", "head"}
+    assert kinds["validate"] == kinds["finalise"] == set()
+    assert {parts.kinds[key] for key in parts.shared if key.startswith("contrast.")} == {Kind.PROJECTOR}
+    # The second phase begins with the first one's encoder, averaged; the head with the seed's.
+    ends, begins = found[1][1], found[2][1]["site-1"][0]
+    key = "encoder.stages.1.0.0.weight" if "encoder.stages.1.0.0.weight" in begins else sorted(begins)[0]
+    mean = sum(ends[site][1].tensors[key].double() for site in ends) / len(ends)
+    assert torch.allclose(begins[key].double(), mean, atol=1e-6)
+    scalars = found[0][1]["site-1"][1].scalars
+    assert set(scalars) == {"images", "contrast_loss"}
+    assert scalars["contrast_loss"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ["moco_scaffold", "moco_v3_scaffold"])
+def test_killed_at_every_write_of_both_phases_a_run_ends_with_the_same_bits(row, scans, tmp_path, monkeypatch):
+    experiment = two(row)
+    data = scans(experiment)
+    expected = run_loop(experiment, data, tmp_path, "whole")
+    real, died = storage._replace, set()
+
+    class Killed(BaseException):
+        pass
+
+    def dying(path, write, durable=True):
+        for when in ("before", "after"):
+            if when == "after":
+                real(path, write, durable)
+            if (when, path) not in died:
+                died.add((when, path))
+                raise Killed
+
+    monkeypatch.setattr(storage, "_replace", dying)
+    got = None
+    while got is None:
+        try:
+            got = run_loop(experiment, data, tmp_path, "cut")
+        except Killed:
+            continue
+    assert len(died) > 40
+    assert {k: v for k, v in got.items() if k != "run"} == {k: v for k, v in expected.items() if k != "run"}
+
+
+@pytest.mark.slow
+def test_pretraining_alone_gives_an_encoder_file_and_finetuning_starts_from_it(scans, tmp_path):
+    first = two(rounds={"pretrain": 2})
+    data = scans(first)
+    results = run_loop(first, data, tmp_path, "pre")
+    assert [step["task"] for step in results["steps"]] == ["pretrain", "pretrain", "finalise"]
+    assert results["chosen"] == "pretrain-0001"
+    said = json.loads((tmp_path / "pre" / "site-1" / "final" / "encoder.json").read_text())
+    assert said["sha256"] == json.loads((tmp_path / "pre" / "server" / "encoder.json").read_text())["sha256"]
+    assert not (tmp_path / "pre" / "site-1" / "final" / "model.safetensors").exists()
+    file = tmp_path / "pre" / "site-1" / "final" / "encoder.safetensors"
+    weights = {"source": "file", "file": str(file), "sha256": said["sha256"]}
+    both = run_loop(two(), data, tmp_path, "both")
+    alone = run_loop(two(rounds={"train": 2}, network={"weights": weights}), data, tmp_path, "alone")
+    # One submission for both phases, or one each: the same models to the last bit.
+    digests = [[s["digest"] for s in r["steps"] if s["task"] == "train"] for r in (both, alone)]
+    assert digests[0] == digests[1]
+    assert both["sites"] == alone["sites"]
+
+
+@pytest.mark.slow
+def test_a_queue_and_a_key_encoder_stay_at_the_site_and_are_gone_in_the_second_phase(scans, tmp_path):
+    experiment = two(rounds={"pretrain": 1, "train": 1})
+    found = spied(experiment, scans(experiment, "site-1"), tmp_path)
+    for _, seen in found:
+        assert not any("queue" in key or "key:" in key for key in seen["site-1"][1].tensors)
+    assert tensors_bytes(found[0][1]["site-1"][1].tensors) > 0
+    kept = list((tmp_path / "site-1").glob("train-0000.safetensors"))
+    assert kept
+    assert "contrastive:" not in kept[0].read_bytes()[:200_000].decode("latin-1")
+
+
+@pytest.mark.slow
+def test_fewer_labels_train_on_whole_patients_and_say_so(scans, tmp_path):
+    experiment = two("oct_fedavg", rounds={"train": 1})
+    few = two("oct_fedavg", rounds={"train": 1}, training={"batch_size": 4})
+    phases = [phase.model_copy(update={"label_share": 0.4}) for phase in few.phases]
+    few = few.model_copy(update={"phases": tuple(phases)})
+    data = scans(experiment, "site-1")
+    images = [
+        run_loop(e, data, tmp_path, name)["steps"][0]["scalars"]["site-1"]["images"]
+        for name, e in (("all", experiment), ("few", few))
+    ]
+    assert 4 <= images[1] <= 0.6 * images[0]
