@@ -29,6 +29,7 @@ from fedretina.local.snapshot import Snapshot
 from fedretina.local.training import StretchSettings, TrainingSettings, reproducible_torch
 from fedretina.losses.objective import Batch, Clock
 from fedretina.losses.settings import build_objective
+from fedretina.networks.encoder import Normalisation
 from fedretina.networks.network import Network, build_network
 from fedretina.plan import Step
 from fedretina.seeds import generator
@@ -95,6 +96,11 @@ class LocalTrainer:
         self.sealed_start = {key: start[key].clone() for key in self.partition.sealed}
         layout = torch.channels_last if experiment.training.channels_last else torch.contiguous_format
         self._net.to(device=self._device, memory_format=layout)  # type: ignore[call-overload]
+
+    @property
+    def normalisation(self) -> Normalisation:
+        """How the network normalises images: as set, else as the weights that it started from ask for."""
+        return self._net.normalisation
 
     def initial(self) -> Snapshot:
         """The personal part that the seed gives, before any training."""
