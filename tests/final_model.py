@@ -41,6 +41,7 @@ def write_final(folder: Path, experiment: Experiment, data: SiteData, rounds: in
         fingerprint=data.fingerprint,
         counts=data.counts,
         model_digest=tensors_digest(model),
+        normalisation=trainer.normalisation,
         validation=judged(trainer, experiment, data, shared, snapshot.tensors, "val"),
         test=judged(trainer, experiment, data, shared, snapshot.tensors, "test"),
     )

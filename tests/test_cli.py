@@ -37,6 +37,16 @@ def test_methods_counts_the_bytes_of_each_row():
     assert found["fedrep"]["phases"] == ["train (head x5, then encoder x1)", "validate", "finalise"]
 
 
+def test_methods_leave_out_what_an_encoder_does_not_fit():
+    result = call("methods", "--encoder", "vit_small", "--json")
+    assert [entry["name"] for entry in json.loads(result.output)] == [name for name in ROWS if name != "fedap"]
+    assert "by name: fedap." in call("methods", "--encoder", "vit_small").output
+    asked = call("methods", "fedap", "--encoder", "vit_small")
+    assert asked.exit_code == 2
+    assert "has no BatchNorm" in asked.output
+    assert call("methods", "--encoder", "vgg16").exit_code == 2
+
+
 def test_one_method_in_full_and_an_unknown_one():
     text = call("methods", "scaffold", "--encoder", "resnet18").output
     assert "Karimireddy" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from fedretina.errors import SettingsError
 from fedretina.experiment import Experiment
 from fedretina.networks.network import build_on_meta
 from fedretina.plan import Plan
@@ -55,16 +56,23 @@ def methods(encoder: str, sites: int, names: Sequence[str] = ()) -> list[Method]
     Args:
         encoder: Name of the encoder; the rest of the network is the row's.
         sites: Number of sites N.
-        names: Rows to list; all by default.
+        names: Rows to list; by default all that the encoder fits (FedAP needs one with BatchNorm).
 
     Raises:
-        SettingsError: An unknown row or encoder.
+        SettingsError: An unknown row or encoder, or a row in `names` that the encoder does not fit.
     """
-    return [_method(name, encoder, sites) for name in names or ROWS]
+    found = []
+    for name in names or ROWS:
+        experiment = Experiment.resolve({"row": name, "network": {"encoder": encoder}})
+        try:
+            found.append(_method(name, experiment, sites))
+        except SettingsError:
+            if names:
+                raise
+    return found
 
 
-def _method(name: str, encoder: str, sites: int) -> Method:
-    experiment = Experiment.resolve({"row": name, "network": {"encoder": encoder}})
+def _method(name: str, experiment: Experiment, sites: int) -> Method:
     parts = experiment.partition(build_on_meta(experiment.network, _GRADES))
     travels: dict[str, int] = {}
     for key in parts.travelling:
@@ -106,6 +114,9 @@ def methods_text(listed: Sequence[Method], sites: int) -> str:
     for line in (header, *lines):
         words = [cell.ljust(width) for cell, width in zip(line[:5], widths, strict=False)]
         rendered.append("  ".join([*words, line[5].rjust(widths[5]), line[6].rjust(widths[6])]))
+    unfit = [name for name in ROWS if name not in {m.name for m in listed}]
+    if unfit:
+        rendered.append(f"Not with this encoder, each says why when asked for by name: {', '.join(unfit)}.")
     note = f"MB up: one site's update, in 1e6 bytes. MB a round: up and down over {sites} sites. Filters may change it."
     return "\n".join([*rendered, note])
 

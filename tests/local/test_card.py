@@ -45,6 +45,7 @@ def card(**words):
         "fingerprint": "f" * 64,
         "counts": {"train": 300, "val": 120, "test": 120},
         "model_digest": "d" * 64,
+        "normalisation": "half",
         "validation": judged(1),
         "test": judged(2),
     }
@@ -90,6 +91,7 @@ def test_it_says_where_it_comes_from_and_json_holds_it():
         "images": {"train": 300, "val": 120, "test": 120},
         "data_fingerprint": "f" * 64,
         "model_digest": "d" * 64,
+        "normalisation": "half",
         "grades": list(SCHEME.grades),
         "transforms_digest": FundusSettings().digest(),
     }

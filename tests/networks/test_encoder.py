@@ -19,9 +19,29 @@ def test_forward_is_the_mean_of_the_last_map():
     torch.testing.assert_close(encoder(x), maps[-1].flatten(2).mean(2))
 
 
-def test_five_stages_are_needed():
-    with pytest.raises(SettingsError, match="4 stages and 5 widths"):
-        Encoder([nn.Identity()] * 4, range(5))
+@pytest.mark.parametrize(("stages", "widths"), [(4, 5), (5, 4), (1, 1), (0, 0)])
+def test_two_stages_and_a_width_for_each_are_needed(stages, widths):
+    with pytest.raises(SettingsError, match=f"{stages} stages and {widths} widths"):
+        Encoder([nn.Identity()] * stages, range(widths))
+
+
+@pytest.mark.parametrize("stages", [2, 9])
+def test_any_number_of_stages_will_do(stages):
+    encoder = Encoder([nn.Conv2d(3, 3, 1) for _ in range(stages)], [3] * stages)
+    assert len(encoder.forward_stages(torch.zeros(1, 3, 4, 4))) == stages
+
+
+def test_published_names_find_their_place_by_the_longest_that_fits():
+    encoder = Encoder([nn.Conv2d(3, 3, 1), nn.Sequential(nn.Conv2d(3, 3, 1))], [3, 3])
+    homes = {"net": "stages.0", "net.1": "stages.1.0"}
+    state = {"net.weight": 1.0, "net.bias": 2.0, "net.1.weight": 3.0, "net.1.bias": 4.0, "last.weight": 5.0}
+    state = {k: torch.full((3, 3, 1, 1) if k.endswith("weight") else (3,), v) for k, v in state.items()}
+    encoder.load_renamed(state, homes, "last")
+    assert [float(v.mean()) for v in encoder.state_dict().values()] == [1, 2, 3, 4]
+    with pytest.raises(SettingsError, match="1 are left over"):
+        encoder.load_renamed(state, homes, "first")
+    with pytest.raises(SettingsError, match="1 are left over"):
+        encoder.load_renamed(state | {"weight": torch.zeros(1)}, homes, "last")
 
 
 def test_load_exactly_loads():

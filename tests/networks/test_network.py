@@ -7,7 +7,15 @@ from pydantic import ValidationError
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.networks.network import ENCODERS, Network, NetworkSettings, build_network, build_on_meta
 
-NAMES = ("resnet18", "resnet50", "efficientnet_lite0")
+NAMES = (
+    "resnet18",
+    "resnet50",
+    "efficientnet_lite0",
+    "mobilenet_v2",
+    "efficientnet_b0",
+    "efficientnet_b4",
+    "vit_small",
+)
 LITE = NetworkSettings(encoder="efficientnet_lite0")
 
 

@@ -10,6 +10,7 @@ from fedretina.evaluation.judged import Judged
 from fedretina.evaluation.metrics import accuracy, quadratic_kappa
 from fedretina.evaluation.triage import Triage, triage
 from fedretina.experiment import Experiment
+from fedretina.networks.encoder import Normalisation
 from fedretina.plan import Step
 from fedretina.rows import row
 from fedretina.uncertainty.referral import ReferralThreshold, referral_threshold
@@ -53,6 +54,7 @@ def build_card(
     fingerprint: str,
     counts: Mapping[str, int],
     model_digest: str,
+    normalisation: Normalisation,
     validation: Judged,
     test: Judged | None,
 ) -> dict[str, Any]:
@@ -72,6 +74,8 @@ def build_card(
         fingerprint: Of the site's data.
         counts: Images a split.
         model_digest: Of the model's tensors.
+        normalisation: How the network normalises images; the settings alone do not tell where an exported encoder was
+            the start.
         validation: Answers over the validation split, as the run's estimator gives them.
         test: The same over the test split; None where it was not read, and then nothing is promised.
 
@@ -119,6 +123,7 @@ def build_card(
         "images": dict(counts),
         "data_fingerprint": fingerprint,
         "model_digest": model_digest,
+        "normalisation": normalisation,
         "transforms_digest": experiment.images.digest(),
         "settings": experiment.agreed(),
     }

@@ -115,6 +115,7 @@ def _card(ending: Ending, model_digest: str, validation: Judged, test: Judged) -
         fingerprint=ending.data.fingerprint,
         counts=ending.data.counts,
         model_digest=model_digest,
+        normalisation=ending.trainer.normalisation,
         validation=validation,
         test=test,
     )

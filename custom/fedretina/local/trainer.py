@@ -28,6 +28,7 @@ from fedretina.local.moments import feature_moments
 from fedretina.local.snapshot import Snapshot
 from fedretina.local.training import TrainingSettings, reproducible_torch
 from fedretina.losses.settings import build_objective
+from fedretina.networks.encoder import Normalisation
 from fedretina.networks.network import Network
 from fedretina.plan import Step
 from fedretina.uncertainty.estimators import ESTIMATORS
@@ -79,6 +80,11 @@ class LocalTrainer:
         }
         self.model = LocalModel(experiment, data.scheme)
         self.partition = self.model.partition
+
+    @property
+    def normalisation(self) -> Normalisation:
+        """How the network normalises images: as set, else as the weights that it started from ask for."""
+        return self.model.net.normalisation
 
     def initial(self) -> Snapshot:
         """The personal part that the seed gives, before any training."""

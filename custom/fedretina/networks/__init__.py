@@ -1,1 +1,1 @@
-"""What answers: encoders in five stages, personal heads and the network that joins them."""
+"""What answers: encoders in stages, personal heads and the network that joins them."""

@@ -124,13 +124,7 @@ def load_lite0_state(encoder: Encoder, state: Mapping[str, Tensor]) -> None:
     Raises:
         SettingsError: A key is missing or left over, a shape differs, or a value is not finite.
     """
-    homes = _homes()
-    renamed = {}
-    for key, value in state.items():
-        owner, _, leaf = key.rpartition(".")
-        if owner != "_fc":
-            renamed[f"{homes[owner]}.{leaf}" if owner in homes else f"unknown.{key}"] = value
-    encoder.load_exactly(renamed)
+    encoder.load_renamed(state, _homes(), "_fc")
 
 
 def _homes() -> dict[str, str]:

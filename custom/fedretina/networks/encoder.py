@@ -1,4 +1,4 @@
-"""An encoder in five stages: the part of a network that sites train together."""
+"""An encoder in stages: the part of a network that sites train together."""
 
 from __future__ import annotations
 
@@ -10,19 +10,29 @@ from torch import Tensor, nn
 
 from fedretina.errors import SettingsError
 
-EncoderName = Literal["resnet18", "resnet50", "efficientnet_lite0"]
-
-STAGES = 5
+EncoderName = Literal[
+    "resnet18",
+    "resnet50",
+    "efficientnet_lite0",
+    "mobilenet_v2",
+    "efficientnet_b0",
+    "efficientnet_b4",
+    "vit_small",
+]
+Normalisation = Literal["none", "imagenet", "half"]
+"""How images in [0, 1] are normalised before an encoder sees them."""
 
 
 class Encoder(nn.Module):
-    """A chain of five stages, then a global average.
+    """A chain of two or more stages, then a global average.
 
-    Stage 0 is the stem. Stages 1 to 4 end at 1/4, 1/8, 1/16 and 1/32 of the image's side. Early exits attach
-    to the maps that `forward_stages` returns.
+    Stage 0 is the stem, or the patch embedding. Where the others end is the architecture's: a ResNet and
+    EfficientNet-Lite0 halve the side with each, MobileNetV2 and EfficientNet have a stage for each width of their
+    blocks, a vision transformer for each quarter of its depth. Early exits attach to the maps that `forward_stages`
+    returns.
 
     Attributes:
-        stages: The five stages, in order.
+        stages: The stages, in order; their parameters are called `stages.0...`, `stages.1...`.
         widths: Channels after each stage.
         features: Length F of the pooled vector, the width of the last stage.
 
@@ -31,22 +41,22 @@ class Encoder(nn.Module):
         widths: Their channels.
 
     Raises:
-        SettingsError: Not five stages, or not one width a stage.
+        SettingsError: Fewer than two stages, or not one width a stage.
     """
 
     def __init__(self, stages: Sequence[nn.Module], widths: Sequence[int]) -> None:
         super().__init__()
-        if len(stages) != STAGES or len(widths) != STAGES:
+        if len(stages) < 2 or len(widths) != len(stages):
             raise SettingsError(
-                f"An encoder has {STAGES} stages and a width for each, but {len(stages)} stages and "
-                f"{len(widths)} widths were given; group its blocks by resolution."
+                f"An encoder has two stages or more and a width for each, but {len(stages)} stages and "
+                f"{len(widths)} widths were given; group its blocks by width."
             )
         self.stages = nn.ModuleList(stages)
         self.widths: tuple[int, ...] = tuple(widths)
         self.features: int = self.widths[-1]
 
     def forward_stages(self, x: Tensor) -> list[Tensor]:
-        """Return the five maps `[B, widths[i], h_i, w_i]` of normalised images `[B, 3, H, W]`."""
+        """Return one map a stage, `[B, widths[i], h_i, w_i]`, of normalised images `[B, 3, H, W]`."""
         maps = []
         for stage in self.stages:
             x = stage(x)
@@ -58,6 +68,27 @@ class Encoder(nn.Module):
         for stage in self.stages:
             x = stage(x)
         return x.mean(dim=(2, 3))
+
+    def load_renamed(self, state: Mapping[str, Tensor], homes: Mapping[str, str], classifier: str) -> None:
+        """Load a published state, whose modules have other names than ours.
+
+        Args:
+            state: Tensors by published key.
+            homes: Our module's name for each published module's name; the longest that fits a key counts.
+            classifier: Published name of the last layer, which is dropped. Every other key must find its place.
+
+        Raises:
+            SettingsError: As `load_exactly`.
+        """
+        renamed = {}
+        for key, value in state.items():
+            parts = key.split(".")
+            if parts[0] == classifier:
+                continue
+            owners = (".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
+            theirs = next((owner for owner in owners if owner in homes), None)
+            renamed[f"unknown.{key}" if theirs is None else homes[theirs] + key[len(theirs) :]] = value
+        self.load_exactly(renamed)
 
     def load_exactly(self, state: Mapping[str, Tensor]) -> None:
         """Load a state whose keys are ours, all of it or nothing.

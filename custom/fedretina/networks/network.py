@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -13,24 +12,10 @@ from torch.overrides import TorchFunctionMode
 
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.networks.calibrator import Calibrator
-from fedretina.networks.efficientnet_lite import efficientnet_lite0_encoder
-from fedretina.networks.encoder import Encoder, EncoderName
+from fedretina.networks.encoder import Encoder, EncoderName, Normalisation
+from fedretina.networks.encoders import ENCODERS
 from fedretina.networks.heads import HeadSettings, build_head
-from fedretina.networks.resnet import resnet18_encoder, resnet50_encoder
-from fedretina.networks.weights import (
-    PACKAGED,
-    Normalisation,
-    Provenance,
-    WeightsSettings,
-    load_encoder_weights,
-    trained_with,
-)
-
-ENCODERS: dict[EncoderName, Callable[[], Encoder]] = {
-    "resnet18": resnet18_encoder,
-    "resnet50": resnet50_encoder,
-    "efficientnet_lite0": efficientnet_lite0_encoder,
-}
+from fedretina.networks.weights import PACKAGED, Provenance, WeightsSettings, load_encoder_weights, trained_with
 
 MEAN_STD: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
@@ -43,15 +28,16 @@ class NetworkSettings(BaseModel):
     """What answers.
 
     Attributes:
-        encoder: Architecture of the shared part. FedUAA uses "resnet50".
+        encoder: Architecture of the shared part. FedUAA uses "resnet50", the OCT paper "efficientnet_b4"; "vit_small"
+            needs images whose side is a multiple of 16.
         weights: Where the encoder starts.
         projector: Width of a two-layer projection between encoder and head, which travels; 256 in MOON. None for none.
         head: Layers of the personal part.
         calibrator: Whether a temperature for each image, told from its features, divides the logits. The sites and
             the server find it after training (multi-domain temperature scaling).
-        normalise: How images in [0, 1] are normalised. "auto" is what the weights were trained with, and
-            "half" when they come from the seed. The official FedUAA code feeds ImageNet weights with images
-            that are not normalised; "none" reproduces that.
+        normalise: How images in [0, 1] are normalised. "auto" is what the weights were trained with, as an exported
+            encoder's file says, and "half" when they come from the seed. The official FedUAA code feeds ImageNet
+            weights with images that are not normalised; "none" reproduces that.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -165,18 +151,20 @@ def build_network(settings: NetworkSettings, num_classes: int, seed: int) -> Net
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(encoder_seed)
         encoder = ENCODERS[settings.encoder]()
+        provenance = load_encoder_weights(settings.encoder, encoder, settings.weights)
         torch.default_generator.manual_seed(projector_seed)
         projector = _projector(encoder, settings)
         torch.default_generator.manual_seed(head_seed)
-        net = _join(encoder, projector, settings, num_classes)
-    net.provenance = load_encoder_weights(settings.encoder, encoder, settings.weights)
+        net = _join(encoder, projector, settings, num_classes, provenance["normalisation"])
+    net.provenance = provenance
     return net
 
 
 def build_on_meta(settings: NetworkSettings, num_classes: int = 2) -> Network:
     """Return the network without memory and without weights: its keys, shapes, dtypes and modules only.
 
-    Filters and the server build it to map keys to kinds; they need neither the weights' file nor the package.
+    Filters and the server build it to map keys to kinds; they need neither the weights' file nor the package. So it
+    does not know what normalisation an exported encoder asks for: `build_network` does.
 
     Args:
         settings: As for `build_network`.
@@ -187,7 +175,8 @@ def build_on_meta(settings: NetworkSettings, num_classes: int = 2) -> Network:
     """
     with torch.device("meta"), _NoInit():
         encoder = ENCODERS[settings.encoder]()
-        return _join(encoder, _projector(encoder, settings), settings, num_classes)
+        auto = trained_with(settings.encoder, settings.weights.source)
+        return _join(encoder, _projector(encoder, settings), settings, num_classes, auto)
 
 
 class _NoInit(TorchFunctionMode):
@@ -207,8 +196,9 @@ def _projector(encoder: Encoder, settings: NetworkSettings) -> nn.Module | None:
     return nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, settings.projector))
 
 
-def _join(encoder: Encoder, projector: nn.Module | None, settings: NetworkSettings, num_classes: int) -> Network:
-    auto = trained_with(settings.encoder, settings.weights.source)
+def _join(
+    encoder: Encoder, projector: nn.Module | None, settings: NetworkSettings, num_classes: int, auto: Normalisation
+) -> Network:
     normalisation = auto if settings.normalise == "auto" else settings.normalise
     width = settings.projector or encoder.features
     calibrator = Calibrator(width) if settings.calibrator else None

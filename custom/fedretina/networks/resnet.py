@@ -56,9 +56,4 @@ def load_torchvision_state(encoder: Encoder, state: Mapping[str, Tensor]) -> Non
         SettingsError: A key is missing or left over, a shape differs, or a value is not finite.
     """
     homes = {"conv1": "stages.0.0", "bn1": "stages.0.1", **{f"layer{i}": f"stages.{i}" for i in range(1, 5)}}
-    renamed = {}
-    for key, value in state.items():
-        first, _, rest = key.partition(".")
-        if first != "fc":
-            renamed[f"{homes[first]}.{rest}" if first in homes else f"unknown.{key}"] = value
-    encoder.load_exactly(renamed)
+    encoder.load_renamed(state, homes, "fc")

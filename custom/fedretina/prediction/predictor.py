@@ -19,6 +19,7 @@ from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.experiment import Experiment
 from fedretina.local.card import CARD_FORMAT
 from fedretina.local.training import TrainingSettings, reproducible_torch
+from fedretina.networks.encoder import Normalisation
 from fedretina.networks.network import Network, build_network, build_on_meta
 from fedretina.networks.weights import WeightsSettings
 from fedretina.storage import read_json, read_tensors
@@ -78,6 +79,7 @@ class _Operating(_Part):
     temperature: _Temperature
     referral: _Threshold
     model_digest: str
+    normalisation: Normalisation | None = None  # not on older cards, whose settings tell it
     transforms_digest: str
 
 
@@ -215,7 +217,7 @@ def _network(operating: _Operating, tensors: Tensors, folder: Path) -> Network:
     settings, grades = operating.settings.network, operating.scheme.num_classes
     # The weights come from the model's file, so those that training started from are not needed; only the
     # normalisation still depends on them.
-    normalise = build_on_meta(settings, grades).normalisation
+    normalise = operating.normalisation or build_on_meta(settings, grades).normalisation
     bare = settings.model_copy(update={"weights": WeightsSettings(), "normalise": normalise})
     net = build_network(bare, grades, seed=0)
     try:

@@ -1,0 +1,158 @@
+"""An encoder in a file of its own: what one run gives and another starts from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from fedretina.errors import SettingsError
+from fedretina.networks.encoder import Encoder, EncoderName, Normalisation
+from fedretina.networks.encoders import ENCODERS
+from fedretina.storage import HEADER, write_bytes
+
+PREFIX = "encoder."
+"""Of an encoder's keys in a network; a file may have them with it or without."""
+_MARK = "encoder"
+_LENGTH = 8  # bytes that hold the length of a safetensors header
+_LONGEST = 1000
+
+
+class EncoderHeader(NamedTuple):
+    """What an encoder's file says of itself.
+
+    Attributes:
+        encoder: The architecture's name.
+        normalisation: Of the images that the weights were trained with.
+        provenance: Where they come from, in words.
+    """
+
+    encoder: EncoderName
+    normalisation: Normalisation
+    provenance: str
+
+
+def export_encoder(
+    path: Path, encoder_name: EncoderName, state: Mapping[str, Tensor], normalisation: Normalisation, provenance: str
+) -> str:
+    """Write an encoder's weights to a `.safetensors` file of their own, atomically; equal weights give equal bytes.
+
+    Args:
+        path: The file.
+        encoder_name: Architecture of the weights.
+        state: The encoder's `state_dict`, or one of a whole network, of which only the keys `encoder.*` are written: no
+            head leaves.
+        normalisation: Of the images that the weights were trained with.
+        provenance: Where they come from, in words, such as the run and its phase. It travels with the file, so it must
+            not name a patient, a hospital's file or a path.
+
+    Returns:
+        The file's sha256, 64 hex digits, to be given as `network.weights.sha256`.
+
+    Raises:
+        SettingsError: The state does not fit the encoder, has values that are not finite or is not all there; the
+            provenance is empty or longer than 1000 characters; or the file's name does not end in .safetensors.
+        StateError: The disk is full or not writable.
+    """
+    from safetensors.torch import save
+
+    if path.suffix != ".safetensors":
+        raise SettingsError("An encoder is exported as .safetensors only; give the file a name that ends so.")
+    if not 0 < len(provenance.strip()) <= _LONGEST:
+        raise SettingsError(
+            f"The provenance of an exported encoder has {len(provenance.strip())} characters, and 1 to {_LONGEST} are "
+            "needed; say in a sentence which run it comes from."
+        )
+    mine = without_prefix({k: v for k, v in state.items() if k.startswith(PREFIX)} or state)
+    whole = _whole(encoder_name, mine)
+    words = EncoderHeader(encoder_name, normalisation, provenance.strip())._asdict()
+    content = _sorted_header(save(whole, {HEADER: _MARK, **words}))
+    write_bytes(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_header(data: bytes) -> EncoderHeader | None:
+    """Read what a safetensors file says of itself; None if it is not from this package.
+
+    Args:
+        data: The bytes of a sound safetensors file.
+
+    Raises:
+        SettingsError: The file is from this package but no exported encoder, or its words are not understood.
+    """
+    try:
+        words = json.loads(data[_LENGTH : _LENGTH + int.from_bytes(data[:_LENGTH], "little")]).get("__metadata__", {})
+        mark = words.get(HEADER)
+    except (ValueError, AttributeError):
+        return None
+    if mark is None:
+        return None
+    if mark != _MARK:
+        raise SettingsError(
+            "The file of pre-trained weights is a whole model or another file of fedretina; export its encoder "
+            "first, and give that file."
+        )
+    encoder, normalisation, provenance = (words.get(name) for name in EncoderHeader._fields)
+    known = encoder in get_args(EncoderName) and normalisation in get_args(Normalisation)
+    if not known or not isinstance(provenance, str):
+        raise SettingsError(
+            "The exported encoder says of itself what this version does not understand; export it again, or load it "
+            "with the version that wrote it."
+        )
+    return EncoderHeader(encoder, normalisation, provenance)
+
+
+def load_exported(
+    encoder_name: EncoderName, encoder: Encoder, header: EncoderHeader, state: Mapping[str, Tensor]
+) -> None:
+    """Load an exported state into an encoder, in place.
+
+    Args:
+        encoder_name: Architecture of `encoder`.
+        encoder: The encoder.
+        header: What the file says of itself.
+        state: Its tensors, by the encoder's own keys, all of them with the prefix "encoder." or none.
+
+    Raises:
+        SettingsError: The file is of another architecture, or does not fit.
+    """
+    if header.encoder != encoder_name:
+        raise SettingsError(
+            f"The file of pre-trained weights holds the encoder {header.encoder}, but the network's is {encoder_name}; "
+            "set network.encoder to it or give another file."
+        )
+    encoder.load_exactly(without_prefix(state))
+
+
+def without_prefix(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state by the encoder's own keys; keys that are mixed stay as they are, and then fit no encoder."""
+    if not all(key.startswith(PREFIX) for key in state):
+        return dict(state)
+    return {key.removeprefix(PREFIX): value for key, value in state.items()}
+
+
+def _whole(encoder_name: EncoderName, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state as the encoder itself would hold it: every key, its own shapes and dtypes, in the CPU's memory."""
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        encoder = ENCODERS[encoder_name]()
+    try:
+        encoder.load_exactly(state)
+    except SettingsError as error:
+        raise SettingsError(
+            f"The encoder cannot be exported. {error} BatchNorm that stays at the sites is not in the server's model: "
+            "export from a site's, or let it travel."
+        ) from None
+    return {key: value.detach().contiguous() for key, value in sorted(encoder.state_dict().items())}
+
+
+def _sorted_header(content: bytes) -> bytes:
+    """Return a safetensors file with its header in sorted order: the library's changes from process to process."""
+    end = _LENGTH + int.from_bytes(content[:_LENGTH], "little")
+    header = json.dumps(json.loads(content[_LENGTH:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % _LENGTH)  # the tensors begin at a multiple of 8 bytes
+    return len(header).to_bytes(_LENGTH, "little") + header + content[end:]

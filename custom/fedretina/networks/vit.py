@@ -1,0 +1,139 @@
+"""ViT-Small as an encoder in five stages, with fixed positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedretina.errors import SettingsError, TrainingError
+from fedretina.networks.encoder import Encoder
+
+_WIDTH, _DEPTH, _HEADS, _GROUPS = 384, 12, 6, 4
+_WAVELENGTH = 10_000.0
+_NORM_EPS = 1e-6
+
+
+def sine_cosine_positions(width: int, rows: int, columns: int) -> Tensor:
+    """Return the fixed positions of a grid of patches, float32 `[1, width, rows, columns]` in [-1, 1].
+
+    The first half of the channels tells the row, the second half the column; of each half, the first half are sines and
+    the second half cosines, at wavelengths from 2 pi to 10000 * 2 pi patches in a geometric row. They follow from the
+    grid alone, so that one set of weights serves images of any size.
+
+    Args:
+        width: Channels, divisible by 4.
+        rows: Patches from top to bottom.
+        columns: Patches from left to right.
+    """
+    quarter = width // 4
+    rates = _WAVELENGTH ** -(torch.arange(quarter, dtype=torch.float64, device="cpu") / quarter)
+    halves = []
+    for length in (rows, columns):
+        angles = torch.outer(rates, torch.arange(length, dtype=torch.float64, device="cpu"))
+        halves.append(torch.cat([angles.sin(), angles.cos()]).float())
+    down, across = halves
+    grid = (width // 2, rows, columns)
+    return torch.cat([down.unsqueeze(2).expand(grid), across.unsqueeze(1).expand(grid)]).unsqueeze(0)
+
+
+class PatchEmbedding(nn.Module):
+    """Cuts images into square patches, projects each to a token and adds its position.
+
+    Args:
+        width: Channels of a token.
+        patch: Side of a patch in pixels.
+    """
+
+    def __init__(self, width: int, patch: int) -> None:
+        super().__init__()
+        self.width, self.patch = width, patch
+        self.projection = nn.Conv2d(3, width, patch, stride=patch)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the tokens `[B, width, H / patch, W / patch]` of images `[B, 3, H, W]`.
+
+        Raises:
+            TrainingError: The images are not RGB, or a side is not a whole number of patches.
+        """
+        if x.dim() != 4 or x.shape[1] != 3 or x.shape[2] % self.patch or x.shape[3] % self.patch:
+            raise TrainingError(
+                f"The encoder cuts RGB images [B, 3, H, W] into patches of {self.patch} x {self.patch} pixels, but got "
+                f"{tuple(x.shape)}; set images.image_size to a multiple of {self.patch}."
+            )
+        tokens: Tensor = self.projection(x)
+        positions = sine_cosine_positions(self.width, *tokens.shape[2:])
+        return tokens + positions.to(tokens.device)
+
+
+class TokenBlocks(nn.Module):
+    """Transformer blocks between maps: `[B, C, h, w]` becomes h * w tokens and a map again.
+
+    Args:
+        blocks: Each takes and gives tokens `[B, h * w, C]`.
+        norm: What the tokens pass last.
+    """
+
+    def __init__(self, blocks: Sequence[nn.Module], norm: nn.Module) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the map `[B, C, h, w]` of a map of the same shape."""
+        tokens = x.flatten(2).transpose(1, 2)
+        tokens = self.norm(self.blocks(tokens))
+        return tokens.transpose(1, 2).unflatten(2, x.shape[2:])
+
+
+def vit_small_encoder(patch: int = 16) -> Encoder:
+    """Return an untrained ViT-Small encoder (F = 384, 21.6 million weights), for sides that are multiples of a patch.
+
+    Stage 0 embeds the patches, stages 1 to 4 are three blocks each; the final LayerNorm ends the last one, and the
+    features are the average over the tokens. All maps have side 1 / patch. It has LayerNorm and no BatchNorm: nothing
+    of it needs to stay at a site, and `exchange.batchnorm: none` accepts it.
+
+    Source: Dosovitskiy et al., ICLR 2021, in the size of DeiT-S (Touvron et al., ICML 2021): 12 blocks of width 384, 6
+    heads, pre-norm, GELU; the blocks are torchvision's. Positions are fixed and the start is Xavier's with query, key
+    and value apart, as in MoCo v3 (Chen, Xie and He, ICCV 2021). Three differences: MoCo v3's ViT-Small has 12 heads,
+    which changes neither weights nor operations, so the OCT paper's figures fit both; there is no class token; and the
+    projection of the patches is trained, where MoCo v3 holds it still. There is no dropout: it would draw from torch's
+    global generator. The start is drawn from that generator too; `build_network` seeds it.
+
+    Args:
+        patch: Side of a patch in pixels, a power of two. Half the side gives four times the tokens, for small images.
+
+    Raises:
+        SettingsError: The patch is not a power of two.
+    """
+    from torchvision.models.vision_transformer import EncoderBlock
+
+    if patch < 1 or patch & (patch - 1):
+        raise SettingsError(f"The side of a patch must be a power of two, but {patch} was given; choose 8, 16 or 32.")
+    embedding = PatchEmbedding(_WIDTH, patch)
+    each = _DEPTH // _GROUPS
+    stages: list[nn.Module] = [embedding]
+    for number in range(1, _GROUPS + 1):
+        blocks = [EncoderBlock(_HEADS, _WIDTH, 4 * _WIDTH, 0.0, 0.0) for _ in range(each)]
+        stages.append(TokenBlocks(blocks, nn.LayerNorm(_WIDTH, _NORM_EPS) if number == _GROUPS else nn.Identity()))
+    encoder = Encoder(stages, (_WIDTH,) * len(stages))
+    _start(encoder, embedding)
+    return encoder
+
+
+def _start(encoder: Encoder, embedding: PatchEmbedding) -> None:
+    """Draw the weights: Xavier's uniform bounds, with query, key and value as three layers; biases are 0."""
+    for module in encoder.modules():
+        if isinstance(module, nn.MultiheadAttention):
+            bound = math.sqrt(6 / (2 * _WIDTH))
+            nn.init.uniform_(module.in_proj_weight, -bound, bound)
+            nn.init.zeros_(module.in_proj_bias)
+        elif isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
+    bound = math.sqrt(6 / (3 * embedding.patch**2 + _WIDTH))
+    nn.init.uniform_(embedding.projection.weight, -bound, bound)
+    if embedding.projection.bias is not None:
+        nn.init.zeros_(embedding.projection.bias)
