@@ -30,6 +30,7 @@ _PARTS = {
     "head": Kind.HEAD,
     "exits": Kind.EXIT,
     "projector": Kind.PROJECTOR,
+    "contrast": Kind.PROJECTOR,
     _CALIBRATOR: Kind.CALIBRATION,
 }
 
