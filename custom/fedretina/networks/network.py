@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.networks.calibrator import Calibrator
+from fedretina.networks.contrast import ContrastHead, ContrastSettings
 from fedretina.networks.encoder import Encoder, EncoderName, Normalisation
 from fedretina.networks.encoders import ENCODERS
 from fedretina.networks.heads import HeadSettings, build_head
@@ -35,6 +36,8 @@ class NetworkSettings(BaseModel):
         head: Layers of the personal part.
         calibrator: Whether a temperature for each image, told from its features, divides the logits. The sites and
             the server find it after training (multi-domain temperature scaling).
+        contrast: Projector and predictor of contrastive pre-training, which travel; None for none. They hang on the
+            encoder beside the head: no answer passes through them.
         normalise: How images in [0, 1] are normalised. "auto" is what the weights were trained with, as an exported
             encoder's file says, and "half" when they come from the seed. The official FedUAA code feeds ImageNet
             weights with images that are not normalised; "none" reproduces that.
@@ -47,6 +50,7 @@ class NetworkSettings(BaseModel):
     projector: int | None = Field(default=None, ge=2, le=8192)
     head: HeadSettings = Field(default_factory=HeadSettings)
     calibrator: bool = False
+    contrast: ContrastSettings | None = None
     normalise: Literal["auto", "none", "imagenet", "half"] = "auto"
 
     @model_validator(mode="after")
@@ -63,13 +67,14 @@ class Network(nn.Module):
     """Encoder and head, on images in [0, 1].
 
     The normalisation stands in buffers that are not part of the state, so `state_dict` holds `encoder.*`, `head.*` and,
-    where there is one, `projector.*` and `calibrator.*` only.
+    where there is one, `projector.*`, `calibrator.*` and `contrast.*` only.
 
     Attributes:
         encoder: The part that sites share.
         projector: Two layers between encoder and head, or None.
         head: The part that knows the site's grades.
         calibrator: Temperatures an image, or None.
+        contrast: Projector and predictor of contrastive training, beside the head, or None.
         normalisation: The normalisation in use.
         outputs: What an objective may ask for.
         provenance: Where the encoder's start came from; None before weights were considered (meta).
@@ -86,12 +91,14 @@ class Network(nn.Module):
         normalisation: Normalisation,
         projector: nn.Module | None = None,
         calibrator: Calibrator | None = None,
+        contrast: ContrastHead | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.projector = projector
         self.head = head
         self.calibrator = calibrator
+        self.contrast = contrast
         self.normalisation: Normalisation = normalisation
         self.provenance: Provenance | None = None
         mean, std = MEAN_STD[normalisation]
@@ -128,12 +135,24 @@ class Network(nn.Module):
         out: Tensor = self.head(features)
         return out if self.calibrator is None else out / self.calibrator(features)
 
+    def embedded(self, x: Tensor) -> Tensor:
+        """Return the embeddings `[B, D]` of images `[B, 3, H, W]` in [0, 1], for a contrast; their length is not 1.
+
+        Raises:
+            SettingsError: The network has no contrastive head.
+        """
+        if self.contrast is None:
+            raise SettingsError("contrastive training needs a projector: set network.contrast.")
+        out: Tensor = self.contrast.projector(self.encoder(self.normalised(x)))
+        return out
+
 
 def build_network(settings: NetworkSettings, num_classes: int, seed: int) -> Network:
     """Return a site's network at its start, on the CPU; torch's global generators are left as they were.
 
-    Encoder, head and projector draw from seeds of their own, derived from `seed`. So the encoder's start is the same at
-    sites with different numbers of grades, and the whole start is the same at sites with equal numbers.
+    Encoder, head, projector and contrastive head draw from seeds of their own, derived from `seed`. So the encoder's
+    start is the same at sites with different numbers of grades, and the whole start is the same at sites with equal
+    numbers.
 
     Args:
         settings: Encoder, weights, head and normalisation.
@@ -145,8 +164,8 @@ def build_network(settings: NetworkSettings, num_classes: int, seed: int) -> Net
     """
     if seed < 0:
         raise SettingsError(f"The seed must be 0 or more, but {seed} was given; choose another.")
-    seeds = (int(s.generate_state(1, np.uint64)[0]) for s in np.random.SeedSequence(seed).spawn(3))
-    encoder_seed, head_seed, projector_seed = seeds
+    seeds = (int(s.generate_state(1, np.uint64)[0]) for s in np.random.SeedSequence(seed).spawn(4))
+    encoder_seed, head_seed, projector_seed, contrast_seed = seeds
     # Only the CPU generator is forked and seeded: torch.manual_seed would also reseed every accelerator.
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(encoder_seed)
@@ -154,8 +173,10 @@ def build_network(settings: NetworkSettings, num_classes: int, seed: int) -> Net
         provenance = load_encoder_weights(settings.encoder, encoder, settings.weights)
         torch.default_generator.manual_seed(projector_seed)
         projector = _projector(encoder, settings)
+        torch.default_generator.manual_seed(contrast_seed)
+        contrast = _contrast(encoder, settings)
         torch.default_generator.manual_seed(head_seed)
-        net = _join(encoder, projector, settings, num_classes, provenance["normalisation"])
+        net = _join(encoder, projector, contrast, settings, num_classes, provenance["normalisation"])
     net.provenance = provenance
     return net
 
@@ -176,7 +197,8 @@ def build_on_meta(settings: NetworkSettings, num_classes: int = 2) -> Network:
     with torch.device("meta"), _NoInit():
         encoder = ENCODERS[settings.encoder]()
         auto = trained_with(settings.encoder, settings.weights.source)
-        return _join(encoder, _projector(encoder, settings), settings, num_classes, auto)
+        layers = _projector(encoder, settings), _contrast(encoder, settings)
+        return _join(encoder, *layers, settings, num_classes, auto)
 
 
 class _NoInit(TorchFunctionMode):
@@ -196,10 +218,20 @@ def _projector(encoder: Encoder, settings: NetworkSettings) -> nn.Module | None:
     return nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, settings.projector))
 
 
+def _contrast(encoder: Encoder, settings: NetworkSettings) -> ContrastHead | None:
+    return None if settings.contrast is None else ContrastHead(encoder.features, settings.contrast)
+
+
 def _join(
-    encoder: Encoder, projector: nn.Module | None, settings: NetworkSettings, num_classes: int, auto: Normalisation
+    encoder: Encoder,
+    projector: nn.Module | None,
+    contrast: ContrastHead | None,
+    settings: NetworkSettings,
+    num_classes: int,
+    auto: Normalisation,
 ) -> Network:
     normalisation = auto if settings.normalise == "auto" else settings.normalise
     width = settings.projector or encoder.features
     calibrator = Calibrator(width) if settings.calibrator else None
-    return Network(encoder, build_head(width, num_classes, settings.head), normalisation, projector, calibrator)
+    head = build_head(width, num_classes, settings.head)
+    return Network(encoder, head, normalisation, projector, calibrator, contrast)

@@ -1,0 +1,98 @@
+"""The interface between the round and a contrastive objective."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedretina.errors import SettingsError
+from fedretina.exchange.payload import Tensors
+from fedretina.losses.objective import Clock
+from fedretina.networks.contrast import ContrastHead
+from fedretina.networks.network import Network
+
+
+class Views(NamedTuple):
+    """Two augmented views of each image of a batch.
+
+    Attributes:
+        first: float [B, 3, S, S] in [0, 1], on the device of the network (x1).
+        second: The same images, drawn anew (x2).
+        images: int64 [B], number of each image in the site's training split.
+        patients: int64 [B], number of its patient.
+    """
+
+    first: Tensor
+    second: Tensor
+    images: Tensor
+    patients: Tensor
+
+
+@dataclass(frozen=True)
+class ContrastiveGround:
+    """What a contrastive objective stands on in one round at one site.
+
+    Attributes:
+        net: The network, loaded with the aggregate and the site's personal part, in training mode.
+        memory: What the site kept from its last accepted round, by name, on any device; empty at first.
+        count: Training images of the site (n_i).
+        batch_size: Images a step (B).
+        seed: What the draws of this round are for, such as (seed, site, phase, round).
+        first_views: Gives augmented views, float [M, 3, S, S], of images by their numbers; a queue is filled with them.
+        patients: int64 [n_i], number of each image's patient.
+        device: Where the network is.
+    """
+
+    net: Network
+    memory: Tensors
+    count: int
+    batch_size: int
+    seed: tuple[int | str, ...]
+    first_views: Callable[[NDArray[np.int64]], Tensor]
+    patients: Tensor
+    device: torch.device
+
+    @property
+    def head(self) -> ContrastHead:
+        """The contrastive head of the network.
+
+        Raises:
+            SettingsError: There is none.
+        """
+        if self.net.contrast is None:
+            raise SettingsError("contrastive training needs a projector: set network.contrast.")
+        return self.net.contrast
+
+
+class ContrastiveRound(ABC):
+    """A contrastive objective during one round at one site.
+
+    Nothing is drawn from torch's generators and the memory that came in is left as it was, so a round that begins
+    twice from the same memory gives the same bits.
+    """
+
+    @abstractmethod
+    def loss(self, views: Views, clock: Clock) -> Tensor:
+        """Score a batch, and move the key network and the queue where there are such.
+
+        Call it once a step, and step the optimiser after it.
+
+        Args:
+            views: The batch.
+            clock: Where training stands in its phase.
+
+        Returns:
+            The mean loss (a scalar with gradient, float32). A batch of one patient has no negatives: its loss and
+            gradient are 0.
+        """
+
+    def finish(self) -> Tensors:
+        """End the round and say what stays at the site, by name, on the CPU; it is never sent."""
+        return {}
