@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
-from torch.nn import functional as F
 
+from fedretina.data.warps import affine_sample
 from fedretina.errors import SettingsError
 from fedretina.seeds import derive_seed
 
@@ -108,14 +108,9 @@ def uniforms(samples: NDArray[np.int64], count: int, seed: tuple[int | str, ...]
 
 def _warp(pixels: torch.Tensor, angle: NDArray[np.float64], flipped: NDArray[np.float64]) -> torch.Tensor:
     """Rotate and mirror in one sampling; float32 [B, 3, S, S]."""
-    size = pixels.shape[-1]
-    axis = (torch.arange(size, dtype=torch.float32, device=pixels.device) * 2 + 1) / size - 1
-    x, y = axis.view(1, 1, size), axis.view(1, size, 1)
-    cos, sin = (_column(part, pixels).view(-1, 1, 1) for part in (np.cos(angle), np.sin(angle)))
-    side = _column(flipped, pixels).view(-1, 1, 1)
-    # affine_grid is a batched matrix product whose last bit depends on the batch; these products do not.
-    grid = torch.stack(((cos * x - sin * y) * side, sin * x + cos * y), dim=-1)
-    return F.grid_sample(pixels, grid, mode="bilinear", padding_mode="zeros", align_corners=False).clamp_(0, 1)
+    cos, sin, none = np.cos(angle), np.sin(angle), np.zeros_like(angle)
+    x, y = np.stack([cos * flipped, -sin * flipped, none], axis=-1), np.stack([sin, cos, none], axis=-1)
+    return affine_sample(pixels, np.stack([x, y], axis=1))
 
 
 def _column(values: NDArray[np.float64], like: torch.Tensor) -> torch.Tensor:
