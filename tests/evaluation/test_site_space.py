@@ -60,3 +60,11 @@ def test_no_cover(cover):
 def test_unfit_probabilities(rows):
     with pytest.raises(TrainingError, match="finite and 0 or above"):
         in_site_space(rows, NORMAL_AMD)
+
+
+def test_it_is_the_softmax_over_the_logits_that_the_site_can_name():
+    from scipy.special import logsumexp, softmax
+
+    logits = np.random.default_rng(2).normal(size=(9, 4)) * 3
+    merged = np.stack([logsumexp(logits[:, list(own)], axis=1) for own in NORMAL_AMD], axis=1)
+    assert in_site_space(softmax(logits, axis=1), NORMAL_AMD) == pytest.approx(softmax(merged, axis=1))

@@ -36,8 +36,9 @@ def in_site_space(probabilities: ArrayLike, cover: Cover) -> NDArray[np.float64]
     matrix, members = _checked(probabilities, cover)
     summed = np.stack([np.sum(matrix[:, list(own)], axis=1) for own in members], axis=1)
     total = np.sum(summed, axis=1, keepdims=True)
-    even = np.full(summed.shape, 1 / len(members))
-    return np.divide(summed, total, out=even, where=total > 0)
+    answers: NDArray[np.float64] = np.full(summed.shape, 1 / len(members))
+    np.divide(summed, total, out=answers, where=total > 0)
+    return answers
 
 
 def outside(probabilities: ArrayLike, cover: Cover) -> NDArray[np.bool_]:
