@@ -1,0 +1,63 @@
+"""The page of the OCT benchmark: the paper's tables from stored runs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fedretina.benchmark import oct_cost_tables, oct_tables
+from fedretina.benchmark.markdown import listed, several
+from fedretina.benchmark.oct_runs import OctResults, OctRun
+from fedretina.benchmark.published_oct import published_oct
+
+
+def oct_page(runs: Iterable[OctRun], target: float = 0.9) -> str:
+    """Render Tables 3 to 9 and the convergence as Markdown; the same text for the same runs.
+
+    Args:
+        runs: Stored runs; rows of the paper without any say that they were not run.
+        target: Validation accuracy in [0, 1] of Table 5's rounds.
+
+    Raises:
+        SettingsError: Two runs share name and seed.
+        TrainingError: Labels or probabilities are unfit.
+    """
+    paper = published_oct()
+    results = OctResults.of(runs, (paper.proposed, *(name for table in paper.tables.values() for name in table.rows)))
+    sections = (
+        (paper.tables["table3"].title, oct_tables.method_table(results)),
+        ("Convergence over both phases", oct_tables.convergence_table(results)),
+        (paper.tables["table4"].title, oct_tables.class_table(results)),
+        (paper.tables["table5"].title, oct_tables.ablation_table(results, target)),
+        (paper.tables["table6"].title, oct_cost_tables.communication_table(results)),
+        (paper.tables["table7"].title, oct_cost_tables.sites_table(results)),
+        (paper.tables["table8"].title, oct_tables.set_table(results)),
+        (paper.tables["table9"].title, oct_cost_tables.encoder_table(results)),
+    )
+    lines = [
+        "# Benchmark: oct",
+        "",
+        "Research software, not a medical device. Written from the stored runs; do not edit. "
+        f"The paper is {paper.paper}; its figures stand beside ours for orientation, not as a target: they contradict "
+        "each other in several places, which are told under each table.",
+        "",
+        f"Figures are of test images: mean over {_seeds(results)}, smallest and largest in brackets.",
+        "",
+        *_others(results),
+    ]
+    for title, section in sections:
+        lines += [f"## {title}", "", *section]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _seeds(results: OctResults) -> str:
+    counts = sorted({len(runs) for runs in results.runs.values()})
+    if not counts:
+        return "no seeds"
+    return several(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+
+
+def _others(results: OctResults) -> list[str]:
+    known = {name for table in published_oct().tables.values() for name in table.rows}
+    known |= {name for name in results.runs if "_without_" in name}
+    others = [name for name in results.runs if name not in known]
+    return [f"Runs that are in none of the paper's tables but the convergence: {listed(others)}.", ""] if others else []

@@ -1,0 +1,1 @@
+"""What a method costs: weights, arithmetic, bytes, memory, time and energy."""
