@@ -173,7 +173,7 @@ class Experiment(BaseModel):
     @model_validator(mode="after")
     def _a_travelling_head_has_one_width(self) -> Self:
         if self.grades is not None and self.classes is not None:
-            raise ValueError("grades and classes both say how wide the travelling head is: keep classes, which name it.")
+            raise ValueError("grades and classes both say how wide the travelling head is: keep classes alone.")
         if (self.exchange.personal == "nothing") != (self.head_width is not None):
             raise ValueError(
                 "grades or classes must be set when the head travels (exchange.personal: nothing), and only then: a "

@@ -14,7 +14,6 @@ from fedretina.errors import SettingsError
 from fedretina.oct_rows import OCT_ROWS
 from fedretina.row import Row
 
-
 _FEDUAA = "Wang et al., FedUAA, MICCAI 2023"
 _SOFTMAX = {"name": "cross_entropy"}
 _ANSWER_SOFTMAX = {"estimator": "softmax", "auc_input": "logits_softmax"}

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fedretina.aggregation.admission import admit
-from fedretina.aggregation.choice import best_step
+from fedretina.aggregation.lineage import Lineage
 from fedretina.aggregation.mixing import Mixer, Round
 from fedretina.aggregation.progress import Progress
 from fedretina.aggregation.rules import NEEDS
@@ -31,9 +31,10 @@ from fedretina.exchange.scalars import BY_TASK
 from fedretina.exchange.sealing import Sealer
 from fedretina.exchange.stamp import Stamp, require_name
 from fedretina.experiment import Experiment
+from fedretina.local.encoder_ending import write_encoder
 from fedretina.local.training import reproducible_torch
 from fedretina.networks.network import build_network
-from fedretina.plan import CALIBRATE, Plan, Step
+from fedretina.plan import Plan, Step
 
 _log = logging.getLogger(__name__)
 # Where the head is personal the server has no grades of its own: what depends on their number never reaches it.
@@ -74,8 +75,11 @@ class Coordinator:
             **{key: start[key].clone() for key in self.partition.shared if key not in self.partition.sealed},
             **{key: torch.zeros(self.partition.shapes[key]) for key in self.partition.controls},
         }
+        self._start_encoder = {key: value for key, value in start.items() if key.startswith("encoder.")}
+        self._normalisation = net.normalisation
         self._head = run_head(run, experiment, self.partition)
         self._store = RunStore(folder, self.digest, self._head, lambda step: self.plan[step].name)
+        self._lineage = Lineage(self.plan, self._store.records, experiment.choice.window)
         self._spool = Spool(folder / "spool")
         self._state_cache: tuple[tuple[int, str], Tensors] | None = None
         self._enrolled: tuple[str, ...] = ()
@@ -108,11 +112,6 @@ class Coordinator:
         return self.plan[self.done]
 
     @property
-    def _learns(self) -> bool:
-        """Whether the step to do next gives a model, with labels or without."""
-        return self.done in self.plan.learning
-
-    @property
     def progress(self) -> Progress:
         """How far the run is; read without the lock, so that it answers while a step is being mixed."""
         done = self.done
@@ -138,7 +137,7 @@ class Coordinator:
             self._attempt += 1
             self._enrolled = tuple(sorted(sites))
             self.asked = self._enrolled
-            if self._learns:
+            if self._lineage.learns:
                 purpose = (self.experiment.seed, self.step.phase, self.step.round)
                 chosen = sampled(sites, self.experiment.sampling, self.experiment.quorum, purpose)
                 self.asked = tuple(chosen)
@@ -148,14 +147,10 @@ class Coordinator:
 
     def order(self, site: str) -> Order:
         """What the running step asks of a site."""
-        accepted = [
-            number
-            for number, record in enumerate(self.records)
-            if self.plan[number].task in ("pretrain", "train", "tune") and site in record["scalars"]
-        ]
-        last = accepted[-1] if accepted else None
+        last = self._lineage.accepted(site)
         weight = None if last is None else self.records[last].get("weights", {}).get(site)
-        return Order(self.step.task, self._stamp(), last, self._worth_keeping(), self._share(site), weight)
+        best, share = self._lineage.worth_keeping, self._lineage.share(site)
+        return Order(self.step.task, self._stamp(), last, best, share, weight)
 
     def down(self, site: str = "") -> Tensors:
         """The tensors that go with the running step's order to a site.
@@ -164,7 +159,7 @@ class Coordinator:
         there is training, and the server's own memory never goes.
         """
         state = self._state(site if self.experiment.aggregation.personal else "")
-        calibrated = self._calibrated()
+        calibrated = self._lineage.calibrated
         state = state if calibrated is None else {**state, **self._store.model(calibrated)}
         return {key: state[key] for key in self._down_keys() if key in state}
 
@@ -239,7 +234,7 @@ class Coordinator:
             "bytes_down": self._bytes_down(),
         }
         mixed: Tensors | None = None
-        if self._learns:
+        if self._lineage.learns:
             record["enrolled"] = len(self._enrolled)
             record["asked"] = list(self.asked)
             with reproducible_torch(self.experiment.training):
@@ -253,11 +248,13 @@ class Coordinator:
             solved = temperature_model(moments, self.experiment.calibration.ridge)
             mixed = {key: solved[key.rpartition(".")[2]] for key in self.partition.calibrator}
         if step.task == "finalise":
-            record["chosen"] = self._base()
+            record["chosen"] = self._lineage.base
+            if not self.experiment.supervised:
+                self._write_encoder()
             results = run_results(self._head, self.digest, self.plan, self.records, record)
             write_results(self._store.folder, results, self.experiment.report.page)
-        learned = self._learns
-        self._store.commit(step.number, record, mixed, self._needed())
+        learned = self._lineage.learns
+        self._store.commit(step.number, record, mixed, self._lineage.needed)
         self._spool.erase()
         if mixed is not None and learned:
             self._state_cache = (step.number, ""), mixed
@@ -273,10 +270,18 @@ class Coordinator:
             round_, self.records[0]["similarity"], lambda site, own: self._store.put_for(number, site, own)
         )
 
+    def _write_encoder(self) -> None:
+        """Write the pre-trained encoder, where all of it that answers travels; with BatchNorm at home only sites can."""
+        state, own = self._state(), self._start_encoder
+        if all(key in state or key.endswith(".num_batches_tracked") for key in own):
+            whole = {key: state.get(key, value) for key, value in own.items()}
+            write_encoder(self.folder, self.run, self.experiment, whole, self._normalisation)
+
     def _bytes_down(self) -> int:
         plain = sum(self.partition.sizes[key][1] for key in self._down_keys() if key not in self.partition.sealed)
         state = self._state() if self.partition.sealed else {}
-        return plain + tensors_bytes({key: state[key] for key in self.partition.sealed if key in state})
+        down = set(self.partition.sealed) & set(self._down_keys())
+        return plain + tensors_bytes({key: state[key] for key in sorted(down) if key in state})
 
     def _down_keys(self) -> tuple[str, ...]:
         task = self.step.task
@@ -285,68 +290,19 @@ class Coordinator:
         moving = self.partition.moving(ends)
         if task == "finalise":
             return (*moving.shared, *self.partition.calibrator)
-        return moving.travelling if self._learns else moving.shared
-
-    def _calibrated(self) -> int | None:
-        """The step that gave the calibrator, once the sites are to have it."""
-        step = self.plan.find(CALIBRATE, 0)
-        return step.number if step is not None and self.step.task == "finalise" else None
+        return moving.travelling if self._lineage.learns else moving.shared
 
     def _state(self, site: str = "") -> Tensors:
         """The model that the running step starts from, with all that the server keeps beside it."""
-        base = self._base()
+        base = self._lineage.base
         if self._state_cache is None or self._state_cache[0] != (base, site):
             self._state_cache = (base, site), self._start if base < 0 else self._store.model(base, site)
         state = self._state_cache[1]
-        if base < 0 or not self._learns or self.plan[base].phase == self.step.phase:
+        if not self._lineage.begins_anew:
             return state
-        # Controls and memories belong to the objective of their phase: the next one begins with none.
-        known = (*self.partition.shared, *self.partition.sealed)
+        # Controls and memories belong to an objective: another one begins with none.
         fresh = {key: torch.zeros_like(state[key.removeprefix(CONTROL)]) for key in self.partition.controls}
-        return {**{key: state[key] for key in known if key in state}, **fresh}
-
-    def _share(self, site: str) -> float:
-        """The site's images over the mean of all sites, from what the sites said last; 1 where nobody has."""
-        images: dict[str, float] = {}
-        for record in self.records:
-            if record["task"] in ("pretrain", "train"):
-                found = record["scalars"].items()
-                images.update({name: scalars["images"] for name, scalars in found if "images" in scalars})
-        mean = sum(images[name] for name in sorted(images)) / max(1, len(images))
-        return images[site] / mean if site in images else 1.0
-
-    def _needed(self) -> frozenset[int]:
-        best = self._best()
-        last = self._last_trained()
-        calibrated = self.done if self.step.task == "calibrate" else self._calibrated()
-        return frozenset(number for number in (best, last, calibrated) if number is not None and number >= 0)
-
-    def _last_trained(self) -> int:
-        """The last training step that is done; -1 where there is none."""
-        last = min(self.done, self.plan.learning.stop) - 1
-        return last if last in self.plan.learning else -1
-
-    def _base(self) -> int:
-        """The step whose model goes down; -1 is the start."""
-        if self._learns or self.step.task in ("prepare", "validate"):
-            return self._last_trained()
-        best = self._best()
-        # No site could measure any round (one class in every validation split): the last model is as good as any.
-        return self._last_trained() if best is None else best
-
-    def _worth_keeping(self) -> int | None:
-        """The oldest step that a site may still need: the best so far, or before any, the last one without labels."""
-        best = self._best()
-        if best is not None:
-            return best
-        pretrained = [number for number in self.plan.learning if number not in self.plan.training and number < self.done]
-        return pretrained[-1] if pretrained else None
-
-    def _best(self) -> int | None:
-        if self.done < len(self.plan) and self.step.task in ("tune", "calibrate", "finalise"):
-            best = best_step(self.records, self.plan.training, self.experiment.choice.window)
-            return self._last_trained() if best is None else best
-        return best_step(self.records, self.plan.training, self.experiment.choice.window)
+        return {**{key: state[key] for key in self.partition.shared if key in state}, **fresh}
 
     def _stamp(self) -> Stamp:
         return Stamp(self.run, self.step.phase, self.step.round, self._attempt, self.digest)

@@ -119,7 +119,8 @@ def _news(sight: Sight) -> object:
 def _step_words(report: Report) -> str:
     if not report.task:
         return "all steps are done; its processes end"
-    name = f"{report.phase} round {report.round} of {report.rounds}" if report.task in ("pretrain", "train") else report.task
+    learns = report.task in ("pretrain", "train")
+    name = f"{report.phase} round {report.round} of {report.rounds}" if learns else report.task
     asked = len(report.answered) + len(report.waiting) + len(report.refused)
     parts = [f"{len(report.answered)} of {asked} sites answered" if asked else "begins"]
     if report.waiting and report.answered:

@@ -12,9 +12,7 @@ from fedretina.local.training import TrainingSettings
 from fedretina.seeds import generator
 
 
-def batches(
-    images: int, settings: TrainingSettings, purpose: tuple[int | str, ...]
-) -> Iterator[NDArray[np.int64]]:
+def batches(images: int, settings: TrainingSettings, purpose: tuple[int | str, ...]) -> Iterator[NDArray[np.int64]]:
     """Numbers of the images of each batch of an epoch, in an order that the purpose decides.
 
     Args:

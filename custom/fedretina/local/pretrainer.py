@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedretina.contrastive.objective import ContrastiveGround, Views
-from fedretina.contrastive.settings import build_contrastive
+from fedretina.contrastive.build import build_contrastive
+from fedretina.contrastive.ground import ContrastiveGround, Views
 from fedretina.corrections.settings import build_correction
 from fedretina.data.site_data import SiteData
 from fedretina.data.two_views import one_view, two_views
@@ -106,10 +106,10 @@ class Pretrainer:
                 part.train(name in _TRAINS)
                 part.requires_grad_(name in _TRAINS)
             ground = model.ground(received, start._replace(memory=others), share, "pretrain")
+            count, size = len(split.images), settings.batch_size
+            own = ContrastiveGround(model.net, mine, count, size, purpose, first_views, patients, model.device)
+            objective = build_contrastive(phase.contrastive).begin(own)  # before a correction hooks into the network
             with corrected(build_correction(self._experiment.correction, settings), ground) as correction:
-                count, size = len(split.images), settings.batch_size
-                own = ContrastiveGround(model.net, mine, count, size, purpose, first_views, patients, model.device)
-                objective = build_contrastive(phase.contrastive).begin(own)
                 optimiser = RoundOptimiser(model.net, settings)
                 for epoch in range(settings.epochs):
                     order = list(batches(len(split.images), settings, (*purpose, epoch)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from fedretina.data.site_data import SiteData
 from fedretina.errors import RefusedError, SettingsError, TrainingError
 from fedretina.evaluation.evaluate import Evaluation
-from fedretina.exchange.payload import Order, Payload, Tensors
+from fedretina.exchange.payload import Order, Payload, Task, Tensors
 from fedretina.exchange.sealing import NO_KEYS, Sealer
 from fedretina.experiment import Experiment
 from fedretina.local.encoder_ending import finalise_encoder
@@ -19,10 +20,25 @@ from fedretina.local.pretrainer import Pretrainer
 from fedretina.local.site_state import SiteState
 from fedretina.local.snapshot import Snapshot
 from fedretina.local.trainer import LocalTrainer
-from fedretina.plan import Plan
+from fedretina.plan import Plan, Step
 
 _NOTED = ("theta", "loss", "accuracy", "contrast_loss")
 _log = logging.getLogger(__name__)
+
+
+class _Asked(NamedTuple):
+    """An order with all that is needed to do it."""
+
+    order: Order
+    step: Step
+    tensors: Tensors
+    state: SiteState
+    start: Snapshot | None
+    stop: Callable[[], bool]
+
+
+Answered = tuple[Tensors, dict[str, float]]
+"""Tensors and scalars that may leave."""
 
 
 class Site:
@@ -47,6 +63,14 @@ class Site:
         self._pretrainer = Pretrainer(experiment, data, self.trainer.model)
         self.digest = experiment.digest(self.trainer.partition)
         self._sealer = sealer
+        self._done: Mapping[Task, Callable[[_Asked], Answered]] = {
+            "pretrain": self._pretrain,
+            "train": self._train,
+            "validate": self._validated,
+            "tune": self._tune,
+            "calibrate": self._calibrate,
+            "finalise": self._finalise,
+        }
         if self.trainer.partition.sealed and sealer is None:
             raise SettingsError(NO_KEYS)
 
@@ -71,42 +95,65 @@ class Site:
         if step is None or step.task != order.task:
             raise RefusedError(f"{order.task} in {order.stamp.phase} round {order.stamp.round} is no step of this run.")
         _log.info("%s: %s, attempt %d", self._data.name, step.name, order.stamp.attempt)
-        tensors = self._opened(tensors) if order.task not in ("prepare", "pretrain") else tensors
         state = SiteState(self._folder, self.digest, lambda index: self._plan[index].name)
-        start = state.open(order.accepted, order.best)
+        asked = _Asked(order, step, tensors, state, state.open(order.accepted, order.best), stop)
         if order.task == "prepare":
-            images = float(self._data.counts["train"])
-            return Payload(self.trainer.statistics(tensors), {"images": images}, order.stamp)
-        history = History(self._folder / "history.json")
+            leaving, scalars = self.trainer.statistics(tensors), {"images": float(self._data.counts["train"])}
+        else:
+            leaving, scalars = self._done[order.task](self._since(asked))
+        return Payload(leaving, scalars, order.stamp)
+
+    def _since(self, asked: _Asked) -> _Asked:
+        """Note how the last accepted round went, and open what came encrypted."""
+        start, order = asked.start, asked.order
         if order.accepted is not None and start is not None:
             own = {name: start.record[name] for name in _NOTED if name in start.record}
-            history.note(self._plan[order.accepted], **own, weight=order.weight)
-            if self._plan[order.accepted].phase != step.phase:
+            self._history().note(self._plan[order.accepted], **own, weight=order.weight)
+            if self._plan[order.accepted].task != asked.step.task:
                 start = start._replace(memory={})  # of another objective: variates, drifts, queues begin anew
-        if order.task == "pretrain":
-            found = self._pretrainer.run(tensors, start or self.trainer.initial(), step, stop, order.share)
-            state.stage(step.number, found.snapshot)
-            return Payload(found.tensors, {"images": float(found.images), "contrast_loss": found.loss}, order.stamp)
-        if order.task == "calibrate":
-            return Payload(self.trainer.moments(tensors, self._kept(order, state).tensors), {}, order.stamp)
-        if order.task == "finalise" and not self._experiment.supervised:
-            return Payload({}, self._finalise_encoder(order, state, tensors), order.stamp)
-        if order.task == "finalise":
-            return Payload({}, self._finalise(order, state, tensors), order.stamp)
-        if order.task == "tune":
-            tuned = self.trainer.tune(tensors, self._kept(order, state), step, stop)
-            state.stage(step.number, tuned)
-            return Payload({}, _validation(self._validate(tuned, tensors)), order.stamp)
-        trained = order.accepted is not None and self._plan[order.accepted].task != "pretrain"
-        received = self._validate(start if trained else None, tensors)
-        if received is not None:
-            history.note(self._plan[step.number - 1], validation=received._asdict())
-        if order.task == "validate":
-            return Payload({}, _validation(received), order.stamp)
-        update = self.trainer.train(tensors, start or self.trainer.initial(), step, stop, order.share)
-        state.stage(step.number, update.snapshot)
+        tensors = asked.tensors if order.task == "pretrain" else self._opened(asked.tensors)
+        return asked._replace(start=start, tensors=tensors)
+
+    def _pretrain(self, asked: _Asked) -> Answered:
+        start = asked.start or self.trainer.initial()
+        found = self._pretrainer.run(asked.tensors, start, asked.step, asked.stop, asked.order.share)
+        asked.state.stage(asked.step.number, found.snapshot)
+        return found.tensors, {"images": float(found.images), "contrast_loss": found.loss}
+
+    def _train(self, asked: _Asked) -> Answered:
+        received = self._received(asked)
+        start = asked.start or self.trainer.initial()
+        update = self.trainer.train(asked.tensors, start, asked.step, asked.stop, asked.order.share)
+        asked.state.stage(asked.step.number, update.snapshot)
         scalars = {"theta": update.theta.value, "images": float(update.images), **_validation(received)}
-        return Payload(self._sealed(update.tensors), scalars, order.stamp)
+        return self._sealed(update.tensors), scalars
+
+    def _validated(self, asked: _Asked) -> Answered:
+        return {}, _validation(self._received(asked))
+
+    def _tune(self, asked: _Asked) -> Answered:
+        tuned = self.trainer.tune(asked.tensors, self._kept(asked.order, asked.state), asked.step, asked.stop)
+        asked.state.stage(asked.step.number, tuned)
+        return {}, _validation(self._validate(tuned, asked.tensors))
+
+    def _calibrate(self, asked: _Asked) -> Answered:
+        return self.trainer.moments(asked.tensors, self._kept(asked.order, asked.state).tensors), {}
+
+    def _finalise(self, asked: _Asked) -> Answered:
+        ends = self._finalise_model if self._experiment.supervised else self._finalise_encoder
+        return {}, ends(asked.order, asked.state, asked.tensors)
+
+    def _received(self, asked: _Asked) -> Evaluation | None:
+        """How the aggregate that came does at home, with what the site kept for it."""
+        accepted = asked.order.accepted
+        trained = accepted is not None and self._plan[accepted].task != "pretrain"
+        found = self._validate(asked.start if trained else None, asked.tensors)
+        if found is not None:
+            self._history().note(self._plan[asked.step.number - 1], validation=found._asdict())
+        return found
+
+    def _history(self) -> History:
+        return History(self._folder / "history.json")
 
     def _opened(self, tensors: Tensors) -> Tensors:
         """The aggregate in the clear; before the first round the seed gives what is sealed later."""
@@ -116,7 +163,7 @@ class Site:
         opened = {
             key: self._sealer.open(key, tensors[key], parts.shapes[key], parts.dtypes[key])
             if key in tensors
-            else self.trainer.sealed_start[key]
+            else self.trainer.model.sealed_start[key]
             for key in parts.sealed
         }
         return {**tensors, **opened}
@@ -146,7 +193,7 @@ class Site:
             )
         return kept
 
-    def _finalise(self, order: Order, state: SiteState, tensors: Tensors) -> dict[str, float]:
+    def _finalise_model(self, order: Order, state: SiteState, tensors: Tensors) -> dict[str, float]:
         if order.best is None:
             raise RefusedError("the server chose no round to finalise.")
         kept = self._kept(order, state)
@@ -161,7 +208,8 @@ class Site:
         kept = None if order.accepted is None else state.kept(order.accepted)
         if kept is None:
             raise TrainingError("no update of this site was accepted, so it has no part of this encoder.")
-        return finalise_encoder(order.stamp.run, self._folder, self._experiment, self._data, {**tensors, **kept.tensors})
+        whole, normalisation = {**tensors, **kept.tensors}, self.trainer.normalisation
+        return finalise_encoder(order.stamp.run, self._folder, self._experiment, self._data, whole, normalisation)
 
 
 def _validation(figures: Evaluation | None) -> dict[str, float]:

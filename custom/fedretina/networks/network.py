@@ -16,6 +16,7 @@ from fedretina.networks.contrast import ContrastHead, ContrastSettings
 from fedretina.networks.encoder import Encoder, EncoderName, Normalisation
 from fedretina.networks.encoders import ENCODERS
 from fedretina.networks.heads import HeadSettings, build_head
+from fedretina.networks.label_space import LabelSpace
 from fedretina.networks.weights import PACKAGED, Provenance, WeightsSettings, load_encoder_weights, trained_with
 
 MEAN_STD: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -75,6 +76,7 @@ class Network(nn.Module):
         head: The part that knows the site's grades.
         calibrator: Temperatures an image, or None.
         contrast: Projector and predictor of contrastive training, beside the head, or None.
+        space: Turns the classes of a head that all sites share into the site's own grades; None where they are equal.
         normalisation: The normalisation in use.
         outputs: What an objective may ask for.
         provenance: Where the encoder's start came from; None before weights were considered (meta).
@@ -99,6 +101,7 @@ class Network(nn.Module):
         self.head = head
         self.calibrator = calibrator
         self.contrast = contrast
+        self.space: LabelSpace | None = None
         self.normalisation: Normalisation = normalisation
         self.provenance: Provenance | None = None
         mean, std = MEAN_STD[normalisation]
@@ -133,6 +136,8 @@ class Network(nn.Module):
     def logits(self, features: Tensor) -> Tensor:
         """Return the logits `[B, K]` of features `[B, F]`."""
         out: Tensor = self.head(features)
+        if self.space is not None:
+            out = self.space(out)
         return out if self.calibrator is None else out / self.calibrator(features)
 
     def embedded(self, x: Tensor) -> Tensor:

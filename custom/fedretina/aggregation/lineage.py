@@ -1,0 +1,109 @@
+"""Which model a step begins with, which are still needed, and what a site's last accepted step was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedretina.aggregation.choice import best_step
+from fedretina.plan import CALIBRATE, Plan, Step
+
+_GIVES_STATE = ("pretrain", "train", "tune")
+
+
+class Lineage:
+    """Reads the records of the steps that are done; holds nothing of its own.
+
+    Args:
+        plan: The run's steps.
+        records: Records of the steps that are done, in order; it grows as the run goes on.
+        window: Rounds over which the choice of a round is smoothed.
+    """
+
+    def __init__(self, plan: Plan, records: Sequence[Mapping[str, Any]], window: int) -> None:
+        self._plan = plan
+        self._records = records
+        self._window = window
+
+    @property
+    def done(self) -> int:
+        """Number of steps that are done."""
+        return len(self._records)
+
+    @property
+    def step(self) -> Step:
+        """The step to do next."""
+        return self._plan[self.done]
+
+    @property
+    def learns(self) -> bool:
+        """Whether the step to do next gives a model, with labels or without."""
+        return self.done in self._plan.learning
+
+    @property
+    def last(self) -> int:
+        """The last step that gave a model; -1 where there is none."""
+        last = min(self.done, self._plan.learning.stop) - 1
+        return last if last in self._plan.learning else -1
+
+    @property
+    def best(self) -> int | None:
+        """The best step so far; once training is over, the chosen one."""
+        best = best_step(self._records, self._plan.training, self._window)
+        if best is None and self.done < len(self._plan) and self.step.task in ("tune", "calibrate", "finalise"):
+            # No site could measure any round (one class in every validation split): the last is as good as any.
+            return self.last
+        return best
+
+    @property
+    def base(self) -> int:
+        """The step whose model goes down; -1 is the start."""
+        if self.learns or self.step.task in ("prepare", "validate"):
+            return self.last
+        best = self.best
+        return self.last if best is None else best
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether the next step trains for something else than the model it begins with was trained for."""
+        return self.learns and self.base >= 0 and self._plan[self.base].task != self.step.task
+
+    @property
+    def worth_keeping(self) -> int | None:
+        """The oldest step that a site may still need: the best so far, or before any, the last one without labels."""
+        best = self.best
+        if best is not None:
+            return best
+        blind = [at for at in self._plan.learning if at not in self._plan.training and at < self.done]
+        return blind[-1] if blind else None
+
+    @property
+    def calibrated(self) -> int | None:
+        """The step that gave the calibrator, once the sites are to have it."""
+        step = self._plan.find(CALIBRATE, 0)
+        return step.number if step is not None and self.step.task == "finalise" else None
+
+    @property
+    def needed(self) -> frozenset[int]:
+        """Steps whose models the server must keep when the next step is done."""
+        calibrated = self.done if self.step.task == "calibrate" else self.calibrated
+        return frozenset(at for at in (self.best, self.last, calibrated) if at is not None and at >= 0)
+
+    def accepted(self, site: str) -> int | None:
+        """Step of the site's last update that was accepted; None before the first."""
+        found = [
+            number
+            for number, record in enumerate(self._records)
+            if self._plan[number].task in _GIVES_STATE and site in record["scalars"]
+        ]
+        return found[-1] if found else None
+
+    def share(self, site: str) -> float:
+        """The site's images over the mean of all sites, from what the sites said last; 1 where nobody has."""
+        images: dict[str, float] = {}
+        for record in self._records:
+            if record["task"] in ("pretrain", "train"):
+                found = record["scalars"].items()
+                images.update({name: scalars["images"] for name, scalars in found if "images" in scalars})
+        mean = sum(images[name] for name in sorted(images)) / max(1, len(images))
+        return images[site] / mean if site in images else 1.0
