@@ -271,7 +271,7 @@ class Coordinator:
         )
 
     def _write_encoder(self) -> None:
-        """Write the pre-trained encoder, where all of it that answers travels; with BatchNorm at home only sites can."""
+        """Write the pre-trained encoder where all of it travels; with BatchNorm at home only the sites can."""
         state, own = self._state(), self._start_encoder
         if all(key in state or key.endswith(".num_batches_tracked") for key in own):
             whole = {key: state.get(key, value) for key, value in own.items()}
