@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from fedretina.data.manifest import SPLITS
+from fedretina.data.patient_class import patient_classes
 from fedretina.errors import DataError, SettingsError
 from fedretina.seeds import derive_seed, generator
 
@@ -126,20 +127,17 @@ def _people(
     patients: Sequence[str], labels: Sequence[int], splits: Sequence[str], seed: int
 ) -> Mapping[str, list[_Person]]:
     """The patients of each split with the class of most of their images, the largest first, else by a seeded hash."""
-    seen: dict[str, Counter[int]] = {}
     where: dict[str, str] = {}
-    for patient, label, split in zip(patients, labels, splits, strict=True):
+    for patient, split in zip(patients, splits, strict=True):
         if where.setdefault(patient, split) != split:
             raise DataError(
                 f"patient {patient!r} is in {where[patient]} and in {split}: put a patient's images into one split."
             )
-        seen.setdefault(patient, Counter())[label] += 1
-    common = Counter(labels)
+    sizes = Counter(patients)
     found: dict[str, list[_Person]] = {split: [] for split in SPLITS}
-    for patient, own in seen.items():
-        label = min(own, key=lambda label: (-own[label], common[label], label))  # of equal ones the rarer
-        found[where[patient]].append(_Person(patient, label, own.total()))
-    rank = {patient: derive_seed(seed, "divide", patient) for patient in seen}
+    for patient, label in patient_classes(patients, labels).items():
+        found[where[patient]].append(_Person(patient, label, sizes[patient]))
+    rank = {patient: derive_seed(seed, "divide", patient) for patient in sizes}
     return {
         split: sorted(persons, key=lambda person: (-person.images, rank[person.name], person.name))
         for split, persons in found.items()
