@@ -1,4 +1,4 @@
-"""`fedretina data`: bring a site's data in, check them, or draw a phantom hospital to disk."""
+"""`fedretina data`: bring a site's data in, check or divide them, or draw a phantom hospital to disk."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from fedretina.commands.lazy import LazyGroup
     cls=LazyGroup,
     lazy={
         "check": "fedretina.commands.data_check:check",
+        "divide": "fedretina.commands.data_divide:divide",
         "import": "fedretina.commands.data_import:import_",
         "phantom": "fedretina.commands.data_phantom:phantom",
     },
 )
 def data() -> None:
-    """Bring a site's data in, check them, or draw a phantom hospital."""
+    """Bring a site's data in, check or divide them, or draw a phantom hospital."""

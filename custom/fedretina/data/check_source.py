@@ -38,6 +38,7 @@ class CheckSource:
         bad_files: What training does about files that it cannot read.
         limited: Whether the site file cuts the splits short.
         phantom: Whether the site file names no manifest.
+        manifest: The manifest; None for a phantom, and for a folder a class.
     """
 
     name: str
@@ -47,6 +48,7 @@ class CheckSource:
     bad_files: Literal["skip", "refuse"] = "skip"
     limited: bool = False
     phantom: bool = False
+    manifest: Path | None = None
 
 
 def open_source(
@@ -84,7 +86,7 @@ def open_source(
             "the grading scheme is not set: give --scheme icdr5, icdr5_ungradable or normal_3stages, or name the "
             "grades in order, the healthy one first (--grades a,b,c)."
         )
-    return CheckSource(name, scheme, _root(images or path.parent), _csv_rows(path))
+    return CheckSource(name, scheme, _root(images or path.parent), _csv_rows(path), manifest=path)
 
 
 def _chosen(settings: ImportSettings) -> GradingScheme | None:
@@ -134,7 +136,8 @@ def _from_site_file(
         raise DataError(f"{path} names no grading scheme: write `scheme: icdr5` below `data:`, or list the grades.")
     root = _root(images or settings.images or settings.manifest.parent)
     limited = settings.limit is not None
-    return CheckSource(name, chosen, root, _csv_rows(settings.manifest), settings.bad_files, limited)
+    rows = _csv_rows(settings.manifest)
+    return CheckSource(name, chosen, root, rows, settings.bad_files, limited, manifest=settings.manifest)
 
 
 def _csv_rows(path: Path) -> tuple[Row, ...]:

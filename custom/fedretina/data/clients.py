@@ -1,0 +1,193 @@
+"""One site's images divided into clients whose classes are skewed, whole patients at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from fedretina.data.manifest import SPLITS
+from fedretina.data.patient_class import patient_classes
+from fedretina.errors import DataError, SettingsError
+from fedretina.seeds import derive_seed, generator
+
+_DRAWS = 1000
+
+
+class ClientSkew(BaseModel):
+    """How the classes of the clients differ.
+
+    Attributes:
+        name: "dirichlet": each class goes to the clients in shares drawn from a Dirichlet distribution; "even": in
+            equal shares.
+        alpha: Of the Dirichlet distribution, 0.01 to 1000; the smaller, the more a class lies with one client.
+        minimum: Training images that every client gets at the least, 1 or more; of val and test it gets at the least
+            the same proportion, and one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Literal["dirichlet", "even"] = "dirichlet"
+    alpha: float = 0.5
+    minimum: int = 32
+
+    @field_validator("alpha")
+    @classmethod
+    def _check_alpha(cls, value: float) -> float:
+        if not 0.01 <= value <= 1000:
+            raise ValueError(f"alpha is {value}: give 0.01 to 1000; 0.5 is skewed, 100 is close to even.")
+        return value
+
+    @field_validator("minimum")
+    @classmethod
+    def _check_minimum(cls, value: int) -> int:
+        if value < 1:
+            raise ValueError(f"minimum is {value}: every client needs at least one training image.")
+        return value
+
+
+class Division(NamedTuple):
+    """Who gets what.
+
+    Attributes:
+        homes: Client of each image, 0 to clients - 1, int64 [N].
+        shares: Share of each class that was drawn for each client, [K][clients]; what whole patients made of it is in
+            the homes.
+        draw: Number of the draw that gave every client enough, from 0.
+    """
+
+    homes: NDArray[np.int64]
+    shares: tuple[tuple[float, ...], ...]
+    draw: int
+
+
+def divide(
+    patients: Sequence[str], labels: Sequence[int], splits: Sequence[str], clients: int, skew: ClientSkew, seed: int
+) -> Division:
+    """Divide a site's images into clients.
+
+    For each class the clients' shares are drawn from Dir(alpha), as in Yurochkin et al., ICML 2019; train, val and
+    test use the same shares. A patient moves whole and counts for the class of most of its images. Patients
+    are placed class by class, the largest first, each with the client that lacks most images of the class. Where a
+    client is left with too few images, the shares are drawn again. The order of rows changes nothing.
+
+    Args:
+        patients: Patient of each image.
+        labels: Class of each image, 0 or more.
+        splits: Split of each image; those that hold none stay empty.
+        clients: How many, 2 or more.
+        skew: How they differ.
+        seed: Any integer.
+
+    Raises:
+        SettingsError: There are fewer than two clients, or the lengths differ.
+        DataError: A patient stands in two splits, a split has fewer patients than there are clients, or no draw gave
+            every client enough.
+    """
+    if clients < 2:
+        raise SettingsError(f"found {clients} clients: divide into two or more.")
+    if not len(patients) == len(labels) == len(splits):
+        raise SettingsError(
+            f"found {len(patients)} patients and {len(splits)} splits for {len(labels)} labels: give one each an image."
+        )
+    images = Counter(splits)
+    parts = [split for split in SPLITS if images[split]]
+    people = _people(patients, labels, splits, seed)
+    _require(people, images, parts, clients, skew)
+    classes = max(labels) + 1
+    for draw in range(_DRAWS if skew.name == "dirichlet" else 1):
+        shares = _shares(classes, clients, skew, seed, draw)
+        homes: dict[str, int] = {}
+        enough = True
+        for split in parts:
+            held = _place(people[split], shares, homes)
+            enough = min(held) >= _least(skew, images, split)
+            if not enough:
+                break
+        if enough:
+            found = np.array([homes[patient] for patient in patients], dtype=np.int64)
+            return Division(found, tuple(tuple(row) for row in shares.tolist()), draw)
+    raise DataError(
+        f"no division into {clients} clients gave each of them {skew.minimum} training images and its part of val and "
+        f"test: lower the minimum, take fewer clients{', or raise alpha' if skew.name == 'dirichlet' else ''}."
+    )
+
+
+class _Person(NamedTuple):
+    name: str
+    label: int
+    images: int
+
+
+def _people(
+    patients: Sequence[str], labels: Sequence[int], splits: Sequence[str], seed: int
+) -> Mapping[str, list[_Person]]:
+    """The patients of each split with the class of most of their images, the largest first, else by a seeded hash."""
+    where: dict[str, str] = {}
+    for patient, split in zip(patients, splits, strict=True):
+        if where.setdefault(patient, split) != split:
+            raise DataError(
+                f"patient {patient!r} is in {where[patient]} and in {split}: put a patient's images into one split."
+            )
+    sizes = Counter(patients)
+    found: dict[str, list[_Person]] = {split: [] for split in SPLITS}
+    for patient, label in patient_classes(patients, labels).items():
+        found[where[patient]].append(_Person(patient, label, sizes[patient]))
+    rank = {patient: derive_seed(seed, "divide", patient) for patient in sizes}
+    return {
+        split: sorted(persons, key=lambda person: (-person.images, rank[person.name], person.name))
+        for split, persons in found.items()
+    }
+
+
+def _require(
+    people: Mapping[str, list[_Person]], images: Mapping[str, int], parts: Sequence[str], clients: int, skew: ClientSkew
+) -> None:
+    """Refuse at once what no draw can give."""
+    if "train" not in parts:
+        raise DataError("no image is in train: there is nothing to divide.")
+    for split in parts:
+        if len(people[split]) < clients:
+            raise DataError(
+                f"found {len(people[split])} patients in {split} for {clients} clients, and a patient moves whole: "
+                "take fewer clients, or split the images by patient anew."
+            )
+        needed = clients * _least(skew, images, split)
+        if images[split] < needed:
+            raise DataError(
+                f"found {images[split]} images in {split}, and {clients} clients need {needed}: take fewer clients or "
+                f"lower the minimum, which is {skew.minimum} training images a client."
+            )
+
+
+def _least(skew: ClientSkew, images: Mapping[str, int], split: str) -> int:
+    """The minimum, in val and test by their size against train's."""
+    return max(1, skew.minimum * images[split] // images["train"])
+
+
+def _shares(classes: int, clients: int, skew: ClientSkew, seed: int, draw: int) -> NDArray[np.float64]:
+    """Share of each class for each client, float64 [classes, clients]; rows sum to 1."""
+    if skew.name == "even":
+        return np.full((classes, clients), 1 / clients)
+    return generator(seed, "divide", clients, draw).dirichlet(np.full(clients, skew.alpha), size=classes)
+
+
+def _place(people: Sequence[_Person], shares: NDArray[np.float64], homes: dict[str, int]) -> list[int]:
+    """Give each patient of a split a client; returns the images of each client."""
+    clients = shares.shape[1]
+    totals: Counter[int] = Counter()
+    for person in people:
+        totals[person.label] += person.images
+    lack = {label: [share * total for share in shares[label].tolist()] for label, total in totals.items()}
+    held = [0] * clients
+    for person in sorted(people, key=lambda person: person.label):  # stable: within a class the order stays
+        mine = lack[person.label]
+        client = max(range(clients), key=lambda at: (mine[at], -held[at], -at))
+        mine[client] -= person.images
+        held[client] += person.images
+        homes[person.name] = client
+    return held
