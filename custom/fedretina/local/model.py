@@ -25,14 +25,14 @@ class LocalModel:
 
     Args:
         experiment: The run's settings.
-        scheme: The site's grades.
+        scheme: The site's grades; None where it only pre-trains.
 
     Raises:
         TrainingError: The head travels, and the site's grades do not fit it.
         SettingsError: The device is not there, or the weights cannot be loaded.
     """
 
-    def __init__(self, experiment: Experiment, scheme: GradingScheme) -> None:
+    def __init__(self, experiment: Experiment, scheme: GradingScheme | None) -> None:
         self.device = experiment.training.torch_device()
         self.net = site_network(experiment, scheme)
         self.partition = experiment.partition(self.net)

@@ -95,7 +95,7 @@ class Pretrainer:
 
         def first_views(samples: NDArray[np.int64]) -> torch.Tensor:
             seed = (*purpose, "refill")
-            return model.to_device(one_view(split.images[samples], samples, phase.views, seed, grey=grey))
+            return model.to_device(one_view(split.images[samples], samples, phase.views, seed, view=0, grey=grey))
 
         mine = {name.removeprefix(_OWN): value for name, value in start.memory.items() if name.startswith(_OWN)}
         others = {name: value for name, value in start.memory.items() if not name.startswith(_OWN)}
