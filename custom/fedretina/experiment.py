@@ -18,6 +18,7 @@ from fedretina.aggregation.sampling import SamplingSettings
 from fedretina.corrections.settings import CorrectionSettings
 from fedretina.data.augment import AugmentSettings
 from fedretina.data.fundus_settings import FundusSettings
+from fedretina.data.image_settings import ImageSettings
 from fedretina.errors import SettingsError
 from fedretina.exchange.partition import ExchangeSettings, Partition, partition
 from fedretina.local.training import TrainingSettings
@@ -114,7 +115,7 @@ class Experiment(BaseModel):
     classes: tuple[str, ...] | None = Field(default=None, min_length=2)
     quorum: int = Field(default=1, ge=1)
     network: NetworkSettings = NetworkSettings()
-    images: FundusSettings = FundusSettings()
+    images: ImageSettings = FundusSettings()
     augment: AugmentSettings = AugmentSettings()
     training: TrainingSettings = TrainingSettings()
     objective: ObjectiveSettings = ObjectiveSettings()

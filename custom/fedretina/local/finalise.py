@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedretina.data.manifest import SPLITS
 from fedretina.data.site_data import SiteData, Split
 from fedretina.evaluation.judged import Judged
 from fedretina.evaluation.min_count import encode
@@ -113,7 +112,7 @@ def _card(ending: Ending, model_digest: str, validation: Judged, test: Judged) -
         chosen=ending.chosen,
         theta=ending.kept.record.get("theta"),
         fingerprint=ending.data.fingerprint,
-        counts=ending.data.counts,
+        counts=ending.data.graded,
         model_digest=model_digest,
         normalisation=ending.trainer.normalisation,
         validation=validation,
@@ -138,7 +137,7 @@ def _inputs(ending: Ending, card: dict[str, Any], split: Split, test: Answers) -
         versions=versions(),
         ledger=Ledger(ending.folder / "ledger.jsonl").lines(),
         bad_files=ending.data.bad_files,
-        images=ending.data.counts,
+        images=ending.data.graded,
         seed=ending.experiment.seed,
         draws=ending.experiment.report.draws,
     )
@@ -155,5 +154,5 @@ def _scalars(ending: Ending, report: dict[str, Any], test: Judged) -> dict[str, 
         "grades": float(data.scheme.num_classes),
         "bad_files": float(data.bad_files),
         "synthetic": float(data.synthetic),
-        **{f"images_{name}": float(count) for name, count in data.counts.items() if name in SPLITS},
+        **{f"images_{name}": float(count) for name, count in data.graded.items()},
     }

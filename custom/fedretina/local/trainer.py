@@ -78,7 +78,7 @@ class LocalTrainer:
             phase.name: build_correction(experiment.correction, phase.training or experiment.training)
             for phase in experiment.phases
         }
-        self.model = LocalModel(experiment, data.scheme)
+        self.model = LocalModel(experiment, data.grading)
         self.partition = self.model.partition
 
     @property
