@@ -24,9 +24,14 @@ def figures(results):
 
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_runs_to_its_end(row, tiny, phantoms, tmp_path):
-    experiment = tiny(row=row, phases=[{"name": "train", "rounds": 1}])
+    listed = ROWS[row].settings.get("phases", [{"name": "train"}])
+    short = {"training": {"epochs": 1, "batch_size": 8}}
+    phases = [{"name": one["name"], "rounds": 1, **(short if "training" in one else {})} for one in listed]
+    experiment = tiny(row=row, phases=phases)
     results = run_loop(experiment, phantoms(experiment, "site-1", "site-2", "site-3"), tmp_path, "r")
-    assert [results["sites"][site]["grades"] for site in ("site-1", "site-2", "site-3")] == [5, 4, 6]
+    scans = experiment.images.modality == "oct"  # there all three have equal grades, so they make one pool
+    grades = [4] if scans and experiment.pooled else [4, 4, 4] if scans else [5, 4, 6]
+    assert [results["sites"][site]["grades"] for site in sorted(results["sites"])] == grades
     weights = [entry["weight"] for entry in results["sites"].values()]
     # With a model a site, each weight is the site's own share of its own model.
     assert sum(weights) == pytest.approx(1.5 if experiment.aggregation.personal else 1)

@@ -21,7 +21,7 @@ from fedretina.phases import merged
 ROUNDS = {"pretrain": 2, "train": 2}
 
 
-def two(row="moco_scaffold", rounds=ROUNDS, **words):
+def two(row="oct_moco_scaffold", rounds=ROUNDS, **words):
     """A small two-phase experiment on scans."""
     phases = [
         {"name": name, "rounds": number, "training": {"epochs": 1, "batch_size": 8, "threads": 1}}
@@ -128,7 +128,7 @@ def test_each_phase_moves_its_own_part_and_begins_with_controls_of_zero(scans, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ["moco_scaffold", "moco_v3_scaffold"])
+@pytest.mark.parametrize("row", ["oct_moco_scaffold", "oct_moco_v3_scaffold"])
 def test_killed_at_every_write_of_both_phases_a_run_ends_with_the_same_bits(row, scans, tmp_path, monkeypatch):
     experiment = two(row)
     data = scans(experiment)

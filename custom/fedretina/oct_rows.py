@@ -66,24 +66,24 @@ OCT_ROWS: Mapping[str, Row] = MappingProxyType(
                 "pooled": True,
             },
         ),
-        "simclr_fedavg": Row("SimCLR + FedAvg, OCT", f"{_PAPER}, Table 3", _two_stages("simclr")),
-        "simclr_scaffold": Row(
+        "oct_simclr_fedavg": Row("SimCLR + FedAvg, OCT", f"{_PAPER}, Table 3", _two_stages("simclr")),
+        "oct_simclr_scaffold": Row(
             "SimCLR + SCAFFOLD, OCT",
             f"{_PAPER}, Table 5: without a momentum encoder",
             _two_stages("simclr", correction=_SCAFFOLD),
         ),
-        "moco_fedavg": Row("MoCo v2 + FedAvg, OCT", f"{_PAPER}, Table 5: without SCAFFOLD", _two_stages("moco_v2")),
-        "moco_scaffold": Row(
+        "oct_moco_fedavg": Row("MoCo v2 + FedAvg, OCT", f"{_PAPER}, Table 5: without SCAFFOLD", _two_stages("moco_v2")),
+        "oct_moco_scaffold": Row(
             "MoCo + SCAFFOLD, OCT",
             f"{_PAPER}: its equations are MoCo v2 with a queue, described as v3 in the source",
             _two_stages("moco_v2", correction=_SCAFFOLD),
         ),
-        "moco_v3_scaffold": Row(
+        "oct_moco_v3_scaffold": Row(
             "MoCo v3 + SCAFFOLD, OCT",
             f"{_PAPER}, with the objective that its title names: predictor, symmetric loss, no queue",
             _two_stages("moco_v3", correction=_SCAFFOLD),
         ),
-        "moco_linear": Row(
+        "oct_moco_linear": Row(
             "MoCo + SCAFFOLD, linear evaluation, OCT",
             f"{_PAPER}, section 3.6: the encoder stands still, the head trains",
             _two_stages("moco_v2", correction=_SCAFFOLD)
@@ -94,7 +94,7 @@ OCT_ROWS: Mapping[str, Row] = MappingProxyType(
                 )
             },
         ),
-        "moco_feduaa": Row(
+        "oct_moco_feduaa": Row(
             "MoCo, then FedUAA, OCT",
             "not published: pre-training without labels, then TWEU with personal heads and UAW weights",
             {

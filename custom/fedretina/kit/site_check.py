@@ -138,21 +138,22 @@ def _data(
     if settings.data.manifest is None:
         words = {"phantom_images": experiment.phantom_images or 160}
         site = load_site_data(
-            kit.name, settings.data.model_copy(update=words), experiment.images, experiment.seed, cache
+            kit.name, settings.data.model_copy(update=words), experiment.images, experiment.seed, cache, experiment.supervised
         )
         text = "none: the site is a phantom hospital with synthetic images"
         return (told("data", text) if phantom else bad("data", text, _MEND_SITE_FILE)), site
     scheme = settings.data.resolved_scheme()
-    if scheme is None:
+    if scheme is None and experiment.supervised:
         return bad("data", "the grading scheme is not set", _MEND_SITE_FILE), None
     manifest = read_manifest(settings.data.manifest, scheme)
     folder = settings.data.images or settings.data.manifest.parent
     records = [record for split in _FEW for record in manifest.of(split)]
     missing = [record.file for record in records if not (folder / record.file).is_file()]
     few = settings.data.model_copy(update={"limit": _FEW, "cache": cache})
-    site = load_site_data(kit.name, few, experiment.images, experiment.seed, cache)
+    site = load_site_data(kit.name, few, experiment.images, experiment.seed, cache, experiment.supervised)
     counts = "/".join(str(len(manifest.of(split))) for split in _FEW)
-    text = f"{counts} images (train/val/test), {scheme.num_classes} grades"
+    grades = "no grades" if scheme is None else f"{scheme.num_classes} grades"
+    text = f"{counts} images (train/val/test), {grades}"
     faults = []
     if missing:
         faults.append(f"{len(missing)} of {len(records)} files are missing, such as {missing[0]}")
@@ -164,11 +165,11 @@ def _data(
 def _forward(site: SiteData, experiment: Experiment) -> Finding:
     import torch
 
-    from fedretina.networks.network import build_network
+    from fedretina.local.site_network import site_network
 
-    net = build_network(experiment.network, site.scheme.num_classes, experiment.seed)
+    net = site_network(experiment, site.grading)
     device = experiment.training.torch_device()
-    images = site.split("train").images[: experiment.training.batch_size].float().div(255)
+    images = site.split("pretrain").images[: experiment.training.batch_size].float().div(255)
     net.to(device).eval()
     with torch.inference_mode():
         logits = net(images.to(device))
