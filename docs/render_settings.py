@@ -79,6 +79,8 @@ def model_tables(model: type[BaseModel], prefix: str, file_of: Mapping[str, str]
         lines.append(_row(f"`{prefix}{name}`", _values(field), default, meanings.get(name, "")))
         if below is not None:
             inner.append(model_tables(below, f"{prefix}{name}[].", file_of))
+        elif optional := _model_or_none(field.annotation):
+            inner.append(model_tables(optional, f"{prefix}{name}.", file_of))
     title = file_of.get(prefix, f"`{prefix.rstrip('.')}`")
     source = inspect.getmodule(model)
     path = f"../custom/{source.__name__.replace('.', '/')}.py" if source else ""
@@ -140,6 +142,13 @@ def _model_inside(annotation: Any) -> type[BaseModel] | None:
     if get_origin(annotation) is tuple:
         annotation = get_args(annotation)[0]
     return annotation if inspect.isclass(annotation) and issubclass(annotation, BaseModel) else None
+
+
+def _model_or_none(annotation: Any) -> type[BaseModel] | None:
+    """The model that a field holds if it is not none."""
+    parts = [part for part in get_args(annotation) if part is not NoneType]
+    optional = get_origin(annotation) in (Union, UnionType) and len(parts) == 1
+    return _model_inside(parts[0]) if optional else None
 
 
 def _values(field: FieldInfo) -> str:

@@ -74,6 +74,14 @@ def test_the_other_parts_start_as_without_it_and_no_answer_passes_through_it():
     assert torch.equal(embedded, expected)
 
 
+def test_its_draws_are_not_the_heads():
+    settings = NetworkSettings(encoder="efficientnet_lite0", head={"width": 8}, contrast=SMALL)
+    net = build_network(settings, 3, seed=5)
+    head, projector = net.head[0].weight, net.contrast.projector[0].weight
+    assert head.shape == projector.shape
+    assert not torch.equal(head, projector)
+
+
 def test_a_network_without_one_says_so():
     with pytest.raises(SettingsError, match=r"network\.contrast"):
         build_on_meta(NetworkSettings()).embedded(torch.zeros(1, 3, 32, 32, device="meta"))
