@@ -108,7 +108,8 @@ class Pretrainer:
             ground = model.ground(received, start._replace(memory=others), share, "pretrain")
             count, size = len(split.images), settings.batch_size
             own = ContrastiveGround(model.net, mine, count, size, purpose, first_views, patients, model.device)
-            objective = build_contrastive(phase.contrastive).begin(own)  # before a correction hooks into the network
+            with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+                objective = build_contrastive(phase.contrastive).begin(own)  # before a correction hooks into the net
             with corrected(build_correction(self._experiment.correction, settings), ground) as correction:
                 optimiser = RoundOptimiser(model.net, settings)
                 for epoch in range(settings.epochs):
