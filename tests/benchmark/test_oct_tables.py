@@ -12,6 +12,7 @@ from fedretina.benchmark.oct_runs import OctResults
 from fedretina.benchmark.oct_tables import ablation_table, class_table, convergence_table, method_table, set_table
 from fedretina.costs.traffic import Traffic
 from fedretina.errors import SettingsError
+from fedretina.evaluation.bootstrap import patient_bootstrap
 
 ORDER = ("moco_scaffold",)
 
@@ -79,6 +80,24 @@ def test_methods_stand_beside_the_paper(results):
     assert [row[at] for at in (2, 4, 6, 8, 10)] == ["96.8", "96.4", "96.2", "96.3", "0.994"]
     assert cells(lines, "FedProx + Supervised")[1][1:3] == ["not run", "92.3"]
     assert "Known of the printed figures:" in lines
+
+
+def test_an_interval_over_patients_where_the_seeds_share_their_images(results):
+    assert results.accuracy_interval("moco_scaffold") is not None
+    slow = patient_bootstrap(_mean_right(results), results.runs["moco_scaffold"][0].patients, 0, 200)["accuracy"]
+    assert results.accuracy_interval("moco_scaffold", 200) == pytest.approx(slow)
+    assert results.accuracy_interval("fedprox") is None
+    others = [f"other-{at}" for at in range(60)]
+    sites = [{"kermany-0": made_site("k", seed, "kermany", 2.0)} for seed in (1, 2)]
+    sites[1]["kermany-0"] = sites[1]["kermany-0"]._replace(patients=others)
+    found = OctResults.of([made_run("moco_scaffold", 1 + at, sites=one) for at, one in enumerate(sites)], ORDER)
+    assert found.accuracy_interval("moco_scaffold") is None
+    assert cells(method_table(found), "MoCo v3 + SCAFFOLD (Ours)")[1][-1] == "–"
+
+
+def _mean_right(results):
+    right = np.mean([one.right for one in results.runs["moco_scaffold"]], axis=0)
+    return lambda places: {"accuracy": float(np.mean(right[places]))}
 
 
 def test_classes_of_the_proposed_method(results):

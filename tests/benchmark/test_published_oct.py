@@ -37,6 +37,19 @@ def test_table_6_by_its_own_terms():
     assert agrees == [True, True, True, True, False]
 
 
+def test_table_5_by_rounds_weights_and_sites_from_its_first_row():
+    table = TABLES["table5"]
+    full = table.printed["Full Model (MoCo v3 + SCAFFOLD)"]
+    own = []
+    for name, said in table.rows.items():
+        one = table.printed[said]
+        sites = 3 / 4 if name.endswith("kermany") else 1
+        own.append(full["gigabytes"] * sites * one["rounds"] / full["rounds"] * one["parameters"] / full["parameters"])
+    assert [round(one, 1) for one in own] == [17.4, 20.9, 20.3, 19.1, 13.5, 26.2]
+    told = table.errors[0]
+    assert "17.4, 20.9, 20.3, 19.1, 13.5 and 26.2" in " ".join(told.split())
+
+
 def test_table_7_totals_are_those_of_56_rounds():
     for figures in TABLES["table7"].printed.values():
         assert 1000 * figures["gigabytes"] / figures["megabytes"] == pytest.approx(56.35, abs=0.01)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedretina.costs.forward_cost import ForwardCost
 from fedretina.costs.traffic import Traffic
 from fedretina.errors import SettingsError
+from fedretina.evaluation.bootstrap import Counts, Interval, patient_bootstrap_counts
 from fedretina.evaluation.classification import Classification, classification
 
 Value = Callable[["OctFigures"], float | None]
@@ -91,6 +92,8 @@ class OctFigures(NamedTuple):
         accuracy: Share of right answers of each set, over the images of its sites.
         images: Test images of each set.
         unseen: Sets of which no site took part in training.
+        right: Whether each pooled image was answered rightly [N].
+        patients: Patient of each pooled image [N].
     """
 
     run: OctRun
@@ -98,6 +101,8 @@ class OctFigures(NamedTuple):
     accuracy: Mapping[str, float]
     images: Mapping[str, int]
     unseen: frozenset[str]
+    right: NDArray[np.bool_]
+    patients: tuple[str, ...]
 
     @property
     def moved(self) -> Traffic:
@@ -161,6 +166,21 @@ class OctResults(NamedTuple):
         found = [value(one) for one in self.runs.get(name, ())]
         return [one for one in found if one is not None]
 
+    def accuracy_interval(self, name: str, draws: int = 1000) -> Interval | None:
+        """95 % interval over patients of the mean accuracy over seeds.
+
+        None where the seeds did not answer the same images, as with a split anew for each.
+        """
+        runs = self.runs.get(name, ())
+        if not runs or not runs[0].patients or any(one.patients != runs[0].patients for one in runs):
+            return None
+        right = np.mean([one.right for one in runs], axis=0)
+
+        def mean(counts: Counts) -> dict[str, NDArray[np.float64]]:
+            return {"accuracy": counts @ right / np.sum(counts, axis=1)}
+
+        return patient_bootstrap_counts(mean, runs[0].patients, 0, draws)["accuracy"]
+
 
 def union(value: Callable[[Classification], float | None]) -> Value:
     """A figure of the pooled test images."""
@@ -185,8 +205,7 @@ def _figures(run: OctRun, sets: Sequence[str]) -> OctFigures:
     images: dict[str, int] = {}
     for site in run.sites.values():
         if len(site.labels):
-            hits = int(np.sum(np.argmax(site.probabilities, axis=1) == site.labels))
-            right[site.origin] = right.get(site.origin, 0) + hits
+            right[site.origin] = right.get(site.origin, 0) + int(np.sum(_right(site)))
             images[site.origin] = images.get(site.origin, 0) + len(site.labels)
     known = {site.origin for site in run.sites.values() if site.trained}
     return OctFigures(
@@ -195,4 +214,11 @@ def _figures(run: OctRun, sets: Sequence[str]) -> OctFigures:
         accuracy={origin: right[origin] / count for origin, count in images.items()},
         images=images,
         unseen=frozenset(images) - known,
+        right=np.concatenate([_right(site) for site in pooled] or [np.empty(0, dtype=np.bool_)]),
+        patients=tuple(f"{site.origin}|{patient}" for site in pooled for patient in site.patients),
     )
+
+
+def _right(site: SiteAnswers) -> NDArray[np.bool_]:
+    hits: NDArray[np.bool_] = np.equal(np.argmax(site.probabilities, axis=1), site.labels)
+    return hits

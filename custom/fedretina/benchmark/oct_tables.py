@@ -38,7 +38,7 @@ def method_table(results: OctResults) -> list[str]:
     return [
         f"Over the pooled test images of {sets}; precision, recall and F1 are plain means over the classes.",
         "",
-        *faced(results, paper, columns),
+        *faced(results, paper, columns, {"accuracy, 95 % over patients": lambda name: _over_patients(results, name)}),
         *notes(paper),
     ]
 
@@ -162,6 +162,13 @@ def convergence_table(results: OctResults, targets: Sequence[float] = TARGETS) -
         "Rounds are counted from the first, those without labels among them.",
         "",
     ]
+
+
+def _over_patients(results: OctResults, name: str) -> str:
+    found = results.accuracy_interval(name)
+    if found is None or found.low is None or found.high is None:
+        return NONE
+    return f"{number(100 * found.low, 1)} to {number(100 * found.high, 1)}"
 
 
 def _worst(figures: OctFigures) -> float | None:

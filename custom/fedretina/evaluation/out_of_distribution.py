@@ -1,0 +1,95 @@
+"""Does the uncertainty tell images of another kind from those that the model was made for?"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedretina.evaluation.inputs import checked_errors
+from fedretina.evaluation.ranking import auroc
+from fedretina.uncertainty.roc import roc
+
+ACCEPTED = 0.95
+
+
+class OutOfDistribution(NamedTuple):
+    """How well u separates two sets of images; None where one of them is empty.
+
+    Attributes:
+        auroc: Chance that an image from outside is less certain than one from inside, half a point for a tie.
+        aupr: Average precision of finding the images from outside. Its floor is their share, so it is only comparable
+            between models on the same two sets.
+        aupr_inside: The same for finding those from inside, by small u.
+        fpr95: Share of the images from outside that pass where 95 % of those from inside do (FPR at 95 % TPR, as Liang
+            et al., ICLR 2018, count it, with inside as positive).
+        threshold: The u up to which an image passes there.
+        inside: Images from inside.
+        outside: Images from outside.
+    """
+
+    auroc: float | None
+    aupr: float | None
+    aupr_inside: float | None
+    fpr95: float | None
+    threshold: float | None
+    inside: int
+    outside: int
+
+
+def out_of_distribution(inside: ArrayLike, outside: ArrayLike) -> OutOfDistribution:
+    """Compare the uncertainties of two sets of images (FedEE Figure 6).
+
+    Inside is a site's own test split. Outside may be another site's ("local OOD" in FedEE), or images of another kind.
+    With heads of different numbers of classes u = K / S is not the same scale; compare answers of one model.
+
+    Args:
+        inside: Uncertainty [N], finite.
+        outside: Uncertainty [M], finite.
+
+    Raises:
+        TrainingError: A shape or value is unfit.
+    """
+    own, other = np.asarray(inside, dtype=np.float64), np.asarray(outside, dtype=np.float64)
+    for side in (own, other):
+        if side.size:
+            checked_errors(side, np.zeros(side.shape, dtype=np.bool_))
+    if not own.size or not other.size:
+        return OutOfDistribution(None, None, None, None, None, own.size, other.size)
+    u = np.concatenate([own, other])
+    stranger = np.arange(u.size) >= own.size
+    # The smallest u up to which at least 95 % of the images from inside lie; counted in whole images.
+    passing = float(np.sort(own)[int(np.ceil(ACCEPTED * own.size - 1e-9)) - 1])
+    return OutOfDistribution(
+        auroc=auroc(u, stranger),
+        aupr=average_precision(u, stranger),
+        aupr_inside=average_precision(-u, ~stranger),
+        fpr95=float(np.mean(other <= passing)),
+        threshold=passing,
+        inside=own.size,
+        outside=other.size,
+    )
+
+
+def average_precision(scores: ArrayLike, positive: ArrayLike) -> float | None:
+    """Precision at each threshold, weighted by the recall that it adds; ties share one threshold.
+
+    No interpolation between points, as in scikit-learn's `average_precision_score`: a straight line there is too good.
+
+    Args:
+        scores: Finite [N], larger for positives.
+        positive: bool [N].
+
+    Returns:
+        A number in (0, 1]; None without a positive.
+
+    Raises:
+        TrainingError: A shape or value is unfit.
+    """
+    values, hit = checked_errors(scores, positive)
+    if not np.any(hit):
+        return None
+    curve = roc(values, hit)
+    precision = curve.hits / (curve.hits + curve.alarms)
+    return float(np.sum(np.diff(curve.hits, prepend=0) * precision) / curve.hits[-1])
