@@ -32,7 +32,9 @@ def test_a_torchvision_state_gives_torchvision_features(lively):
 def test_weights_are_those_of_torchvision_without_its_classifier():
     with torch.device("meta"):
         ours, theirs = mobilenet_v2_encoder(), models.mobilenet_v2(weights=None)
-    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.features.parameters()) == 2_223_872
+    assert (
+        sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.features.parameters()) == 2_223_872
+    )
 
 
 @pytest.mark.parametrize("broken", ["missing", "extra", "other"])
