@@ -23,6 +23,9 @@ from fedretina.data.scheme import GradingScheme
 from fedretina.exchange.noise import GaussianNoise, SvtNoise
 from fedretina.experiment import Experiment
 from fedretina.flare.controller import RoundController
+from fedretina.networks.encoders import ENCODERS, PUBLISHED
+from fedretina.networks.network import NetworkSettings, build_on_meta
+from fedretina.networks.weights import PACKAGED
 from fedretina.rows import ROWS
 from fedretina.site_settings import SiteSettings
 
@@ -98,6 +101,28 @@ def rows_table() -> str:
     return "\n".join(lines)
 
 
+def encoders_table() -> str:
+    """Render the encoders: their weights, stages, and what there is to start from."""
+    from torchvision.models import get_model_weights, list_models
+
+    lines = [
+        _row("encoder", "million weights", "features", "channels after each stage", "published weights"),
+        "|---|---|---|---|---|",
+    ]
+    torchvisions = set(list_models())
+    for name in ENCODERS:
+        encoder = build_on_meta(NetworkSettings(encoder=name)).encoder
+        weights = f"{sum(p.numel() for p in encoder.parameters()) / 1e6:.1f}"
+        published = []
+        if name in PACKAGED:
+            published.append("`source: package`, the extra `weights`; their file with its own keys")
+        if name in PUBLISHED and name in torchvisions:
+            published.append("torchvision's: " + ", ".join(f"`{Path(w.url).name}`" for w in get_model_weights(name)))
+        widths = ", ".join(map(str, encoder.widths))
+        lines.append(_row(f"`{name}`", weights, str(encoder.features), widths, "; ".join(published) or "none fit"))
+    return "\n".join(lines)
+
+
 def controller_table() -> str:
     """Render the arguments of the round's controller."""
     meanings = described(RoundController, "Args")
@@ -111,6 +136,7 @@ def controller_table() -> str:
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "experiment": lambda: model_tables(Experiment, "", {"": "The run", "phases[].": "`phases`, a list"}),
     "rows": rows_table,
+    "encoders": encoders_table,
     "controller": controller_table,
     "site": lambda: model_tables(SiteSettings, "", {"": "The site"}),
     "noise": lambda: "\n\n".join(

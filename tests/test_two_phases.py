@@ -8,6 +8,7 @@ import torch
 
 from fedretina import storage
 from fedretina.aggregation.coordinator import Coordinator
+from fedretina.contrastive.settings import ContrastiveSettings
 from fedretina.data.site_data import SiteDataSettings, load_site_data
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.partition import CONTROL
@@ -119,7 +120,7 @@ def test_each_phase_moves_its_own_part_and_begins_with_controls_of_zero(scans, t
     assert {parts.kinds[key] for key in parts.shared if key.startswith("contrast.")} == {Kind.PROJECTOR}
     # The second phase begins with the first one's encoder, averaged; the head with the seed's.
     ends, begins = found[1][1], found[2][1]["site-1"][0]
-    key = "encoder.stages.1.0.0.weight" if "encoder.stages.1.0.0.weight" in begins else sorted(begins)[0]
+    key = min(key for key in begins if key.startswith("encoder.") and key.endswith("weight"))
     mean = sum(ends[site][1].tensors[key].double() for site in ends) / len(ends)
     assert torch.allclose(begins[key].double(), mean, atol=1e-6)
     scalars = found[0][1]["site-1"][1].scalars
@@ -128,10 +129,12 @@ def test_each_phase_moves_its_own_part_and_begins_with_controls_of_zero(scans, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ["oct_moco_scaffold", "oct_moco_v3_scaffold"])
-def test_killed_at_every_write_of_both_phases_a_run_ends_with_the_same_bits(row, scans, tmp_path, monkeypatch):
-    experiment = two(row)
-    data = scans(experiment)
+def test_killed_at_every_write_of_both_phases_a_run_ends_with_the_same_bits(scans, tmp_path, monkeypatch):
+    kept = {"method": "moco_v2", "key_sync": "ema", "queue_start": "keep", "queue": 16}  # all that can be durable is
+    experiment = two(rounds={"pretrain": 2, "train": 1}, phantom_images=16)
+    first = experiment.phases[0].model_copy(update={"contrastive": ContrastiveSettings(**kept)})
+    experiment = experiment.model_copy(update={"phases": (first, *experiment.phases[1:])})
+    data = scans(experiment, "site-4")
     expected = run_loop(experiment, data, tmp_path, "whole")
     real, died = storage._replace, set()
 
@@ -153,7 +156,7 @@ def test_killed_at_every_write_of_both_phases_a_run_ends_with_the_same_bits(row,
             got = run_loop(experiment, data, tmp_path, "cut")
         except Killed:
             continue
-    assert len(died) > 40
+    assert len(died) > 25
     assert {k: v for k, v in got.items() if k != "run"} == {k: v for k, v in expected.items() if k != "run"}
 
 

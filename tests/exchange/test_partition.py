@@ -14,8 +14,16 @@ from fedretina.exchange.partition import ExchangeSettings, partition
 from fedretina.networks.heads import HeadSettings
 from fedretina.networks.network import NetworkSettings, build_network, build_on_meta
 
-ENCODERS = ("resnet18", "resnet50", "efficientnet_lite0")
-BATCHNORMS = {"resnet18": 20, "resnet50": 53, "efficientnet_lite0": 49}
+BATCHNORMS = {
+    "resnet18": 20,
+    "resnet50": 53,
+    "efficientnet_lite0": 49,
+    "mobilenet_v2": 52,
+    "efficientnet_b0": 49,
+    "efficientnet_b4": 96,
+    "vit_small": 0,
+}
+ENCODERS = tuple(BATCHNORMS)
 
 
 def meta(encoder="resnet18", num_classes=2, layout="linear_bn_relu_linear"):
@@ -196,6 +204,30 @@ def test_exits_stay_with_the_head_and_a_projector_travels():
     assert split(net, batchnorm="local_stats").shared_kinds() == {Kind.ENCODER, Kind.PROJECTOR}
     assert "exits.0.weight" in split(net, personal="nothing").shared
     assert split(net).kinds["projector.1.running_mean"] is Kind.PROJECTOR
+
+
+@pytest.mark.parametrize("encoder", ["efficientnet_b0", "efficientnet_b4", "mobilenet_v2"])
+def test_by_name_all_of_torchvisions_efficientnet_leaks(encoder):
+    """No key of these contains "bn": by name nothing of the encoder stays, not even the counters."""
+    net = meta(encoder)
+    keys = {key for key in net.state_dict() if key.startswith("encoder.")}
+    assert set(split(net, bn_match="name").shared) == keys
+    assert keys - set(split(net).shared) == batchnorm_keys(keys)
+
+
+@pytest.mark.parametrize("batchnorm", ["local_all", "local_stats", "shared_all", "none"])
+def test_layer_norm_is_no_batchnorm_and_travels(batchnorm):
+    net = meta("vit_small", layout="linear")
+    parts = split(net, batchnorm=batchnorm, personal="nothing")
+    assert parts.personal == ()
+    assert parts.shared_kinds() == {Kind.ENCODER, Kind.HEAD}
+    norms = [f"encoder.{n}.weight" for n, m in net.encoder.named_modules() if isinstance(m, nn.LayerNorm)]
+    assert len(norms) == 25
+    assert all(parts.kinds[key] is Kind.ENCODER for key in norms)
+
+
+def test_policy_none_accepts_a_transformer_whose_head_stays():
+    assert len(split(meta("vit_small"), batchnorm="none").shared) == 148
 
 
 def test_policy_none_refuses_batchnorm_in_what_travels():

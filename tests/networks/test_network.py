@@ -151,6 +151,7 @@ def test_auto_normalises_as_the_weights_were_trained():
     file = {"source": "file", "file": "w.pth", "sha256": "0" * 64}
     assert used(encoder="resnet50") == "half"
     assert used(encoder="resnet50", weights=file) == "imagenet"
+    assert used(encoder="efficientnet_b4", weights=file) == "imagenet"
     assert used(encoder="efficientnet_lite0", weights=file) == "half"
     assert used(encoder="efficientnet_lite0", weights={"source": "package"}) == "half"
     assert used(encoder="resnet50", weights=file, normalise="none") == "none"

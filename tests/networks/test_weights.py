@@ -7,10 +7,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.torch import save_file
-from torchvision.models import resnet18
+from torchvision.models import efficientnet_b0, mobilenet_v2, resnet18
 
 from fedretina.errors import SettingsError
 from fedretina.networks.efficientnet_lite import efficientnet_lite0_encoder
+from fedretina.networks.encoders import ENCODERS
 from fedretina.networks.resnet import resnet18_encoder
 from fedretina.networks.weights import LITE0_SHA256, WeightsSettings, load_encoder_weights
 
@@ -46,6 +47,25 @@ def test_a_file_is_loaded(tmp_path, state, suffix):
     assert provenance == {"source": "file", "sha256": settings.sha256, "normalisation": "imagenet"}
     assert torch.equal(encoder.stages[0][0].weight, state["conv1.weight"])
     assert torch.equal(encoder.stages[4][1].conv2.weight, state["layer4.1.conv2.weight"])
+
+
+@pytest.mark.parametrize(("name", "build"), [("mobilenet_v2", mobilenet_v2), ("efficientnet_b0", efficientnet_b0)])
+def test_a_file_in_torchvisions_form_is_loaded_into_each_of_its_networks(tmp_path, name, build):
+    source = build(weights=None)
+    path = tmp_path / "weights.pth"
+    torch.save(source.state_dict(), path)
+    encoder = ENCODERS[name]()
+    provenance = load_encoder_weights(name, encoder, of_file(path))
+    assert provenance["normalisation"] == "imagenet"
+    assert torch.equal(encoder.stages[0][0].weight, source.features[0][0].weight)
+    assert torch.equal(encoder.stages[7][-1][0].weight, source.features[-1][0].weight)
+
+
+def test_no_published_file_fits_vit_small(tmp_path, state):
+    path = tmp_path / "weights.pth"
+    torch.save(state, path)
+    encoder = ENCODERS["vit_small"]()
+    assert "No published weights fit vit_small" in refusal(of_file(path), "vit_small", encoder)
 
 
 def test_none_touches_nothing():

@@ -29,7 +29,7 @@ def results_table(results: Mapping[str, Any]) -> str:
         images = "/".join("-" if count is None else f"{count:.0f}" for count in counts)
         cells = (
             site[:12],
-            f"{figures['grades']:.0f}",
+            _figure(figures.get("grades"), 0),
             images,
             _figure(figures.get("test_auc")),
             _figure(figures.get("test_accuracy")),

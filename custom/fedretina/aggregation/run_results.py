@@ -79,6 +79,8 @@ def write_results(folder: Path, results: Mapping[str, Any], page: bool) -> None:
         StateError: The disk is full or not writable.
     """
     write_json(folder / "results.json", results)
+    if not any("grades" in figures for figures in results["sites"].values()):
+        return  # a run without labels gives an encoder; there is no answer to report on
     report = server_report(results)
     write_json(folder / "report.json", report)
     if page:

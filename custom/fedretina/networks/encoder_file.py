@@ -137,7 +137,7 @@ def without_prefix(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _whole(encoder_name: EncoderName, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state as the encoder itself would hold it: every key, its own shapes and dtypes, on the CPU."""
+    """Return the state as the encoder itself holds it, on the CPU: every key, its own shapes and dtypes."""
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         encoder = ENCODERS[encoder_name]()
     try:

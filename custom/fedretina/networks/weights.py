@@ -117,8 +117,8 @@ def load_encoder_weights(encoder_name: EncoderName, encoder: Encoder, settings: 
         return {**provenance, "normalisation": header.normalisation, "words": header.provenance}
     if encoder_name not in PUBLISHED:
         raise SettingsError(
-            f"No published weights fit {encoder_name}, whose positions are fixed; give an encoder that a run exported, "
-            'or set weights.source to "none".'
+            f"No published weights fit {encoder_name}, which has fixed positions and no class token; give an encoder "
+            'that a run exported, or set weights.source to "none".'
         )
     PUBLISHED[encoder_name].load(encoder, state)
     return provenance
