@@ -1,6 +1,6 @@
 import pytest
 
-from fedretina.data.manifest import RawRow, Record, read_manifest, write_manifest
+from fedretina.data.manifest import SPLITS, UNLABELLED, RawRow, Record, read_manifest, write_manifest
 from fedretina.data.scheme import preset
 from fedretina.errors import DataError
 
@@ -48,7 +48,7 @@ def test_a_folder_that_is_not_there(tmp_path):
     [
         ("e.png,0,p9,training", "row 5.*'training'"),
         ("e.png,7,p9,train", "row 5.*'7'.*allowed"),
-        ("e.png,,p9,train", "row 5.*''"),
+        ("e.png,,p9,test", "row 5.*label is empty.*test"),
         ("e.png,0,,train", "row 5.*patient is empty"),
         ("e.png,0,p1,val", "row 5.*'p1'.*row 2"),
         ("./d/b.png,4,p2,val", "row 5.*'d/b.png'.*row 3"),
@@ -88,3 +88,20 @@ def test_missing_and_wrong_encoding(tmp_path):
     path = manifest(tmp_path, GOOD.replace("p1", "Mü"), "latin-1")
     with pytest.raises(DataError, match="UTF-8"):
         read_manifest(path, preset("icdr5"))
+
+
+def test_a_row_of_train_may_have_no_label(tmp_path):
+    read = read_manifest(manifest(tmp_path, GOOD + "u.png,,p8,train\n"), preset("icdr5"))
+    labelled = read_manifest(manifest(tmp_path, GOOD), preset("icdr5"))
+    assert read.counts() == labelled.counts()
+    assert [read.of(split) for split in SPLITS] == [labelled.of(split) for split in SPLITS]
+    assert [record.file for record in read.unlabelled()] == ["u.png"]
+    assert read.of("pretrain") == (*labelled.of("train"), read.records[-1])
+    assert read.records[-1].label == UNLABELLED
+
+
+def test_without_a_scheme_no_label_is_read(tmp_path):
+    read = read_manifest(manifest(tmp_path, GOOD + "e.png,anything,p9,train\n"), None)
+    assert {record.label for record in read.records} == {UNLABELLED}
+    assert read.counts() == {"train": [], "val": [], "test": []}
+    assert read.of("test") == ()

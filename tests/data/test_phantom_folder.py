@@ -117,7 +117,7 @@ def test_the_record_for_scripts(tmp_path):
     settings = read_site_file(tmp_path / "h" / "site.yaml")
     data = load_site_data("x", settings, FundusSettings(image_size=32, crop=False), 1, tmp_path / "cache")
     assert data.synthetic
-    assert data.counts == {split: sum(counts.values()) for split, counts in record["images"].items()}
+    assert data.graded == {split: sum(counts.values()) for split, counts in record["images"].items()}
     assert len(set(data.split("train").patients)) == record["patients"]["train"] < data.counts["train"]
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.phantoms.presets import FUNDUS, OCT, oct4
+from fedretina.data.phantoms.presets import FUNDUS, OCT
 from fedretina.data.scheme import GradingScheme, preset
 from fedretina.errors import DataError
 
@@ -29,7 +29,7 @@ def test_the_true_mixes_add_up_to_the_published_totals():
 
 def test_the_oct_clients_divide_the_papers_classes():
     hospitals = [phantom_hospital(f"site-{k}", 160, modality="oct") for k in range(1, 5)]
-    assert all(h.scheme == oct4() and h.diseases() == ("normal", "drusen", "dme", "cnv") for h in hospitals)
+    assert all(h.scheme == preset("oct4") and h.diseases() == ("normal", "drusen", "dme", "cnv") for h in hospitals)
     kermany = np.array([entry.counts for entry in OCT[:3]])
     assert kermany.sum(0).tolist() == [26315, 8617, 11349, 37206]
     assert sum(OCT[3].counts) == 5000
@@ -78,7 +78,7 @@ def test_labels_follow_the_mix_and_miss_no_grade(site, modality, images):
 
 @pytest.mark.parametrize("modality", ["fundus", "oct"])
 def test_patients_have_one_or_two_eyes_of_close_grades(modality):
-    hospital = phantom_hospital("site-1", 1000, None, modality)._replace(mix=(0.25,) * 4, scheme=oct4())
+    hospital = phantom_hospital("site-1", 1000, None, modality)._replace(mix=(0.25,) * 4, scheme=preset("oct4"))
     if modality == "fundus":
         hospital = hospital._replace(scheme=preset("normal_3stages"))
     cases = hospital.cases(0, ("s",))

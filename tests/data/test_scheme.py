@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.scheme import PRESETS, GradingScheme, preset
 from fedretina.errors import DataError, SettingsError
 
 
@@ -12,7 +12,7 @@ def test_default_labels_are_numbers_and_names():
 
 
 def test_a_scheme_survives_json():
-    for name in ("icdr5", "icdr5_ungradable", "normal_3stages"):
+    for name in PRESETS:
         scheme = preset(name)
         assert GradingScheme.model_validate_json(scheme.model_dump_json()) == scheme
 
@@ -56,3 +56,59 @@ def test_a_scheme_is_frozen():
     scheme = preset("icdr5")
     with pytest.raises(ValidationError):
         scheme.grades = ("a", "b")
+
+
+OCT4 = preset("oct4").grades
+
+
+def test_oct_presets_read_the_public_spellings():
+    assert [preset("oct4").index(raw) for raw in ("NORMAL", "DRUSEN", "DME", "CNV")] == [0, 1, 2, 3]
+    assert [preset("oct3").index(raw) for raw in ("NORMAL", "AMD", "DRUSEN", "CNV", "DME")] == [0, 1, 1, 1, 2]
+    assert [preset("octdl7").index(raw) for raw in ("NO", "AMD", "DME", "ERM", "RVO", "VID", "RAO")] == list(range(7))
+    assert [preset("octid").index(raw) for raw in ("NORMAL", "AMRD", "CSR", "DR", "MH")] == list(range(5))
+    assert preset("duke3").covers == {"amd": ("drusen",)}
+
+
+@pytest.mark.parametrize(
+    ("name", "shared", "expected"),
+    [
+        ("oct4", OCT4, ((0,), (1,), (2,), (3,))),
+        ("oct4", OCT4[::-1], ((3,), (2,), (1,), (0,))),
+        ("oct3", OCT4, ((0,), (1, 3), (2,))),
+        ("oct3", ("normal", "amd", "dme"), ((0,), (1,), (2,))),
+        ("duke3", OCT4, ((0,), (1,), (2,))),
+        ("octid", (*OCT4, "csr", "dr", "mh"), ((0,), (1, 3), (4,), (5,), (6,))),
+    ],
+)
+def test_cover(name, shared, expected):
+    assert preset(name).cover(shared) == expected
+
+
+def test_what_cannot_be_covered_is_refused():
+    with pytest.raises(DataError, match=r"grade 'csr' stands for \['csr'\]"):
+        preset("octid").cover(OCT4)
+    with pytest.raises(DataError, match="'drusen'"):
+        preset("oct4").cover(("normal", "amd", "dme"))
+    typo = GradingScheme(grades=("normal", "amd"), covers={"amd": ("drusen", "cvn")})
+    with pytest.raises(DataError, match=r"\['cvn'\]"):
+        typo.cover(OCT4)
+    both = GradingScheme(grades=("normal", "amd", "drusen"), covers={"amd": ("drusen", "cnv")})
+    with pytest.raises(DataError, match="both stand for 'drusen'"):
+        both.cover(OCT4)
+
+
+@pytest.mark.parametrize(
+    ("covers", "words"),
+    [({"c": ("x",)}, "not grades"), ({"a": ()}, "no class"), ({"a": ("x", "y"), "b": ("y",)}, "more than one grade")],
+)
+def test_covers_that_cannot_be_used(covers, words):
+    with pytest.raises(ValidationError, match=words):
+        GradingScheme(grades=("a", "b"), covers=covers)
+
+
+def test_a_scheme_without_covers_is_stored_as_before():
+    # Fingerprints of data hold this text.
+    assert GradingScheme(grades=("a", "b")).model_dump_json() == (
+        '{"grades":["a","b"],"labels":{"0":"a","1":"b","a":"a","b":"b"},"ungradable":null,"referable":[]}'
+    )
+    assert preset("oct3").model_dump(mode="json")["covers"] == {"amd": ["drusen", "cnv"]}

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.manifest import RawRow, write_manifest
+from fedretina.data.oct_settings import OctSettings
 from fedretina.data.scheme import GradingScheme
 from fedretina.data.site_data import SiteDataSettings, load_site_data
 from fedretina.errors import DataError
@@ -22,7 +23,7 @@ def hospital(folder, rows=None):
         splits = ["test", "train", "train", "val"] * 3
         rows = [RawRow(f"i{k}.png", str(k % 3), f"p{k}", split) for k, split in enumerate(splits)]
     for row in rows:
-        level = 20 * int(row.label) + 60
+        level = 20 * int(row.label or 3) + 60
         cv2.imwrite(str(folder / row.file), np.full((36, 36, 3), level, np.uint8))
     write_manifest(folder / "manifest.csv", rows)
     return rows
@@ -36,7 +37,8 @@ def load(folder, tmp_path, fundus=FUNDUS, **settings):
 def test_splits_hold_their_images_labels_and_patients(tmp_path):
     rows = hospital(tmp_path / "h")
     data = load(tmp_path / "h", tmp_path)
-    assert data.counts == {"train": 6, "val": 3, "test": 3}
+    assert data.counts == {"train": 6, "val": 3, "test": 3, "pretrain": 6}
+    assert data.graded == {"train": 6, "val": 3, "test": 3}
     assert (data.synthetic, data.bad_files, data.scheme.num_classes) == (False, 0, 5)
     for name in ("train", "val", "test"):
         with warnings.catch_warnings():
@@ -89,7 +91,7 @@ def test_bad_files(tmp_path):
     (tmp_path / "h" / "i3.png").unlink()
     data = load(tmp_path / "h", tmp_path)
     assert data.bad_files == 2
-    assert data.counts == {"train": 5, "val": 2, "test": 3}
+    assert data.graded == {"train": 5, "val": 2, "test": 3}
     assert data.split("val").patients == ("p7", "p11")
     with pytest.raises(DataError, match=r"i1\.png"):
         load(tmp_path / "h", tmp_path, bad_files="refuse")
@@ -99,7 +101,7 @@ def test_limit_is_stable_and_keeps_the_full_cache(tmp_path):
     hospital(tmp_path / "h")
     full = load(tmp_path / "h", tmp_path)
     short = load(tmp_path / "h", tmp_path, limit={"train": 5, "val": 1})
-    assert short.counts == {"train": 5, "val": 1, "test": 3}
+    assert short.counts == {"train": 5, "val": 1, "test": 3, "pretrain": 5}
     assert short.split("train").patients == load(tmp_path / "h", tmp_path, limit={"train": 5}).split("train").patients
     assert set(short.split("train").patients) < set(full.split("train").patients)
     assert load(tmp_path / "h", tmp_path, limit={"train": 99}).counts == full.counts
@@ -138,7 +140,7 @@ def test_settings_that_point_nowhere(tmp_path, settings, words):
 def test_data_that_cannot_be_trained_on(tmp_path):
     rows = hospital(tmp_path / "h")
     write_manifest(tmp_path / "h" / "manifest.csv", [row for row in rows if row.split != "val"])
-    with pytest.raises(DataError, match="no image in val"):
+    with pytest.raises(DataError, match="no labelled image in val"):
         load(tmp_path / "h", tmp_path)
     write_manifest(tmp_path / "h" / "manifest.csv", [row._replace(label="2") for row in rows])
     with pytest.raises(DataError, match="one grade"):
@@ -155,7 +157,7 @@ def test_a_phantom_site(tmp_path):
     data = load_site_data("site-3", settings, FUNDUS, 1, tmp_path / "cache")
     assert data.synthetic
     assert data.scheme.num_classes == 6
-    assert data.counts == {"train": 30, "val": 12, "test": 18}
+    assert data.counts == {"train": 30, "val": 12, "test": 18, "pretrain": 30}
     split = data.split("train")
     assert split.images.shape == (30, 3, 32, 32)
     patients, others = set(split.patients), set(data.split("test").patients)
@@ -182,6 +184,87 @@ def test_a_limited_phantom_and_its_own_scheme(tmp_path):
     data = load_site_data("site-1", settings, FUNDUS, 1, tmp_path)
     assert data.counts["train"] == len(data.split("train").labels) == 9
     assert data.scheme.num_classes == 4
+
+
+def test_images_without_a_label_count_for_pre_training_alone(tmp_path):
+    rows = hospital(tmp_path / "h")
+    plain = load(tmp_path / "h", tmp_path)
+    rows[0:0] = [RawRow(f"u{k}.png", "", f"u{k}", "train") for k in range(4)]
+    hospital(tmp_path / "h", rows)
+    data = load(tmp_path / "h", tmp_path)
+    assert data.counts == {**plain.counts, "pretrain": 10}
+    assert data.fingerprint != plain.fingerprint
+    for name in ("train", "val", "test"):
+        before, now = plain.split(name), data.split(name)
+        assert now.patients == before.patients
+        assert torch.equal(now.images, before.images)
+        assert torch.equal(now.labels, before.labels)
+    found = data.split("pretrain")
+    assert found.patients == (*plain.split("train").patients, "u0", "u1", "u2", "u3")
+    assert found.labels.tolist() == [-1] * 10
+    assert found.images[6:].float().mean() == 120
+
+    few = load(tmp_path / "h", tmp_path, limit={"train": 3, "pretrain": 5})
+    assert (few.counts["train"], few.counts["pretrain"]) == (3, 5)
+    chosen = few.split("pretrain")
+    assert set(chosen.patients) <= {*few.split("train").patients, "u0", "u1", "u2", "u3"}
+    labels = dict(zip(few.split("train").patients, few.split("train").labels.tolist(), strict=True))
+    levels = [60 + 20 * labels.get(who, 3) for who in chosen.patients]
+    assert chosen.images[:, 0, 0, 0].tolist() == levels
+    assert load(tmp_path / "h", tmp_path, limit={"train": 3}).counts["pretrain"] == 7
+
+
+def test_a_site_that_only_pre_trains(tmp_path):
+    hospital(tmp_path / "h", [RawRow(f"u{k}.png", "", f"u{k}", "train") for k in range(4)])
+    settings = SiteDataSettings(manifest=tmp_path / "h" / "manifest.csv")
+
+    def pretrain(found):
+        return load_site_data("site-1", found, FUNDUS, 1, tmp_path / "cache", needs_labels=False)
+
+    for scheme in (None, "icdr5"):
+        data = pretrain(settings.model_copy(update={"scheme": scheme}))
+        assert data.counts == {"train": 0, "val": 0, "test": 0, "pretrain": 4}
+        assert data.split("train").images.shape == (0, 3, 32, 32)
+        assert data.split("pretrain").files == ("u0.png", "u1.png", "u2.png", "u3.png")
+    assert data.scheme.num_classes == 5
+    with pytest.raises(DataError, match="grading scheme of site-1 is not set: name one of icdr5"):
+        _ = pretrain(settings).scheme
+    with pytest.raises(DataError, match="no labelled image in train"):
+        load(tmp_path / "h", tmp_path)
+
+    rows = hospital(tmp_path / "g")  # labels that nobody reads
+    assert pretrain(SiteDataSettings(manifest=tmp_path / "g" / "manifest.csv")).counts["pretrain"] == 6
+    write_manifest(tmp_path / "g" / "manifest.csv", [row._replace(split="test") for row in rows])
+    with pytest.raises(DataError, match="no image in train"):
+        pretrain(SiteDataSettings(manifest=tmp_path / "g" / "manifest.csv", scheme="icdr5"))
+
+
+def test_an_oct_phantom(tmp_path):
+    scans, settings = OctSettings(image_size=48), SiteDataSettings(phantom_images=20)
+    data = load_site_data("site-2", settings, scans, 1, tmp_path / "cache")
+    assert data.scheme.grades == ("normal", "drusen", "dme", "cnv")
+    assert load_site_data("site-2", settings, FUNDUS, 1, tmp_path).fingerprint != data.fingerprint
+    images = data.split("train").images
+    assert images.shape == (data.counts["train"], 3, 48, 48)
+    assert torch.equal(images[:, 0], images[:, 2])
+    pretrain = data.split("pretrain")
+    assert torch.equal(pretrain.images, images)
+    assert set(pretrain.labels.tolist()) == {-1}
+    with pytest.raises(DataError, match="cannot show 'no_dr'"):
+        load_site_data("site-2", SiteDataSettings(scheme="icdr5"), scans, 1, tmp_path)
+
+
+def test_oct_scans_from_files(tmp_path):
+    rows = hospital(tmp_path / "h")
+    data = load(tmp_path / "h", tmp_path, OctSettings(image_size=32), scheme="oct4")
+    assert data.split("val").images.shape == (3, 3, 32, 32)
+    assert data.split("val").labels.tolist() == [int(row.label) for row in rows if row.split == "val"]
+
+
+# Data from before there were OCT scans, labels that cover others, and images without a label.
+def test_the_fingerprint_of_fundus_phantoms_has_not_changed(tmp_path):
+    data = load_site_data("site-1", SiteDataSettings(phantom_images=20), FUNDUS, 1, tmp_path)
+    assert data.fingerprint == "56abea9c8793f05b523800ebdac5ad6447dde38756279e3d8ff6b7c200b1d210"
 
 
 def test_settings():

@@ -62,7 +62,7 @@ def measured(
     test = {name: value for name, value in figures.items() if name not in ("auc_classes", "n")}
     return {
         "grades": data.scheme.num_classes,
-        "images": dict(data.counts),
+        "images": data.graded,
         "fingerprint": data.fingerprint,
         "synthetic": data.synthetic,
         "test": {**test, "auc_logits": by_logits, "referable_auc": None if disease is None else disease.auc},

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from fedretina.benchmark.plan import SplitSettings
-from fedretina.data.manifest import SPLITS
+from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED
 from fedretina.data.site_data import SiteData, Split
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError
@@ -20,7 +20,7 @@ def resplit(data: SiteData, settings: SplitSettings, seed: int) -> SiteData:
     """Put a site's splits together and divide them again, whole patients at a time.
 
     Every grade is spread by the fractions. A limit drops whole patients in the order of a seeded hash, so the images
-    that stay are the same for all rows with this seed.
+    that stay are the same for all rows with this seed. Images without a label stay out: their patients have no side.
 
     Args:
         data: The site.
@@ -49,15 +49,16 @@ def resplit(data: SiteData, settings: SplitSettings, seed: int) -> SiteData:
     starts = torch.tensor([0, *(len(part.labels) for part in parts)]).cumsum(0).tolist()
 
     def read(name: str) -> Split:
-        at = rows[name]
+        at = rows["train" if name == PRETRAIN else name]
         # Picked part by part: the parts are maps of the cache's file, and one row of it is one image.
         images = torch.stack([_pick(parts, starts, row) for row in at])
-        return Split(images, labels[at], tuple(patients[row] for row in at), tuple(files[row] for row in at))
+        told = torch.full((len(at),), UNLABELLED) if name == PRETRAIN else labels[at]
+        return Split(images, told, tuple(patients[row] for row in at), tuple(files[row] for row in at))
 
     told = f"{data.fingerprint} {settings.model_dump_json()} {seed}"
     return replace(
         data,
-        counts={name: len(at) for name, at in rows.items()},
+        counts={name: len(at) for name, at in rows.items()} | {PRETRAIN: len(rows["train"])},
         fingerprint=hashlib.sha256(told.encode()).hexdigest(),
         _read=read,
     )

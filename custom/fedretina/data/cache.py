@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.data.fundus_settings import FundusSettings
+from fedretina.data.image_settings import ImageSettings, image_pipeline
 from fedretina.data.manifest import require_inside
 from fedretina.errors import DataError, StateError
 from fedretina.storage import folder_lock, read_json, write_json
@@ -66,7 +66,7 @@ class ImageCache:
         settings: The transforms.
     """
 
-    def __init__(self, folder: Path, root: Path, settings: FundusSettings) -> None:
+    def __init__(self, folder: Path, root: Path, settings: ImageSettings) -> None:
         self.folder = folder
         self.root = root
         self.settings = settings
@@ -131,9 +131,7 @@ class ImageCache:
     ) -> Iterator[Pixels | DataError]:
         transform: Callable[[str | Path], Pixels] | None = None
         if any(stat[1] >= 0 and stat not in known for stat in stats):
-            from fedretina.data.transforms import fundus_pipeline
-
-            transform = fundus_pipeline(self.settings)
+            transform = image_pipeline(self.settings)
 
         def row(stat: tuple[str, int, int]) -> Pixels | DataError:
             entry = known.get(stat)
@@ -185,7 +183,7 @@ class ImageCache:
 def build_cache(
     files: Sequence[str],
     root: Path,
-    settings: FundusSettings,
+    settings: ImageSettings,
     folder: Path,
     on_bad: Literal["skip", "refuse"] = "skip",
 ) -> CachedImages:

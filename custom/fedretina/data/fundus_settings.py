@@ -1,4 +1,4 @@
-"""What is done to each fundus image once, before anything random."""
+"""What is done to each fundus photograph once, before anything random."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ PIPELINE_VERSION = 1
 
 
 class FundusSettings(BaseModel):
-    """Settings of the deterministic transforms.
+    """Settings of the deterministic transforms of fundus photographs.
 
     Attributes:
+        modality: "fundus", which tells these settings from those of OCT scans.
         image_size: Side S of the square image in pixels, 32 to 1024.
         crop: Crop to the bright field of view and pad it to a square.
         enhance: "clahe" (contrast-limited equalisation of lightness), "ben_graham" (local average
@@ -24,11 +25,13 @@ class FundusSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    modality: Literal["fundus"] = "fundus"
     image_size: int = Field(default=256, ge=32, le=1024)
     crop: bool = True
     enhance: Literal["none", "clahe", "ben_graham"] = "none"
 
     def digest(self) -> str:
         """SHA-256 of the settings and the pipeline's version: equal digests give equal pixels."""
-        record = {"pipeline": PIPELINE_VERSION, **self.model_dump()}
+        # The modality stays out: it is always the same, and caches from before it was named stay valid.
+        record = {"pipeline": PIPELINE_VERSION, **self.model_dump(exclude={"modality"})}
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

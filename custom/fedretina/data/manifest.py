@@ -13,11 +13,14 @@ from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError
 
 SPLITS = ("train", "val", "test")
+PRETRAIN = "pretrain"
+"""All images of train, with a label or without; no row says so."""
+UNLABELLED = -1
 COLUMNS = ("file", "label", "patient", "split")
 
 
 class RawRow(NamedTuple):
-    """A row as it stands in the CSV: `file` relative to the image root with '/', `label` as text."""
+    """A row as it stands in the CSV: `file` relative to the image root with '/', `label` as text, "" where none."""
 
     file: str
     label: str
@@ -26,7 +29,7 @@ class RawRow(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A checked row: `label` is the class, 0 to `num_classes` - 1."""
+    """A checked row: `label` is the class, 0 to `num_classes` - 1, or `UNLABELLED`."""
 
     file: str
     label: int
@@ -40,21 +43,28 @@ class Manifest:
 
     Attributes:
         records: All rows.
-        scheme: The grading scheme that their labels were read with.
+        scheme: The grading scheme that their labels were read with; None where they were not read.
     """
 
     records: tuple[Record, ...]
-    scheme: GradingScheme
+    scheme: GradingScheme | None
 
     def of(self, split: str) -> tuple[Record, ...]:
-        """The rows of one split."""
-        return tuple(record for record in self.records if record.split == split)
+        """The labelled rows of a split; for "pretrain" those of train, then its rows without a label."""
+        if split == PRETRAIN:
+            return (*self.of("train"), *self.unlabelled())
+        return tuple(record for record in self.records if record.split == split and record.label != UNLABELLED)
+
+    def unlabelled(self) -> tuple[Record, ...]:
+        """The rows of train without a label, which count for label-free pre-training alone."""
+        return tuple(record for record in self.records if record.split == "train" and record.label == UNLABELLED)
 
     def counts(self) -> dict[str, list[int]]:
-        """Images a grade, for each split."""
-        table = {split: [0] * self.scheme.num_classes for split in SPLITS}
-        for record in self.records:
-            table[record.split][record.label] += 1
+        """Labelled images a grade, for each split; no grade where the labels were not read."""
+        table = {split: [0] * (self.scheme.num_classes if self.scheme else 0) for split in SPLITS}
+        for split, row in table.items():
+            for record in self.of(split):
+                row[record.label] += 1
         return table
 
 
@@ -74,17 +84,17 @@ def require_inside(file: str) -> str:
     return str(plain)
 
 
-def read_manifest(path: Path, scheme: GradingScheme) -> Manifest:
+def read_manifest(path: Path, scheme: GradingScheme | None) -> Manifest:
     """Read and check a manifest.
 
     Args:
         path: CSV in UTF-8 (with or without a byte order mark) with a header row; other columns are ignored.
-        scheme: What the labels mean.
+        scheme: What the labels mean; None reads no label, so that every row is unlabelled.
 
     Raises:
         DataError: The file is missing or no CSV; a column is missing; or a row, named by its number in the
-            file (the header is 1), has an unknown split, a label outside the scheme, no patient, a patient of
-            another split, a file named before, or a file outside the root.
+            file (the header is 1), has an unknown split, a label outside the scheme, none outside train, no patient,
+            a patient of another split, a file named before, or a file outside the root.
     """
     records: list[Record] = []
     seen: dict[str, int] = {}
@@ -153,10 +163,18 @@ def raw_rows(path: Path) -> Iterable[tuple[int, dict[str, str | None]]]:
         raise DataError(f"the manifest {path} cannot be read ({error}): save it as CSV in UTF-8.") from error
 
 
-def _record(row: dict[str, str | None], scheme: GradingScheme) -> Record:
+def _record(row: dict[str, str | None], scheme: GradingScheme | None) -> Record:
     file, label, patient, split = ((row[column] or "").strip() for column in COLUMNS)
     if split not in SPLITS:
         raise DataError(f"split is {split!r}: write one of {list(SPLITS)}.")
     if not patient:
         raise DataError("the patient is empty: where none is known, repeat the name of the file.")
-    return Record(require_inside(file), scheme.index(label), patient, split)
+    return Record(require_inside(file), _class(label, split, scheme), patient, split)
+
+
+def _class(label: str, split: str, scheme: GradingScheme | None) -> int:
+    if scheme is None or (not label and split == "train"):
+        return UNLABELLED
+    if not label:
+        raise DataError(f"the label is empty: only images of train may have none, found one in {split}.")
+    return scheme.index(label)

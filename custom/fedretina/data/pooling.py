@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import torch
 
-from fedretina.data.manifest import SPLITS
 from fedretina.data.site_data import SiteData, Split
 
 
@@ -60,8 +59,8 @@ def _joined(name: str, parts: Sequence[SiteData]) -> SiteData:
 
     return SiteData(
         name=name,
-        scheme=parts[0].scheme,
-        counts={split: sum(part.counts[split] for part in parts) for split in SPLITS},
+        grading=parts[0].scheme,
+        counts={split: sum(part.counts[split] for part in parts) for split in parts[0].counts},
         synthetic=any(part.synthetic for part in parts),
         bad_files=sum(part.bad_files for part in parts),
         fingerprint=hashlib.sha256("\n".join(part.fingerprint for part in parts).encode()).hexdigest(),

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from fedretina.errors import DataError, SettingsError
 
 _ICDR = ("no_dr", "mild", "moderate", "severe", "proliferative")
+_FORMS = ("drusen", "cnv")  # of AMD
+# Grades, other raw labels, referable grades where not all diseases are, and what a grade covers.
+_OCT: dict[str, tuple[str, dict[str, str], tuple[str, ...], dict[str, tuple[str, ...]]]] = {
+    "oct3": ("normal amd dme", {"DRUSEN": "amd", "CNV": "amd"}, (), {"amd": _FORMS}),
+    "oct4": ("normal drusen dme cnv", {}, ("dme", "cnv"), {}),
+    "octdl7": ("normal amd dme erm rvo vid rao", {"NO": "normal"}, (), {"amd": _FORMS}),
+    "octid": ("normal amd csr dr mh", {"AMRD": "amd", "ARMD": "amd"}, (), {"amd": _FORMS}),
+    "duke3": ("normal amd dme", {}, (), {"amd": ("drusen",)}),
+}
+PRESETS = ("icdr5", "icdr5_ungradable", "normal_3stages", *_OCT)
 
 
 class GradingScheme(BaseModel):
@@ -23,6 +35,9 @@ class GradingScheme(BaseModel):
         ungradable: The grade of images that nobody can grade, by convention the last; None where there is none.
         referable: The grades that a doctor must see (referable disease), without the ungradable one; empty where
             the site has not said.
+        covers: Name of a grade to the classes of a federation that it stands for, where sites share classes and tell
+            them apart unlike: "amd" of one site is "drusen" or "cnv" of another. A grade that is not named here stands
+            for the class of its own name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,6 +46,15 @@ class GradingScheme(BaseModel):
     labels: dict[str, str]
     ungradable: str | None = None
     referable: tuple[str, ...] = ()
+    covers: dict[str, tuple[str, ...]] = {}
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Schemes that cover their own names are stored, and fingerprinted, as before there was this field.
+        words: dict[str, Any] = plain(self)
+        if not self.covers:
+            words.pop("covers", None)
+        return words
 
     @model_validator(mode="before")
     @classmethod
@@ -62,7 +86,20 @@ class GradingScheme(BaseModel):
                 f"referable is {list(self.referable)}: name some of {list(self.grades)}, not all of them, and not the "
                 "ungradable grade, which is always referred."
             )
+        self._check_covers()
         return self
+
+    def _check_covers(self) -> None:
+        strangers = sorted(set(self.covers) - set(self.grades))
+        if strangers:
+            raise ValueError(f"covers names {strangers}, which are not grades: use names of {list(self.grades)}.")
+        empty = [grade for grade, names in self.covers.items() if not names]
+        if empty:
+            raise ValueError(f"covers gives {empty} no class: name those that it stands for, or leave the grade out.")
+        named = Counter(name for grade in self.grades for name in set(self.covers.get(grade, ())))
+        twice = sorted(name for name, count in named.items() if count > 1)
+        if twice:
+            raise ValueError(f"covers gives {twice} to more than one grade: a class belongs to one grade of a site.")
 
     @property
     def num_classes(self) -> int:
@@ -79,6 +116,41 @@ class GradingScheme(BaseModel):
         """Class of the ungradable grade, or None."""
         return None if self.ungradable is None else self.grades.index(self.ungradable)
 
+    def cover(self, shared: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Which of a federation's classes each grade stands for.
+
+        A grade whose own name is shared stands for that class alone, so one scheme serves federations that tell
+        "amd" and others that tell "drusen" from "cnv". Classes that no grade stands for are those that the site
+        cannot label.
+
+        Args:
+            shared: Names of the federation's classes, in order.
+
+        Returns:
+            For each grade, in order, the places in `shared` of its classes, ascending; no place comes twice.
+
+        Raises:
+            DataError: A grade stands for a class that is not shared, or for one that another grade stands for.
+        """
+        taken: dict[str, str] = {}
+        found = []
+        for grade in self.grades:
+            names = (grade,) if grade in shared else self.covers.get(grade, (grade,))
+            strangers = [name for name in names if name not in shared]
+            if strangers:
+                raise DataError(
+                    f"grade {grade!r} stands for {strangers}, but the sites share {list(shared)}: say under `covers` "
+                    "which of these it stands for, or take the grade and its images out."
+                )
+            for name in names:
+                if taken.setdefault(name, grade) != grade:
+                    raise DataError(
+                        f"grades {taken[name]!r} and {grade!r} both stand for {name!r}: give each class to one grade "
+                        "under `covers`."
+                    )
+            found.append(tuple(sorted({list(shared).index(name) for name in names})))
+        return tuple(found)
+
     def index(self, raw: str | int) -> int:
         """Turn a raw label into its class, 0 to `num_classes` - 1.
 
@@ -92,12 +164,17 @@ class GradingScheme(BaseModel):
 
 
 def preset(name: str) -> GradingScheme:
-    """A scheme by name.
+    """A scheme by name, one of `PRESETS`.
 
-    "icdr5" is the International Clinical Diabetic Retinopathy scale (Wilkinson et al. 2003);
+    Fundus: "icdr5" is the International Clinical Diabetic Retinopathy scale (Wilkinson et al. 2003);
     "icdr5_ungradable" adds a sixth grade, as DDR does; "normal_3stages" is normal and three stages, where the
     raw grades 3 and 4 merge, as Messidor's do. Referable is moderate and worse (stage 2 and worse), as in
     Gulshan et al., JAMA 2016.
+
+    OCT: "oct4" has the classes of Kermany et al., Cell 2018, and calls referable those that they call urgent;
+    "oct3" merges their two forms of AMD; "octdl7" has the classes of OCTDL (Kulyabin et al. 2024), "octid" those of
+    OCTID (Gholami et al. 2020), "duke3" those of Srinivasan et al. 2014, whose AMD is the dry form. Every disease of
+    these four is referable, which is ours. DR of OCTID is retinopathy and not DME.
 
     Raises:
         SettingsError: There is no such preset.
@@ -116,6 +193,16 @@ def preset(name: str) -> GradingScheme:
             labels=labels | {"4": "stage_3"} | {stage: stage for stage in stages},
             referable=stages[2:],
         )
-    raise SettingsError(
-        f"there is no grading scheme {name!r}: use 'icdr5', 'icdr5_ungradable' or 'normal_3stages', or list the grades."
-    )
+    if name in _OCT:
+        return _oct(*_OCT[name])
+    raise SettingsError(f"there is no grading scheme {name!r}: use one of {list(PRESETS)}, or list the grades.")
+
+
+def _oct(
+    names: str, more: dict[str, str], referable: tuple[str, ...], covers: dict[str, tuple[str, ...]]
+) -> GradingScheme:
+    """Grades whose raw labels are their numbers and their names, in small letters and in capitals."""
+    grades = tuple(names.split())
+    labels = {str(number): name for number, name in enumerate(grades)}
+    labels |= {spelling: name for name in grades for spelling in (name, name.upper())}
+    return GradingScheme(grades=grades, labels=labels | more, referable=referable or grades[1:], covers=covers)

@@ -13,20 +13,23 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from fedretina.data.fundus_settings import FundusSettings
-from fedretina.data.manifest import SPLITS, Record, read_manifest
-from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.image_settings import ImageSettings
+from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, Manifest, Record, read_manifest
+from fedretina.data.scheme import PRESETS, GradingScheme, preset
 from fedretina.errors import DataError, SettingsError
 from fedretina.evaluation.min_count import MIN_COUNT
 from fedretina.seeds import derive_seed
+
+_MEND = f"name one of {', '.join(PRESETS)}, or list the grades"
 
 
 class Split(NamedTuple):
     """One split.
 
     Attributes:
-        images: uint8 [N, 3, S, S], RGB; may be a map of the cache's file, so it must not be written to.
-        labels: int64 [N], the class.
+        images: uint8 [N, 3, S, S], RGB, or three equal channels of an OCT scan; may be a map of the cache's file, so
+            it must not be written to.
+        labels: int64 [N], the class; -1 throughout for "pretrain".
         patients: Patient of each image.
         files: Name of each image at the site; like the patient it never leaves.
     """
@@ -43,10 +46,11 @@ class SiteDataSettings(BaseModel):
     Attributes:
         manifest: The manifest; without one the site is a phantom hospital.
         images: Image root; by default the manifest's folder.
-        scheme: The grading scheme or a preset's name; must be given with a manifest.
+        scheme: The grading scheme or a preset's name; must be given with a manifest, save for pre-training alone.
         cache: Folder of the image cache.
         bad_files: Whether images that cannot be read are left out or stop the site.
-        limit: At most so many images of a split, chosen by a hash of the file's name, for short runs.
+        limit: At most so many images of a split, chosen by a hash of the file's name, for short runs. "pretrain" takes
+            from the images of train that its own limit leaves and from those without a label.
         min_count: Fewest patients behind any count of answers that leaves the site; more than it has, and none leaves.
         phantom_images: Training images of an average phantom hospital.
     """
@@ -58,7 +62,7 @@ class SiteDataSettings(BaseModel):
     scheme: GradingScheme | str | None = None
     cache: Path | None = None
     bad_files: Literal["skip", "refuse"] = "skip"
-    limit: dict[Literal["train", "val", "test"], int] | None = None
+    limit: dict[Literal["train", "val", "test", "pretrain"], int] | None = None
     min_count: int = Field(default=MIN_COUNT, ge=2)
     phantom_images: int = Field(default=160, ge=1)
 
@@ -90,8 +94,9 @@ class SiteData:
 
     Attributes:
         name: The site.
-        scheme: Its grades.
-        counts: Images a split.
+        grading: Its grades; None where it only pre-trains and has told none.
+        counts: Images a split: the labelled ones of "train", "val" and "test", and in "pretrain" all of train, labelled
+            or not.
         synthetic: Whether there are phantoms among the images, drawn here or read from files that say so.
         bad_files: How many images could not be read and were left out.
         fingerprint: SHA-256 over pixels, labels and splits: equal for equal data, whatever the order of rows.
@@ -99,7 +104,7 @@ class SiteData:
     """
 
     name: str
-    scheme: GradingScheme
+    grading: GradingScheme | None
     counts: Mapping[str, int]
     synthetic: bool
     bad_files: int
@@ -107,75 +112,103 @@ class SiteData:
     _read: Callable[[str], Split]
     min_count: int = MIN_COUNT
 
+    @property
+    def scheme(self) -> GradingScheme:
+        """The site's grades.
+
+        Raises:
+            DataError: It has told none.
+        """
+        if self.grading is None:
+            raise DataError(f"the grading scheme of {self.name} is not set: {_MEND}.")
+        return self.grading
+
+    @property
+    def graded(self) -> dict[str, int]:
+        """Labelled images of train, val and test."""
+        return {split: self.counts[split] for split in SPLITS}
+
     def split(self, name: str) -> Split:
-        """Read "train", "val" or "test".
+        """Read "train", "val" or "test", or "pretrain", whose labels are all -1.
 
         Raises:
             DataError: There is no such split.
         """
         if name not in self.counts:
-            raise DataError(f"there is no split {name!r}: use one of {list(SPLITS)}.")
+            raise DataError(f"there is no split {name!r}: use one of {[*SPLITS, PRETRAIN]}.")
         return self._read(name)
 
 
 def load_site_data(
-    site: str, settings: SiteDataSettings, fundus: FundusSettings, seed: int, default_cache: Path
+    site: str,
+    settings: SiteDataSettings,
+    images: ImageSettings,
+    seed: int,
+    default_cache: Path,
+    needs_labels: bool = True,
 ) -> SiteData:
     """Open a site's data; builds the image cache when it is stale.
 
     Args:
         site: Name of the site.
         settings: Where the data lie.
-        fundus: The deterministic transforms; a phantom takes only its size from them.
+        images: The deterministic transforms; a phantom takes only its modality and its size from them.
         seed: Of the phantoms; real data do not depend on it.
         default_cache: Folder of the cache where the settings name none.
+        needs_labels: Whether the job uses labels. One that only pre-trains does not: then the scheme may be missing,
+            and train, val and test may be empty as long as there is an image to pre-train on.
 
     Raises:
         DataError: The manifest or the image root is missing, the scheme is not set, a row or a file is refused,
-            a split is empty, train has one class only, or no image can be read.
+            a split that the job needs is empty, train has one class only, or no image can be read.
     """
     scheme = settings.resolved_scheme()
     if settings.manifest is None:
         if settings.images is not None:
             raise DataError("images are set but no manifest: name the manifest that lists and grades them.")
-        return _phantom(site, settings, scheme, fundus.image_size, seed)
-    if scheme is None:
-        raise DataError(
-            f"the grading scheme of {site} is not set: name 'icdr5', 'icdr5_ungradable' or 'normal_3stages', "
-            "or list the grades."
-        )
+        return _phantom(site, settings, scheme, images, seed)
+    if scheme is None and needs_labels:
+        raise DataError(f"the grading scheme of {site} is not set: {_MEND}.")
     manifest = read_manifest(settings.manifest, scheme)
     root = settings.manifest.parent if settings.images is None else settings.images
     if not root.is_dir():
         raise DataError(f"the image root {root} is no folder: mount it, or mend the path.")
-    records = [record for split in SPLITS for record in _limited(manifest.of(split), split, settings)]
-    return _from_cache(site, settings, scheme, records, root, fundus, settings.cache or default_cache)
+    return _from_cache(site, settings, manifest, root, images, settings.cache or default_cache, needs_labels)
 
 
 def _from_cache(
     site: str,
     settings: SiteDataSettings,
-    scheme: GradingScheme,
-    records: list[Record],
+    manifest: Manifest,
     root: Path,
-    fundus: FundusSettings,
+    transforms: ImageSettings,
     cache: Path,
+    needs_labels: bool,
 ) -> SiteData:
     from fedretina.data.cache import build_cache
     from fedretina.data.phantoms.mark import is_phantom
 
+    chosen = {split: _limited(manifest.of(split), split, settings) for split in SPLITS}
+    chosen[PRETRAIN] = _limited([*chosen["train"], *manifest.unlabelled()], PRETRAIN, settings)
+    without = [record for record in chosen[PRETRAIN] if record.label == UNLABELLED]
+    # Those without a label stand beside train's, so that "pretrain" is one stretch of the file.
+    records = [*chosen["train"], *without, *chosen["val"], *chosen["test"]]
     # A limited run has a cache of its own, so that it does not throw the whole set's away.
     limit = "" if settings.limit is None else f"-{derive_seed(json.dumps(settings.limit, sort_keys=True)):016x}"
-    folder = cache / f"{fundus.digest()[:16]}{limit}"
-    found = build_cache([record.file for record in records], root, fundus, folder, settings.bad_files)
-    if not found.kept:
+    folder = cache / f"{transforms.digest()[:16]}{limit}"
+    found = build_cache([record.file for record in records], root, transforms, folder, settings.bad_files)
+    if not found.kept and records:
         raise DataError(
             f"none of the {len(records)} images under {root} can be read, such as {', '.join(found.bad[:5])}: "
             "mount the image root, or mend the file names."
         )
     kept = [records[at] for at in found.kept]
-    places = {split: [row for row, record in enumerate(kept) if record.split == split] for split in SPLITS}
-    _check(site, {split: [kept[row].label for row in rows] for split, rows in places.items()}, len(found.bad))
+    row_of = {record.file: row for row, record in enumerate(kept)}
+    places = {
+        split: [row_of[record.file] for record in wanted if record.file in row_of] for split, wanted in chosen.items()
+    }
+    labels = {split: [kept[row].label for row in rows] for split, rows in places.items()}
+    _check(site, labels, len(found.bad), needs_labels)
 
     try:
         # A private map gives torch the writable memory that it asks for, and no write could reach the file.
@@ -185,12 +218,15 @@ def _from_cache(
         raise DataError(f"the image cache {folder} was rebuilt by another process: start again.") from error
 
     def read(split: str) -> Split:
-        # Records are sorted by split, so a split is one stretch of the file.
-        first, last = places[split][0], places[split][-1] + 1
-        labels = torch.tensor([record.label for record in kept[first:last]], dtype=torch.int64)
-        patients = tuple(record.patient for record in kept[first:last])
-        files = tuple(record.file for record in kept[first:last])
-        return Split(torch.from_numpy(images[first:last]), labels, patients, files)
+        rows = places[split]
+        # Rows of a split are neighbours in the file, unless a limit takes some of train for "pretrain".
+        whole = rows == list(range(rows[0], rows[-1] + 1)) if rows else False
+        return Split(
+            torch.from_numpy(images[rows[0] : rows[-1] + 1] if whole else np.asarray(images[rows])),
+            torch.tensor([UNLABELLED if split == PRETRAIN else kept[row].label for row in rows], dtype=torch.int64),
+            tuple(kept[row].patient for row in rows),
+            tuple(kept[row].file for row in rows),
+        )
 
     lines = sorted(
         f"{record.split} {record.label} {digest}" for record, digest in zip(kept, found.digests, strict=True)
@@ -198,23 +234,30 @@ def _from_cache(
     counts = {split: len(rows) for split, rows in places.items()}
     # Phantoms that were written to disk and read back stay synthetic; one among patients is enough to say so.
     synthetic = any(is_phantom(root / record.file) for record in kept if record.file.lower().endswith(".png"))
-    return SiteData(
-        site, scheme, counts, synthetic, len(found.bad), _fingerprint(scheme, lines), read, settings.min_count
-    )
+    fingerprint = _fingerprint(manifest.scheme, lines)
+    return SiteData(site, manifest.scheme, counts, synthetic, len(found.bad), fingerprint, read, settings.min_count)
 
 
-def _phantom(site: str, settings: SiteDataSettings, scheme: GradingScheme | None, size: int, seed: int) -> SiteData:
+def _phantom(
+    site: str, settings: SiteDataSettings, scheme: GradingScheme | None, transforms: ImageSettings, seed: int
+) -> SiteData:
     from fedretina.data.phantoms.draw import phantom_images
     from fedretina.data.phantoms.hospital import PHANTOM_VERSION, phantom_hospital
 
-    hospital = phantom_hospital(site, settings.phantom_images, scheme, "fundus")
+    size, modality = transforms.image_size, transforms.modality
+    hospital = phantom_hospital(site, settings.phantom_images, scheme, modality)
     purposes = {split: (seed, "phantom", site, split) for split in SPLITS}
     limits = {str(name): most for name, most in (settings.limit or {}).items()}
     cases = {split: hospital.cases(at, purposes[split])[: limits.get(split)] for at, split in enumerate(SPLITS)}
-    _check(site, {split: [case.label for case in chosen] for split, chosen in cases.items()}, 0)
+    _check(site, {split: [case.label for case in chosen] for split, chosen in cases.items()}, 0, True)
     drawn: dict[str, Split] = {}
 
     def read(split: str) -> Split:
+        if split == PRETRAIN:
+            train = read("train")
+            most = limits.get(PRETRAIN)
+            unlabelled = torch.full_like(train.labels, UNLABELLED)
+            return Split(train.images[:most], unlabelled[:most], train.patients[:most], train.files[:most])
         if split not in drawn:
             chosen = cases[split]
             drawn[split] = Split(
@@ -226,8 +269,10 @@ def _phantom(site: str, settings: SiteDataSettings, scheme: GradingScheme | None
         return drawn[split]
 
     counts = {split: len(chosen) for split, chosen in cases.items()}
-    lines = [f"phantom {PHANTOM_VERSION} {site} {seed} {size} {list(hospital.mix)} {sorted(counts.items())}"]
+    drawing = f"phantom {PHANTOM_VERSION}" if modality == "fundus" else f"phantom {modality} {PHANTOM_VERSION}"
+    lines = [f"{drawing} {site} {seed} {size} {list(hospital.mix)} {sorted(counts.items())}"]
     fingerprint = _fingerprint(hospital.scheme, lines)
+    counts[PRETRAIN] = min(counts["train"], limits.get(PRETRAIN, counts["train"]))
     return SiteData(site, hospital.scheme, counts, True, 0, fingerprint, read, settings.min_count)
 
 
@@ -239,11 +284,19 @@ def _limited(records: Sequence[Record], split: str, settings: SiteDataSettings) 
     return [record for record in records if (derive_seed("limit", record.file), record.file) in chosen]
 
 
-def _check(site: str, labels: Mapping[str, Sequence[int]], bad: int) -> None:
+def _check(site: str, labels: Mapping[str, Sequence[int]], bad: int, needs_labels: bool) -> None:
     left_out = f" ({bad} images could not be read)" if bad else ""
+    if not needs_labels:
+        if not labels[PRETRAIN]:
+            raise DataError(
+                f"{site} has no image in train to pre-train on{left_out}: list some, with labels or without."
+            )
+        return
     for split in SPLITS:
         if not labels[split]:
-            raise DataError(f"{site} has no image in {split}{left_out}: each of train, val and test needs some.")
+            raise DataError(
+                f"{site} has no labelled image in {split}{left_out}: each of train, val and test needs some."
+            )
     if len(set(labels["train"])) == 1:
         raise DataError(
             f"all {len(labels['train'])} training images of {site} have one grade{left_out}: "
@@ -251,6 +304,6 @@ def _check(site: str, labels: Mapping[str, Sequence[int]], bad: int) -> None:
         )
 
 
-def _fingerprint(scheme: GradingScheme, lines: Sequence[str]) -> str:
-    text = "\n".join([scheme.model_dump_json(), *lines])
+def _fingerprint(scheme: GradingScheme | None, lines: Sequence[str]) -> str:
+    text = "\n".join(["" if scheme is None else scheme.model_dump_json(), *lines])
     return hashlib.sha256(text.encode()).hexdigest()

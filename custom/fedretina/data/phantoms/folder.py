@@ -12,11 +12,10 @@ from fedretina.data.manifest import SPLITS, RawRow, write_manifest
 from fedretina.data.phantoms.draw import draw_cases
 from fedretina.data.phantoms.hospital import PHANTOM_VERSION, PhantomHospital
 from fedretina.data.phantoms.mark import write_png
-from fedretina.data.scheme import preset
+from fedretina.data.scheme import PRESETS, preset
 from fedretina.errors import DataError
 
 IMAGES, MANIFEST, SITE_FILE, README = "images", "manifest.csv", "site.yaml", "README.txt"
-_PRESETS = ("icdr5", "icdr5_ungradable", "normal_3stages")
 
 
 def write_hospital(site: str, hospital: PhantomHospital, folder: Path, size: int, seed: int) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def write_hospital(site: str, hospital: PhantomHospital, folder: Path, size: int
 
 
 def _site_file(hospital: PhantomHospital) -> str:
-    named = [name for name in _PRESETS if preset(name) == hospital.scheme]
+    named = [name for name in PRESETS if preset(name) == hospital.scheme]
     scheme = named[0] if named else hospital.scheme.model_dump(mode="json")
     words = {"data": {"manifest": MANIFEST, "images": IMAGES, "scheme": scheme}}
     head = "# SYNTHETIC: a phantom hospital, written by `fedretina data phantom`. For FEDRETINA_SITE_FILE.\n"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.data.phantoms.oct_lesions import DISEASES
-from fedretina.data.phantoms.presets import FUNDUS, OCT, oct4
+from fedretina.data.phantoms.presets import FUNDUS, OCT
 from fedretina.data.phantoms.style import Style, drawn_style
 from fedretina.data.scheme import GradingScheme, preset
 from fedretina.errors import DataError
@@ -156,7 +156,7 @@ def phantom_hospital(
     presets = FUNDUS if modality == "fundus" else OCT
     known = {f"site-{number + 1}": number for number in range(len(presets))}
     chosen = presets[known.get(site, derive_seed("phantom hospital", site) % len(presets))]
-    usual = oct4() if chosen.scheme == "oct4" else preset(chosen.scheme)
+    usual = preset(chosen.scheme)
     grades = usual if scheme is None else scheme
     same = grades.num_classes == usual.num_classes
     total = sum(chosen.counts)

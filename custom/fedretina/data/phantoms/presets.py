@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fedretina.data.phantoms.style import FundusStyle, OctStyle, Style
-from fedretina.data.scheme import GradingScheme
 
 
 class Preset(NamedTuple):
     """A hospital as published.
 
     Attributes:
-        scheme: Its grading scheme, a preset of `scheme.preset`, or "oct4".
+        scheme: Its grading scheme, a preset of `scheme.preset`.
         share: Training images in parts of the average hospital's; nearer to each other than the published sets', so
             that the small hospital is small and not empty.
         counts: Images a grade, as published.
@@ -89,11 +88,3 @@ OCT = (
     Preset("oct4", 1.0, (11781, 3569, 4947, 1400), _SPECTRALIS, 0.05),
     Preset("oct4", 0.7, (1600, 1050, 1100, 1250), _OTHER, 0.05),
 )
-
-
-def oct4() -> GradingScheme:
-    """The four classes of Kermany et al., Cell 2018; referable are those that they call urgent."""
-    grades = ("normal", "drusen", "dme", "cnv")
-    labels = {str(number): name for number, name in enumerate(grades)}
-    labels |= {spelling: name for name in grades for spelling in (name, name.upper())}
-    return GradingScheme(grades=grades, labels=labels, referable=("dme", "cnv"))
