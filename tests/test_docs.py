@@ -14,9 +14,9 @@ import yaml
 from fedretina.benchmark.plan import BenchmarkPlan, preset
 from fedretina.exchange.partition import partition
 from fedretina.experiment import Experiment
-from fedretina.phases import merged
 from fedretina.flare import surroundings
 from fedretina.networks.network import build_on_meta
+from fedretina.phases import merged
 from fedretina.rows import ROWS
 from fedretina.uncertainty.theta import Reason
 

@@ -85,7 +85,9 @@ def loop(experiment: Path, sites: str, root: Path, run: str) -> None:
         settings = Experiment.load(experiment)
         phantom = SiteDataSettings(phantom_images=settings.phantom_images)
         data = {
-            site: load_site_data(site, phantom, settings.images, settings.seed, root / "cache" / site, settings.supervised)
+            site: load_site_data(
+                site, phantom, settings.images, settings.seed, root / "cache" / site, settings.supervised
+            )
             for site in sites.split(",")
         }
         click.echo(results_table(run_loop(settings, data, root, run)))

@@ -59,8 +59,8 @@ def results_table(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _figure(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _mean(results: Mapping[str, Any], name: str) -> float | None:

@@ -138,7 +138,12 @@ def _data(
     if settings.data.manifest is None:
         words = {"phantom_images": experiment.phantom_images or 160}
         site = load_site_data(
-            kit.name, settings.data.model_copy(update=words), experiment.images, experiment.seed, cache, experiment.supervised
+            kit.name,
+            settings.data.model_copy(update=words),
+            experiment.images,
+            experiment.seed,
+            cache,
+            experiment.supervised,
         )
         text = "none: the site is a phantom hospital with synthetic images"
         return (told("data", text) if phantom else bad("data", text, _MEND_SITE_FILE)), site

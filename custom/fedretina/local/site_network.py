@@ -13,7 +13,10 @@ _ANY_GRADES = 2
 
 
 def site_network(
-    experiment: Experiment, scheme: GradingScheme | None, seed: int | None = None, settings: NetworkSettings | None = None
+    experiment: Experiment,
+    scheme: GradingScheme | None,
+    seed: int | None = None,
+    settings: NetworkSettings | None = None,
 ) -> Network:
     """Build a site's network, on the CPU.
 

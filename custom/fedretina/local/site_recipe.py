@@ -39,6 +39,8 @@ class SiteRecipe(BaseModel):
             FedretinaError: The data or the settings cannot be used.
         """
         experiment = self.experiment
-        data = load_site_data(self.site, self.data, experiment.images, experiment.seed, self.cache, experiment.supervised)
+        data = load_site_data(
+            self.site, self.data, experiment.images, experiment.seed, self.cache, experiment.supervised
+        )
         sealer = sealer_for(experiment.exchange, self.he_keys, private=True)
         return Site(experiment, data, self.folder, sealer)
