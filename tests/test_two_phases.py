@@ -61,9 +61,9 @@ def spied(experiment, data, folder):
     while coordinator.done < len(coordinator.plan):
         coordinator.begin(hosts)
         step, seen = coordinator.step, {}
-        for name in hosts:
+        for name, host in hosts.items():
             down = {key: tensor.clone() for key, tensor in coordinator.down(name).items()}
-            answer = hosts[name].answer(coordinator.order(name), down)
+            answer = host.answer(coordinator.order(name), down)
             coordinator.accept(name, answer)
             seen[name] = (down, answer)
         coordinator.close()
@@ -165,7 +165,7 @@ def test_pretraining_alone_gives_an_encoder_file_and_finetuning_starts_from_it(s
     first = two(rounds={"pretrain": 2})
     data = scans(first)
     results = run_loop(first, data, tmp_path, "pre")
-    assert [step["task"] for step in results["steps"]] == ["pretrain", "pretrain", "finalise"]
+    assert [step["task"] for step in results["steps"]] == ["pretrain", "pretrain"]
     assert results["chosen"] == "pretrain-0001"
     said = json.loads((tmp_path / "pre" / "site-1" / "final" / "encoder.json").read_text())
     assert said["sha256"] == json.loads((tmp_path / "pre" / "server" / "encoder.json").read_text())["sha256"]
