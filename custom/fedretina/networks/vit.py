@@ -83,9 +83,8 @@ class TokenBlocks(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the map `[B, C, h, w]` of a map of the same shape."""
-        tokens = x.flatten(2).transpose(1, 2)
-        tokens = self.norm(self.blocks(tokens))
-        return tokens.transpose(1, 2).unflatten(2, x.shape[2:])
+        tokens: Tensor = self.norm(self.blocks(x.flatten(2).transpose(1, 2)))
+        return tokens.transpose(1, 2).reshape(x.shape)
 
 
 def vit_small_encoder(patch: int = 16) -> Encoder:
