@@ -16,7 +16,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Tag
 from pydantic.fields import FieldInfo
 
 from fedretina.data.scheme import GradingScheme
@@ -29,6 +29,8 @@ from fedretina.networks.weights import PACKAGED
 from fedretina.rows import ROWS
 from fedretina.site_settings import SiteSettings
 
+# Settings of the run that a phase may change: their tables stand once.
+_TOLD_ABOVE = ("phases[].training", "phases[].augment")
 PAGE = Path(__file__).with_name("settings.md")
 _WORDS = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text", Path: "path"}
 
@@ -74,6 +76,12 @@ def model_tables(model: type[BaseModel], prefix: str, file_of: Mapping[str, str]
     meanings = described(model, "Attributes")
     lines, inner = [], []
     for name, field in model.model_fields.items():
+        choices = _models_by_kind(field.annotation)
+        if choices:
+            for kind, choice in choices.items():
+                at = f"{prefix}{name}."
+                inner.append(model_tables(choice, at, {**file_of, at: f"`{prefix}{name}` with `modality: {kind}`"}))
+            continue
         below = _model_inside(field.annotation)
         if below is not None and not isinstance(field.default, tuple):
             inner.append(model_tables(below, f"{prefix}{name}.", file_of))
@@ -82,6 +90,8 @@ def model_tables(model: type[BaseModel], prefix: str, file_of: Mapping[str, str]
         lines.append(_row(f"`{prefix}{name}`", _values(field), default, meanings.get(name, "")))
         if below is not None:
             inner.append(model_tables(below, f"{prefix}{name}[].", file_of))
+        elif f"{prefix}{name}" in _TOLD_ABOVE:
+            continue
         elif optional := _model_or_none(field.annotation):
             inner.append(model_tables(optional, f"{prefix}{name}.", file_of))
     title = file_of.get(prefix, f"`{prefix.rstrip('.')}`")
@@ -170,6 +180,16 @@ def _model_inside(annotation: Any) -> type[BaseModel] | None:
     return annotation if inspect.isclass(annotation) and issubclass(annotation, BaseModel) else None
 
 
+def _models_by_kind(annotation: Any) -> dict[str, type[BaseModel]]:
+    """The models that a field may hold, by the tag that tells them apart; empty where there is no such choice."""
+    found: dict[str, type[BaseModel]] = {}
+    for part in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ():
+        tag = next((one.tag for one in getattr(part, "__metadata__", ()) if isinstance(one, Tag)), None)
+        if tag is not None:
+            found[tag] = get_args(part)[0]
+    return found
+
+
 def _model_or_none(annotation: Any) -> type[BaseModel] | None:
     """The model that a field holds if it is not none."""
     parts = [part for part in get_args(annotation) if part is not NoneType]
@@ -224,7 +244,8 @@ def _shown(value: Any) -> str:
     if isinstance(value, frozenset):
         value = sorted(value)
     if isinstance(value, tuple):
-        value = [entry.model_dump() if isinstance(entry, BaseModel) else entry for entry in value]
+        # Of an entry only what is set: the rest stands in its own table.
+        value = [entry.model_dump(exclude_defaults=True) if isinstance(entry, BaseModel) else entry for entry in value]
     return f"`{json.dumps(value)}`"
 
 
