@@ -81,6 +81,8 @@ COVERING = {
     },
     "a_spring_and_uaw": {
         "row": "feddyn",
+        "network": {**SMALL["network"], "encoder": "vit_small"},
+        "exchange": {"personal": "head", "batchnorm": "none"},
         "objective": {"name": "tweu"},
         "theta": {"source": "validation"},
         "aggregation": {"rule": "uaw"},
@@ -92,15 +94,24 @@ COVERING = {
         "training": {**SMALL["training"], "momentum": 0.9, "clip_norm": 1.0},
     },
     "alone": {"row": "singleset_eu"},
+    "with_labels_and_without": {
+        "row": "oct_moco_scaffold",
+        "phases": [
+            {"name": name, "rounds": 1, "training": {"epochs": 1, "batch_size": 8}} for name in ("pretrain", "train")
+        ],
+        "images": {"modality": "oct", "image_size": 32},
+        "network": {**SMALL["network"], "contrast": {"hidden": 16, "width": 8}},
+    },
 }
 ALLOWED = {"encoder", "norm", "statistic", "control", "projector", "calibration", "head"}
 TRAIN_KINDS = {
     "controls": {"control", "encoder", "norm", "statistic"},
     "a_model_a_site": {"encoder"},
     "a_head_that_travels": {"encoder", "norm", "projector", "head"},
-    "a_spring_and_uaw": {"encoder", "norm", "statistic"},
+    "a_spring_and_uaw": {"encoder"},
     "drift_in_two_phases": {"control", "encoder", "norm", "statistic"},
     "alone": set(),
+    "with_labels_and_without": {"control", "encoder", "norm", "statistic", "head"},
 }
 
 
@@ -120,6 +131,9 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
     assert kinds["train"] == TRAIN_KINDS[name]
     if name == "controls":
         assert kinds["calibrate"] == {"calibration"}
+    if name == "with_labels_and_without":
+        assert kinds["pretrain"] == {"control", "encoder", "norm", "statistic", "projector"}
+        assert set(lines[0]["scalars"]) == {"images", "contrast_loss"}
     if name == "a_model_a_site":
         assert kinds["prepare"] == {"statistic"}
         assert kinds["tune"] == kinds["finalise"] == set()
