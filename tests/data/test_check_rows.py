@@ -28,7 +28,7 @@ def test_clean_rows_have_no_fault():
     [
         (("e.png", "0", "p9", "training"), "split_unknown", "row 5: 'e.png': split 'training'"),
         (("e.png", "7", "p9", "train"), "label_outside_scheme", "row 5: 'e.png': label '7'"),
-        (("e.png", "", "p9", "train"), "label_outside_scheme", "row 5: 'e.png': label ''"),
+        (("e.png", "", "p9", "val"), "label_outside_scheme", "row 5: 'e.png': label ''"),
         (("e.png", "0", "", "train"), "patient_empty", "row 5: 'e.png'"),
         (("e.png", "0", "p1", "val"), "patient_in_two_splits", "'p1': train (row 2), val (row 5)"),
         (("./d/b.png", "4", "p2", "val"), "file_listed_twice", "'d/b.png': row 3, row 5"),
@@ -115,3 +115,20 @@ def test_enough_of_each_is_nothing_to_tell():
 def test_no_images_and_no_referable_grades():
     _, codes = counted([], GradingScheme(grades=("well", "ill")))
     assert codes == {"split_empty": ("train", "val", "test"), "referable_not_set": ("the grading scheme",)}
+
+
+def test_a_row_of_train_may_have_no_label():
+    images, codes = found([*GOOD, ("u.png", "", "p1", "train")])
+    assert images[3] == Image("row 5", "u.png", None, "p1", "train", unlabelled=True)
+    assert list(codes) == ["label_none"]
+    assert codes["label_none"].severity == "note"
+
+
+@pytest.mark.parametrize(("split", "missing"), [("train", ()), ("val", ("train",))])
+def test_a_site_without_a_scheme_needs_an_image_in_train(split, missing):
+    findings = Findings()
+    images = check_rows([Row("row 2", "u.png", "", "p", split)], None, findings)
+    check_counts(images, None, findings)
+    where = {one.code: one.where for one in findings}
+    assert where.get("split_empty", ()) == missing
+    assert "one_grade_in_train" not in where

@@ -7,6 +7,7 @@ from PIL import Image as Picture
 from fedretina.data.check_rows import Image
 from fedretina.data.contact_sheet import SIDE, choose_images, contact_sheet, stored_thumbnail
 from fedretina.data.fundus_settings import FundusSettings
+from fedretina.data.oct_settings import OctSettings
 from fedretina.data.scheme import preset
 from fedretina.errors import DataError
 from little_eyes import GRADES, eye, save
@@ -64,9 +65,9 @@ def test_thumbnails_are_never_larger_than_the_side(tmp_path, width, height):
 def test_the_sheet_is_a_picture_and_the_same_each_time(root):
     counts = {split: [4, 4, 4, 4, 0] for split in ("train", "val", "test")}
     rows = choose_images([*images(13), *images(16, 3)[14:]], SCHEME, root, FUNDUS)
-    first, again = (contact_sheet("north", rows, SCHEME, counts, 48, False) for _ in range(2))
+    first, again = (contact_sheet("north", rows, SCHEME.grades, counts, 48, False) for _ in range(2))
     assert first == again
-    assert first != contact_sheet("north", rows, SCHEME, counts, 48, True)
+    assert first != contact_sheet("north", rows, SCHEME.grades, counts, 48, True)
     picture = np.asarray(Picture.open(io.BytesIO(first)))
     # The first image of the fourth grade stands as stored, in its frame.
     stored = rows[3][0].stored
@@ -81,5 +82,17 @@ def test_the_sheet_is_a_picture_and_the_same_each_time(root):
 
 def test_a_site_without_images_and_with_long_names_still_has_a_sheet():
     scheme = SCHEME.model_copy(update={"grades": (*GRADES[:4], "пролиферативная ретинопатия, очень длинно")})
-    sheet = contact_sheet("north", [[] for _ in GRADES], scheme, {"train": [0] * 5}, 48, False)
+    sheet = contact_sheet("north", [[] for _ in GRADES], scheme.grades, {"train": [0] * 5}, 48, False)
     assert Picture.open(io.BytesIO(sheet)).format == "PNG"
+
+
+def test_images_without_a_label_make_a_last_row_and_scans_are_seen_as_scans(root):
+    without = [image._replace(label=None, split="train", unlabelled=True) for image in images(2, None)]
+    rows = choose_images([*images(3, 1), *without], preset("oct4"), root, OctSettings(image_size=48))
+    assert [len(row) for row in rows] == [0, 3, 0, 0, 2]
+    assert all((one.seen[..., 0] == one.seen[..., 2]).all() for one in rows[1])
+    counts = {"train": [0, 3, 0, 0]}
+    names = (*preset("oct4").grades, "no label")
+    sheets = [contact_sheet("north", some, names, counts, 48, False) for some in (rows, rows[:4])]
+    assert sheets[0] != sheets[1]
+    assert choose_images(without, None, root, FUNDUS)[0][0].file in {"0.png", "1.png"}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedretina.commands.lazy import fail
+from fedretina.commands.scheme_names import SCHEMES
 
 if TYPE_CHECKING:
     from fedretina.data.check import CheckReport
@@ -28,7 +29,7 @@ def _names(ctx: click.Context, option: click.Parameter, text: str | None) -> tup
 
 @click.command()
 @click.argument("data", type=click.Path(exists=True, path_type=Path))
-@click.option("--scheme", type=click.Choice(["icdr5", "icdr5_ungradable", "normal_3stages"]),
+@click.option("--scheme", type=click.Choice(SCHEMES),
               help="Grading scheme of a manifest or a folder; a site file brings its own.")  # fmt: skip
 @click.option("--grades", callback=_names,
               help="Instead of --scheme: names of the grades by comma, the healthy one first.")  # fmt: skip
@@ -38,12 +39,13 @@ def _names(ctx: click.Context, option: click.Parameter, text: str | None) -> tup
 @click.option("--site", help="Name of the site.  [default: from the path]")
 @click.option("--patient-pattern",
               help="For a folder a class: regular expression with (?P<patient>...), searched in the path.")  # fmt: skip
-@click.option("--modality", type=click.Choice(["fundus", "oct"]), default="fundus", show_default=True,
-              help="Fundus photographs or OCT scans, which are grey and have no round field of view.")  # fmt: skip
+@click.option("--modality", type=click.Choice(["fundus", "oct"]),
+              help="Fundus photographs or OCT scans, which are grey and have no round field of view.  "
+                   "[default: oct where the grades are those of an OCT scheme, else fundus]")  # fmt: skip
 @click.option("--image-size", type=click.IntRange(32, 1024), default=256, show_default=True,
               help="Side of the images that the run will use, pixels.")  # fmt: skip
 @click.option("--crop/--no-crop", default=True, show_default=True,
-              help="Whether the run will crop to the field of view, for the pictures.")  # fmt: skip
+              help="Whether the run will crop photographs to the field of view, for the pictures.")  # fmt: skip
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path),
               help="Folder for check.json, check.html and contact_sheet.png; made when missing.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print check.json instead of the text.")
@@ -58,7 +60,8 @@ def check(data: Path, images: Path | None, site: str | None, out: Path | None, *
     DATA is one of
       a site file          site.yaml, as training will read it
       a manifest           manifest.csv with the columns file, label, patient, split
-      a folder a class     GRADE/*.jpg, or train/GRADE/*.jpg, val/..., test/...
+      a folder a class     GRADE/*.jpg, or train/GRADE/*.jpg, val/..., test/...;
+                           one called unlabelled holds images without a label
     and a folder that holds site.yaml or manifest.csv stands for that file.
 
     \b
@@ -77,7 +80,7 @@ def check(data: Path, images: Path | None, site: str | None, out: Path | None, *
     names = ("scheme", "grades", "ungradable", "patient_pattern")
     try:
         settings = ImportSettings.of(**{name: words[name] for name in names})
-        source = open_source(data, settings, images, site, out)
+        source = open_source(data, settings, images, site, out, words["modality"] or "fundus")
         how = {name: words[name] for name in ("image_size", "quick", "workers", "modality")}
         report = _checked(source, how)
         if out is not None:
@@ -104,6 +107,7 @@ def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> N
     from fedretina.data.check import SHEET
     from fedretina.data.contact_sheet import choose_images, contact_sheet
     from fedretina.data.fundus_settings import FundusSettings
+    from fedretina.data.oct_settings import OctSettings
     from fedretina.errors import DataError
     from fedretina.report.data_check_page import data_check_page
     from fedretina.storage import write_json
@@ -114,10 +118,12 @@ def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> N
         raise DataError(f"{out} cannot be written ({error.strerror}): choose another folder.") from error
     chosen: Sequence[Any] = []
     if not report.quick:
-        chosen = choose_images(
-            report.images, report.scheme, source.images, FundusSettings(image_size=report.image_size, crop=crop)
+        size = report.image_size
+        transforms = (
+            OctSettings(image_size=size) if report.modality == "oct" else FundusSettings(image_size=size, crop=crop)
         )
-        sheet = contact_sheet(report.site, chosen, report.scheme, report.counts, report.image_size, report.synthetic)
+        chosen = choose_images(report.images, report.scheme, source.images, transforms)
+        sheet = contact_sheet(report.site, chosen, report.rows, report.counts, report.image_size, report.synthetic)
         _save(out / SHEET, sheet)
     _save(out / "check.html", data_check_page(report, chosen, source.images).encode())
     write_json(out / "check.json", report.record())

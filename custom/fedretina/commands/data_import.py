@@ -1,4 +1,4 @@
-"""`fedretina data import`: bring a public set, a folder a class or DICOM photographs to a site."""
+"""`fedretina data import`: bring a public set, a folder a class, DICOM photographs or OCT volumes to a site."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fedretina.commands.lazy import fail
+from fedretina.commands.scheme_names import SCHEMES
 
 _SPLITS = ("train", "val", "test")
 
@@ -60,17 +61,19 @@ def _list_sets(ctx: click.Context, option: click.Parameter, asked: bool) -> None
 )
 @click.option(
     "--official/--no-official",
-    default=True,
-    show_default=True,
-    help="Keep the set's own splits where it has some, or split all images anew.",
+    default=None,
+    help="Keep the set's own splits where it has some, or split all images anew.  "
+    "[default: keep them, save kermany's, which share patients]",
 )
 @click.option(
     "--scheme",
-    type=click.Choice(["icdr5", "icdr5_ungradable", "normal_3stages"]),
+    type=click.Choice(SCHEMES),
     help="A grading scheme instead of the reader's own.",
 )
 @click.option(
-    "--grades", callback=_names, help="Names of the grades by comma, the healthy one first (class_folders, dicom)."
+    "--grades",
+    callback=_names,
+    help="Names of the grades by comma, the healthy one first (class_folders, dicom, oct_volumes).",
 )
 @click.option("--ungradable", help="The one of --grades that stands for images that nobody can grade.")
 @click.option(
@@ -79,9 +82,19 @@ def _list_sets(ctx: click.Context, option: click.Parameter, asked: bool) -> None
 @click.option(
     "--labels",
     type=click.Path(path_type=Path),
-    help="CSV with the columns file or sop_instance_uid, and label (dicom).",
+    help="CSV with the columns file or sop_instance_uid, and label (dicom); file, label, patient, scan (oct_volumes).",
 )
-@click.option("--hash-patients", is_flag=True, help="Write patients under a keyed hash; dicom always does.")
+@click.option(
+    "--unlabelled",
+    type=click.Choice(["skip", "train"]),
+    default="skip",
+    show_default=True,
+    help="Leave out images without a label, or put them into train, where they count for label-free pre-training alone "
+    "(class_folders, dicom, oct_volumes).",
+)
+@click.option(
+    "--hash-patients", is_flag=True, help="Write patients under a keyed hash; dicom and oct_volumes always do."
+)
 @click.option(
     "--salt",
     type=click.Path(path_type=Path),
@@ -93,7 +106,7 @@ def _list_sets(ctx: click.Context, option: click.Parameter, asked: bool) -> None
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="Stop at labelled images that are missing (dicom: or damaged), or leave them out.",
+    help="Stop at labelled images that are missing (dicom, oct_volumes: or damaged), or leave them out.",
 )
 @click.option(
     "--copies",
@@ -113,8 +126,9 @@ def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **wo
     OUT/import.json   what was done: seed, shares, counts, what was left out and why
     OUT/left_out.csv  each image that was left out
 
-    No split shares a patient with another. Images stay where they are; only DICOM photographs are turned into PNG
-    files, OUT/images. All of it stays at the site. The sets come from their owners, under their owners' terms.
+    No split shares a patient with another. Images stay where they are; only DICOM photographs and OCT volumes are
+    turned into PNG files, OUT/images. All of it stays at the site. The sets come from their owners, under their
+    owners' terms.
     """  # noqa: D301
     from fedretina.data.readers.survey import ImportSettings
     from fedretina.data.site_import import LEFT_OUT, import_set
@@ -142,7 +156,9 @@ def _table(record: dict[str, Any]) -> list[str]:
     """Images a grade and split, then images and patients a split."""
     counts = record["images"]
     rows = [[grade, *(counts[split][grade] for split in _SPLITS)] for grade in record["grades"]]
-    rows.append(["images", *(sum(counts[split].values()) for split in _SPLITS)])
+    if record["unlabelled"]:
+        rows.append(["no label", *(record["unlabelled"] if split == "train" else 0 for split in _SPLITS)])
+    rows.append(["images", *(sum(row[at] for row in rows) for at in range(1, len(_SPLITS) + 1))])
     rows.append(["patients", *(record["patients"][split] for split in _SPLITS)])
     lines = [["", *_SPLITS, "all"], *([str(cell) for cell in [*row, sum(row[1:])]] for row in rows)]
     first, *others = (max(len(line[at]) for line in lines) for at in range(len(lines[0])))

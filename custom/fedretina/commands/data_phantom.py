@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fedretina.commands.lazy import fail
+from fedretina.commands.scheme_names import OCT_SCHEMES, SCHEMES
 
 
 @click.command()
@@ -21,8 +22,8 @@ from fedretina.commands.lazy import fail
 @click.option("--size", type=click.IntRange(32, 1024), default=256, show_default=True,
               help="Side of the square pictures, pixels.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of patients and pictures.")
-@click.option("--scheme", type=click.Choice(["icdr5", "icdr5_ungradable", "normal_3stages"]),
-              help="Grades instead of the hospital's own; fundus only.")  # fmt: skip
+@click.option("--scheme", type=click.Choice(SCHEMES),
+              help="Grades instead of the hospital's own, of the same modality.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the record instead of the table.")
 def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: int, scheme: str | None,
             as_json: bool) -> None:  # fmt: skip
@@ -47,8 +48,8 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
     from fedretina.data.scheme import preset
     from fedretina.errors import FedretinaError
 
-    if scheme and modality == "oct":
-        fail("--scheme names grades of fundus photographs: leave it out with --modality oct.")
+    if scheme and (scheme in OCT_SCHEMES) != (modality == "oct"):
+        fail(f"{scheme} grades no {'OCT scans' if modality == 'oct' else 'fundus photographs'}: name another scheme.")
     try:
         hospital = phantom_hospital(site, images, preset(scheme) if scheme else None, modality)
         record = write_hospital(site, hospital, out, size, seed)

@@ -13,7 +13,7 @@ from fedretina.data.check_codes import EXIT_CODES, Severity
 from fedretina.data.check_duplicates import check_duplicates
 from fedretina.data.check_findings import Finding, Findings
 from fedretina.data.check_images import Modality, check_images
-from fedretina.data.check_rows import Image, check_counts, check_rows
+from fedretina.data.check_rows import NO_LABEL, Image, check_counts, check_rows
 from fedretina.data.check_source import CheckSource
 from fedretina.data.manifest import SPLITS
 from fedretina.data.phantoms.mark import is_phantom
@@ -41,7 +41,7 @@ class CheckReport:
 
     Attributes:
         site: Name of the site.
-        scheme: Its grades.
+        scheme: Its grades; None where no image has a label.
         synthetic: Whether the images are phantoms.
         quick: Whether the images were not opened.
         image_size: Side of the square that the network takes, pixels.
@@ -51,10 +51,11 @@ class CheckReport:
         patients: Patients a split, among those.
         sizes: (width, height) in pixels and how many images have it, the commonest first; empty when quick.
         findings: The grave ones first.
+        modality: What the images are.
     """
 
     site: str
-    scheme: GradingScheme
+    scheme: GradingScheme | None
     synthetic: bool
     quick: bool
     image_size: int
@@ -64,6 +65,22 @@ class CheckReport:
     patients: dict[str, int]
     sizes: tuple[tuple[tuple[int, int], int], ...]
     findings: tuple[Finding, ...]
+    modality: Modality = "fundus"
+
+    @property
+    def grades(self) -> tuple[str, ...]:
+        """Names of the grades."""
+        return () if self.scheme is None else self.scheme.grades
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """What images are sorted by: the grades, and `NO_LABEL` where there are images of train without one."""
+        return (*self.grades, NO_LABEL) if self.unlabelled else self.grades
+
+    @property
+    def unlabelled(self) -> int:
+        """Images of train that can be used and have no label."""
+        return sum(image.unlabelled for image in self.images)
 
     @property
     def severity(self) -> Severity:
@@ -92,11 +109,10 @@ class CheckReport:
             "image_size": self.image_size,
             "verdict": self.verdict,
             "exit_code": self.exit_code,
-            "grades": list(self.scheme.grades),
-            "images": {"listed": self.listed, "usable": len(self.images)},
-            "counts": {
-                split: dict(zip(self.scheme.grades, counts, strict=True)) for split, counts in self.counts.items()
-            },
+            "modality": self.modality,
+            "grades": list(self.grades),
+            "images": {"listed": self.listed, "usable": len(self.images), "unlabelled": self.unlabelled},
+            "counts": {split: dict(zip(self.grades, counts, strict=True)) for split, counts in self.counts.items()},
             "patients": self.patients,
             "sizes": [{"width": size[0], "height": size[1], "images": count} for size, count in self.sizes],
             "findings": [finding.record() for finding in self.findings],
@@ -109,7 +125,7 @@ def check_site(
     quick: bool = False,
     workers: int = 0,
     done: Callable[[], None] = lambda: None,
-    modality: Modality = "fundus",
+    modality: Modality | None = None,
 ) -> CheckReport:
     """Check a site's data; each image is decoded once.
 
@@ -119,15 +135,16 @@ def check_site(
         quick: Look at rows and names of files only.
         workers: Threads that decode; 0 takes one a core, at most 8.
         done: Called after each image that was opened.
-        modality: What the images are.
+        modality: What the images are; by default what the site's grades say.
     """
+    modality = modality or source.modality
     findings = Findings()
     if source.phantom:
         findings.add("phantom_site", [source.name])
-        counts = {split: [0] * source.scheme.num_classes for split in SPLITS}
+        counts = {split: [0] * (source.scheme.num_classes if source.scheme else 0) for split in SPLITS}
         patients = dict.fromkeys(SPLITS, 0)
         return CheckReport(
-            source.name, source.scheme, True, quick, image_size, 0, (), counts, patients, (), tuple(findings)
+            source.name, source.scheme, True, quick, image_size, 0, (), counts, patients, (), tuple(findings), modality
         )
     listed = check_rows(source.rows, source.scheme, findings)
     present, missing = _present(listed, source.images)
@@ -164,6 +181,7 @@ def check_site(
         patients={split: len({image.patient for image in usable if image.split == split}) for split in SPLITS},
         sizes=tuple(sorted(sizes.items(), key=lambda one: (-one[1], one[0]))),
         findings=tuple(findings),
+        modality=modality,
     )
 
 

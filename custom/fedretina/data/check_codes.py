@@ -43,6 +43,11 @@ CODES: Mapping[str, Code] = MappingProxyType(
             "A label is empty or no grade of the site's grading scheme.",
             "Correct the label, choose the scheme that the site grades by, or add the label to the scheme.",
         ),
+        "label_none": Code(
+            "note",
+            "An image of train has no label, so it counts for label-free pre-training alone.",
+            "Nothing where that is meant; else write its label.",
+        ),
         "split_unknown": Code("error", "The split is not train, val or test.", "Write one of the three words."),
         "patient_empty": Code(
             "error",
@@ -113,7 +118,8 @@ CODES: Mapping[str, Code] = MappingProxyType(
         ),
         "image_small": Code(
             "warning",
-            "The retina is smaller than nine tenths of the image that the network takes, so it is enlarged.",
+            "The retina, or the OCT scan, is smaller than nine tenths of the image that the network takes, so it is "
+            "enlarged.",
             "Export the images at full resolution, or ask for a run with smaller images.",
         ),
         "size_odd": Code(
@@ -123,7 +129,8 @@ CODES: Mapping[str, Code] = MappingProxyType(
         ),
         "aspect_odd": Code(
             "warning",
-            "The image or its retina is more than twice as wide as high, or the reverse.",
+            "The image or its retina is more than twice as wide as high, an OCT scan more than four times, or the "
+            "reverse.",
             "See whether it is a strip, a montage or a squeezed copy; keep single photographs of the retina.",
         ),
         "no_field_of_view": Code(
@@ -137,6 +144,11 @@ CODES: Mapping[str, Code] = MappingProxyType(
             "warning",
             "The image is grey. The network was made for colour.",
             "Export it in colour; take red-free, infrared and angiography images out.",
+        ),
+        "image_coloured": Code(
+            "warning",
+            "The OCT scan has colours.",
+            "See whether it is a photograph, a map or a scan in false colours; export scans in grey.",
         ),
         "channels_swapped": Code(
             "warning",

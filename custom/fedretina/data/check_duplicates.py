@@ -29,7 +29,7 @@ def check_duplicates(
     images: Sequence[Image],
     digests: Sequence[str],
     details: Sequence[NDArray[np.float16]],
-    scheme: GradingScheme,
+    scheme: GradingScheme | None,
     findings: Findings,
     modality: Modality = "fundus",
 ) -> None:
@@ -92,8 +92,8 @@ def _differ(group: Sequence[Image], field: str) -> bool:
     return len(values - {None}) > 1
 
 
-def _words(group: Sequence[Image], scheme: GradingScheme) -> str:
-    grades = ["no grade" if image.label is None else scheme.grades[image.label] for image in group]
+def _words(group: Sequence[Image], scheme: GradingScheme | None) -> str:
+    grades = ["no grade" if image.label is None or scheme is None else scheme.grades[image.label] for image in group]
     return " = ".join(
         f"{image.file} ({grade}, {image.split or 'no split'})" for image, grade in zip(group, grades, strict=True)
     )

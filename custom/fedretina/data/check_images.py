@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from fedretina.data.check_findings import Findings
@@ -19,8 +20,9 @@ Modality = Literal["fundus", "oct"]
 # the burnt share to 0.14, blue to 1.21 times red.
 DARK, BRIGHT, BURNT = 20.0, 200.0, 0.2
 GREY, BLANK, BLUE = 3.0, 1.0, 1.25
+COLOURED = 10.0  # chroma of an OCT scan; grey scans that were saved as colour JPEG stay below 2
 _OF_PHOTOGRAPHS = frozenset(("no_field_of_view", "image_grey", "channels_swapped", "image_overexposed"))
-LONG = 2.0  # longer by shorter side
+LONG: Mapping[Modality, float] = MappingProxyType({"fundus": 2.0, "oct": 4.0})  # longer by shorter side
 ODD = 4.0  # times the median
 SMALL = 0.9  # times the side that the network takes; the retina's box is known to a few pixels only
 
@@ -39,7 +41,7 @@ def check_images(
         facts: What each measures.
         image_size: Side of the square that the network takes, pixels.
         findings: Where they are noted.
-        modality: OCT scans are grey, have no disc and often a white border, so nothing of that is odd.
+        modality: OCT scans are grey, wide, have no disc and often a white border, so nothing of that is odd.
     """
     if not images:
         return
@@ -56,7 +58,8 @@ def check_images(
         ]
         findings.add(code, [f"{file} ({words(fact)})" for file, fact in found], [(file,) for file, _ in found])
 
-    note("image_small", lambda fact: max(_retina(fact)) < SMALL * image_size, lambda fact: _size(_retina(fact)))
+    shows = _retina if modality == "fundus" else _whole
+    note("image_small", lambda fact: max(shows(fact)) < SMALL * image_size, lambda fact: _size(shows(fact)))
     note(
         "size_odd",
         lambda fact: not median / ODD <= max(fact.width, fact.height) <= median * ODD,
@@ -64,12 +67,17 @@ def check_images(
     )
     note(
         "aspect_odd",
-        lambda fact: _aspect((fact.width, fact.height)) > LONG or _aspect(_retina(fact)) > LONG,
-        lambda fact: f"{_size((fact.width, fact.height))}, retina {_size(_retina(fact))}",
+        lambda fact: max(_aspect(_whole(fact)), _aspect(shows(fact))) > LONG[modality],
+        lambda fact: _size(_whole(fact)) + (f", retina {_size(shows(fact))}" if modality == "fundus" else ""),
     )
     note("no_field_of_view", lambda fact: fact.retina is None, lambda fact: _size((fact.width, fact.height)))
     note("image_blank", lambda fact: fact.spread < BLANK, lambda fact: f"grey levels vary by {fact.spread:.1f}")
     note("image_grey", lambda fact: fact.chroma < GREY, lambda fact: f"colours vary by {fact.chroma:.1f}")
+    note(
+        "image_coloured",
+        lambda fact: modality == "oct" and fact.chroma >= COLOURED,
+        lambda fact: f"colours vary by {fact.chroma:.1f}",
+    )
     note(
         "channels_swapped",
         lambda fact: fact.chroma >= GREY and fact.colour[2] > BLUE * fact.colour[0],
@@ -85,6 +93,10 @@ def check_images(
 
 def _retina(fact: PixelFacts) -> tuple[int, int]:
     return fact.retina or (fact.width, fact.height)
+
+
+def _whole(fact: PixelFacts) -> tuple[int, int]:
+    return fact.width, fact.height
 
 
 def _aspect(size: tuple[int, int]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedretina.data.check_findings import Findings
@@ -12,6 +12,7 @@ from fedretina.data.manifest import SPLITS, require_inside
 from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError
 
+NO_LABEL = "no label"  # what images without one are called beside the grades
 RARE = 5  # images of a grade in test below which its figures say little
 
 
@@ -21,9 +22,10 @@ class Image(NamedTuple):
     Attributes:
         place: Where its row stands, in words.
         file: Relative to the image root, in plain form.
-        label: The class; None where the label is refused.
+        label: The class; None where the label is refused or there is none.
         patient: May be empty.
         split: "train", "val" or "test"; None where the split is refused.
+        unlabelled: Whether it is of train and has no label, and so counts for pre-training alone.
     """
 
     place: str
@@ -31,9 +33,10 @@ class Image(NamedTuple):
     label: int | None
     patient: str
     split: str | None
+    unlabelled: bool = False
 
 
-def check_rows(rows: Sequence[Row], scheme: GradingScheme, findings: Findings) -> list[Image]:
+def check_rows(rows: Sequence[Row], scheme: GradingScheme | None, findings: Findings) -> list[Image]:
     """Check what can be checked without a file, and give each listed image once.
 
     An image whose label, patient or split is refused is given all the same, so that its file is checked too.
@@ -44,7 +47,10 @@ def check_rows(rows: Sequence[Row], scheme: GradingScheme, findings: Findings) -
     for row in rows:
         name = f"{row.place}: {row.file!r}" if row.place != row.file else row.file
         label, split = _label(row.label, scheme), row.split if row.split in SPLITS else None
-        if label is None:
+        unlabelled = not row.label and split == "train"
+        if unlabelled:
+            refused["label_none"].append(name)
+        elif label is None:
             refused["label_outside_scheme"].append(f"{name}: label {row.label!r}")
         if split is None:
             refused["split_unknown"].append(f"{name}: split {row.split!r}")
@@ -56,7 +62,7 @@ def check_rows(rows: Sequence[Row], scheme: GradingScheme, findings: Findings) -
             refused["file_name_refused"].append(name)
             continue
         rows_of[file].append(row.place)
-        images.setdefault(file, Image(row.place, file, label, row.patient, split))
+        images.setdefault(file, Image(row.place, file, label, row.patient, split, unlabelled))
     twice = [f"{file!r}: {', '.join(places)}" for file, places in rows_of.items() if len(places) > 1]
     refused["file_listed_twice"] = twice
     for code, where in refused.items():
@@ -66,8 +72,14 @@ def check_rows(rows: Sequence[Row], scheme: GradingScheme, findings: Findings) -
     return listed
 
 
-def check_counts(images: Iterable[Image], scheme: GradingScheme, findings: Findings) -> dict[str, list[int]]:
-    """Check that each split and grade has images among those that can be used; returns images a grade and split."""
+def check_counts(images: Sequence[Image], scheme: GradingScheme | None, findings: Findings) -> dict[str, list[int]]:
+    """Check that each split and grade has images among those that can be used; returns images a grade and split.
+
+    A site without a scheme only pre-trains: it needs an image in train and nothing more.
+    """
+    if scheme is None:
+        findings.add("split_empty", [] if any(image.unlabelled for image in images) else ["train"])
+        return {split: [] for split in SPLITS}
     counts = {split: [0] * scheme.num_classes for split in SPLITS}
     for image in images:
         if image.split is not None and image.label is not None:
@@ -93,9 +105,9 @@ def check_counts(images: Iterable[Image], scheme: GradingScheme, findings: Findi
     return counts
 
 
-def _label(raw: str, scheme: GradingScheme) -> int | None:
+def _label(raw: str, scheme: GradingScheme | None) -> int | None:
     try:
-        return scheme.index(raw)
+        return None if scheme is None else scheme.index(raw)
     except DataError:
         return None
 

@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
+from fedretina.data.import_plan import to_train
 from fedretina.data.manifest import COLUMNS, raw_rows
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.scheme import OCT_PRESETS, PRESETS, GradingScheme, preset
 from fedretina.data.site_file import read_site_file
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError
@@ -32,7 +33,7 @@ class CheckSource:
 
     Attributes:
         name: The site.
-        scheme: Its grades.
+        scheme: Its grades; None where no image has a label.
         images: Image root.
         rows: All rows.
         bad_files: What training does about files that it cannot read.
@@ -42,7 +43,7 @@ class CheckSource:
     """
 
     name: str
-    scheme: GradingScheme
+    scheme: GradingScheme | None
     images: Path
     rows: tuple[Row, ...]
     bad_files: Literal["skip", "refuse"] = "skip"
@@ -50,9 +51,20 @@ class CheckSource:
     phantom: bool = False
     manifest: Path | None = None
 
+    @property
+    def modality(self) -> Literal["fundus", "oct"]:
+        """What the grades are of: OCT scans where they are those of an OCT preset, else fundus photographs."""
+        of_oct = self.scheme is not None and any(self.scheme.grades == preset(name).grades for name in OCT_PRESETS)
+        return "oct" if of_oct else "fundus"
+
 
 def open_source(
-    path: Path, settings: ImportSettings, images: Path | None = None, site: str | None = None, out: Path | None = None
+    path: Path,
+    settings: ImportSettings,
+    images: Path | None = None,
+    site: str | None = None,
+    out: Path | None = None,
+    modality: Literal["fundus", "oct"] = "fundus",
 ) -> CheckSource:
     """Open what the user pointed to.
 
@@ -66,6 +78,7 @@ def open_source(
         images: Image root; by default the site file's, else the manifest's folder.
         site: Name of the site; by default taken from the path.
         out: Where the check writes, which is passed over when a folder is read.
+        modality: What a site without data or grades of its own draws.
 
     Raises:
         DataError: The path is missing or cannot be read as what it is, there is no scheme, or the image root is no
@@ -80,13 +93,14 @@ def open_source(
     if path.is_dir():
         return _from_folder(path, name, scheme, settings, out)
     if path.suffix.lower() in {".yaml", ".yml"}:
-        return _from_site_file(path, name, scheme, images, site)
-    if scheme is None:
+        return _from_site_file(path, name, scheme, images, site, modality)
+    rows = _csv_rows(path)
+    if scheme is None and any(row.label for row in rows):
         raise DataError(
-            "the grading scheme is not set: give --scheme icdr5, icdr5_ungradable or normal_3stages, or name the "
-            "grades in order, the healthy one first (--grades a,b,c)."
+            f"the grading scheme is not set: give --scheme {', '.join(PRESETS)}, or name the grades in order, the "
+            "healthy one first (--grades a,b,c)."
         )
-    return CheckSource(name, scheme, _root(images or path.parent), _csv_rows(path), manifest=path)
+    return CheckSource(name, scheme, _root(images or path.parent), rows, manifest=path)
 
 
 def _chosen(settings: ImportSettings) -> GradingScheme | None:
@@ -106,15 +120,18 @@ def _from_folder(
     from fedretina.data.readers.class_folders import survey
 
     # With a scheme of the user's own the reader must not stop at a label outside it: that is a finding.
-    asked = settings if scheme is None else settings.model_copy(update={"scheme": "icdr5"})
+    asked = settings.model_copy(update={"unlabelled": "train"} | ({} if scheme is None else {"scheme": "icdr5"}))
     found = survey(path, asked, out or path / "fedretina_check")
     grades = found.grading() if scheme is None else scheme
-    photographs = found.photographs
+    photographs = list(found.photographs)
     splits = [photograph.part or "" for photograph in photographs]
     if not any(splits):
-        classes = [_class(photograph.label, grades) for photograph in photographs]
-        patients = [photograph.patient for photograph in photographs]
-        splits = split_by_patient(patients, classes, settings.fractions, settings.seed)
+        labelled = [photograph for photograph in photographs if photograph.label]
+        classes = [_class(photograph.label, grades) for photograph in labelled]
+        patients = [photograph.patient for photograph in labelled]
+        splits = split_by_patient(patients, classes, settings.fractions, settings.seed) if labelled else []
+        without, _ = to_train([photograph for photograph in photographs if not photograph.label], labelled, splits)
+        photographs, splits = labelled + without, splits + ["train"] * len(without)
     rows = (
         Row(photograph.file, photograph.file, photograph.label, photograph.patient, split)
         for photograph, split in zip(photographs, splits, strict=True)
@@ -123,20 +140,25 @@ def _from_folder(
 
 
 def _from_site_file(
-    path: Path, name: str, scheme: GradingScheme | None, images: Path | None, site: str | None
+    path: Path,
+    name: str,
+    scheme: GradingScheme | None,
+    images: Path | None,
+    site: str | None,
+    modality: Literal["fundus", "oct"],
 ) -> CheckSource:
     settings = read_site_file(path, site)
     chosen = settings.resolved_scheme() or scheme
     if settings.manifest is None:
         from fedretina.data.phantoms.hospital import phantom_hospital
 
-        drawn = chosen or phantom_hospital(name).scheme
+        drawn = chosen or phantom_hospital(name, modality=modality).scheme
         return CheckSource(name, drawn, path.parent, (), phantom=True)
-    if chosen is None:
+    rows = _csv_rows(settings.manifest)
+    if chosen is None and any(row.label for row in rows):
         raise DataError(f"{path} names no grading scheme: write `scheme: icdr5` below `data:`, or list the grades.")
     root = _root(images or settings.images or settings.manifest.parent)
     limited = settings.limit is not None
-    rows = _csv_rows(settings.manifest)
     return CheckSource(name, chosen, root, rows, settings.bad_files, limited, manifest=settings.manifest)
 
 
@@ -149,8 +171,10 @@ def _csv_rows(path: Path) -> tuple[Row, ...]:
     return rows
 
 
-def _class(raw: str, scheme: GradingScheme) -> int:
+def _class(raw: str, scheme: GradingScheme | None) -> int:
     """The class; that after the last for a label outside the scheme, which must stop no split."""
+    if scheme is None:
+        return 0
     try:
         return scheme.index(raw)
     except DataError:

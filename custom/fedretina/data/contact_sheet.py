@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedretina.data.check_rows import Image
 from fedretina.data.decode import decode_image
-from fedretina.data.fundus_settings import FundusSettings
+from fedretina.data.image_settings import ImageSettings, image_pipeline
 from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed
@@ -47,19 +47,19 @@ class Shown(NamedTuple):
 
 
 def choose_images(
-    images: Sequence[Image], scheme: GradingScheme, root: Path, fundus: FundusSettings, each: int = EACH
+    images: Sequence[Image], scheme: GradingScheme | None, root: Path, settings: ImageSettings, each: int = EACH
 ) -> list[list[Shown]]:
     """Draw up to `each` images of each grade by a hash of their names, so that the same site gives the same sheet.
 
-    Images that cannot be read are passed over.
+    Images that cannot be read are passed over. Those of train without a label make a last row, where there are some.
     """
-    from fedretina.data.transforms import fundus_pipeline
-
-    pipeline = fundus_pipeline(fundus)
+    pipeline = image_pipeline(settings)
+    rows = [[image for image in images if image.label == label] for label in range(scheme.num_classes if scheme else 0)]
+    without = [image for image in images if image.unlabelled]
     chosen: list[list[Shown]] = []
-    for label in range(scheme.num_classes):
+    for of_a_kind in [*rows, without] if without else rows:
         drawn = sorted(
-            (image for image in images if image.label == label),
+            of_a_kind,
             key=lambda image: (derive_seed("contact sheet", image.file), image.file),
         )
         row: list[Shown] = []
@@ -94,7 +94,7 @@ def stored_thumbnail(path: Path, side: int = SIDE) -> Pixels:
 def contact_sheet(
     site: str,
     chosen: Sequence[Sequence[Shown]],
-    scheme: GradingScheme,
+    names: Sequence[str],
     counts: Mapping[str, Sequence[int]],
     image_size: int,
     synthetic: bool,
@@ -104,7 +104,7 @@ def contact_sheet(
     Args:
         site: Name of the site.
         chosen: The images of each grade, from `choose_images`.
-        scheme: Names of the grades.
+        names: What stands beside each row: the grades, and what images without one are called.
         counts: Images a grade, for each split.
         image_size: Side of the square that the network takes, pixels.
         synthetic: Whether the images are phantoms.
@@ -128,8 +128,9 @@ def contact_sheet(
     for at, row in enumerate(chosen):
         top = _TOP + at * (high + 2 * _GAP)
         pen.line((0, top - _GAP, size[0], top - _GAP), fill=_SOFT)
-        pen.text((8, top), _fitting(pen, scheme.grades[at], text, _LABEL - 16), fill=_INK, font=text)
-        for line, (split, numbers) in enumerate(counts.items(), 1):
+        pen.text((8, top), _fitting(pen, names[at], text, _LABEL - 16), fill=_INK, font=text)
+        told = {split: numbers for split, numbers in counts.items() if at < len(numbers)}
+        for line, (split, numbers) in enumerate(told.items(), 1):
             pen.text((8, top + 4 + 18 * line), f"{split}: {numbers[at]}", fill=_SOFT, font=text)
         for column, one in enumerate(row):
             left = _LABEL + column * (SIDE + _GAP)

@@ -12,7 +12,7 @@ from fedretina.errors import DataError
 
 
 def without_repeats(photographs: Sequence[Photograph]) -> tuple[list[Photograph], list[LeftOut]]:
-    """Keep one row of each file; none where its rows have different labels."""
+    """Keep one row of each file, a labelled one before others; none where its rows have different labels."""
     rows: dict[str, list[Photograph]] = {}
     for photograph in photographs:
         rows.setdefault(photograph.file, []).append(photograph)
@@ -23,8 +23,9 @@ def without_copies(root: Path, photographs: Sequence[Photograph]) -> tuple[list[
     """Keep one of several files of the same bytes; none where their labels differ.
 
     Public sets hold the same picture under several names, as several patients; one in train and one in test would
-    be training on the test. Only equal bytes are found, not the same picture stored anew. The copy in an official test
-    part stays before that in val and train, and the first in the list before others. Empty files are left to the image
+    be training on the test. Only equal bytes are found, not the same picture stored anew. A copy with a label
+    stays before one without, then that in an official test part before that in val and train, and the first in the list
+    before others. Empty files are left to the image
     cache, which names them.
 
     Args:
@@ -47,10 +48,12 @@ def without_copies(root: Path, photographs: Sequence[Photograph]) -> tuple[list[
 def _resolve(groups: Iterable[list[Photograph]], same: str, different: str) -> tuple[list[Photograph], list[LeftOut]]:
     kept, left_out = [], []
     for group in groups:
-        if len({photograph.label for photograph in group}) > 1:
+        if len({photograph.label for photograph in group} - {""}) > 1:
             left_out += [LeftOut(photograph.file, different) for photograph in group]
             continue
-        best = max(range(len(group)), key=lambda at: (SPLITS.index(group[at].part or "train"), -at))
+        best = max(
+            range(len(group)), key=lambda at: (group[at].label != "", SPLITS.index(group[at].part or "train"), -at)
+        )
         kept.append(group[best])
         left_out += [LeftOut(photograph.file, same) for at, photograph in enumerate(group) if at != best]
     return kept, left_out

@@ -25,28 +25,31 @@ class Plan(NamedTuple):
     Attributes:
         rows: The manifest's rows.
         survey: What the reader found.
-        scheme: What the labels mean.
+        scheme: What the labels mean; None where no image has one.
         named: The same, by its name where it has one.
+        official: Whether official parts were kept where the set has some.
         left_out: All images that are not imported.
         warnings: Sentences for the site's staff.
     """
 
     rows: tuple[RawRow, ...]
     survey: Survey
-    scheme: GradingScheme
-    named: GradingScheme | SchemeName
+    scheme: GradingScheme | None
+    named: GradingScheme | SchemeName | None
+    official: bool
     left_out: tuple[LeftOut, ...]
     warnings: tuple[str, ...]
 
 
 def plan_import(name: str, root: Path, out: Path, settings: ImportSettings) -> Plan:
-    """Read a set and decide on each image; of the readers only `dicom` writes to `out`.
+    """Read a set and decide on each image; of the readers only `dicom` and `oct_volumes` write to `out`.
 
     Raises:
         DataError: As `import_set`.
         SettingsError: As `import_set`.
     """
     _check_options(name, settings)
+    official = READERS[name].official if settings.official is None else settings.official
     survey = reader(name)(root, settings, out)
     images = survey.images or root
     photographs, left_out = list(survey.photographs), list(survey.left_out)
@@ -56,7 +59,7 @@ def plan_import(name: str, root: Path, out: Path, settings: ImportSettings) -> P
     ]
     if settings.copies == "skip":
         steps.append(lambda found: without_copies(images, found))
-    if settings.official:
+    if official:
         steps.append(_one_part_a_patient)
     for step in steps:
         photographs, gone = step(photographs)
@@ -66,11 +69,15 @@ def plan_import(name: str, root: Path, out: Path, settings: ImportSettings) -> P
 
     named = settings.scheme or survey.scheme
     scheme = survey.grading() if settings.scheme is None else preset(settings.scheme)
-    labels = [scheme.index(photograph.label) for photograph in photographs]
-    splits = _splits(photographs, labels, settings)
+    labelled = [photograph for photograph in photographs if photograph.label]
+    labels = [] if scheme is None else [scheme.index(photograph.label) for photograph in labelled]
+    splits = _splits(labelled, labels, settings, official) if labelled else []
+    without, gone = to_train([photograph for photograph in photographs if not photograph.label], labelled, splits)
+    photographs = labelled + without
+    left_out += gone
     patients = [photograph.patient for photograph in photographs]
     warnings = list(survey.warnings)
-    if settings.hash_patients and name != "dicom":
+    if settings.hash_patients and not READERS[name].keyed:
         if any(patient in photograph.file for patient, photograph in zip(patients, photographs, strict=True)):
             warnings.append(
                 "patients are hashed, but the names of the files still tell them: keep the manifest at home."
@@ -79,10 +86,11 @@ def plan_import(name: str, root: Path, out: Path, settings: ImportSettings) -> P
         patients = [keyed(salt, "patient", patient) for patient in patients]
     rows = [
         RawRow(require_inside(photograph.file), photograph.label, patient, split)
-        for photograph, patient, split in zip(photographs, patients, splits, strict=True)
+        for photograph, patient, split in zip(photographs, patients, splits + ["train"] * len(without), strict=True)
     ]
-    warnings += _absent(scheme, labels, splits)
-    return Plan(tuple(rows), survey, scheme, named, tuple(left_out), tuple(warnings))
+    if scheme is not None and labelled:
+        warnings += _absent(scheme, labels, splits)
+    return Plan(tuple(rows), survey, scheme, named, official, tuple(left_out), tuple(warnings))
 
 
 def _present(
@@ -117,9 +125,26 @@ def _one_part_a_patient(photographs: Sequence[Photograph]) -> tuple[list[Photogr
     return kept, left_out
 
 
-def _splits(photographs: Sequence[Photograph], labels: Sequence[int], settings: ImportSettings) -> list[str]:
+def to_train(
+    without: Sequence[Photograph], labelled: Sequence[Photograph], splits: Sequence[str]
+) -> tuple[list[Photograph], list[LeftOut]]:
+    """Images without a label go to train, save those of patients whose labelled images are in val or test."""
+    homes = {photograph.patient: split for photograph, split in zip(labelled, splits, strict=True)}
+    kept, left_out = [], []
+    for photograph in without:
+        home = homes.get(photograph.patient, photograph.part or "train")
+        if home == "train":
+            kept.append(photograph)
+        else:
+            left_out.append(LeftOut(photograph.file, f"it has no label, and its patient is in {home}"))
+    return kept, left_out
+
+
+def _splits(
+    photographs: Sequence[Photograph], labels: Sequence[int], settings: ImportSettings, official: bool
+) -> list[str]:
     patients = [photograph.patient for photograph in photographs]
-    parts = [photograph.part if settings.official else None for photograph in photographs]
+    parts = [photograph.part if official else None for photograph in photographs]
     if None in parts:
         return split_by_patient(patients, labels, settings.fractions, settings.seed)
     found = [str(part) for part in parts]
@@ -151,8 +176,8 @@ def _absent(scheme: GradingScheme, labels: Sequence[int], splits: Sequence[str])
 def _check_options(name: str, settings: ImportSettings) -> None:
     reader(name)
     known = READERS[name].options
-    for option in ("labels", "patient_pattern", "grades", "ungradable"):
-        if getattr(settings, option) and option not in known:
+    for option in ("labels", "patient_pattern", "grades", "ungradable", "unlabelled"):
+        if getattr(settings, option) not in (None, (), "", "skip") and option not in known:
             users = [other for other, entry in READERS.items() if option in entry.options]
             raise SettingsError(f"{option} means nothing to the reader {name}: leave it out; it is for {users}.")
     if settings.ungradable is not None and settings.ungradable not in settings.grades:

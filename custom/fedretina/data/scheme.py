@@ -20,7 +20,8 @@ _OCT: dict[str, tuple[str, dict[str, str], tuple[str, ...], dict[str, tuple[str,
     "octid": ("normal amd csr dr mh", {"AMRD": "amd", "ARMD": "amd"}, (), {"amd": _FORMS}),
     "duke3": ("normal amd dme", {}, (), {"amd": ("drusen",)}),
 }
-PRESETS = ("icdr5", "icdr5_ungradable", "normal_3stages", *_OCT)
+OCT_PRESETS = tuple(_OCT)
+PRESETS = ("icdr5", "icdr5_ungradable", "normal_3stages", *OCT_PRESETS)
 
 
 class GradingScheme(BaseModel):

@@ -16,8 +16,9 @@ import yaml
 from fedretina.data.import_plan import Plan, plan_import
 from fedretina.data.manifest import SPLITS, Manifest, read_manifest, write_manifest
 from fedretina.data.patient_keys import is_key
-from fedretina.data.readers import reader
+from fedretina.data.readers import READERS, reader
 from fedretina.data.readers.survey import ImportSettings, LeftOut
+from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError
 from fedretina.storage import write_json
 from fedretina.version import __version__
@@ -70,7 +71,8 @@ def import_set(name: str, root: Path, out: Path, settings: ImportSettings, repla
 
 
 def _record(name: str, settings: ImportSettings, plan: Plan, manifest: Manifest, written: bytes) -> dict[str, Any]:
-    parts = settings.official and all(photograph.part for photograph in plan.survey.photographs)
+    parts = plan.official and all(photograph.part for photograph in plan.survey.photographs)
+    grades = () if plan.scheme is None else plan.scheme.grades
     return {
         "format": FORMAT,
         "fedretina": __version__,
@@ -81,25 +83,27 @@ def _record(name: str, settings: ImportSettings, plan: Plan, manifest: Manifest,
         "official_parts": parts,
         "copies": settings.copies,
         "bad_files": settings.bad_files,
-        "patients_hashed": settings.hash_patients or name == "dicom",
-        "grades": list(plan.scheme.grades),
-        "images": {
-            split: dict(zip(plan.scheme.grades, counts, strict=True)) for split, counts in manifest.counts().items()
+        "patients_hashed": settings.hash_patients or READERS[name].keyed,
+        "grades": list(grades),
+        "images": {split: dict(zip(grades, counts, strict=True)) for split, counts in manifest.counts().items()},
+        "unlabelled": len(manifest.unlabelled()),
+        "patients": {
+            split: len({record.patient for record in manifest.records if record.split == split}) for split in SPLITS
         },
-        "patients": {split: len({record.patient for record in manifest.of(split)}) for split in SPLITS},
         "left_out": dict(sorted(Counter(row.reason for row in plan.left_out).items())),
         "warnings": list(plan.warnings),
         "manifest_sha256": hashlib.sha256(written).hexdigest(),
     }
 
 
-def _named(plan: Plan) -> str | dict[str, Any]:
-    return plan.named if isinstance(plan.named, str) else plan.named.model_dump(mode="json")
+def _named(plan: Plan) -> str | dict[str, Any] | None:
+    return plan.named.model_dump(mode="json") if isinstance(plan.named, GradingScheme) else plan.named
 
 
 def _site_file(name: str, root: Path, plan: Plan) -> str:
     images = plan.survey.images.name if plan.survey.images is not None else str(root.resolve())
-    words = {"data": {"manifest": MANIFEST, "images": images, "scheme": _named(plan)}}
+    scheme = {} if plan.named is None else {"scheme": _named(plan)}
+    words = {"data": {"manifest": MANIFEST, "images": images, **scheme}}
     head = f"# Written by `fedretina data import {name}`. It names a folder of this site and stays here.\n"
     return head + yaml.safe_dump(words, sort_keys=False, allow_unicode=True)
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.data.check_findings import Finding
+from fedretina.data.check_rows import NO_LABEL
 from fedretina.data.contact_sheet import EACH, Shown, stored_thumbnail
 from fedretina.errors import DataError
 from fedretina.report.words import NOTICE, STAYS
@@ -71,7 +72,7 @@ def summary(report: CheckReport) -> str:
     )
     opened = " No image was opened." if report.quick else ""
     return (
-        f"{report.listed} images listed, {len(report.images)} can be used, {len(report.scheme.grades)} grades. "
+        f"{report.listed} images listed, {len(report.images)} can be used, {len(report.grades)} grades. "
         f"{found or 'Nothing'} found.{opened}"
     )
 
@@ -80,9 +81,11 @@ def count_rows(report: CheckReport) -> list[list[str]]:
     """The table of counts: a row a grade with train, val, test and their sum, then images and patients a split."""
     splits = list(report.counts)
     rows: list[tuple[str, list[int]]] = [
-        (grade, [report.counts[split][at] for split in splits]) for at, grade in enumerate(report.scheme.grades)
+        (grade, [report.counts[split][at] for split in splits]) for at, grade in enumerate(report.grades)
     ]
-    rows.append(("images", [sum(report.counts[split]) for split in splits]))
+    if report.unlabelled:
+        rows.append((NO_LABEL, [report.unlabelled if split == "train" else 0 for split in splits]))
+    rows.append(("images", [sum(cells[at] for _, cells in rows) for at in range(len(splits))]))
     rows.append(("patients", [report.patients[split] for split in splits]))
     return [[name, *(str(cell) for cell in [*cells, sum(cells)])] for name, cells in rows]
 
@@ -98,7 +101,7 @@ def _finding(finding: Finding, report: CheckReport, root: Path) -> dict[str, Any
             except DataError:
                 continue
             image = images.get(file)
-            grade = "" if image is None or image.label is None else report.scheme.grades[image.label]
+            grade = "" if image is None or image.label is None else report.grades[image.label]
             words = ", ".join(word for word in (grade, (image and image.split) or "") if word)
             group.append({"file": file, "image": picture, "words": words})
         if group:
@@ -116,8 +119,9 @@ def _finding(finding: Finding, report: CheckReport, root: Path) -> dict[str, Any
 
 def _grade(at: int, row: Sequence[Shown], report: CheckReport) -> dict[str, Any]:
     return {
-        "name": report.scheme.grades[at],
-        "counts": ", ".join(f"{split} {counts[at]}" for split, counts in report.counts.items()),
+        "name": report.rows[at],
+        "counts": ", ".join(f"{split} {counts[at]}" for split, counts in report.counts.items() if at < len(counts))
+        or f"train {report.unlabelled}",
         "images": [
             {"file": one.file, "split": one.split, "stored": data_uri(one.stored), "seen": data_uri(one.seen)}
             for one in row

@@ -25,6 +25,8 @@ class PublicSet(NamedTuple):
         splits: Which official splits it keeps.
         rules: What it decides where the set leaves it open.
         options: Settings of `ImportSettings` that only some readers know.
+        official: Whether official parts are kept where the settings do not say.
+        keyed: Whether patients always stand under a keyed hash.
     """
 
     title: str
@@ -34,6 +36,8 @@ class PublicSet(NamedTuple):
     splits: str
     rules: str
     options: tuple[str, ...] = ()
+    official: bool = True
+    keyed: bool = False
 
 
 class Reader(Protocol):
@@ -72,8 +76,9 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "from the names of the folders, or `--grades`",
             "`--patient-pattern`, else each image is its own",
             "train, val, test where the folders have them",
-            "folders are read with all below them",
-            ("grades", "ungradable", "patient_pattern"),
+            "folders are read with all below them; one called `unlabelled` holds images without a label "
+            "(`--unlabelled train`)",
+            ("grades", "ungradable", "patient_pattern", "unlabelled"),
         ),
         "ddr": PublicSet(
             "DDR",
@@ -91,7 +96,16 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "PatientID under a keyed hash",
             _BY_SEED,
             "modality OP and single frames only; written as PNG files with hashed names and no header",
-            ("labels", "grades", "ungradable"),
+            ("labels", "grades", "ungradable", "unlabelled"),
+            keyed=True,
+        ),
+        "duke2014": PublicSet(
+            "Duke, 45 OCT volumes (Srinivasan et al. 2014)",
+            "`AMD1/TIFFs/8bitTIFFs/*.tif` to `NORMAL15/...`, in `Publication_Dataset/` or without",
+            "duke3 (AMD is the dry form)",
+            "the folder: a volume each",
+            _BY_SEED,
+            "each scan has its volume's label",
         ),
         "eyepacs": PublicSet(
             "EyePACS (Kaggle Diabetic Retinopathy Detection)",
@@ -109,6 +123,15 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             _EACH_IMAGE,
             "test",
             "the same names stand for other images in train and test",
+        ),
+        "kermany": PublicSet(
+            "Kermany et al. 2018, OCT2017 and later releases",
+            "`OCT2017/train/CLASS/CLASS-PATIENT-NUMBER.jpeg`, `val/`, `test/`; also `CellData/OCT/`",
+            "oct4; `--scheme oct3` merges DRUSEN and CNV",
+            "the number in the name",
+            "with `--official` only: train and test share patients, and train then gives theirs up",
+            "a number that occurs in two classes is one patient",
+            official=False,
         ),
         "messidor1": PublicSet(
             "Messidor",
@@ -137,6 +160,34 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "ID: both eyes",
             "OIA-ODIR only: off-site is val, on-site is test",
             "the grade is read from the doctor's keywords of that eye; eyes without one are left out",
+        ),
+        "oct_volumes": PublicSet(
+            "OCT volumes as scanners export them",
+            "any folder of `.vol` and `.e2e` files (Heidelberg), and `--labels TABLE` "
+            "(file; label, patient, scan where there are some)",
+            "from the labels, or `--grades`",
+            "the table, else the header of a `.vol` file; under a keyed hash",
+            _BY_SEED,
+            "each B-scan is written as a PNG file with a hashed name; it has its volume's label, or its own where the "
+            "table says which scan",
+            ("labels", "grades", "ungradable", "unlabelled"),
+            keyed=True,
+        ),
+        "octdl": PublicSet(
+            "OCTDL",
+            "`OCTDL_labels.csv` (file_name, disease, patient_id), `OCTDL/DISEASE/NAME.jpg`",
+            "octdl7",
+            "patient_id",
+            _BY_SEED,
+            "none",
+        ),
+        "octid": PublicSet(
+            "OCTID",
+            "`NORMAL1.jpeg`, `AMRD1.jpeg`, `CSR1.jpeg`, `DR1.jpeg`, `MH1.jpeg` and so on, in folders of any name",
+            "octid",
+            _EACH_IMAGE,
+            _BY_SEED,
+            "DR is retinopathy and stands for no class of Kermany's; other images are passed over",
         ),
     }
 )

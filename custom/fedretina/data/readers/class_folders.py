@@ -9,7 +9,7 @@ from pathlib import Path
 from fedretina.data.readers.image_folder import is_image
 from fedretina.data.readers.remarks import no_patients
 from fedretina.data.readers.scheme_of import scheme_of
-from fedretina.data.readers.survey import ImportSettings, Photograph, Survey
+from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
 from fedretina.errors import DataError, SettingsError
 
 _PARTS = {
@@ -21,17 +21,18 @@ _PARTS = {
     "test": "test",
     "testing": "test",
 }
+_UNLABELLED = ("unlabelled", "unlabeled")
 
 
 def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     """Read all images below each folder of a class; raw labels are the names of the folders.
 
     When all folders are called train, val (valid, validation) and test, they are official parts and hold the
-    folders of the classes.
+    folders of the classes. A folder called unlabelled holds images without a label, unless the grades name it.
 
     Args:
         root: The folder that holds the folders.
-        settings: `patient_pattern`, and `scheme`, `grades` and `ungradable` as in `scheme_of`.
+        settings: `patient_pattern`, `unlabelled`, and `scheme`, `grades` and `ungradable` as in `scheme_of`.
         out: Not used; a folder of an import below `root` is passed over.
 
     Raises:
@@ -41,10 +42,22 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     """
     pattern = _pattern(settings.patient_pattern)
     found = _photographs(root, out.resolve())
+    found, left_out = _without_label(found, settings)
     scheme = scheme_of({photograph.label for photograph in found}, settings)
     if pattern is None:
-        return Survey(tuple(found), scheme, warnings=(f"{no_patients()} Give --patient-pattern if names tell.",))
-    return Survey(tuple(_with_patients(root, found, pattern)), scheme)
+        told = f"{no_patients()} Give --patient-pattern if names tell."
+        return Survey(tuple(found), scheme, tuple(left_out), (told,))
+    return Survey(tuple(_with_patients(root, found, pattern)), scheme, tuple(left_out))
+
+
+def _without_label(found: list[Photograph], settings: ImportSettings) -> tuple[list[Photograph], list[LeftOut]]:
+    def has_label(photograph: Photograph) -> bool:
+        return photograph.label in settings.grades or photograph.label.lower() not in _UNLABELLED
+
+    if settings.unlabelled == "train":
+        return [image if has_label(image) else image._replace(label="") for image in found], []
+    without = [LeftOut(image.file, "it has no label") for image in found if not has_label(image)]
+    return [image for image in found if has_label(image)], without
 
 
 def _photographs(root: Path, skip: Path | None) -> list[Photograph]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from fedretina.data.patient_keys import SALT, keyed, site_salt
 from fedretina.data.readers.scheme_of import scheme_of
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
 from fedretina.data.readers.tables import read_table
+from fedretina.data.readers.written import own_folder, write_file, write_png
 from fedretina.errors import DataError, SettingsError
 
 IMAGES = "images"
@@ -44,7 +44,8 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     Args:
         root: Files of any name and depth; those that are no DICOM are passed over.
         settings: `labels`, a table with a column file (path relative to `root`) or sop_instance_uid, and a column
-            label; `scheme`, `grades` and `ungradable` as in `scheme_of`; `salt`; `bad_files`.
+            label, which may be missing where `unlabelled` is "train"; `scheme`, `grades` and `ungradable` as in
+            `scheme_of`; `salt`; `bad_files`.
         out: Where images and photographs.csv go; the salt too by default.
 
     Raises:
@@ -52,7 +53,7 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
             the salt cannot be used.
         SettingsError: No table is named, or pydicom is not installed.
     """
-    if settings.labels is None:
+    if settings.labels is None and settings.unlabelled == "skip":
         raise SettingsError(
             "DICOM photographs need a table of labels (--labels): a CSV with a column file or sop_instance_uid, and a "
             "column label."
@@ -60,17 +61,17 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     paths = list(dicom_files(root))
     if not paths:
         raise DataError(f"{root} holds no DICOM file: unpack the photographs again, or mend the path.")
-    by_uid, labels = _labels(settings.labels)
+    by_uid, labels = (False, {}) if settings.labels is None else _labels(settings.labels)
     names, left_out = _names(root, paths, by_uid, settings)
     left_out += _check_all_there(labels, set(names.values()), settings)
     salt = site_salt(settings.salt or out / SALT)
 
     found: list[Photograph] = []
     kept: dict[str, _Kept] = {}
-    _make_folder(out / IMAGES)
+    own_folder(out / IMAGES)
     for path, name in names.items():
         where = path.relative_to(root).as_posix()
-        if name not in labels:
+        if name not in labels and settings.unlabelled == "skip":
             left_out.append(LeftOut(where, "the table has no label for it"))
             continue
         try:
@@ -88,9 +89,9 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
         if reason:
             left_out.append(LeftOut(where, reason))
             continue
-        _write_png(out / IMAGES / f"{key}.png", photograph)
+        write_png(out / IMAGES / f"{key}.png", photograph.pixels)
         kept[key] = _Kept(f"{key}.png", photograph.laterality, photograph.burned_in, photograph.grey)
-        found.append(Photograph(f"{key}.png", labels[name], keyed(salt, "patient", photograph.patient)))
+        found.append(Photograph(f"{key}.png", labels.get(name, ""), keyed(salt, "patient", photograph.patient)))
     if not found:
         reasons = "; ".join(f"{count}: {reason}" for reason, count in Counter(row.reason for row in left_out).items())
         raise DataError(f"none of the {len(paths)} DICOM files under {root} can be imported ({reasons}).")
@@ -168,36 +169,9 @@ def _warnings(kept: dict[str, _Kept]) -> tuple[str, ...]:
     return tuple(f"{count} of {len(kept)} photographs {words}" for count, words in sentences if count)
 
 
-def _make_folder(folder: Path) -> None:
-    """A folder of patients' images is its owner's alone."""
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{folder} cannot be made ({error.strerror}): choose another folder for the import.") from error
-
-
-def _write_png(path: Path, photograph: DicomPhotograph) -> None:
-    import cv2
-
-    done, data = cv2.imencode(".png", cv2.cvtColor(photograph.pixels, cv2.COLOR_RGB2BGR))
-    if not done:
-        raise DataError(f"{path} was not written: the pixels cannot be stored as PNG.")
-    _write(path, data.tobytes())
-
-
 def _write_list(path: Path, rows: list[_Kept]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["file", "laterality", "burned_in"])
     writer.writerows(row[:3] for row in rows)
-    _write(path, text.getvalue().encode())
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise DataError(f"{path} was not written ({error}): make room, or choose another folder.") from error
+    write_file(path, text.getvalue().encode())

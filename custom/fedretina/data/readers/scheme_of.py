@@ -24,24 +24,27 @@ _WORDS = {
 _GRADE_OF = {word: grade for grade, words in _WORDS.items() for word in words}
 
 
-def scheme_of(labels: Set[str], settings: ImportSettings) -> GradingScheme | SchemeName:
-    """Find the scheme.
+def scheme_of(labels: Set[str], settings: ImportSettings) -> GradingScheme | SchemeName | None:
+    """Find the scheme; None where no image has a label and the settings name no scheme.
 
     In this order: the preset that is named; the grades that are named; "0" to "4" (or to "5", ungradable), all of
     them, which are ICDR; ICDR's names in the usual spellings, the healthy one and another; names with a
     different number in front, in the order of these numbers.
 
     Args:
-        labels: The raw labels that occur.
+        labels: The raw labels that occur; "" is none.
         settings: `scheme`, `grades` and `ungradable` count.
 
     Raises:
         DataError: A label is not in what the settings name, or the order of the labels is not to be seen.
     """
+    labels = labels - {""}
     if settings.scheme is not None:
         return settings.scheme
     if settings.grades:
         return _named(labels, settings)
+    if not labels:
+        return None
     if labels == set("01234"):
         return "icdr5"
     if labels == set("012345"):

@@ -11,15 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fedretina.data.scheme import GradingScheme, preset
 from fedretina.errors import SettingsError
 
-SchemeName = Literal["icdr5", "icdr5_ungradable", "normal_3stages"]
+SchemeName = Literal["icdr5", "icdr5_ungradable", "normal_3stages", "oct3", "oct4", "octdl7", "octid", "duke3"]
 
 
 class Photograph(NamedTuple):
-    """A labelled image of a set.
+    """An image of a set.
 
     Attributes:
         file: Relative to the image root, with '/'.
-        label: The raw label as text.
+        label: The raw label as text; "" where it has none.
         patient: The patient; the image itself where the set names none.
         part: The official split, "train", "val" or "test"; None where the set has none.
     """
@@ -43,19 +43,19 @@ class Survey:
 
     Attributes:
         photographs: In the order of the set's own lists.
-        scheme: A preset's name, or the scheme itself where no preset fits.
+        scheme: A preset's name, or the scheme itself where no preset fits; None where no image has a label.
         left_out: Images that a rule of the reader leaves out.
         warnings: Sentences for the site's staff; they name no path and no patient.
         images: Image root where it is not the set's own folder.
     """
 
     photographs: tuple[Photograph, ...]
-    scheme: GradingScheme | SchemeName
+    scheme: GradingScheme | SchemeName | None
     left_out: tuple[LeftOut, ...] = ()
     warnings: tuple[str, ...] = ()
     images: Path | None = None
 
-    def grading(self) -> GradingScheme:
+    def grading(self) -> GradingScheme | None:
         """The scheme itself."""
         return preset(self.scheme) if isinstance(self.scheme, str) else self.scheme
 
@@ -67,15 +67,19 @@ class ImportSettings(BaseModel):
         seed: Of the split by patient.
         fractions: Shares of train, val and test. Where the official test part is kept, only the ratio of val to train
             counts; where the official val part is kept as well, none does.
-        official: Whether official parts are kept; else all images are pooled and split by patient.
+        official: Whether official parts are kept; else all images are pooled and split by patient. None leaves it to
+            the set: they are kept unless they share patients.
         bad_files: Whether a labelled image that is not there, or a damaged DICOM file, stops the import or is left out.
         copies: Whether images that are byte for byte the same are left out but for one, or kept as published.
-        hash_patients: Whether patients stand in the manifest under a keyed hash. DICOM photographs always do.
+        hash_patients: Whether patients stand in the manifest under a keyed hash. Those of DICOM photographs and
+            OCT volumes always do.
         salt: The key of that hash, a file; by default `patient_salt` beside the manifest, made when missing.
         scheme: A preset instead of the reader's own choice.
-        grades: Names of the grades in order, the healthy one first, for `class_folders` and `dicom`.
+        unlabelled: Whether images without a label are left out, or go to train, where they count for label-free
+            pre-training alone; for `class_folders`, `dicom` and `oct_volumes`.
+        grades: Names of the grades in order, the healthy one first, for `class_folders`, `dicom` and `oct_volumes`.
         ungradable: The one of `grades` that stands for images that nobody can grade.
-        labels: Table of the labels, for `dicom`.
+        labels: Table of the labels, for `dicom` and `oct_volumes`.
         patient_pattern: Regular expression with a group named `patient`, searched in the path of a file
             relative to the set's folder, for `class_folders`.
     """
@@ -84,12 +88,13 @@ class ImportSettings(BaseModel):
 
     seed: int = Field(default=1, ge=0)
     fractions: tuple[float, float, float] = (0.7, 0.15, 0.15)
-    official: bool = True
+    official: bool | None = None
     bad_files: Literal["refuse", "skip"] = "refuse"
     copies: Literal["skip", "keep"] = "skip"
     hash_patients: bool = False
     salt: Path | None = None
     scheme: SchemeName | None = None
+    unlabelled: Literal["skip", "train"] = "skip"
     grades: tuple[str, ...] = ()
     ungradable: str | None = None
     labels: Path | None = None
