@@ -11,6 +11,7 @@ import yaml
 from fedretina.data.check_source import CheckSource
 from fedretina.data.clients import ClientSkew, divide
 from fedretina.data.manifest import SPLITS, RawRow, raw_rows, read_manifest, write_manifest
+from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError
 from fedretina.storage import write_json, write_text
 from fedretina.version import __version__
@@ -44,7 +45,10 @@ def write_clients(source: CheckSource, out: Path, clients: int, skew: ClientSkew
     """
     if source.manifest is None:
         raise DataError("there is no manifest to divide: name one, or bring the images in first (data import).")
-    records = read_manifest(source.manifest, source.scheme).records
+    scheme = source.scheme
+    records = read_manifest(source.manifest, scheme).records
+    if scheme is None or any(record.label < 0 for record in records):
+        raise DataError("clients are divided by label, and there are images without one: take their rows out first.")
     labels = [(row["label"] or "").strip() for _, row in raw_rows(source.manifest)]
     found = divide(
         [record.patient for record in records],
@@ -64,14 +68,14 @@ def write_clients(source: CheckSource, out: Path, clients: int, skew: ClientSkew
     except OSError as error:
         raise DataError(f"{out} cannot be written ({error.strerror}): choose another folder.") from error
 
-    grades = source.scheme.grades
+    grades = scheme.grades
     sites = {}
     for client, name in enumerate(names):
         mine = [(record, labels[at]) for at, record in enumerate(records) if found.homes[at] == client]
         rows = [RawRow(record.file, label, record.patient, record.split) for record, label in mine]
         write_manifest(out / name / MANIFEST, rows)
-        write_text(out / name / SITE_FILE, _site_file(source))
-        counts = read_manifest(out / name / MANIFEST, source.scheme).counts()
+        write_text(out / name / SITE_FILE, _site_file(source, scheme))
+        counts = read_manifest(out / name / MANIFEST, scheme).counts()
         sites[name] = {
             "images": {split: dict(zip(grades, counts[split], strict=True)) for split in SPLITS},
             "patients": {
@@ -96,11 +100,11 @@ def write_clients(source: CheckSource, out: Path, clients: int, skew: ClientSkew
     return record
 
 
-def _site_file(source: CheckSource) -> str:
+def _site_file(source: CheckSource, scheme: GradingScheme) -> str:
     words: dict[str, Any] = {
         "manifest": MANIFEST,
         "images": str(source.images.resolve()),
-        "scheme": source.scheme.model_dump(mode="json"),
+        "scheme": scheme.model_dump(mode="json"),
         "bad_files": source.bad_files,
     }
     head = "# Written by `fedretina data divide`. It names a folder of this site and stays here.\n"

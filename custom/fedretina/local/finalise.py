@@ -16,8 +16,9 @@ from fedretina.experiment import Experiment
 from fedretina.local.card import NOT_A_DEVICE, build_card
 from fedretina.local.card_page import card_page
 from fedretina.local.history import History
+from fedretina.local.labelled_epochs import Answers
 from fedretina.local.snapshot import Snapshot
-from fedretina.local.trainer import Answers, LocalTrainer
+from fedretina.local.trainer import LocalTrainer
 from fedretina.plan import Step
 from fedretina.report.page_file import write_page
 from fedretina.report.render import render_site

@@ -209,7 +209,7 @@ class LocalTrainer:
         split, share = self._data.split("train"), self._experiment.phase(step.phase).label_share
         if share == 1:
             return split
-        chosen = labelled_subset(split.patients, split.labels.numpy(), share, self._experiment.seed)
+        chosen = labelled_subset(split.patients, split.labels.tolist(), share, self._experiment.seed)
         patients, files = (tuple(names[at] for at in chosen) for names in (split.patients, split.files))
         return Split(split.images[chosen], split.labels[chosen], patients, files)
 

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedretina.data.scheme import GradingScheme
-from fedretina.errors import DataError, SettingsError, StateError
+from fedretina.errors import DataError, SettingsError, StateError, TrainingError
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.experiment import Experiment
 from fedretina.local.card import CARD_FORMAT
+from fedretina.local.site_network import site_network
 from fedretina.local.training import TrainingSettings, reproducible_torch
 from fedretina.networks.encoder import Normalisation
-from fedretina.networks.network import Network, build_network, build_on_meta
+from fedretina.networks.network import Network, build_on_meta
 from fedretina.networks.weights import WeightsSettings
 from fedretina.storage import read_json, read_tensors
 from fedretina.uncertainty.estimators import ESTIMATORS
@@ -142,9 +143,9 @@ class Predictor:
         Yields:
             The rows, a batch at a time.
         """
-        from fedretina.data.transforms import fundus_pipeline
+        from fedretina.data.image_settings import image_pipeline
 
-        transform = fundus_pipeline(self._images)
+        transform = image_pipeline(self._images)
 
         def read(file: str) -> _Read:
             try:
@@ -218,8 +219,12 @@ def _network(operating: _Operating, tensors: Tensors, folder: Path) -> Network:
     # The weights come from the model's file, so those that training started from are not needed; only the
     # normalisation still depends on them.
     normalise = operating.normalisation or build_on_meta(settings, grades).normalisation
-    bare = settings.model_copy(update={"weights": WeightsSettings(), "normalise": normalise})
-    net = build_network(bare, grades, seed=0)
+    # Contrast layers are no part of what answers, so they are not stored.
+    bare = settings.model_copy(update={"weights": WeightsSettings(), "normalise": normalise, "contrast": None})
+    try:
+        net = site_network(operating.settings, operating.scheme, seed=0, settings=bare)
+    except TrainingError as error:
+        raise StateError(f"the card in {folder} cannot be used ({error}): restore it.") from error
     try:
         net.load_state_dict(tensors, strict=True)
     except RuntimeError as error:
