@@ -1,12 +1,15 @@
-"""Draw the contact sheets of docs/phantoms.md: `.venv/bin/python docs/draw_phantoms.py`."""
+"""Draw the pictures of docs/phantoms.md and docs/oct_scans.md: `.venv/bin/python docs/draw_phantoms.py`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from PIL import Image, PngImagePlugin
 
+from fedretina.data.oct_settings import OctSettings
+from fedretina.data.oct_transforms import oct_pipeline
 from fedretina.data.phantoms.draw import draw_cases
 from fedretina.data.phantoms.hospital import Case, Modality, phantom_hospital
 
@@ -39,6 +42,29 @@ def main() -> None:
         picture = Image.fromarray(np.vstack(rows))
         small = picture.quantize(128) if modality == "fundus" else picture.convert("L").quantize(32)
         small.save(FOLDER / f"phantoms_{modality}.png", optimize=True, pnginfo=text)
+    draw_margins(text)
+
+
+def draw_margins(text: PngImagePlugin.PngInfo, count: int = 6) -> None:
+    """Scans of a hospital with wide white margins: above as drawn, below as a network sees them.
+
+    A margin at the lower left would be cut in two by the word that marks a phantom, which no scanner writes.
+    """
+    hospital, seed = phantom_hospital("site-2", modality="oct"), (2, "margins")
+    cases = [Case(number % 4, number % 4, number, number % 2 == 1) for number in range(40)]
+    scans = draw_cases(hospital, cases, 2 * SIDE, seed)
+    whole = [scan for scan in scans if not np.any(scan[SIDE:, : SIDE // 2] > 250)]
+    drawn = sorted(whole, key=lambda scan: -float(np.mean(scan > 235)))[:count]
+    pipeline = oct_pipeline(OctSettings(image_size=SIDE))
+    rows: list[list[np.ndarray]] = [[], []]
+    with TemporaryDirectory() as folder:
+        for scan in drawn:
+            path = Path(folder) / "scan.png"
+            Image.fromarray(scan).save(path)
+            rows[0].append(np.asarray(Image.fromarray(scan).convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)))
+            rows[1].append(pipeline(path)[0])
+    picture = Image.fromarray(np.vstack([np.hstack(row) for row in rows]))
+    picture.quantize(32).save(FOLDER / "oct_margins.png", optimize=True, pnginfo=text)
 
 
 if __name__ == "__main__":

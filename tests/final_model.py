@@ -39,7 +39,7 @@ def write_final(folder: Path, experiment: Experiment, data: SiteData, rounds: in
         chosen=plan[rounds - 1],
         theta=snapshot.record["theta"],
         fingerprint=data.fingerprint,
-        counts=data.counts,
+        counts=data.graded,
         model_digest=tensors_digest(model),
         normalisation=trainer.normalisation,
         validation=judged(trainer, experiment, data, shared, snapshot.tensors, "val"),

@@ -9,6 +9,7 @@ from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.site_data import load_site_data
 from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError
+from fedretina.report.data_check_page import count_rows
 from little_eyes import eye, save, write_rows, write_site
 
 
@@ -112,7 +113,7 @@ def test_one_in_twenty_bad_files_is_the_limit(tmp_path):
 
 
 def test_what_the_check_calls_clean_training_takes(clean, tmp_path):
-    assert sum(load(clean, tmp_path).counts.values()) == 40
+    assert sum(load(clean, tmp_path).graded.values()) == 40
 
 
 @pytest.mark.parametrize(
@@ -189,3 +190,14 @@ def test_phantoms_on_disk_are_synthetic_and_must_not_mix(tmp_path):
     report = checked(tmp_path)
     assert report.findings == ()
     assert report.synthetic
+
+
+def test_a_site_that_only_pre_trains(tmp_path):
+    rows = [(file, "", patient, "train") for file, _, patient, _ in write_site(tmp_path / "north", (1, 1, 1))]
+    write_rows(tmp_path / "north", rows, scheme=None)
+    report = check_site(open_source(tmp_path / "north", ImportSettings()), 64)
+    assert (report.grades, report.rows, report.unlabelled) == ((), ("no label",), len(rows))
+    assert report.exit_code == 0
+    assert "label_none" in {finding.code for finding in report.findings}
+    assert report.record()["images"]["unlabelled"] == len(rows)
+    assert count_rows(report)[0] == ["no label", str(len(rows)), "0", "0", str(len(rows))]

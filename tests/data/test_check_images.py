@@ -130,3 +130,12 @@ def test_files_come_in_order_and_a_bad_one_gives_its_error(tmp_path, workers):
     assert [isinstance(one, DataError) for one in found] == [at in (9, 14) for at in range(15)]
     assert found[5].digest == measure(eye(5, 40)).digest
     assert len(ticks) == 15
+
+
+def test_wide_scans_are_usual_and_coloured_ones_are_not():
+    scan = np.repeat(np.random.default_rng(1).integers(20, 90, (100, 350, 1), dtype=np.uint8), 3, axis=2)
+    assert "aspect_odd" in codes([scan])
+    assert codes([scan], modality="oct") == {}
+    coloured = scan.copy()
+    coloured[..., 0] += 80
+    assert codes([scan, coloured], modality="oct") == {"image_coloured": ["1.png"]}

@@ -122,3 +122,32 @@ def test_patients_from_the_names_of_the_files(tmp_path):
 def test_an_empty_folder(tmp_path):
     with pytest.raises(DataError, match="no folder of a class"):
         open_source(tmp_path, PLAIN)
+
+
+@pytest.mark.parametrize(("scheme", "modality"), [("icdr5", "fundus"), ("oct4", "oct"), ("duke3", "oct")])
+def test_the_grades_say_what_the_images_are(tmp_path, scheme, modality):
+    write_rows(tmp_path, write_site(tmp_path, (1, 1, 1)), scheme=scheme)
+    assert open_source(tmp_path / "site.yaml", PLAIN).modality == modality
+
+
+def test_an_oct_phantom_draws_oct_grades(tmp_path):
+    path = tmp_path / "site-2.yaml"
+    path.write_text("data: {}\n")
+    assert open_source(path, PLAIN, modality="oct").scheme == preset("oct4")
+
+
+def test_a_site_without_labels_needs_no_scheme(tmp_path):
+    rows = [[file, "", *others] for file, _, *others in write_site(tmp_path, (1, 1, 1))]
+    write_rows(tmp_path, rows, scheme=None)
+    for path in (tmp_path / "site.yaml", tmp_path / "manifest.csv"):
+        source = open_source(path, PLAIN, images=tmp_path / "images")
+        assert source.scheme is None
+        assert source.modality == "fundus"
+
+
+def test_a_folder_of_images_without_a_label_goes_to_train(tmp_path):
+    folders(tmp_path, "0_no", "1_yes", "unlabelled")
+    rows = open_source(tmp_path, PLAIN).rows
+    assert [row[2:] for row in rows if row.file.startswith("unlabelled")] == [
+        ("", f"unlabelled/{at}.jpg", "train") for at in range(3)
+    ]

@@ -269,7 +269,7 @@ def test_an_import_keeps_nothing_of_a_header(archive, tmp_path):
     )
     assert yaml.safe_load((out / "site.yaml").read_text())["data"]["images"] == "images"
     data = load_site_data("here", settings, FundusSettings(image_size=32), 1, tmp_path / "cache")
-    assert data.counts == {split: sum(grades.values()) for split, grades in record["images"].items()}
+    assert data.graded == {split: sum(grades.values()) for split, grades in record["images"].items()}
     with open(out / "photographs.csv", newline="") as handle:
         sides = [row["laterality"] for row in csv.DictReader(handle)]
     assert (sides.count("left"), sides.count("right")) == (10, 10)

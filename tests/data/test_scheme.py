@@ -1,7 +1,11 @@
+from typing import get_args
+
 import pytest
 from pydantic import ValidationError
 
-from fedretina.data.scheme import PRESETS, GradingScheme, preset
+from fedretina.commands.scheme_names import OCT_SCHEMES, SCHEMES
+from fedretina.data.readers.survey import SchemeName
+from fedretina.data.scheme import OCT_PRESETS, PRESETS, GradingScheme, preset
 from fedretina.errors import DataError, SettingsError
 
 
@@ -59,6 +63,11 @@ def test_a_scheme_is_frozen():
 
 
 OCT4 = preset("oct4").grades
+
+
+def test_all_lists_of_presets_agree():
+    assert get_args(SchemeName) == PRESETS
+    assert (tuple(SCHEMES), tuple(OCT_SCHEMES)) == (PRESETS, OCT_PRESETS)
 
 
 def test_oct_presets_read_the_public_spellings():
