@@ -54,14 +54,14 @@ def test_a_site_sends_mean_and_variance_of_what_enters_each_norm(tiny, phantoms)
     experiment: Experiment = tiny(row="fedap", network={"encoder": "resnet18"})
     data = phantoms(experiment, "site-2")["site-2"]
     trainer = LocalTrainer(experiment, data)
-    start = trainer._net.state_dict()
+    start = trainer.model.net.state_dict()
     shared = {key: start[key].clone() for key in trainer.partition.shared}
     found = trainer.statistics(shared)
     assert set(found) == set(trainer.partition.sent("prepare"))
     # The stem's norm, from its definition: the input is the first convolution's map over all training images.
     images = data.split("train").images.float() / 255
-    stem = trainer._net.encoder.stages[0]
-    maps = stem[0](trainer._net.normalised(images)).detach().double().transpose(0, 1).flatten(1)
+    stem = trainer.model.net.encoder.stages[0]
+    maps = stem[0](trainer.model.net.normalised(images)).detach().double().transpose(0, 1).flatten(1)
     name = next(key for key in sorted(found) if ".stages.0." in key).rpartition(".")[0]
     torch.testing.assert_close(found[f"{name}{MEAN}"], maps.mean(1).float(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[f"{name}{VARIANCE}"], maps.var(1, unbiased=False).float(), rtol=1e-4, atol=1e-5)

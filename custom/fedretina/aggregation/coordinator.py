@@ -27,7 +27,7 @@ from fedretina.aggregation.temperatures import temperature_model
 from fedretina.errors import QuorumError, RefusedError, StateError
 from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes
-from fedretina.exchange.scalars import BY_TASK
+from fedretina.exchange.scalars import allowed_scalars
 from fedretina.exchange.sealing import Sealer
 from fedretina.exchange.stamp import Stamp, require_name
 from fedretina.experiment import Experiment
@@ -180,7 +180,8 @@ class Coordinator:
                 task, largest = self.step.task, self.experiment.theta.largest
                 keys = self.partition.sent(task)
                 needed = NEEDS.get(self.experiment.aggregation.rule, frozenset()) if task == "train" else frozenset()
-                admit(payload, self._stamp(), self.partition, BY_TASK[task], keys, largest, needed)
+                names = allowed_scalars(task, self.experiment.supervised)
+                admit(payload, self._stamp(), self.partition, names, keys, largest, needed)
                 self._mixer.require(payload.tensors)
             except RefusedError as refusal:
                 self.refuse(site, str(refusal))

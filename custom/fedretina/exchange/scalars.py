@@ -27,7 +27,7 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     "contrast_loss": (0, 1000, False),
     "val_auc": (0, 1, False),
     "val_accuracy": (0, 1, False),
-    "grades": (2, 1000, False),
+    "grades": (2, 1000, True),
     "images_train": (1, _MANY, False),
     "images_val": (1, _MANY, False),
     "images_test": (1, _MANY, False),
@@ -46,6 +46,7 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     **{name: (*bounds, False) for name, bounds in COUNTS.items()},
 }
 
+_BLIND = frozenset({"images_pretrain"})
 BY_TASK: Mapping[Task, frozenset[str]] = {
     "prepare": frozenset({"images"}),
     "pretrain": frozenset({"images", "contrast_loss"}),
@@ -53,7 +54,7 @@ BY_TASK: Mapping[Task, frozenset[str]] = {
     "validate": frozenset({"val_auc", "val_accuracy"}),
     "tune": frozenset({"val_auc", "val_accuracy"}),
     "calibrate": frozenset(),
-    "finalise": frozenset(name for name in RANGES if name.startswith(("test_", "images_")))
+    "finalise": frozenset(name for name in RANGES if name.startswith(("test_", "images_")) and name not in _BLIND)
     | frozenset(COUNTS)
     | {"grades", "bad_files", "synthetic"},
 }
@@ -62,3 +63,13 @@ BY_TASK: Mapping[Task, frozenset[str]] = {
 The contrastive loss is the exception: it knows no label, and it is the only sign of life of a phase without labels. A
 site may hold it back.
 """
+
+
+def allowed_scalars(task: Task, supervised: bool) -> frozenset[str]:
+    """What a task may bring in a run, with a phase that trains with labels or without any.
+
+    A run without labels ends with an encoder: there is no answer to have figures of, and there may be no grades.
+    """
+    if task == "finalise" and not supervised:
+        return _BLIND | {"bad_files", "synthetic"}
+    return BY_TASK[task]

@@ -17,7 +17,7 @@ from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.noise import noise_key
 from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
-from fedretina.exchange.scalars import BY_TASK
+from fedretina.exchange.scalars import allowed_scalars
 from fedretina.exchange.sealing import require_sealed
 from fedretina.exchange.stamp import require_name
 from fedretina.experiment import Experiment
@@ -114,7 +114,7 @@ class WhitelistFilter(Filter):
         payload.stamp.require_digest(experiment.digest(parts))
         self._kinds(payload.tensors, parts)
         step = Plan.of(experiment).find(payload.stamp.phase, payload.stamp.round)
-        allowed = BY_TASK[step.task] if step else frozenset()
+        allowed = allowed_scalars(step.task, experiment.supervised) if step else frozenset()
         extra = sorted(set(payload.scalars) - allowed)
         if extra:
             raise RefusedError(f"scalar {extra[0]!r} may not travel in {payload.stamp.phase}.")

@@ -188,7 +188,7 @@ class Site:
         kept = state.kept(order.accepted if tuned and order.accepted is not None else order.best)
         if kept is None or "contrast_loss" in kept.record:  # a head that never saw a label
             raise TrainingError(
-                f"no update of this site with labels was accepted up to the chosen {self._plan[order.best].name}, "
+                f"no update of this site was accepted up to the chosen {self._plan[order.best].name}, "
                 "so it has no personal part for that model."
             )
         return kept
