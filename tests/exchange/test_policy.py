@@ -43,7 +43,9 @@ def test_what_is_held_back_does_not_leave():
     leaving, done = apply(hold_back=["images", "val_auc", "test_auc"])
     assert dict(leaving.scalars) == {"theta": 0.123456}
     assert done == {"held_back": ["images", "val_auc"]}
-    with pytest.raises(ValidationError, match="'theta' cannot be held back: a run can do without bad_files, contrast_loss"):
+    with pytest.raises(
+        ValidationError, match="'theta' cannot be held back: a run can do without bad_files, contrast_loss"
+    ):
         apply(hold_back=["theta"])
     with pytest.raises(ValidationError, match="'patients' cannot be held back"):
         apply(hold_back=["patients"])
