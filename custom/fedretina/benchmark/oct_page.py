@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fedretina.benchmark import oct_cost_tables, oct_tables
 from fedretina.benchmark.markdown import listed, several
@@ -10,12 +10,14 @@ from fedretina.benchmark.oct_runs import OctResults, OctRun
 from fedretina.benchmark.published_oct import published_oct
 
 
-def oct_page(runs: Iterable[OctRun], target: float = 0.9) -> str:
+def oct_page(runs: Iterable[OctRun], target: float = 0.9, before: Sequence[str] = (), after: Sequence[str] = ()) -> str:
     """Render Tables 3 to 9 and the convergence as Markdown; the same text for the same runs.
 
     Args:
         runs: Stored runs; rows of the paper without any say that they were not run.
         target: Validation accuracy in [0, 1] of Table 5's rounds.
+        before: Lines that stand before the tables.
+        after: Lines that stand behind them.
 
     Raises:
         SettingsError: Two runs share name and seed.
@@ -42,11 +44,12 @@ def oct_page(runs: Iterable[OctRun], target: float = 0.9) -> str:
         "",
         f"Figures are of test images: mean over {_seeds(results)}, smallest and largest in brackets.",
         "",
+        *before,
         *_others(results),
     ]
     for title, section in sections:
         lines += [f"## {title}", "", *section]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, *after]).rstrip() + "\n"
 
 
 def _seeds(results: OctResults) -> str:
