@@ -149,9 +149,8 @@ class LabelPlan(BaseModel):
             {"name": f"pretrain_{start.name}", "row": self.row, "settings": _alone("train", start.pretrain or {})}
             for start in self.pretrained
         ]
-        return BenchmarkPlan.read(
-            {**self._shared(), "rows": rows, "reference": rows[0]["name"], "seeds": self.all_seeds}
-        )
+        more = {"rows": rows, "reference": rows[0]["name"], "seeds": self.all_seeds}
+        return BenchmarkPlan.read({**self._shared(), **more})
 
     def fine_tuning(self, encoders: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> BenchmarkPlan:
         """The second stage: a row for each start and share.

@@ -9,7 +9,7 @@ from statistics import fmean
 from fedretina.benchmark import figures, words
 from fedretina.benchmark.label_efficiency import LABELS, row_name
 from fedretina.benchmark.markdown import NOT_RUN, chance, interval, listed, signed, spread, table
-from fedretina.benchmark.oct_benchmark_page import course_words
+from fedretina.benchmark.oct_benchmark_page import STARTS, course_words
 from fedretina.benchmark.pictures import Pictures
 from fedretina.benchmark.statistics import STATISTICS
 from fedretina.benchmark.stored import Benchmark, Record, read_benchmark
@@ -167,9 +167,8 @@ def _pretraining(out: Path, asked: Record) -> list[str]:
             continue
         ends = [fmean(one[at] for one in losses) for at in (0, -1)]
         source = stored[0]["settings"]["network"]["weights"]["source"]
-        begins = {"none": "from scratch", "package": "from ImageNet"}.get(source, "from a file")
         told.append(
-            f"{_title(asked, start)} began {begins}, {len(losses[0])} rounds, contrastive loss "
+            f"{_title(asked, start)} began {STARTS[source]}, {len(losses[0])} rounds, contrastive loss "
             f"{number(ends[0], 3)} to {number(ends[1], 3)}, {len(losses)} seeds"
         )
     return [f"Pre-training: {listed(told)}.", ""] if told else []

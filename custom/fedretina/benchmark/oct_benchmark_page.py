@@ -22,6 +22,9 @@ _POOLED = (
     "classes, the same images for every row; where a site is named its figures are its own."
 )
 
+STARTS = {"none": "from scratch", "package": "from ImageNet", "file": "from a file of weights"}
+"""Where an encoder starts, in words, by the source of its weights."""
+
 
 def write_oct_page(out: Path, page: Path) -> None:
     """Render the page; the same bytes for the same records.
@@ -41,7 +44,8 @@ def write_oct_page(out: Path, page: Path) -> None:
         *words.what_was_run(benchmark, found, course_words(benchmark, benchmark.reference), _POOLED),
     ]
     after = [*_differences(benchmark, found), *stranger_table(benchmark)]
-    write_page(page, oct_page(read_oct_runs(out), float(benchmark.plan.get("target", 0.9)), before, after))
+    target, planned = float(benchmark.plan.get("target", 0.9)), tuple(benchmark.plan["rows"])
+    write_page(page, oct_page(read_oct_runs(out), target, before, after, planned))
 
 
 def course_words(benchmark: Benchmark, name: str) -> str:
@@ -49,11 +53,9 @@ def course_words(benchmark: Benchmark, name: str) -> str:
     run = next(iter(benchmark.runs.get(name, {}).values()), None)
     if run is None:
         return ""
-    settings = run["settings"]
-    said = [
-        f"of {benchmark.title(name)}: {settings['network']['encoder']} from {settings['network']['weights']['source']}"
-    ]
-    said.append(f"{settings['images']['image_size']} px")
+    settings, network = run["settings"], run["settings"]["network"]
+    starts = STARTS[network["weights"]["source"]]
+    said = [f"of {benchmark.title(name)}: {network['encoder']} {starts}, {settings['images']['image_size']} px"]
     for phase in settings["phases"]:
         training = phase["training"] or settings["training"]
         said.append(
@@ -75,9 +77,8 @@ def _shorter(benchmark: Benchmark) -> list[str]:
 
 
 def _rounds(benchmark: Benchmark, name: str) -> Mapping[str, int]:
-    counted = [
-        Counter(note["phase"] for note in run.get("history") or ()) for run in benchmark.runs.get(name, {}).values()
-    ]
+    runs = benchmark.runs.get(name, {}).values()
+    counted = [Counter(note["phase"] for note in run.get("history") or ()) for run in runs]
     return max(counted, key=lambda one: sum(one.values()), default=Counter())
 
 

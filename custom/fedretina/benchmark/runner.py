@@ -124,9 +124,8 @@ def _tune(
     kind = told_plan["splits"]["kind"]
     stored = {**told_plan, "rows": rows, "sites": sorted(plan.sites), "splits": kind, "tuning": tuning}
     named = {"spare_sites": sorted(plan.spare_sites), "strangers": sorted(plan.strangers)}
-    write_json(
-        out / "plan.json", {**stored, **named, "settings": told_plan["experiment"], "split": told_plan["splits"]}
-    )
+    settings = {"settings": told_plan["experiment"], "split": told_plan["splits"]}
+    write_json(out / "plan.json", {**stored, **named, **settings})
     return chosen
 
 

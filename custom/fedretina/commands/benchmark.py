@@ -60,6 +60,9 @@ def benchmark(
     try:
         words = merged(preset(name), _words(plan_file))
         words["sites"] = _sites(sites, phantoms) or words.get("sites", {})
+        if words.get("spare_sites"):
+            spare = {site: file for site, file in words["spare_sites"].items() if site not in words["sites"]}
+            words["spare_sites"] = spare
         if rows and "rows" not in words:
             raise SettingsError(f"the benchmark {name} has no rows to choose from: say what to leave out in a --plan.")
         if rows:
