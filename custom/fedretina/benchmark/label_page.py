@@ -8,7 +8,7 @@ from statistics import fmean
 
 from fedretina.benchmark import figures, words
 from fedretina.benchmark.label_efficiency import LABELS, row_name
-from fedretina.benchmark.markdown import NOT_RUN, chance, interval, listed, signed, spread, table
+from fedretina.benchmark.markdown import NOT_RUN, chance, interval, listed, several, signed, spread, table
 from fedretina.benchmark.oct_benchmark_page import STARTS, course_words
 from fedretina.benchmark.pictures import Pictures
 from fedretina.benchmark.statistics import STATISTICS
@@ -21,6 +21,12 @@ from fedretina.storage import read_json
 
 _FIGURES = (("auc", "Macro AUC"), ("accuracy", "Accuracy"))
 _OVER = "share of the labels"
+_MEANS = "Figures are each site's own; a mean over sites is the plain mean of their figures."
+_TEST = (
+    "Differences are paired by seed. The t test over seeds asks whether another training would come out alike, not "
+    "whether other patients would; with a few seeds it sees only large differences, and nothing is adjusted for the "
+    "number of rows."
+)
 
 
 def write_label_page(out: Path, page: Path, pictures: Path) -> None:
@@ -46,7 +52,7 @@ def write_label_page(out: Path, page: Path, pictures: Path) -> None:
         "round is chosen, are all used. Pre-training sees the images of train and no label.",
         "",
         *words.warnings(benchmark, found),
-        *words.what_was_run(benchmark, found, _course(benchmark, asked)),
+        *words.what_was_run(benchmark, found, _course(benchmark, asked), _MEANS),
         *_pretraining(out, asked),
         "## Over shares of the labels",
         "",
@@ -59,7 +65,8 @@ def write_label_page(out: Path, page: Path, pictures: Path) -> None:
             *share_table(benchmark, asked, key),
         ]
     for other in asked["against"]:
-        lines += [f"## Less {_title(asked, other)}", "", *difference_tables(benchmark, asked, other)]
+        lines += [f"## Difference to the start {_title(asked, other)}", "", *difference_tables(benchmark, asked, other)]
+    lines += [_TEST, ""] if asked["against"] else []
     write_page(page, "\n".join(lines).rstrip() + "\n")
 
 
@@ -106,12 +113,7 @@ def difference_tables(benchmark: Benchmark, asked: Record, other: str) -> list[s
                 cells = [_title(asked, start), _percent(share["share"]), str(test.n), *by_site, _mean(gaps)]
                 rows.append([*cells, interval(test._asdict()), chance(test.p)])
         lines += [f"**{title}**:", "", *table(head, rows)]
-    return [
-        *lines,
-        "The paired t test over seeds asks whether another training would come out alike, not whether other patients "
-        "would; with a few seeds it sees only large differences. Nothing is adjusted for the number of rows.",
-        "",
-    ]
+    return lines
 
 
 def paired(benchmark: Benchmark, ours: str, theirs: str, key: str, sites: Sequence[str]) -> list[float]:
@@ -168,8 +170,8 @@ def _pretraining(out: Path, asked: Record) -> list[str]:
         ends = [fmean(one[at] for one in losses) for at in (0, -1)]
         source = stored[0]["settings"]["network"]["weights"]["source"]
         told.append(
-            f"{_title(asked, start)} began {STARTS[source]}, {len(losses[0])} rounds, contrastive loss "
-            f"{number(ends[0], 3)} to {number(ends[1], 3)}, {len(losses)} seeds"
+            f"{_title(asked, start)} began {STARTS[source]}, {several(len(losses[0]), 'round')}, contrastive loss "
+            f"{number(ends[0], 3)} to {number(ends[1], 3)}, {several(len(losses), 'seed')}"
         )
     return [f"Pre-training: {listed(told)}.", ""] if told else []
 

@@ -61,6 +61,7 @@ def course_words(benchmark: Benchmark, name: str) -> str:
         said.append(
             f"{phase['name']} {several(phase['rounds'], 'round')} of {several(training['epochs'], 'epoch')}, "
             f"{training['optimizer']} at {training['learning_rate']}, batches of {training['batch_size']}"
+            + (f", {100 * phase['label_share']:g} % of the labels" if phase["label_share"] < 1 else "")
         )
     return "; ".join(said)
 

@@ -80,7 +80,8 @@ def sites_table(results: OctResults) -> list[str]:
 def encoder_table(results: OctResults) -> list[str]:
     """Table 9: encoders under the proposed method."""
     paper, proposed = published_oct().tables["table9"], published_oct().proposed
-    ours = {proposed: f"ours: {runs[0].run.title}" for runs in (results.runs.get(proposed),) if runs}
+    runs = results.runs.get(proposed)
+    ours = {proposed: f"ours: {runs[0].run.title}"} if runs else {}
     columns = (
         PARAMETERS,
         MULTIPLY_ADDS,

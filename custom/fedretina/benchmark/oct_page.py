@@ -10,7 +10,13 @@ from fedretina.benchmark.oct_runs import OctResults, OctRun
 from fedretina.benchmark.published_oct import published_oct
 
 
-def oct_page(runs: Iterable[OctRun], target: float = 0.9, before: Sequence[str] = (), after: Sequence[str] = ()) -> str:
+def oct_page(
+    runs: Iterable[OctRun],
+    target: float = 0.9,
+    before: Sequence[str] = (),
+    after: Sequence[str] = (),
+    planned: Sequence[str] | None = None,
+) -> str:
     """Render Tables 3 to 9 and the convergence as Markdown; the same text for the same runs.
 
     Args:
