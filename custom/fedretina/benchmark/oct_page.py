@@ -74,7 +74,8 @@ def _not_planned(which: str, planned: Sequence[str] | None) -> list[str]:
         return []
     rows = published_oct().tables[which].rows
     without = [said for name, said in rows.items() if name not in planned]
-    lines = [f"The plan has no run for {listed(without)}, so nothing of ours stands there."] if without else []
+    things = " sites" if which == "table7" else ""
+    lines = [f"The plan has no run for {listed(without)}{things}, so nothing of ours stands there."] if without else []
     if which == "table8":
         never = [said for name, said in rows.items() if not any(one.startswith(f"{name}_without_") for one in planned)]
         lines += [f"The plan leaves no set out of training for {listed(never)}."] if never else []
