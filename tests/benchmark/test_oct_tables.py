@@ -14,12 +14,12 @@ from fedretina.costs.traffic import Traffic
 from fedretina.errors import SettingsError
 from fedretina.evaluation.bootstrap import patient_bootstrap
 
-ORDER = ("moco_scaffold",)
+ORDER = ("oct_moco_scaffold",)
 
 
 @pytest.fixture(scope="module")
 def runs():
-    named = [("moco_scaffold", 2.5, True), ("fedavg", 1.2, False), ("simclr_fedavg", 1.8, False)]
+    named = [("oct_moco_scaffold", 2.5, True), ("oct_fedavg", 1.2, False), ("oct_simclr_fedavg", 1.8, False)]
     return [made_run(name, seed, quality, controls=controls) for name, quality, controls in named for seed in (1, 2)]
 
 
@@ -36,7 +36,7 @@ def cells(lines, first):
 
 def test_pooled_figures_are_over_whole_sets_that_were_trained_on(runs, results):
     assert results.sets == ("duke", "kermany")
-    figures, run = results.runs["moco_scaffold"][0], runs[0]
+    figures, run = results.runs["oct_moco_scaffold"][0], runs[0]
     chosen = [site for site in run.sites.values() if site.origin != "octid"]
     right = np.concatenate([site.probabilities.argmax(1) == site.labels for site in chosen])
     assert figures.union.n == right.size == 220
@@ -51,8 +51,8 @@ def test_a_run_on_fewer_sets_is_measured_on_the_same_images(runs):
         "kermany-0": made_site("k", 1, "kermany", 2.0),
         "duke": made_site("k", 1, "duke", 0.0, trained=False),
     }
-    found = OctResults.of([*runs, made_run("moco_scaffold_kermany", sites=sites)], ORDER)
-    assert found.runs["moco_scaffold_kermany"][0].union.n == 120
+    found = OctResults.of([*runs, made_run("oct_moco_scaffold_one_set", sites=sites)], ORDER)
+    assert found.runs["oct_moco_scaffold_one_set"][0].union.n == 120
 
 
 def test_a_site_that_knows_fewer_classes_is_in_no_pool():
@@ -60,10 +60,10 @@ def test_a_site_that_knows_fewer_classes_is_in_no_pool():
         "kermany-0": made_site("k", 1, "kermany", 2.0),
         "duke": made_site("d", 1, "duke", 2.0, classes=("NORMAL", "DME", "AMD")),
     }
-    found = OctResults.of([made_run("moco_scaffold", sites=sites)], ORDER)
+    found = OctResults.of([made_run("oct_moco_scaffold", sites=sites)], ORDER)
     assert found.sets == ("kermany",)
-    assert found.runs["moco_scaffold"][0].union.n == 60
-    assert set(found.runs["moco_scaffold"][0].accuracy) == {"kermany", "duke"}
+    assert found.runs["oct_moco_scaffold"][0].union.n == 60
+    assert set(found.runs["oct_moco_scaffold"][0].accuracy) == {"kermany", "duke"}
 
 
 def test_two_runs_of_one_seed_are_refused(runs):
@@ -75,7 +75,7 @@ def test_methods_stand_beside_the_paper(results):
     lines = method_table(results)
     head, row = cells(lines, "MoCo v3 + SCAFFOLD (Ours)")
     assert head[:3] == ["row", "accuracy (%)", "paper"]
-    found = [100 * one.union.accuracy for one in results.runs["moco_scaffold"]]
+    found = [100 * one.union.accuracy for one in results.runs["oct_moco_scaffold"]]
     assert row[1] == f"{np.mean(found):.1f} ({min(found):.1f} to {max(found):.1f})"
     assert [row[at] for at in (2, 4, 6, 8, 10)] == ["96.8", "96.4", "96.2", "96.3", "0.994"]
     assert cells(lines, "FedProx + Supervised")[1][1:3] == ["not run", "92.3"]
@@ -83,26 +83,26 @@ def test_methods_stand_beside_the_paper(results):
 
 
 def test_an_interval_over_patients_where_the_seeds_share_their_images(results):
-    assert results.accuracy_interval("moco_scaffold") is not None
-    slow = patient_bootstrap(_mean_right(results), results.runs["moco_scaffold"][0].patients, 0, 200)["accuracy"]
-    assert results.accuracy_interval("moco_scaffold", 200) == pytest.approx(slow)
-    assert results.accuracy_interval("fedprox") is None
+    assert results.accuracy_interval("oct_moco_scaffold") is not None
+    slow = patient_bootstrap(_mean_right(results), results.runs["oct_moco_scaffold"][0].patients, 0, 200)["accuracy"]
+    assert results.accuracy_interval("oct_moco_scaffold", 200) == pytest.approx(slow)
+    assert results.accuracy_interval("oct_fedprox") is None
     others = [f"other-{at}" for at in range(60)]
     sites = [{"kermany-0": made_site("k", seed, "kermany", 2.0)} for seed in (1, 2)]
     sites[1]["kermany-0"] = sites[1]["kermany-0"]._replace(patients=others)
-    found = OctResults.of([made_run("moco_scaffold", 1 + at, sites=one) for at, one in enumerate(sites)], ORDER)
-    assert found.accuracy_interval("moco_scaffold") is None
+    found = OctResults.of([made_run("oct_moco_scaffold", 1 + at, sites=one) for at, one in enumerate(sites)], ORDER)
+    assert found.accuracy_interval("oct_moco_scaffold") is None
     assert cells(method_table(found), "MoCo v3 + SCAFFOLD (Ours)")[1][-1] == "–"
 
 
 def _mean_right(results):
-    right = np.mean([one.right for one in results.runs["moco_scaffold"]], axis=0)
+    right = np.mean([one.right for one in results.runs["oct_moco_scaffold"]], axis=0)
     return lambda places: {"accuracy": float(np.mean(right[places]))}
 
 
 def test_classes_of_the_proposed_method(results):
     head, row = cells(class_table(results), "DRUSEN")
-    figures = [one.union.classes[CLASSES.index("DRUSEN")] for one in results.runs["moco_scaffold"]]
+    figures = [one.union.classes[CLASSES.index("DRUSEN")] for one in results.runs["oct_moco_scaffold"]]
     support = [one.support for one in figures]
     assert row[head.index("test images")] == f"{np.mean(support):.0f} ({min(support)} to {max(support)})"
     assert row[2] == "95.8"
@@ -112,22 +112,22 @@ def test_classes_of_the_proposed_method(results):
 def test_a_class_never_answered_has_a_dash():
     site = made_site("k", 1, "kermany", 2.0)
     site.probabilities[:, 2] = 0
-    lines = class_table(OctResults.of([made_run("moco_scaffold", sites={"one": site})], ORDER))
+    lines = class_table(OctResults.of([made_run("oct_moco_scaffold", sites={"one": site})], ORDER))
     assert cells(lines, "DRUSEN")[1][1] == "–"
     assert cells(lines, "DRUSEN")[1][3] == "0.0"
 
 
 def test_rounds_to_a_target_count_both_phases(results):
-    one = results.runs["moco_scaffold"][0]
+    one = results.runs["oct_moco_scaffold"][0]
     assert [one.rounds_to(target) for target in (0.5, 0.6, 0.7, 0.95)] == [4, 5, 5, None]
     head, row = cells(ablation_table(results, 0.9), "Full Model (MoCo v3 + SCAFFOLD)")
     assert row[head.index("rounds to 90 % on validation")] == "6"
-    assert row[-1] == "2 of 2"
-    assert cells(ablation_table(results, 0.95), "Full Model (MoCo v3 + SCAFFOLD)")[1][-3:] == ["–", "150", "0 of 2"]
+    assert row[-2:] == ["2 of 2", "efficientnet_b4"]
+    assert cells(ablation_table(results, 0.95), "Full Model (MoCo v3 + SCAFFOLD)")[1][-4:-1] == ["–", "150", "0 of 2"]
 
 
 def test_convergence_tells_both_phases(results):
-    head, row = cells(convergence_table(results, (0.5, 0.95)), "moco scaffold")
+    head, row = cells(convergence_table(results, (0.5, 0.95)), "oct moco scaffold")
     assert row[1] == "pretrain: 3 rounds, 3.000 to 2.000; train: 3 rounds, 1.000 to 0.600"
     assert row[2] == "90.2 (90.1 to 90.2)"
     assert dict(zip(head, row, strict=True))["rounds to 95 %"] == "–"
@@ -160,7 +160,7 @@ def test_sites_and_encoders(results):
     assert told["MB up a round, all sites"] == "80.00"
     assert told["minutes a round"] == "1.00"
     assert told["paper's GB, recomputed"] == "46.32"
-    head, row = cells(encoder_table(results), "EfficientNet-B4")
+    head, row = cells(encoder_table(results), "ours: oct moco scaffold")
     told = dict(zip(head, row, strict=True))
     assert told["parameters (M)"].startswith("17.6")
     assert told["multiply-adds (G)"].startswith("4.39")
@@ -169,7 +169,7 @@ def test_sites_and_encoders(results):
 
 def test_sets_trained_on_and_left_out(runs):
     without = made_run(
-        "moco_scaffold_without_duke",
+        "oct_moco_scaffold_without_duke",
         sites={"kermany-0": made_site("w", 1, "kermany", 2.0), "duke": made_site("w", 1, "duke", 3.0, trained=False)},
     )
     found = OctResults.of([*runs, without], ORDER)
@@ -180,7 +180,7 @@ def test_sets_trained_on_and_left_out(runs):
     assert (trained[2], trained[4], trained[5], trained[6]) == ("97.2", "96.1", "–", "–")
     _, left = cells(lines[cut:], "MoCo v3 + SCAFFOLD")
     assert left[1:3] == ["not run", "–"]
-    assert left[3] == f"{100 * found.runs['moco_scaffold_without_duke'][0].accuracy['duke']:.1f}"
+    assert left[3] == f"{100 * found.runs['oct_moco_scaffold_without_duke'][0].accuracy['duke']:.1f}"
     assert left[5] != "not run"
     assert left[6] == "91.5"
 
@@ -200,9 +200,11 @@ def test_a_page_of_nothing():
 
 
 def test_a_run_without_costs_or_rounds_shows_dashes():
-    bare = made_run("moco_scaffold", history=(), cost=None, inference_s=None, memory_bytes=None, seconds=None, moved={})
+    bare = made_run(
+        "oct_moco_scaffold", history=(), cost=None, inference_s=None, memory_bytes=None, seconds=None, moved={}
+    )
     found = OctResults.of([bare], ORDER)
-    assert found.runs["moco_scaffold"][0].moved == Traffic(0, 0)
-    assert cells(encoder_table(found), "EfficientNet-B4")[1][1] == "–"
+    assert found.runs["oct_moco_scaffold"][0].moved == Traffic(0, 0)
+    assert cells(encoder_table(found), "ours: oct moco scaffold")[1][1] == "–"
     assert cells(sites_table(found), "4")[1][7] == "–"
-    assert "moco scaffold" in "\n".join(convergence_table(found))
+    assert "oct moco scaffold" in "\n".join(convergence_table(found))

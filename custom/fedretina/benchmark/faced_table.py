@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from fedretina.benchmark.markdown import NOT_RUN, spread, table
+from fedretina.benchmark.markdown import NOT_RUN, listed, spread, table
 from fedretina.benchmark.oct_runs import OctResults, Value
 from fedretina.benchmark.published_oct import OctTable
-from fedretina.report.numbers import number
+from fedretina.report.numbers import NONE, number
 
 
 class Column(NamedTuple):
@@ -61,6 +61,15 @@ def faced(
             cells += [number(theirs, column.printed_places)] if column.printed else []
         rows.append([*cells, *(cell(name) for cell in (more or {}).values())])
     return table([*head, *(more or {})], rows)
+
+
+def our_encoder(results: OctResults) -> dict[str, Callable[[str], str]]:
+    """A further cell that names our encoder, since the paper's may be another."""
+
+    def told(name: str) -> str:
+        return listed(sorted({one.run.encoder for one in results.runs.get(name, ())})) if name in results.runs else NONE
+
+    return {"our encoder": told}
 
 
 def over_seeds(values: Sequence[float], places: int) -> str:

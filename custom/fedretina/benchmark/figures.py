@@ -32,7 +32,16 @@ _AXES = 3.7  # inches between the axes' ends, whatever stands beside them
 _DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1.5, 1.5)), (0, (7, 2, 1.5, 2)))
 
 
-class _Series(NamedTuple):
+class Series(NamedTuple):
+    """A line of a picture.
+
+    Attributes:
+        label: In the legend.
+        xs: Where it has values.
+        by_seed: Its values, a row a seed.
+        bold: Whether it stands out.
+    """
+
     label: str
     xs: Sequence[float]
     by_seed: Sequence[Sequence[float]]
@@ -46,9 +55,9 @@ def noise(benchmark: Benchmark) -> Chart | None:
         found = [curve for curve in (noise_curve(run) for run in seeds.values()) if curve]
         shared = sorted(set.intersection(*(set(curve) for curve in found))) if found else []
         if shared:
-            lines = [[curve[variance] for variance in shared] for curve in found]
-            series.append(_Series(benchmark.title(name), shared, lines, name == benchmark.reference))
-    return _lines("noise", series, "variance of the noise on pixels in 0 to 1", "macro AUC, mean of the sites")
+            by_seed = [[curve[variance] for variance in shared] for curve in found]
+            series.append(Series(benchmark.title(name), shared, by_seed, name == benchmark.reference))
+    return lines("noise", series, "variance of the noise on pixels in 0 to 1", "macro AUC, mean of the sites")
 
 
 def validation(benchmark: Benchmark) -> Chart | None:
@@ -58,8 +67,8 @@ def validation(benchmark: Benchmark) -> Chart | None:
         curves = [[one["mean_auc"] for _, one in sorted(run["validation"].items())] for run in seeds.values()]
         xs, whole = _whole_rounds(curves)
         if xs:
-            series.append(_Series(benchmark.title(name), xs, whole, name == benchmark.reference))
-    return _lines("validation", series, "round", "validation AUC, mean of the sites")
+            series.append(Series(benchmark.title(name), xs, whole, name == benchmark.reference))
+    return lines("validation", series, "round", "validation AUC, mean of the sites")
 
 
 def by_site(benchmark: Benchmark, key: str, label: str) -> Chart | None:
@@ -70,8 +79,8 @@ def by_site(benchmark: Benchmark, key: str, label: str) -> Chart | None:
         curves = [run["sites"].get(site, {}).get(key) or [] for run in runs]
         xs, whole = _whole_rounds(curves)
         if xs:
-            series.append(_Series(site, xs, whole, False))
-    return _lines(key, series, "round", label)
+            series.append(Series(site, xs, whole, False))
+    return lines(key, series, "round", label)
 
 
 def uncertainty(benchmark: Benchmark, found: Record) -> Chart | None:
@@ -183,7 +192,18 @@ def _whole_rounds(curves: Sequence[Sequence[float | None]]) -> tuple[list[int], 
     return (whole + 1).tolist(), table[:, whole].tolist() if shortest else []
 
 
-def _lines(name: str, series: Sequence[_Series], over: str, label: str) -> Chart | None:
+def lines(
+    name: str, series: Sequence[Series], over: str, label: str, ticks: Mapping[float, str] | None = None
+) -> Chart | None:
+    """Lines of means over seeds, each with a band from the lowest seed to the highest; None without any.
+
+    Args:
+        name: Of the picture.
+        series: The lines.
+        over: What they run over.
+        label: What they show.
+        ticks: Marks of a logarithmic horizontal axis, by value; None for a plain axis.
+    """
     if not series:
         return None
     styles: Mapping[str, tuple[str, Any]] = {
@@ -195,14 +215,14 @@ def _lines(name: str, series: Sequence[_Series], over: str, label: str) -> Chart
     def paint(axes: Any) -> None:
         for one in ranked:
             colour, dash = (BLUE, "solid") if one.bold else styles[one.label]
-            lines = np.asarray(one.by_seed, dtype=np.float64)
-            if len(lines) > 1:
+            values = np.asarray(one.by_seed, dtype=np.float64)
+            if len(values) > 1:
                 axes.fill_between(
-                    one.xs, np.min(lines, axis=0), np.max(lines, axis=0), color=colour, alpha=0.1, linewidth=0
+                    one.xs, np.min(values, axis=0), np.max(values, axis=0), color=colour, alpha=0.1, linewidth=0
                 )
             axes.plot(
                 one.xs,
-                np.mean(lines, axis=0),
+                np.mean(values, axis=0),
                 color=colour,
                 linestyle=dash,
                 linewidth=2.8 if one.bold else 1.5,
@@ -211,6 +231,10 @@ def _lines(name: str, series: Sequence[_Series], over: str, label: str) -> Chart
                 marker="o" if len(one.xs) <= 12 else None,
                 markersize=3,
             )
+        if ticks is not None:
+            axes.set_xscale("log")
+            axes.set_xticks(list(ticks), list(ticks.values()))
+            axes.minorticks_off()
         if over == "round":
             axes.xaxis.set_major_locator(_whole())
         axes.set_xlabel(over)
@@ -230,11 +254,11 @@ def _lines(name: str, series: Sequence[_Series], over: str, label: str) -> Chart
     )
 
 
-def _first(one: _Series) -> float:
+def _first(one: Series) -> float:
     return float(np.mean([line[0] for line in one.by_seed]))
 
 
-def _last(one: _Series) -> float:
+def _last(one: Series) -> float:
     return float(np.mean([line[-1] for line in one.by_seed]))
 
 

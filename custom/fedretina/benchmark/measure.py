@@ -62,6 +62,7 @@ def measured(
     test = {name: value for name, value in figures.items() if name not in ("auc_classes", "n")}
     return {
         "grades": data.scheme.num_classes,
+        "grade_names": list(data.scheme.grades),
         "images": data.graded,
         "fingerprint": data.fingerprint,
         "synthetic": data.synthetic,

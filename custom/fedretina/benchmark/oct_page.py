@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fedretina.benchmark import oct_cost_tables, oct_tables
 from fedretina.benchmark.markdown import listed, several
@@ -10,12 +10,22 @@ from fedretina.benchmark.oct_runs import OctResults, OctRun
 from fedretina.benchmark.published_oct import published_oct
 
 
-def oct_page(runs: Iterable[OctRun], target: float = 0.9) -> str:
+def oct_page(
+    runs: Iterable[OctRun],
+    target: float = 0.9,
+    before: Sequence[str] = (),
+    after: Sequence[str] = (),
+    planned: Sequence[str] | None = None,
+) -> str:
     """Render Tables 3 to 9 and the convergence as Markdown; the same text for the same runs.
 
     Args:
         runs: Stored runs; rows of the paper without any say that they were not run.
         target: Validation accuracy in [0, 1] of Table 5's rounds.
+        before: Lines that stand before the tables.
+        after: Lines that stand behind them.
+        planned: Names of the plan's rows, so that each table says which of its rows the plan has not; None says
+            nothing of it.
 
     Raises:
         SettingsError: Two runs share name and seed.
@@ -24,14 +34,14 @@ def oct_page(runs: Iterable[OctRun], target: float = 0.9) -> str:
     paper = published_oct()
     results = OctResults.of(runs, (paper.proposed, *(name for table in paper.tables.values() for name in table.rows)))
     sections = (
-        (paper.tables["table3"].title, oct_tables.method_table(results)),
-        ("Convergence over both phases", oct_tables.convergence_table(results)),
-        (paper.tables["table4"].title, oct_tables.class_table(results)),
-        (paper.tables["table5"].title, oct_tables.ablation_table(results, target)),
-        (paper.tables["table6"].title, oct_cost_tables.communication_table(results)),
-        (paper.tables["table7"].title, oct_cost_tables.sites_table(results)),
-        (paper.tables["table8"].title, oct_tables.set_table(results)),
-        (paper.tables["table9"].title, oct_cost_tables.encoder_table(results)),
+        ("table3", oct_tables.method_table(results)),
+        ("", oct_tables.convergence_table(results)),
+        ("table4", oct_tables.class_table(results)),
+        ("table5", oct_tables.ablation_table(results, target)),
+        ("table6", oct_cost_tables.communication_table(results)),
+        ("table7", oct_cost_tables.sites_table(results)),
+        ("table8", oct_tables.set_table(results)),
+        ("table9", oct_cost_tables.encoder_table(results)),
     )
     lines = [
         "# Benchmark: oct",
@@ -42,11 +52,13 @@ def oct_page(runs: Iterable[OctRun], target: float = 0.9) -> str:
         "",
         f"Figures are of test images: mean over {_seeds(results)}, smallest and largest in brackets.",
         "",
+        *before,
         *_others(results),
     ]
-    for title, section in sections:
-        lines += [f"## {title}", "", *section]
-    return "\n".join(lines).rstrip() + "\n"
+    for which, section in sections:
+        title = paper.tables[which].title if which else "Convergence over both phases"
+        lines += [f"## {title}", "", *_not_planned(which, planned), *section]
+    return "\n".join([*lines, *after]).rstrip() + "\n"
 
 
 def _seeds(results: OctResults) -> str:
@@ -54,6 +66,20 @@ def _seeds(results: OctResults) -> str:
     if not counts:
         return "no seeds"
     return several(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+
+
+def _not_planned(which: str, planned: Sequence[str] | None) -> list[str]:
+    """Which rows of a table the plan has no run for."""
+    if planned is None or which in ("", "table4"):  # the rows of Table 4 are classes
+        return []
+    rows = published_oct().tables[which].rows
+    without = [said for name, said in rows.items() if name not in planned]
+    things = " sites" if which == "table7" else ""
+    lines = [f"The plan has no run for {listed(without)}{things}, so nothing of ours stands there."] if without else []
+    if which == "table8":
+        never = [said for name, said in rows.items() if not any(one.startswith(f"{name}_without_") for one in planned)]
+        lines += [f"The plan leaves no set out of training for {listed(never)}."] if never else []
+    return [" ".join(lines), ""] if lines else []
 
 
 def _others(results: OctResults) -> list[str]:

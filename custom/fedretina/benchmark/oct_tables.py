@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fedretina.benchmark.faced_table import Column, faced, notes, over_seeds
+from fedretina.benchmark.faced_table import Column, faced, notes, our_encoder, over_seeds
 from fedretina.benchmark.markdown import NOT_RUN, listed, several, table
 from fedretina.benchmark.oct_runs import OctFigures, OctResults, Value, union
 from fedretina.benchmark.published_oct import published_oct
@@ -95,7 +95,12 @@ def ablation_table(results: OctResults, target: float) -> list[str]:
         "Bytes are measured over the whole run. Rounds of both phases count, those without labels too. A dash means "
         "that the target was not reached; a mean is over the seeds that did.",
         "",
-        *faced(results, paper, columns, {"runs that reached it": lambda name: _reached(results, name, target)}),
+        *faced(
+            results,
+            paper,
+            columns,
+            {"runs that reached it": lambda name: _reached(results, name, target), **our_encoder(results)},
+        ),
         *notes(paper),
     ]
 

@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ import torch
 from fedretina.benchmark.measure import measured
 from fedretina.benchmark.plan import BenchmarkPlan, RowChoice
 from fedretina.benchmark.resplit import resplit
+from fedretina.benchmark.run_course import moved_by_phase, rounds_of_sites
+from fedretina.benchmark.strangers import strangers_of, unlike_own
 from fedretina.data.pooling import pools
 from fedretina.data.site_data import SiteData, SiteDataSettings, load_site_data
 from fedretina.data.site_file import read_site_file
@@ -26,16 +28,24 @@ from fedretina.storage import read_json, read_tensors, write_json
 from fedretina.version import versions
 
 
-def sites_of(plan: BenchmarkPlan, out: Path, seed: int) -> dict[str, SiteData]:
+def sites_of(plan: BenchmarkPlan, out: Path, seed: int, names: Collection[str] | None = None) -> dict[str, SiteData]:
     """The benchmark's sites as a seed sees them.
+
+    Args:
+        plan: The plan.
+        out: Folder of the benchmark, which holds the image caches.
+        seed: The seed.
+        names: Which sites; those of the plan by default.
 
     Raises:
         DataError: A site's data cannot be used.
     """
+    files = {**plan.spare_sites, **plan.sites}
+    experiment = plan.experiment_of(plan.rows[0], plan.seeds_of(plan.rows[0])[0], {})
     found = {}
-    for site, file in sorted(plan.sites.items()):
-        experiment = plan.experiment_of(plan.rows[0], plan.seeds[0], {})
+    for site in sorted(plan.sites if names is None else names):
         phantom = SiteDataSettings(phantom_images=experiment.phantom_images or 160)
+        file = files[site]
         settings = phantom if file is None else read_site_file(file, site)
         # Phantoms are drawn from one seed, like the images of a real site, which are the same for every seed.
         data = load_site_data(site, settings, experiment.images, plan.seeds[0], out / "cache" / site)
@@ -61,7 +71,7 @@ def train(plan: BenchmarkPlan, choice: RowChoice, seed: int, change: Mapping[str
     root, run = out / "runs" / choice.name, run_name(experiment)
     if not (root / run / "seconds.json").exists():
         fresh, began = not (root / run).exists(), time.monotonic()
-        run_loop(experiment, sites_of(plan, out, seed), root, run)
+        run_loop(experiment, sites_of(plan, out, seed, plan.trained_on(choice)), root, run)
         # A run that was interrupted has no honest time of its own.
         _forget_rounds(root / run)
         write_json(root / run / "seconds.json", {"seconds": round(time.monotonic() - began, 1) if fresh else None})
@@ -78,25 +88,29 @@ def store(plan: BenchmarkPlan, choice: RowChoice, seed: int, change: Mapping[str
         FedretinaError: A part of the run is missing or damaged.
     """
     experiment, folder = plan.experiment_of(choice, seed, change), train(plan, choice, seed, change, out)
-    sites = sites_of(plan, out, seed)
+    trained = sites_of(plan, out, seed, plan.trained_on(choice))
+    sites = {**sites_of(plan, out, seed), **trained}
     results = read_json(folder / "server" / "results.json")
-    home = {site: site for site in sites}
-    if experiment.pooled:
-        home = {site: pool.data.name for pool in pools(sites) for site in pool.members}
+    home = homes(experiment, trained, sites)
     steps = [step for step in results["steps"] if step["task"] == "train"]
+    outside = strangers_of(plan, out)
     figures = {}
-    for site, data in sites.items():
-        model = read_tensors(folder / home[site] / "final" / "model.safetensors")[0]
+    for site, host in home.items():
+        model = read_tensors(folder / host / "final" / "model.safetensors")[0]
         answers = out / "answers" / choice.name / f"seed-{seed}" / f"{site}.npz"
-        own = measured(experiment, model, data, plan.noise, plan.noise_images, answers)
-        said = results["sites"][home[site]]
+        own = measured(experiment, model, sites[site], plan.noise, plan.noise_images, answers)
+        said = results["sites"][host] if site in trained else {"theta": None, "weight": None}
         figures[site] = {
             **own,
+            "trained": site in trained,
             "theta": said["theta"],
             "weight": said["weight"],
-            "theta_by_round": [step["scalars"].get(home[site], {}).get("theta") for step in steps],
-            "weight_by_round": [step.get("weights", {}).get(home[site]) for step in steps],
+            "theta_by_round": [step["scalars"].get(host, {}).get("theta") for step in steps],
+            "weight_by_round": [step.get("weights", {}).get(host) for step in steps],
+            "labelled": steps[0]["scalars"].get(host, {}).get("images") if site in trained else None,
         }
+        if outside:
+            figures[site]["strangers"] = unlike_own(experiment, model, sites[site], outside, answers)
     record = {
         "name": choice.name,
         "row": choice.of,
@@ -107,6 +121,9 @@ def store(plan: BenchmarkPlan, choice: RowChoice, seed: int, change: Mapping[str
         "seconds": read_json(folder / "seconds.json")["seconds"],
         "bytes_up": sum(sum(step["bytes_up"].values()) for step in results["steps"]),
         "bytes_down": sum(step["bytes_down"] * len(step["bytes_up"]) for step in results["steps"]),
+        "moved": moved_by_phase(results["steps"]),
+        "history": rounds_of_sites(folder, sorted(set(home.values()))),
+        "classes": None if experiment.classes is None else list(experiment.classes),
         "rounds": len(steps),
         "chosen": results["chosen"],
         "settings": experiment.agreed(),
@@ -118,6 +135,31 @@ def store(plan: BenchmarkPlan, choice: RowChoice, seed: int, change: Mapping[str
     }
     write_json(out / "results" / choice.name / f"seed-{seed}.json", record)
     return record
+
+
+def homes(experiment: Experiment, trained: Mapping[str, SiteData], sites: Mapping[str, SiteData]) -> dict[str, str]:
+    """Whose model answers at each site, by the name of its folder.
+
+    A site that trained has its own, or its pool's. One that did not is answered by the model that all trained sites
+    share, where one has it, or by the pool of its own grades; else it is left out.
+
+    Args:
+        experiment: The run's settings.
+        trained: The sites that trained.
+        sites: All sites.
+    """
+    exchange = experiment.exchange
+    found = {site: site for site in trained}
+    by_grades: dict[tuple[str, ...], str] = {}
+    for pool in pools(trained) if experiment.pooled else ():
+        found |= dict.fromkeys(pool.members, pool.data.name)
+        by_grades[pool.data.scheme.grades] = pool.data.name
+    whole = exchange.personal == "nothing" and exchange.batchnorm in ("shared_all", "none")
+    for site in sorted(set(sites) - set(trained)):
+        host = min(trained) if whole else by_grades.get(sites[site].scheme.grades)
+        if host is not None:
+            found[site] = host
+    return {site: found[site] for site in sorted(found)}
 
 
 def machine() -> dict[str, Any]:

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 from typing import Any
 
 from fedretina.benchmark import claims, figures, tables, words
 from fedretina.benchmark.measures import DISEASE, MAIN, MEASURES
+from fedretina.benchmark.pictures import Pictures
 from fedretina.benchmark.published import PublishedTable, published
 from fedretina.benchmark.statistics import STATISTICS
 from fedretina.benchmark.stored import Benchmark, Record, read_benchmark
 from fedretina.report.page_file import write_page
-from fedretina.report.svg import Chart
 from fedretina.storage import read_json
-
-
-class _Pictures:
-    """Writes pictures and gives the lines that show them on the page."""
-
-    def __init__(self, page: Path, folder: Path, prefix: str) -> None:
-        self._page, self._folder, self._prefix = page, folder, prefix
-
-    def show(self, what: str, chart: Chart | None) -> list[str]:
-        if chart is None:
-            return []
-        path = self._folder / f"{self._prefix}_{what}.svg"
-        # Alone, the picture has no page whose style sheet gives it a typeface, nor a white ground.
-        alone = re.sub(r"<svg ", '<svg font-family="sans-serif" style="background:#fff" ', chart.svg, count=1)
-        write_page(path, alone + "\n")
-        link = Path(os.path.relpath(path, self._page.parent)).as_posix()
-        return [f"![{chart.alt.replace('[', '(').replace(']', ')')}]({link})", ""]
 
 
 def summarise(out: Path) -> dict[str, Any]:
@@ -68,7 +49,7 @@ def write_benchmark_page(out: Path, page: Path, pictures: Path) -> None:
         StateError: There is no plan, a record is damaged, or a file cannot be written.
     """
     benchmark, found = read_benchmark(out), _statistics(out)
-    shown = _Pictures(page, pictures, f"benchmark_{benchmark.plan['name']}")
+    shown = Pictures(page, pictures, f"benchmark_{benchmark.plan['name']}")
     lines = [*_head(benchmark, found), *_paper_tables(benchmark)]
     lines += _uncertainty_and_noise(benchmark, found, shown)
     lines += [] if found is None else _comparisons(benchmark, found, shown)
@@ -118,7 +99,7 @@ def _errors(table: PublishedTable) -> list[str]:
     return ["Known of the printed figures:", "", *(f"- {sentence}" for sentence in table.errors), ""]
 
 
-def _uncertainty_and_noise(benchmark: Benchmark, found: Record | None, shown: _Pictures) -> list[str]:
+def _uncertainty_and_noise(benchmark: Benchmark, found: Record | None, shown: Pictures) -> list[str]:
     title = benchmark.title(benchmark.reference)
     lines: list[str] = []
     if found is not None and found["uncertainty"].get(benchmark.reference):
@@ -132,7 +113,7 @@ def _uncertainty_and_noise(benchmark: Benchmark, found: Record | None, shown: _P
     return [*lines, *words.noise_words(benchmark)]
 
 
-def _comparisons(benchmark: Benchmark, found: Record, shown: _Pictures) -> list[str]:
+def _comparisons(benchmark: Benchmark, found: Record, shown: Pictures) -> list[str]:
     title = benchmark.title(benchmark.reference)
     if not found["comparisons"]:
         return ["## Table 4: tests", "", f"No row shares a seed with {title}, so there is nothing to compare.", ""]
@@ -183,7 +164,7 @@ def _left_out(benchmark: Benchmark) -> list[str]:
     ]
 
 
-def _rounds(benchmark: Benchmark, shown: _Pictures) -> list[str]:
+def _rounds(benchmark: Benchmark, shown: Pictures) -> list[str]:
     title = benchmark.title(benchmark.reference)
     lines = shown.show("validation", figures.validation(benchmark))
     for what, key in (("theta", "theta_by_round"), ("weight", "weight_by_round")):

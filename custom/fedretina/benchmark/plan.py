@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedretina.errors import SettingsError
 from fedretina.experiment import Experiment
 from fedretina.phases import merged
-from fedretina.rows import row
+from fedretina.rows import ROWS, row
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 _NAME = r"^[a-z][a-z0-9_]{0,39}$"
@@ -26,15 +26,21 @@ class RowChoice(BaseModel):
     Attributes:
         name: How the benchmark calls it.
         row: The row; the name itself by default.
-        settings: What differs from the row.
+        settings: What differs from the row; `phases` as in `BenchmarkPlan.experiment`.
+        by_seed: What differs further under one seed, such as the encoder file that the seed starts from.
         grid: Settings to tune over instead of the plan's; one of them is no tuning.
+        seeds: Seeds that it runs with instead of the plan's.
+        sites: Sites that it trains on instead of the plan's; it still answers at all of the plan's where it can.
     """
 
     model_config = _STRICT
     name: str = Field(pattern=_NAME)
     row: str = ""
     settings: dict[str, Any] = {}
+    by_seed: dict[int, dict[str, Any]] = {}
     grid: tuple[dict[str, Any], ...] = ()
+    seeds: tuple[int, ...] = ()
+    sites: tuple[str, ...] = ()
 
     @property
     def of(self) -> str:
@@ -68,12 +74,22 @@ class BenchmarkPlan(BaseModel):
         rows: Rows and variants, in the order of the tables.
         seeds: Seeds of the runs; every row runs with every seed.
         sites: Site file of each site; none for a phantom hospital.
-        experiment: Settings of all rows, in the shape of `Experiment`; a row's own choice on its axes wins.
+        spare_sites: Further sites, for the rows alone that name them.
+        sets: The set that a site's images are of, such as "kermany"; several sites may share one. A site that is not
+            named is a set of its own.
+        strangers: Site file of each set of images that no site's grades are for; it is asked of every row whether its
+            uncertainty tells them from a site's own.
+        experiment: Settings of all rows, in the shape of `Experiment`; a row's own choice on its axes wins. `phases`
+            may be a mapping of settings by the name of a phase: they go to the rows that have it, and a phase that is
+            given null is left out.
         splits: Which images train and which test.
         grid: Settings that each row is tuned over, by validation AUC; empty for no tuning.
         tuning_seed: Seed of the tuning runs.
         noise: Variances of the Gaussian noise on test images, for images in [0, 1].
         noise_images: At most so many test images a site are answered under noise, the same for all rows and variances.
+        costs: Whether weights, arithmetic, memory and time of each row's network are measured, after the runs.
+        target: Validation accuracy at which a run counts as there, in tables of rounds.
+        paper: Whose tables the page shows.
     """
 
     model_config = _STRICT
@@ -83,12 +99,18 @@ class BenchmarkPlan(BaseModel):
     rows: tuple[RowChoice, ...] = Field(min_length=1)
     seeds: tuple[int, ...] = Field(min_length=1)
     sites: dict[str, Path | None] = Field(min_length=1)
+    spare_sites: dict[str, Path | None] = {}
+    sets: dict[str, str] = {}
+    strangers: dict[str, Path] = {}
     experiment: dict[str, Any] = {}
     splits: SplitSettings = SplitSettings()
     grid: tuple[dict[str, Any], ...] = ()
     tuning_seed: int = Field(default=1, ge=0)
     noise: tuple[float, ...] = ()
     noise_images: int = Field(default=1_000_000, ge=1)
+    costs: bool = False
+    target: float = Field(default=0.9, ge=0, le=1)
+    paper: Literal["feduaa", "oct", "oct_labels"] = "feduaa"
 
     @model_validator(mode="before")
     @classmethod
@@ -107,6 +129,13 @@ class BenchmarkPlan(BaseModel):
             raise ValueError(f"the reference {self.reference!r} is none of the rows {names}: name one of them.")
         if any(not 0 <= variance <= 1 for variance in self.noise):
             raise ValueError(f"noise is {list(self.noise)}: a variance lies between 0 and 1, images in [0, 1].")
+        both = sorted(set(self.sites) & set(self.spare_sites))
+        if both:
+            raise ValueError(f"{both} are sites and spare sites: a site is one of the two.")
+        for choice in self.rows:
+            unknown = sorted(set(choice.sites) - set(self.sites) - set(self.spare_sites))
+            if unknown:
+                raise ValueError(f"row {choice.name!r} trains on {unknown}: name sites or spare_sites of the plan.")
         return self
 
     @classmethod
@@ -123,8 +152,16 @@ class BenchmarkPlan(BaseModel):
             raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
         for choice in plan.rows:
             for change in plan.candidates(choice):
-                plan.experiment_of(choice, plan.seeds[0], change)
+                plan.experiment_of(choice, plan.seeds_of(choice)[0], change)
         return plan
+
+    def seeds_of(self, choice: RowChoice) -> tuple[int, ...]:
+        """Seeds that a row runs with."""
+        return choice.seeds or self.seeds
+
+    def trained_on(self, choice: RowChoice) -> tuple[str, ...]:
+        """Names of the sites that a row trains on, in alphabetical order."""
+        return tuple(sorted(choice.sites or self.sites))
 
     def candidates(self, choice: RowChoice) -> tuple[dict[str, Any], ...]:
         """What a row is tuned over; one candidate that changes nothing where it is not."""
@@ -138,12 +175,29 @@ class BenchmarkPlan(BaseModel):
             seed: The seed.
             change: The candidate of its grid.
         """
-        words = merged(merged(self.experiment, choice.settings), change)
+        own = merged(choice.settings, choice.by_seed.get(seed, {}))
+        words = merged(merged(self.experiment, own), change)
+        if isinstance(words.get("phases"), Mapping):
+            words["phases"] = _phases(words["phases"], choice.of)
         return Experiment.resolve({**words, "name": self.name, "row": choice.of, "seed": seed})
 
     def title(self, choice: RowChoice) -> str:
         """What the tables call a row."""
         return row(choice.of).title if choice.name == choice.of else f"{row(choice.of).title} ({choice.name})"
+
+
+def _phases(named: Mapping[str, Any], of: str) -> list[dict[str, Any]]:
+    """The phases of a row, in its order, with what is said of each by name."""
+    names = [str(phase["name"]) for phase in _listed(row(of).settings)]
+    unknown = sorted(set(named) - {str(phase["name"]) for one in ROWS.values() for phase in _listed(one.settings)})
+    if unknown:
+        raise SettingsError(f"phases names {unknown}, which no row has: use pretrain and train, or list the phases.")
+    return [{"name": name, **named.get(name, {})} for name in names if named.get(name, {}) is not None]
+
+
+def _listed(settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = settings.get("phases", ({"name": "train"},))
+    return found
 
 
 def preset(name: str) -> dict[str, Any]:

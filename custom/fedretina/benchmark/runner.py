@@ -9,11 +9,15 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedretina.benchmark.measured_costs import measure_costs
 from fedretina.benchmark.one_run import sites_of, store, train
 from fedretina.benchmark.plan import BenchmarkPlan
 from fedretina.benchmark.tuning import best_candidate, validation_auc
 from fedretina.errors import FedretinaError, SettingsError
 from fedretina.storage import folder_lock, read_json, write_json
+
+_BESIDE = {"spare_sites", "sets", "strangers", "costs", "target", "paper"}
+"""What no result depends on, or only the results of rows that name it."""
 
 
 class Told(NamedTuple):
@@ -32,7 +36,7 @@ class Told(NamedTuple):
     seconds_left: float | None
 
 
-class _Work(NamedTuple):
+class Work(NamedTuple):
     """A run in a worker: row by number, seed, and its candidate by number."""
 
     row: int
@@ -63,20 +67,27 @@ def run_benchmark(plan: BenchmarkPlan, out: Path, jobs: int, tell: Callable[[Tol
         missing: dict[str, str] = {}
         tuned = _tune(plan, out, jobs, tell, missing)
         works = [
-            _Work(number, seed, tuned[choice.name])
-            for seed in plan.seeds
+            Work(number, seed, tuned[choice.name])
+            for seed in sorted({seed for choice in plan.rows for seed in plan.seeds_of(choice)}, key=_first(plan))
             for number, choice in enumerate(plan.rows)
-            if choice.name in tuned
+            if choice.name in tuned and seed in plan.seeds_of(choice)
         ]
         waiting = [work for work in works if not _result(plan, out, work).exists()]
-        for told in _each(plan, out, waiting, jobs, len(works), _stored, missing):
+        for told in each_run(plan, out, waiting, jobs, len(works), _stored, missing):
             tell(told)
+        if plan.costs:
+            measure_costs(plan, out, lambda at, of, said: tell(Told(at, of, said, None)))
         return missing
+
+
+def _first(plan: BenchmarkPlan) -> Callable[[int], tuple[int, int]]:
+    """The plan's seeds in their order, then those of single rows."""
+    return lambda seed: (plan.seeds.index(seed) if seed in plan.seeds else len(plan.seeds), seed)
 
 
 def _keep_plan(plan: BenchmarkPlan, out: Path) -> None:
     """Rows and seeds may be added later; what a result depends on may not change."""
-    told = plan.model_dump(mode="json", exclude={"rows", "seeds", "sites", "reference", "beside"})
+    told = plan.model_dump(mode="json", exclude={"rows", "seeds", "sites", "reference", "beside", *_BESIDE})
     told |= {"sites": sorted(plan.sites)}
     path = out / "fixed.json"
     if path.exists() and read_json(path) != told:
@@ -91,45 +102,58 @@ def _tune(
 ) -> dict[str, int]:
     """Number of the candidate that each row runs with."""
     works = [
-        _Work(number, plan.tuning_seed, candidate)
+        Work(number, plan.tuning_seed, candidate)
         for number, choice in enumerate(plan.rows)
         for candidate in range(len(plan.candidates(choice)))
         if len(plan.candidates(choice)) > 1
     ]
     waiting = [work for work in works if not _tuning(plan, out, work).exists()]
-    for told in _each(plan, out, waiting, jobs, len(works), _tried, missing):
+    for told in each_run(plan, out, waiting, jobs, len(works), _tried, missing):
         tell(told)
     chosen: dict[str, int] = {}
     tuning: dict[str, Any] = {}
     for number, choice in enumerate(plan.rows):
         grid = plan.candidates(choice)
-        tried = [_tuning(plan, out, _Work(number, plan.tuning_seed, at)) for at in range(len(grid))]
+        tried = [_tuning(plan, out, Work(number, plan.tuning_seed, at)) for at in range(len(grid))]
         if len(grid) == 1 or any(path.exists() for path in tried):
             aucs = [read_json(path)["validation_auc"] if path.exists() else None for path in tried]
             chosen[choice.name] = best_candidate(aucs)
             tuning[choice.name] = {"grid": list(grid), "validation": aucs, "chosen": grid[chosen[choice.name]]}
-    told_plan = plan.model_dump(mode="json", exclude={"sites", "rows"})
+    told_plan = plan.model_dump(mode="json", exclude={"sites", "rows", "spare_sites", "strangers"})
     rows = [choice.name for choice in plan.rows]
     kind = told_plan["splits"]["kind"]
     stored = {**told_plan, "rows": rows, "sites": sorted(plan.sites), "splits": kind, "tuning": tuning}
-    write_json(out / "plan.json", {**stored, "settings": told_plan["experiment"], "split": told_plan["splits"]})
+    named = {"spare_sites": sorted(plan.spare_sites), "strangers": sorted(plan.strangers)}
+    settings = {"settings": told_plan["experiment"], "split": told_plan["splits"]}
+    write_json(out / "plan.json", {**stored, **named, **settings})
     return chosen
 
 
-def _each(
+def each_run(
     plan: BenchmarkPlan,
     out: Path,
-    waiting: Iterable[_Work],
+    waiting: Iterable[Work],
     jobs: int,
     total: int,
-    do: Callable[[dict[str, Any], Path, _Work], str],
+    do: Callable[[dict[str, Any], Path, Work], str],
     missing: dict[str, str],
 ) -> Iterator[Told]:
+    """Do each work in a process of its own, several at a time, and say so as it ends.
+
+    Args:
+        plan: The plan.
+        out: Folder of the benchmark.
+        waiting: What is to be done.
+        jobs: Works at a time.
+        total: Works of this stage, those that are done already among them.
+        do: Function of a module; gets the plan's words, the folder and the work, and says what came out.
+        missing: Gets why a work failed, by "row, seed".
+    """
     listed = list(waiting)
     words = plan.model_dump(mode="json")
     began, before = time.monotonic(), total - len(listed)
     with ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn")) as pool:
-        futures: Mapping[Future[str], _Work] = {pool.submit(do, words, out, work): work for work in listed}
+        futures: Mapping[Future[str], Work] = {pool.submit(do, words, out, work): work for work in listed}
         try:
             for done, future in enumerate(as_completed(futures), start=1):
                 work = futures[future]
@@ -146,7 +170,7 @@ def _each(
             raise
 
 
-def _tried(words: dict[str, Any], out: Path, work: _Work) -> str:
+def _tried(words: dict[str, Any], out: Path, work: Work) -> str:
     """Train one candidate of a grid; runs in a process of its own."""
     plan = BenchmarkPlan.model_validate(words)
     choice = plan.rows[work.row]
@@ -158,7 +182,7 @@ def _tried(words: dict[str, Any], out: Path, work: _Work) -> str:
     return f"tried {change}, validation AUC {'undefined' if auc is None else f'{auc:.3f}'}"
 
 
-def _stored(words: dict[str, Any], out: Path, work: _Work) -> str:
+def _stored(words: dict[str, Any], out: Path, work: Work) -> str:
     """Run and measure one row with one seed; runs in a process of its own."""
     plan = BenchmarkPlan.model_validate(words)
     choice = plan.rows[work.row]
@@ -168,9 +192,9 @@ def _stored(words: dict[str, Any], out: Path, work: _Work) -> str:
     return f"macro AUC {mean}, {record['seconds']} s"
 
 
-def _result(plan: BenchmarkPlan, out: Path, work: _Work) -> Path:
+def _result(plan: BenchmarkPlan, out: Path, work: Work) -> Path:
     return out / "results" / plan.rows[work.row].name / f"seed-{work.seed}.json"
 
 
-def _tuning(plan: BenchmarkPlan, out: Path, work: _Work) -> Path:
+def _tuning(plan: BenchmarkPlan, out: Path, work: Work) -> Path:
     return out / "tuning" / plan.rows[work.row].name / f"candidate-{work.candidate}.json"

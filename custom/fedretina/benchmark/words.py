@@ -14,6 +14,10 @@ from fedretina.benchmark.published import AVERAGE, published
 from fedretina.benchmark.stored import Benchmark, Record
 from fedretina.report.numbers import NONE, count, number
 
+OWN_CRITERIA = (
+    "Sites grade by their own criteria, so their images are never pooled: a mean over sites is the plain mean of their "
+    "figures."
+)
 _ALL_IMAGES = 1_000_000  # the plan's way to say: no limit
 
 
@@ -44,8 +48,17 @@ def warnings(benchmark: Benchmark, found: Record | None) -> list[str]:
     return [part for line in lines for part in (line, "")]
 
 
-def what_was_run(benchmark: Benchmark, found: Record | None) -> list[str]:
-    """Sites, seeds, settings, machine and tuning."""
+def what_was_run(
+    benchmark: Benchmark, found: Record | None, settings: str = "", pooling: str = OWN_CRITERIA
+) -> list[str]:
+    """Sites, seeds, settings, machine and tuning.
+
+    Args:
+        benchmark: What was run.
+        found: Its statistics, where they are computed.
+        settings: The main settings in words; those of the runs by default.
+        pooling: How figures of several sites come together.
+    """
     sites = [_site_words(benchmark, site, found) for site in benchmark.sites if benchmark.some(site)]
     split = "a new split of the patients for each" if benchmark.resplit else "one split of the patients for all"
     seeds = ", ".join(str(seed) for seed in benchmark.plan["seeds"])
@@ -55,11 +68,10 @@ def what_was_run(benchmark: Benchmark, found: Record | None) -> list[str]:
         "",
         *(f"- {site}" for site in sites),
         f"- **Seeds** {seeds}: {split}; the same splits and starts for every row, so that differences are paired.",
-        f"- **Settings** {_setting_words(runs)}.",
+        f"- **Settings** {settings or _setting_words(runs)}.",
         f"- **Machine** {'; '.join(_unique(_machine_words(run) for run in runs))}.",
         *_loop_only(benchmark),
-        "- The round is chosen on validation, the test split is read once. Sites grade by their own criteria, so their "
-        "images are never pooled: a mean over sites is the plain mean of their figures.",
+        f"- The round is chosen on validation, the test split is read once. {pooling}",
         "",
         *_planned(benchmark),
         *_tuning(benchmark),

@@ -37,18 +37,19 @@ def benchmark(
     page: Path | None,
     pictures: Path | None,
 ) -> None:
-    """Run the benchmark NAME (such as `feduaa`) and write its tables.
+    """Run the benchmark NAME and write its tables: `feduaa`, `oct`, or `oct-labels`.
+
+    `oct-labels` asks what pre-training without labels is worth where labels are few.
 
     Stopped at any moment, it goes on where it stopped when it is called again; rows and seeds may be added later.
     `--out` holds the results, `page.md` with the tables, and, for eyes at this machine only, models and answers to
     single images.
     """
-    from fedretina.benchmark.cases import write_cases
-    from fedretina.benchmark.one_run import sites_of
-    from fedretina.benchmark.page import write_benchmark_page
-    from fedretina.benchmark.plan import BenchmarkPlan, preset
-    from fedretina.benchmark.runner import Told, run_benchmark
+    from fedretina.benchmark.kinds import kind_of
+    from fedretina.benchmark.plan import preset
+    from fedretina.benchmark.runner import Told
     from fedretina.benchmark.statistics import statistics
+    from fedretina.errors import SettingsError
     from fedretina.phases import merged
 
     def tell(told: Told) -> None:
@@ -59,20 +60,26 @@ def benchmark(
     try:
         words = merged(preset(name), _words(plan_file))
         words["sites"] = _sites(sites, phantoms) or words.get("sites", {})
+        if words.get("spare_sites"):
+            spare = {site: file for site, file in words["spare_sites"].items() if site not in words["sites"]}
+            words["spare_sites"] = spare
+        if rows and "rows" not in words:
+            raise SettingsError(f"the benchmark {name} has no rows to choose from: say what to leave out in a --plan.")
         if rows:
             wanted = [row.strip() for row in rows.split(",")]
             named = {row if isinstance(row, str) else row["name"]: row for row in words["rows"]}
             words["rows"] = [named.get(row, row) for row in wanted]
         if seeds:
             words["seeds"] = _numbers(seeds)
-        plan = BenchmarkPlan.read(words)
-        missing = {} if render else run_benchmark(plan, out, jobs, tell)
+        kind = kind_of(words)
+        prepared = kind.prepare(words)
+        missing = {} if render else prepared.run(out, jobs, tell)
         if (out / "answers").exists():  # a folder of results alone brings its statistics along
             statistics(out)
-            if write_cases(plan, sites_of(plan, out, plan.seeds[0]), out, out / "cases.html"):
+            if prepared.cases(out, out / "cases.html"):
                 click.echo(f"wrote {out / 'cases.html'}: it shows test images and stays on this machine")
         written = page or out / "page.md"
-        write_benchmark_page(out, written, pictures or out / "pictures")
+        kind.render(out, written, pictures or out / "pictures")
     except FedretinaError as error:
         fail(str(error))
     click.echo(f"wrote {written}")

@@ -1,0 +1,92 @@
+"""The page of the OCT benchmark with what stands around the paper's tables: what was run, differences, strangers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedretina.benchmark import tables, words
+from fedretina.benchmark.markdown import listed, several
+from fedretina.benchmark.measures import MAIN
+from fedretina.benchmark.oct_page import oct_page
+from fedretina.benchmark.oct_stored import read_oct_runs
+from fedretina.benchmark.statistics import STATISTICS
+from fedretina.benchmark.stored import Benchmark, Record, read_benchmark
+from fedretina.benchmark.stranger_table import stranger_table
+from fedretina.report.page_file import write_page
+from fedretina.storage import read_json
+
+_POOLED = (
+    "Tables 3 to 7 and 9 pool the test images of the sets on which the reference trained and whose sites know all "
+    "classes, the same images for every row; where a site is named its figures are its own."
+)
+
+STARTS = {"none": "from scratch", "package": "from ImageNet", "file": "from a file of weights"}
+"""Where an encoder starts, in words, by the source of its weights."""
+
+
+def write_oct_page(out: Path, page: Path) -> None:
+    """Render the page; the same bytes for the same records.
+
+    Args:
+        out: The benchmark's folder: plan, results and answers.
+        page: Markdown file to write.
+
+    Raises:
+        StateError: There is no plan, or a record or the answers of a run are missing or damaged.
+    """
+    benchmark = read_benchmark(out)
+    found = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
+    before = [
+        *words.warnings(benchmark, found),
+        *_shorter(benchmark),
+        *words.what_was_run(benchmark, found, course_words(benchmark, benchmark.reference), _POOLED),
+    ]
+    after = [*_differences(benchmark, found), *stranger_table(benchmark)]
+    target, planned = float(benchmark.plan.get("target", 0.9)), tuple(benchmark.plan["rows"])
+    write_page(page, oct_page(read_oct_runs(out), target, before, after, planned))
+
+
+def course_words(benchmark: Benchmark, name: str) -> str:
+    """Encoder, size of images, and how each phase of a row trains; empty without a run of it."""
+    run = next(iter(benchmark.runs.get(name, {}).values()), None)
+    if run is None:
+        return ""
+    settings, network = run["settings"], run["settings"]["network"]
+    starts = STARTS[network["weights"]["source"]]
+    said = [f"of {benchmark.title(name)}: {network['encoder']} {starts}, {settings['images']['image_size']} px"]
+    for phase in settings["phases"]:
+        training = phase["training"] or settings["training"]
+        said.append(
+            f"{phase['name']} {several(phase['rounds'], 'round')} of {several(training['epochs'], 'epoch')}, "
+            f"{training['optimizer']} at {training['learning_rate']}, batches of {training['batch_size']}"
+            + (f", {100 * phase['label_share']:g} % of the labels" if phase["label_share"] < 1 else "")
+        )
+    return "; ".join(said)
+
+
+def _shorter(benchmark: Benchmark) -> list[str]:
+    """Which rows ran fewer rounds of a phase than the reference, so that nobody compares them."""
+    whole = _rounds(benchmark, benchmark.reference)
+    told = []
+    for name in benchmark.runs:
+        own = _rounds(benchmark, name)
+        short = [f"{phase} {count} of {whole[phase]}" for phase, count in own.items() if count < whole.get(phase, 0)]
+        told += [f"{benchmark.title(name)} ({', '.join(short)})"] if short else []
+    return [f"> **Fewer rounds than the reference**: {listed(told)}.", ""] if told else []
+
+
+def _rounds(benchmark: Benchmark, name: str) -> Mapping[str, int]:
+    runs = benchmark.runs.get(name, {}).values()
+    counted = [Counter(note["phase"] for note in run.get("history") or ()) for run in runs]
+    return max(counted, key=lambda one: sum(one.values()), default=Counter())
+
+
+def _differences(benchmark: Benchmark, found: Record | None) -> list[str]:
+    if found is None or not found["comparisons"]:
+        return []
+    lines = [f"## What may be claimed: {benchmark.title(benchmark.reference)} less each row", ""]
+    for key, title in ((MAIN, "Macro AUC"), ("accuracy", "Accuracy")):
+        lines += [f"**{title}**, plain mean of the sites:", "", *tables.mean_tests(benchmark, found, key)]
+    return lines

@@ -1,0 +1,67 @@
+"""Stored runs as the OCT tables take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedretina.benchmark.oct_runs import OctRun, RoundNote, SiteAnswers
+from fedretina.benchmark.stored import Benchmark, Record, read_answers, read_benchmark
+from fedretina.costs.forward_cost import ForwardCost
+from fedretina.costs.traffic import Traffic
+from fedretina.storage import read_json
+
+
+def read_oct_runs(out: Path) -> list[OctRun]:
+    """Read every stored run of a benchmark with its answers and costs.
+
+    Args:
+        out: The benchmark's folder.
+
+    Raises:
+        StateError: There is no plan, or a record or the answers of a run are missing or damaged.
+    """
+    benchmark = read_benchmark(out)
+    found = []
+    for name, seeds in benchmark.runs.items():
+        costs = out / "costs" / f"{name}.json"
+        measured = read_json(costs) if costs.exists() else {}
+        found += [_run(out, benchmark, name, record, measured) for record in seeds.values()]
+    return found
+
+
+def _run(out: Path, benchmark: Benchmark, name: str, record: Record, costs: Mapping[str, Any]) -> OctRun:
+    sets = benchmark.plan.get("sets") or {}
+    seed = int(record["seed"])
+    sites = {}
+    for site, one in record["sites"].items():
+        answers = read_answers(out, name, seed, site)
+        classes = tuple(one.get("grade_names") or (f"grade {at}" for at in range(one["grades"])))
+        origin = str(sets.get(site, site))
+        sites[site] = SiteAnswers(
+            origin, classes, answers.labels, answers.probabilities, answers.patients, one.get("trained", True)
+        )
+    cost = {key: costs[key] for key in ForwardCost._fields} if costs else None
+    return OctRun(
+        name=name,
+        seed=seed,
+        title=benchmark.title(name),
+        encoder=str(record["settings"]["network"]["encoder"]),
+        classes=shared_classes(benchmark, record),
+        sites=sites,
+        moved={phase: Traffic(**one) for phase, one in (record.get("moved") or {}).items()},
+        history=tuple(RoundNote(**note) for note in record.get("history") or ()),
+        cost=None if cost is None else ForwardCost(**cost),
+        inference_s=costs.get("seconds"),
+        memory_bytes=costs.get("memory_bytes"),
+        seconds=record["seconds"],
+    )
+
+
+def shared_classes(benchmark: Benchmark, record: Record) -> tuple[str, ...]:
+    """The classes that a run's sites share: its own, else the reference's, else those of the site with most grades."""
+    for one in (record, *benchmark.runs.get(benchmark.reference, {}).values()):
+        if one.get("classes"):
+            return tuple(one["classes"])
+    return max((tuple(site.get("grade_names") or ()) for site in record["sites"].values()), key=len, default=())

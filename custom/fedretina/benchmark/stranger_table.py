@@ -1,0 +1,88 @@
+"""The table of images that no site's grades are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import fmean
+from typing import Any
+
+from fedretina.benchmark.markdown import NOT_RUN, listed, several, spread, table
+from fedretina.benchmark.stored import Benchmark, Record
+from fedretina.report.numbers import count
+
+_FIGURES = (("AUROC", "auroc"), ("AUPR", "aupr"), ("FPR95", "fpr95"))
+
+
+def stranger_table(benchmark: Benchmark) -> list[str]:
+    """Whether each row's uncertainty tells images of ungraded diseases from a site's own test images.
+
+    Args:
+        benchmark: Stored runs; those without the measurement say so.
+    """
+    lines = ["## Unseen disease", ""]
+    sets = list(benchmark.plan.get("strangers") or ())
+    if not sets:
+        return [
+            *lines,
+            "Not asked: the plan names no set of images of diseases that no site grades (`strangers`).",
+            "",
+        ]
+    for name in sets:
+        first = _any(benchmark, name)
+        if first is None:
+            lines += [f"**{name}**: {NOT_RUN}.", ""]
+            continue
+        diseases = list(first["diseases"])
+        sizes = [f"{disease} {count(one['outside'])}" for disease, one in first["diseases"].items()]
+        told = f" ({listed(sizes)})" if sizes else ""
+        drawn = ", phantoms" if first["synthetic"] else ""
+        head = ["row", *(title for title, _ in _FIGURES), *(f"AUROC, {disease}" for disease in diseases)]
+        rows = []
+        for row in benchmark.plan["rows"]:
+            values = [_over_seeds(benchmark, row, name, _figure(key)) for _, key in _FIGURES]
+            values += [_over_seeds(benchmark, row, name, _of_disease(disease)) for disease in diseases]
+            cells = [spread(one) for one in values] if any(values) else [NOT_RUN] * len(values)
+            rows.append([benchmark.title(row), *cells])
+        lines += [
+            f"**{name}**: {several(first['outside'], 'image')}{told}{drawn}, none of which trained anything; inside "
+            "are each site's own test images. Plain mean of the sites, over seeds.",
+            "",
+            *table(head, rows),
+        ]
+    return [
+        *lines,
+        "AUROC is the chance that a strange image is less certain than an own one: 0.5 tells nothing, and below it the "
+        "model is surer of what it does not know. AUPR is of finding the strangers and has their share as its floor. "
+        "FPR95 is the share of strangers that pass where 95 % of the own images do; less is better.",
+        "",
+    ]
+
+
+def _any(benchmark: Benchmark, name: str) -> Record | None:
+    for seeds in benchmark.runs.values():
+        for run in seeds.values():
+            for site in run["sites"].values():
+                found: Record | None = site.get("strangers", {}).get(name)
+                if found is not None:
+                    return found
+    return None
+
+
+def _figure(key: str) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda one: one[key]
+
+
+def _of_disease(disease: str) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda one: one["diseases"].get(disease, {}).get("auroc")
+
+
+def _over_seeds(
+    benchmark: Benchmark, row: str, name: str, value: Callable[[Mapping[str, Any]], float | None]
+) -> list[float]:
+    means = []
+    for run in benchmark.runs.get(row, {}).values():
+        there = [site["strangers"][name] for site in run["sites"].values() if name in site.get("strangers", {})]
+        known = [found for found in map(value, there) if found is not None]
+        if known:
+            means.append(fmean(known))
+    return means
