@@ -67,6 +67,7 @@ class OctRun(NamedTuple):
         inference_s: Seconds to answer one image; None where not measured.
         memory_bytes: Peak memory of a training step; None where not measured.
         seconds: Of all rounds; None for a run that was interrupted.
+        training_images: Labelled training images of all its sites; None where not told.
     """
 
     name: str
@@ -81,6 +82,7 @@ class OctRun(NamedTuple):
     inference_s: float | None = None
     memory_bytes: float | None = None
     seconds: float | None = None
+    training_images: int | None = None
 
 
 class OctFigures(NamedTuple):

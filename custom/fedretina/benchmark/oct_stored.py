@@ -56,6 +56,7 @@ def _run(out: Path, benchmark: Benchmark, name: str, record: Record, costs: Mapp
         inference_s=costs.get("seconds"),
         memory_bytes=costs.get("memory_bytes"),
         seconds=record["seconds"],
+        training_images=sum(one["images"]["train"] for one in record["sites"].values() if one.get("trained", True)),
     )
 
 
