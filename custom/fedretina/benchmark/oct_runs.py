@@ -135,10 +135,13 @@ class OctResults(NamedTuple):
         sets: The sets over whose images the figures of a method are pooled: those on which the proposed method trained
             and whose sites know all classes. The same sets for every run, also for one that trained on fewer. A site
             that knows only some classes answers an easier question, so its images are in no pool.
+        intervals: Stored intervals of the mean accuracy by name, None where there is none; None as a whole where they
+            are drawn from the answers.
     """
 
     runs: Mapping[str, tuple[OctFigures, ...]]
     sets: tuple[str, ...]
+    intervals: Mapping[str, Interval | None] | None = None
 
     @classmethod
     def of(cls, runs: Iterable[OctRun], order: Sequence[str]) -> OctResults:
@@ -173,6 +176,8 @@ class OctResults(NamedTuple):
 
         None where the seeds did not answer the same images, as with a split anew for each.
         """
+        if self.intervals is not None:
+            return self.intervals.get(name)
         runs = self.runs.get(name, ())
         if not runs or not runs[0].patients or any(one.patients != runs[0].patients for one in runs):
             return None
