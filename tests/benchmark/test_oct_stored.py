@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from fedretina.benchmark.oct_stored import read_oct_runs
 from fedretina.benchmark.statistics import statistics
 from fedretina.benchmark.stored import read_benchmark
 from fedretina.benchmark.stranger_table import stranger_table
+from fedretina.errors import StateError
 
 ROWS = ("oct_moco_scaffold", "oct_fedavg", "oct_centralised", "oct_fedprox")
 
@@ -51,6 +53,19 @@ def test_a_set_that_trained_nothing_is_left_out_of_the_pool(tmp_path):
     assert found.sets == ("scanner_a",)
     assert found.runs[ROWS[0]][0].unseen == {"scanner_b"}
     assert found.runs[ROWS[0]][0].sites == 2
+
+
+def test_the_page_can_be_made_without_the_answers(out, tmp_path):
+    write_oct_page(out, tmp_path / "whole.md")
+    alone = tmp_path / "alone"
+    shutil.copytree(out, alone, ignore=shutil.ignore_patterns("answers"))
+    write_oct_page(alone, tmp_path / "alone.md")
+    assert (tmp_path / "alone.md").read_text() == (tmp_path / "whole.md").read_text()
+    stored = json.loads((alone / "oct.json").read_text())
+    del stored["runs"]["oct_fedavg"]["2"]
+    (alone / "oct.json").write_text(json.dumps(stored))
+    with pytest.raises(StateError, match="oct_fedavg, seed 2"):
+        write_oct_page(alone, tmp_path / "alone.md")
 
 
 def test_the_page_says_what_the_plan_has_not_and_what_did_not_run(out, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from made_oct_runs import CLASSES, made_run, made_site
 
 from fedretina.benchmark.oct_cost_tables import communication_table, encoder_table, sites_table
-from fedretina.benchmark.oct_page import oct_page
+from fedretina.benchmark.oct_page import oct_page, oct_results
 from fedretina.benchmark.oct_runs import OctResults
 from fedretina.benchmark.oct_tables import ablation_table, class_table, convergence_table, method_table, set_table
 from fedretina.costs.traffic import Traffic
@@ -186,15 +186,15 @@ def test_sets_trained_on_and_left_out(runs):
 
 
 def test_the_page_is_whole_and_always_the_same(runs):
-    page = oct_page(runs)
-    assert page == oct_page(reversed(runs))
+    page = oct_page(oct_results(runs))
+    assert page == oct_page(oct_results(reversed(runs)))
     assert page.count("## ") == 8
     assert "mean over 2 seeds" in page
-    assert "in none of the paper's tables but the convergence: odd" in oct_page([made_run("odd")])
+    assert "in none of the paper's tables but the convergence: odd" in oct_page(oct_results([made_run("odd")]))
 
 
 def test_a_page_of_nothing():
-    page = oct_page([])
+    page = oct_page(oct_results([]))
     assert "no seeds" in page
     assert "not run" in page
 

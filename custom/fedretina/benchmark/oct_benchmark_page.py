@@ -9,8 +9,8 @@ from pathlib import Path
 from fedretina.benchmark import tables, words
 from fedretina.benchmark.markdown import listed, several
 from fedretina.benchmark.measures import MAIN
+from fedretina.benchmark.oct_figures import read_oct_figures, store_oct_figures
 from fedretina.benchmark.oct_page import oct_page
-from fedretina.benchmark.oct_stored import read_oct_runs
 from fedretina.benchmark.statistics import STATISTICS
 from fedretina.benchmark.stored import Benchmark, Record, read_benchmark
 from fedretina.benchmark.stranger_table import stranger_table
@@ -30,12 +30,14 @@ def write_oct_page(out: Path, page: Path) -> None:
     """Render the page; the same bytes for the same records.
 
     Args:
-        out: The benchmark's folder: plan, results and answers.
+        out: The benchmark's folder: plan, results, costs, and answers or the figures that were worked out from them.
         page: Markdown file to write.
 
     Raises:
         StateError: There is no plan, or a record or the answers of a run are missing or damaged.
     """
+    if (out / "answers").exists():
+        store_oct_figures(out)
     benchmark = read_benchmark(out)
     found = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
     before = [
@@ -45,7 +47,7 @@ def write_oct_page(out: Path, page: Path) -> None:
     ]
     after = [*_differences(benchmark, found), *stranger_table(benchmark)]
     target, planned = float(benchmark.plan.get("target", 0.9)), tuple(benchmark.plan["rows"])
-    write_page(page, oct_page(read_oct_runs(out), target, before, after, planned))
+    write_page(page, oct_page(read_oct_figures(out), target, before, after, planned))
 
 
 def course_words(benchmark: Benchmark, name: str) -> str:

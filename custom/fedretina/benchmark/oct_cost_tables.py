@@ -61,6 +61,7 @@ def sites_table(results: OctResults) -> list[str]:
         _UP._replace(printed="gigabytes"),
         _BOTH,
         Column("minutes a round", _minutes, "minutes", 2),
+        Column("training images", lambda one: one.run.training_images, None, 0),
     )
 
     def total(name: str) -> str:

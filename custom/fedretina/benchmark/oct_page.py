@@ -11,7 +11,7 @@ from fedretina.benchmark.published_oct import published_oct
 
 
 def oct_page(
-    runs: Iterable[OctRun],
+    results: OctResults,
     target: float = 0.9,
     before: Sequence[str] = (),
     after: Sequence[str] = (),
@@ -20,19 +20,14 @@ def oct_page(
     """Render Tables 3 to 9 and the convergence as Markdown; the same text for the same runs.
 
     Args:
-        runs: Stored runs; rows of the paper without any say that they were not run.
+        results: Figures of the runs; rows of the paper without any say that they were not run.
         target: Validation accuracy in [0, 1] of Table 5's rounds.
         before: Lines that stand before the tables.
         after: Lines that stand behind them.
         planned: Names of the plan's rows, so that each table says which of its rows the plan has not; None says
             nothing of it.
-
-    Raises:
-        SettingsError: Two runs share name and seed.
-        TrainingError: Labels or probabilities are unfit.
     """
     paper = published_oct()
-    results = OctResults.of(runs, (paper.proposed, *(name for table in paper.tables.values() for name in table.rows)))
     sections = (
         ("table3", oct_tables.method_table(results)),
         ("", oct_tables.convergence_table(results)),
@@ -66,6 +61,17 @@ def _seeds(results: OctResults) -> str:
     if not counts:
         return "no seeds"
     return several(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+
+
+def oct_results(runs: Iterable[OctRun]) -> OctResults:
+    """Figures of runs, the names in the order of the paper's tables.
+
+    Raises:
+        SettingsError: Two runs share name and seed.
+        TrainingError: Labels or probabilities are unfit.
+    """
+    paper = published_oct()
+    return OctResults.of(runs, (paper.proposed, *(name for table in paper.tables.values() for name in table.rows)))
 
 
 def _not_planned(which: str, planned: Sequence[str] | None) -> list[str]:

@@ -67,6 +67,7 @@ class OctRun(NamedTuple):
         inference_s: Seconds to answer one image; None where not measured.
         memory_bytes: Peak memory of a training step; None where not measured.
         seconds: Of all rounds; None for a run that was interrupted.
+        training_images: Labelled training images of all its sites; None where not told.
     """
 
     name: str
@@ -81,6 +82,7 @@ class OctRun(NamedTuple):
     inference_s: float | None = None
     memory_bytes: float | None = None
     seconds: float | None = None
+    training_images: int | None = None
 
 
 class OctFigures(NamedTuple):
@@ -133,10 +135,13 @@ class OctResults(NamedTuple):
         sets: The sets over whose images the figures of a method are pooled: those on which the proposed method trained
             and whose sites know all classes. The same sets for every run, also for one that trained on fewer. A site
             that knows only some classes answers an easier question, so its images are in no pool.
+        intervals: Stored intervals of the mean accuracy by name, None where there is none; None as a whole where they
+            are drawn from the answers.
     """
 
     runs: Mapping[str, tuple[OctFigures, ...]]
     sets: tuple[str, ...]
+    intervals: Mapping[str, Interval | None] | None = None
 
     @classmethod
     def of(cls, runs: Iterable[OctRun], order: Sequence[str]) -> OctResults:
@@ -171,6 +176,8 @@ class OctResults(NamedTuple):
 
         None where the seeds did not answer the same images, as with a split anew for each.
         """
+        if self.intervals is not None:
+            return self.intervals.get(name)
         runs = self.runs.get(name, ())
         if not runs or not runs[0].patients or any(one.patients != runs[0].patients for one in runs):
             return None

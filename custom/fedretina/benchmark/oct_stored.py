@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedretina.benchmark.oct_runs import OctRun, RoundNote, SiteAnswers
 from fedretina.benchmark.stored import Benchmark, Record, read_answers, read_benchmark
 from fedretina.costs.forward_cost import ForwardCost
@@ -13,11 +15,12 @@ from fedretina.costs.traffic import Traffic
 from fedretina.storage import read_json
 
 
-def read_oct_runs(out: Path) -> list[OctRun]:
+def read_oct_runs(out: Path, answers: bool = True) -> list[OctRun]:
     """Read every stored run of a benchmark with its answers and costs.
 
     Args:
         out: The benchmark's folder.
+        answers: Whether the answers to single images are read; without them every site has none.
 
     Raises:
         StateError: There is no plan, or a record or the answers of a run are missing or damaged.
@@ -27,21 +30,23 @@ def read_oct_runs(out: Path) -> list[OctRun]:
     for name, seeds in benchmark.runs.items():
         costs = out / "costs" / f"{name}.json"
         measured = read_json(costs) if costs.exists() else {}
-        found += [_run(out, benchmark, name, record, measured) for record in seeds.values()]
+        found += [_run(benchmark, name, record, measured, out if answers else None) for record in seeds.values()]
     return found
 
 
-def _run(out: Path, benchmark: Benchmark, name: str, record: Record, costs: Mapping[str, Any]) -> OctRun:
+def _run(benchmark: Benchmark, name: str, record: Record, costs: Mapping[str, Any], answers: Path | None) -> OctRun:
     sets = benchmark.plan.get("sets") or {}
     seed = int(record["seed"])
     sites = {}
     for site, one in record["sites"].items():
-        answers = read_answers(out, name, seed, site)
         classes = tuple(one.get("grade_names") or (f"grade {at}" for at in range(one["grades"])))
-        origin = str(sets.get(site, site))
-        sites[site] = SiteAnswers(
-            origin, classes, answers.labels, answers.probabilities, answers.patients, one.get("trained", True)
-        )
+        origin, trained = str(sets.get(site, site)), bool(one.get("trained", True))
+        if answers is None:
+            nothing = np.zeros((0, len(classes)))
+            sites[site] = SiteAnswers(origin, classes, np.zeros(0, dtype=np.int64), nothing, (), trained)
+        else:
+            found = read_answers(answers, name, seed, site)
+            sites[site] = SiteAnswers(origin, classes, found.labels, found.probabilities, found.patients, trained)
     cost = {key: costs[key] for key in ForwardCost._fields} if costs else None
     return OctRun(
         name=name,
@@ -56,6 +61,7 @@ def _run(out: Path, benchmark: Benchmark, name: str, record: Record, costs: Mapp
         inference_s=costs.get("seconds"),
         memory_bytes=costs.get("memory_bytes"),
         seconds=record["seconds"],
+        training_images=sum(one["images"]["train"] for one in record["sites"].values() if one.get("trained", True)),
     )
 
 

@@ -112,7 +112,9 @@ def set_table(results: OctResults) -> list[str]:
     the variant `NAME_without_SET`, which trained on all others.
     """
     paper = published_oct().tables["table8"]
-    shown = {origin for runs in results.runs.values() for one in runs for origin in one.accuracy}
+    asked = tuple(f"{name}_without_" for name in paper.rows)
+    runs = [one for name, many in results.runs.items() if name in paper.rows or name.startswith(asked) for one in many]
+    shown = {origin for one in runs for origin in one.accuracy}
     printed = next(iter(paper.printed.values()))
     origins = [*(one for one in printed if one in shown), *sorted(shown - set(printed))]
     lines = []
