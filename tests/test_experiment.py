@@ -92,3 +92,60 @@ def test_the_plan_is_rounds_then_validate_then_finalise():
     longer = Plan.of(Experiment.resolve({"aggregation": {"rule": "similarity"}, "tune": {"epochs": 1}}))
     assert [step.task for step in longer] == ["prepare", *["train"] * 5, "validate", "tune", "finalise"]
     assert longer.training == range(1, 6)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"network": {"encoder": "vit_small"}, "images": {"image_size": 40}}, "choose a multiple"),
+        ({"phases": [{"name": "pretrain", "contrastive": {"method": "moco_v2"}}]}, "network.contrast"),
+        (
+            {
+                "network": {"contrast": {"layout": "simclr"}},
+                "phases": [{"name": "first"}, {"name": "then", "contrastive": {"method": "simclr"}}],
+            },
+            "pre-train first",
+        ),
+        (
+            {
+                "network": {"contrast": {"layout": "simclr"}},
+                "phases": [{"name": "blind", "contrastive": {"method": "simclr"}, "label_share": 0.5}],
+            },
+            "uses no labels",
+        ),
+        (
+            {
+                "network": {"contrast": {"layout": "simclr"}},
+                "phases": [{"name": "blind", "contrastive": {"method": "simclr"}}],
+                "tune": {"epochs": 1},
+            },
+            "nothing to tune",
+        ),
+        ({"row": "oct_fedavg", "grades": 4}, "keep classes alone"),
+        ({"row": "oct_fedavg", "classes": ["a", "b", "a"]}, "names a class twice"),
+        ({"row": "oct_moco_scaffold", "correction": {"name": "moon"}}, "contrast of its own"),
+        ({"images": {"modality": "x-ray"}}, "modality must be"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_with_a_way_out(words, said):
+    with pytest.raises(SettingsError, match=said):
+        Experiment.resolve(words)
+
+
+def test_a_phase_is_filled_from_the_rows_phase_of_its_name_and_the_runs_settings():
+    found = Experiment.resolve(
+        {
+            "row": "oct_moco_scaffold",
+            "training": {"threads": 3},
+            "phases": [
+                {"name": "pretrain", "rounds": 7, "training": {"epochs": 2}},
+                {"name": "train", "training": {"batch_size": 4}},
+            ],
+        }
+    )
+    first, second = (found.phase(name) for name in ("pretrain", "train"))
+    assert (first.rounds, first.contrastive.method, first.training.epochs) == (7, "moco_v2", 2)
+    assert (first.training.momentum, first.training.threads) == (0.9, 3)
+    assert (second.training.optimizer, second.training.batch_size, second.training.encoder_factor) == ("adam", 4, 0.1)
+    assert Experiment.model_validate(found.agreed()).agreed() == found.agreed()
+    assert found.phase("validate").name == "train"  # a step between phases has the last one's settings

@@ -23,6 +23,7 @@ from fedretina.errors import SettingsError
 from fedretina.exchange.partition import ExchangeSettings, Partition, partition
 from fedretina.local.training import TrainingSettings
 from fedretina.losses.settings import ObjectiveSettings
+from fedretina.networks.encoders import PATCH
 from fedretina.networks.network import NetworkSettings
 from fedretina.phases import PhaseSettings, merged, resolved_phases
 from fedretina.rows import row
@@ -182,6 +183,16 @@ class Experiment(BaseModel):
             )
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
             raise ValueError(f"classes names a class twice in {list(self.classes)}: each stands for one output.")
+        return self
+
+    @model_validator(mode="after")
+    def _images_fit_the_encoder(self) -> Self:
+        side, patch = self.images.image_size, PATCH.get(self.network.encoder, 1)
+        if side % patch:
+            raise ValueError(
+                f"encoder {self.network.encoder} cuts images into patches of {patch} pixels, but images.image_size is "
+                f"{side}: choose a multiple."
+            )
         return self
 
     @model_validator(mode="after")

@@ -25,6 +25,10 @@ ENCODERS: dict[EncoderName, Callable[[], Encoder]] = {
 }
 
 
+PATCH: Mapping[EncoderName, int] = {"vit_small": 16}
+"""Side of the patches of encoders that cut an image into some: its side must be a multiple of it."""
+
+
 class Published(NamedTuple):
     """Weights that others publish for an encoder.
 
