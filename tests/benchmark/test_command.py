@@ -61,6 +61,8 @@ def test_what_is_asked_wrongly_is_a_sentence(tmp_path):
         (("feduaa", "--rows", "no_such_row,feduaa"), "no row"),
         (("feduaa", "--seeds", "one"), "no whole numbers"),
         (("feduaa", "--site", "here"), "NAME=FILE"),
+        (("oct-labels", "--rows", "scratch_1"), "no rows to choose from"),
+        (("oct", "--phantoms", "site-1,site-4"), "name sites or spare_sites"),
     ):
         done = run(*words, "--out", tmp_path / "out")
         assert done.exit_code == 2

@@ -8,8 +8,9 @@ import pytest
 from made_oct_folder import write_oct
 from test_oct_run import PHASES, SMALL
 
-from fedretina.benchmark.label_efficiency import LABELS, LabelPlan, Share, run_labels
+from fedretina.benchmark.label_efficiency import LABELS, run_labels
 from fedretina.benchmark.label_page import difference_tables, paired, share_table, write_label_page
+from fedretina.benchmark.label_plan import LabelPlan, Share
 from fedretina.benchmark.stored import read_benchmark
 from fedretina.errors import SettingsError
 from fedretina.storage import write_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedretina.benchmark.label_efficiency import LabelPlan
+from fedretina.benchmark.label_plan import LabelPlan
 from fedretina.benchmark.plan import BenchmarkPlan, preset
 from fedretina.errors import SettingsError
 

@@ -8,8 +8,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedretina.benchmark.cases import write_cases
-from fedretina.benchmark.label_efficiency import LabelPlan, run_labels
+from fedretina.benchmark.label_efficiency import run_labels
 from fedretina.benchmark.label_page import write_label_page
+from fedretina.benchmark.label_plan import LabelPlan
 from fedretina.benchmark.oct_benchmark_page import write_oct_page
 from fedretina.benchmark.one_run import sites_of
 from fedretina.benchmark.page import write_benchmark_page

@@ -7,7 +7,8 @@ from pathlib import Path
 from statistics import fmean
 
 from fedretina.benchmark import figures, words
-from fedretina.benchmark.label_efficiency import LABELS, row_name
+from fedretina.benchmark.label_efficiency import LABELS
+from fedretina.benchmark.label_plan import row_name
 from fedretina.benchmark.markdown import NOT_RUN, chance, interval, listed, several, signed, spread, table
 from fedretina.benchmark.oct_benchmark_page import STARTS, course_words
 from fedretina.benchmark.pictures import Pictures
