@@ -204,3 +204,16 @@ def test_fewer_labels_train_on_whole_patients_and_say_so(scans, tmp_path):
         for name, e in (("all", experiment), ("few", few))
     ]
     assert 4 <= images[1] <= 0.6 * images[0]
+
+
+@pytest.mark.slow
+def test_alone_a_site_pre_trains_too_and_its_model_can_be_read_again(scans, tmp_path):
+    experiment = two(exchange={"personal": "everything"}, classes=None, correction={"name": "none"})
+    data = scans(experiment, "site-4")
+    results = run_loop(experiment, data, tmp_path, "alone")
+    assert all(sum(step["bytes_up"].values()) == 0 for step in results["steps"])
+    model = storage.read_tensors(tmp_path / "alone" / "site-4" / "final" / "model.safetensors")[0]
+    assert not any(key.startswith("contrast.") for key in model)
+    trainer = Site(experiment, data["site-4"], tmp_path / "again").trainer
+    assert len(trainer.answers({}, model, data["site-4"].split("test")).logits) == data["site-4"].counts["test"]
+    assert set(trainer.state({}, model)) == set(model)

@@ -12,6 +12,9 @@ from fedretina.experiment import Experiment
 from fedretina.local.site_network import site_network
 from fedretina.local.snapshot import Snapshot
 
+_LEARN: tuple[Task, Task] = ("pretrain", "train")
+_CONTRAST = "contrast."
+
 
 class LocalModel:
     """The network that all work at a site is done with; loaded anew for each task.
@@ -39,10 +42,10 @@ class LocalModel:
         state = {key: tensor.clone() for key, tensor in self.net.state_dict().items()}
         self.start = {key: state[key] for key in self.partition.personal}
         self.sealed_start = {key: state[key] for key in self.partition.sealed}
-        self._rests = {
-            task: {key: state[key] for key in self.partition.shared if key not in self.partition.moving(task).shared}
-            for task in ("pretrain", "train")
-        }
+        still = {task: set(self.partition.shared) - set(self.partition.moving(task).shared) for task in _LEARN}
+        # Contrast layers are no part of a stored model, whether they travelled or not.
+        still["train"] |= {key for key in state if key.startswith(_CONTRAST)}
+        self._rests = {task: {key: state[key] for key in sorted(keys)} for task, keys in still.items()}
         self._layout = torch.channels_last if experiment.training.channels_last else torch.contiguous_format
         self.net.to(device=self.device, memory_format=self._layout)  # type: ignore[call-overload]
 
@@ -83,7 +86,7 @@ class LocalModel:
 
     def whole(self) -> Tensors:
         """All of the model that answers; contrast layers do not."""
-        return {key: home(tensor) for key, tensor in self.net.state_dict().items() if not key.startswith("contrast.")}
+        return {key: home(tensor) for key, tensor in self.net.state_dict().items() if not key.startswith(_CONTRAST)}
 
     def to_device(self, images: torch.Tensor) -> torch.Tensor:
         """Images where the network is, and laid out as it wants them."""
