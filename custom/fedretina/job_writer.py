@@ -51,9 +51,14 @@ training:
 phantom_images: 160             # training images of an average phantom site
 """
 _PHASES = {
-    "pretrain": "  - {{name: {name}, rounds: 2, training: {{epochs: 1}}}}   # paper: 100 rounds of 5 epochs",
+    # With few steps a momentum of 0.999 leaves the keys where they began, and small batches want a smaller rate.
+    "pretrain": """\
+  - name: {name}
+    rounds: 2                   # paper: 100
+    contrastive: {{momentum: 0.99, splits: 2}}     # paper: 0.999; splits not said
+    training: {{epochs: 1, learning_rate: 0.01}}   # paper: 5 epochs, 0.03 at batches of 64""",
     "train": "  - {{name: {name}, rounds: 3}}    # paper: 100",
-    "tuned": "  - {{name: {name}, rounds: 3, training: {{epochs: 1}}}}      # paper: 50 rounds of 3 epochs",
+    "tuned": "  - {{name: {name}, rounds: 3, training: {{epochs: 2}}}}    # paper: 50 rounds of 3 epochs",
 }
 
 _MARKER = """\
