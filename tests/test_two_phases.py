@@ -172,7 +172,8 @@ def test_pretraining_alone_gives_an_encoder_file_and_finetuning_starts_from_it(s
     assert not (tmp_path / "pre" / "site-1" / "final" / "model.safetensors").exists()
     file = tmp_path / "pre" / "site-1" / "final" / "encoder.safetensors"
     weights = {"source": "file", "file": str(file), "sha256": said["sha256"]}
-    both = run_loop(two(), data, tmp_path, "both")
+    both = run_loop(two(report={"draws": 10, "page": True}), data, tmp_path, "both")
+    assert "Contrastive loss by round" in (tmp_path / "both" / "server" / "report.html").read_text()
     alone = run_loop(two(rounds={"train": 2}, network={"weights": weights}), data, tmp_path, "alone")
     # One submission for both phases, or one each: the same models to the last bit.
     digests = [[s["digest"] for s in r["steps"] if s["task"] == "train"] for r in (both, alone)]

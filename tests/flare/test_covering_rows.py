@@ -30,6 +30,8 @@ COVERING = {
     },
     "a_head_that_travels": {
         "row": "moon_projected",
+        "quorum": 3,
+        "aggregation": {"robust": {"name": "norm_bound", "bound": 0.9}},
         "grades": 5,
         "network": {**SMALL["network"], "head": {"layout": "linear"}},
         "objective": {"name": "evidential"},

@@ -75,14 +75,17 @@ def render_server(report: Mapping[str, Any]) -> str:
     steps = [entry["step"] for entry in trained]
     names = sorted({site for entry in trained for site in entry["theta"]} | set(sites))
 
-    def by_site(key: str) -> dict[str, list[float | None]]:
-        found = {site: [entry[key].get(site) for entry in trained] for site in names}
+    blind = [entry for entry in report["rounds"] if entry["task"] == "pretrain"]
+
+    def by_site(key: str, rounds: Sequence[Mapping[str, Any]] = trained) -> dict[str, list[float | None]]:
+        found = {site: [entry[key].get(site) for entry in rounds] for site in names}
         return {site: column for site, column in found.items() if any(value is not None for value in column)}
 
     moved = {
         way: list(accumulate(entry[way] / 1e6 for entry in report["rounds"])) for way in ("bytes_up", "bytes_down")
     }
     lines = {
+        "contrast": charts.site_lines(by_site("contrast_loss", blind)),
         "validation": charts.site_lines(by_site("val_auc"), [entry["mean_val_auc"] for entry in trained]),
         "theta": charts.site_lines(by_site("theta")),
         "weight": charts.site_lines(by_site("weight")),
@@ -91,8 +94,14 @@ def render_server(report: Mapping[str, Any]) -> str:
             charts.Line("down, to the sites", moved["bytes_down"], VERMILION, "5 2"),
         ],
     }
-    labels = {"validation": "validation AUC", "theta": "theta", "weight": "weight", "bytes": "MB"}
-    every = [entry["step"] for entry in report["rounds"]]
+    labels = {
+        "contrast": "contrastive loss",
+        "validation": "validation AUC",
+        "theta": "theta",
+        "weight": "weight",
+        "bytes": "MB",
+    }
+    over = {"bytes": [entry["step"] for entry in report["rounds"]], "contrast": [entry["step"] for entry in blind]}
     overall = {
         f"site_{name}": charts.forest(
             f"site-{name}",
@@ -115,10 +124,10 @@ def render_server(report: Mapping[str, Any]) -> str:
             **{
                 key: charts.rounds(
                     key,
-                    every if key == "bytes" else steps,
+                    over.get(key, steps),
                     lines[key],
                     labels[key],
-                    None if key == "bytes" else report["chosen"],
+                    None if key in over else report["chosen"],
                     unit=key == "validation",
                     over="step" if key == "bytes" else "round",
                 )

@@ -177,6 +177,11 @@ def _rounds(results: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "task": step["task"],
                 "val_auc": dict(sorted(measured.get("auc", {}).items())),
                 "mean_val_auc": rounded(measured.get("mean_auc")),
+                "contrast_loss": {
+                    site: scalars["contrast_loss"]
+                    for site, scalars in sorted(sent.items())
+                    if "contrast_loss" in scalars
+                },
                 "theta": {site: scalars["theta"] for site, scalars in sorted(sent.items()) if "theta" in scalars},
                 "weight": dict(sorted(step.get("weights", {}).items())),
                 "robust": {name: dict(sorted(found.items())) for name, found in sorted(step.get("robust", {}).items())},

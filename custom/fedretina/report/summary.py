@@ -189,7 +189,7 @@ def _missing(report: Mapping[str, Any]) -> str:
 def _traffic(rounds: Sequence[Mapping[str, Any]]) -> str:
     up, down = (sum(entry[way] for entry in rounds) for way in ("bytes_up", "bytes_down"))
     refused = sum(entry["refused"] for entry in rounds)
-    training = sum(entry["task"] == "train" for entry in rounds)
+    training = sum(entry["task"] in ("pretrain", "train") for entry in rounds)
     refusals = (
         f" {count(refused)} answers were refused." if refused > 1 else " One answer was refused." if refused else ""
     )

@@ -159,6 +159,11 @@ CHARTS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "It should fall while the site trains; it is measured on the training images and promises nothing for "
             "others.",
         ),
+        "contrast": (
+            "Contrastive loss by round",
+            "How badly a site's network tells the two views of an image from other images, over the rounds without "
+            "labels; it starts near the logarithm of how many others there are, and promises nothing about grades.",
+        ),
         "bytes": (
             "Weights moved so far",
             "What all sites together had sent up and got down after each step; 1 MB is a million bytes.",
