@@ -1,4 +1,4 @@
-"""The page of the stored run over real sites is what its stored results give."""
+"""The pages of the stored runs over real sites are what their stored results give."""
 
 import shutil
 from pathlib import Path
@@ -9,18 +9,20 @@ from click.testing import CliRunner
 from fedretina.cli import main
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+STORED = {"feduaa": "feduaa_benchmark", "oct-labels": "oct_labels"}
 
 
 @pytest.mark.slow
-def test_the_stored_page_comes_from_the_stored_results_alone(tmp_path):
-    stored = tmp_path / "feduaa"
-    shutil.copytree(REPOSITORY / "benchmarks" / "results" / "feduaa", stored)
-    page = tmp_path / "docs" / "feduaa_benchmark.md"
+@pytest.mark.parametrize("name", STORED)
+def test_a_stored_page_comes_from_the_stored_results_alone(name, tmp_path):
+    page = tmp_path / "docs" / f"{STORED[name]}.md"
+    pictures = page.parent / "pictures" / STORED[name]
     page.parent.mkdir()
-    pictures = page.parent / "pictures" / "feduaa_benchmark"
-    words = ["benchmark", "feduaa", "--out", stored, "--render", "--page", page, "--pictures", pictures]
+    stored = tmp_path / name
+    shutil.copytree(REPOSITORY / "benchmarks" / "results" / name.replace("-", "_"), stored)
+    words = ["benchmark", name, "--out", stored, "--render", "--page", page, "--pictures", pictures]
     ran = CliRunner().invoke(main, [str(word) for word in words])
     assert ran.exit_code == 0, ran.output
-    assert page.read_text() == (REPOSITORY / "docs" / "feduaa_benchmark.md").read_text()
-    shown = {path.name for path in (REPOSITORY / "docs" / "pictures" / "feduaa_benchmark").iterdir()}
+    assert page.read_text() == (REPOSITORY / "docs" / page.name).read_text()
+    shown = {path.name for path in (REPOSITORY / "docs" / "pictures" / STORED[name]).iterdir()}
     assert {path.name for path in pictures.iterdir()} == shown
