@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedretina.data.site_data import SiteDataSettings
 from fedretina.errors import DataError, SettingsError
+from fedretina.exchange.kinds import Kind
 from fedretina.exchange.policy import PolicySettings
 from fedretina.tracking.settings import TrackingSettings
 
@@ -36,7 +37,8 @@ class SiteSettings(BaseModel):
         trainer: Where the site's work is done: "inline", in the process of FLARE's job, or "child", in a process of its
             own for each order, whose death (out of memory, say) costs one answer instead of the whole job. The bits
             are the same; a child costs the time to start Python and torch, and to open the data again.
-        policy: What the site lets go, how exactly, and with how much noise; a job can only ask for less.
+        policy: What the site lets go, how exactly, and with how much noise; a job can only ask for less. A phantom
+            hospital that sets none lets every kind go, a head too: its images are synthetic.
         tracking: Curves and log lines of the site's own numbers, at the site.
     """
 
@@ -48,6 +50,18 @@ class SiteSettings(BaseModel):
     trainer: Literal["inline", "child"] = "inline"
     policy: PolicySettings = PolicySettings()
     tracking: TrackingSettings = TrackingSettings()
+
+    @property
+    def own_policy(self) -> PolicySettings:
+        """The policy that holds at the site.
+
+        A site that points to no data and has set no policy is a phantom hospital: there is nothing to protect, and jobs
+        whose heads travel run as they lie in the simulator and in the rehearsal. With data, a head stays unless the
+        site names its kind.
+        """
+        if "policy" in self.model_fields_set or self.data.manifest is not None:
+            return self.policy
+        return PolicySettings(kinds=frozenset(Kind))
 
 
 class ServerSettings(BaseModel):

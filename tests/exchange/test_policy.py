@@ -10,6 +10,7 @@ from fedretina.exchange.noise import GaussianNoise
 from fedretina.exchange.payload import Payload
 from fedretina.exchange.policy import PolicySettings, rounded, significant
 from fedretina.exchange.stamp import Stamp
+from fedretina.site_settings import SiteSettings
 
 STAMP = Stamp("run", "train", 0, 0, "d" * 64)
 RECEIVED = {"encoder.w": torch.full((40,), 0.5)}
@@ -136,3 +137,13 @@ def test_heads_do_not_leave_unless_the_site_says_so():
         PolicySettings.model_validate({"kinds": ["images"]})
     with pytest.raises(ValidationError):
         PolicySettings.model_validate({"allow": ["encoder"]})
+
+
+def test_a_head_leaves_a_phantom_hospital_and_no_hospital_with_data_that_did_not_say_so():
+    assert SiteSettings().own_policy.kinds == frozenset(Kind)
+    with_data = SiteSettings.model_validate({"data": {"manifest": "manifest.csv", "scheme": "icdr5"}})
+    assert Kind.HEAD not in with_data.own_policy.kinds
+    strict = SiteSettings.model_validate({"policy": {"hold_back": ["images"]}})
+    assert Kind.HEAD not in strict.own_policy.kinds
+    named = SiteSettings.model_validate({"data": {"manifest": "m.csv"}, "policy": {"kinds": ["encoder", "head"]}})
+    assert named.own_policy.kinds == {Kind.ENCODER, Kind.HEAD}

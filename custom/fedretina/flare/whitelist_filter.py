@@ -124,7 +124,7 @@ class WhitelistFilter(Filter):
 
     def _under_policy(self, payload: Payload, parts: Partition, fl_ctx: FLContext) -> Payload:
         """Turn an answer into what may leave, and write that down."""
-        policy = self._own(fl_ctx).policy
+        policy = self._own(fl_ctx).own_policy
         for key in sorted(payload.tensors):
             policy.require_kind(key, parts.kinds[key])
         root, site = state_root(fl_ctx, self._own(fl_ctx)), require_name(fl_ctx.get_identity_name(), "site")
@@ -145,7 +145,7 @@ class WhitelistFilter(Filter):
 
     def _changes_tensors(self, fl_ctx: FLContext) -> bool:
         try:
-            return self._own(fl_ctx).policy.changes_tensors
+            return self._own(fl_ctx).own_policy.changes_tensors
         except DataError:
             return False  # settings that cannot be read: the executor's answer says so, and nothing else leaves
 
