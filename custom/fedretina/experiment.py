@@ -27,6 +27,7 @@ from fedretina.networks.encoders import PATCH
 from fedretina.networks.network import NetworkSettings
 from fedretina.phases import PhaseSettings, merged, resolved_phases
 from fedretina.rows import row
+from fedretina.settings_faults import settings_faults
 from fedretina.uncertainty.theta import ThetaSettings
 from fedretina.version import __version__
 
@@ -261,9 +262,7 @@ class Experiment(BaseModel):
         try:
             return cls.model_validate(joined)
         except ValidationError as error:
-            faults = "; ".join(
-                f"{'.'.join(map(str, fault['loc'])) or 'experiment'}: {fault['msg']}" for fault in error.errors()
-            )
+            faults = settings_faults(error, "experiment")
             raise SettingsError(f"the experiment's settings cannot be used: {faults}") from error
 
     @classmethod

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fedretina.benchmark.plan import BenchmarkPlan, SplitSettings
 from fedretina.errors import SettingsError
 from fedretina.phases import merged
+from fedretina.settings_faults import settings_faults
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 _NAME = r"^[a-z][a-z0-9_]{0,23}$"
@@ -112,8 +113,7 @@ class LabelPlan(BaseModel):
         try:
             plan = cls.model_validate(dict(words))
         except ValidationError as error:
-            faults = "; ".join(f"{'.'.join(map(str, f['loc'])) or 'plan'}: {f['msg']}" for f in error.errors())
-            raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
+            raise SettingsError(f"the benchmark's plan cannot be used: {settings_faults(error, 'plan')}") from error
         plan.fine_tuning({})
         if plan.pretrained:
             plan.pre_training()

@@ -15,6 +15,7 @@ from fedretina.errors import SettingsError
 from fedretina.experiment import Experiment
 from fedretina.phases import merged
 from fedretina.rows import ROWS, row
+from fedretina.settings_faults import settings_faults
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 _NAME = r"^[a-z][a-z0-9_]{0,39}$"
@@ -148,8 +149,7 @@ class BenchmarkPlan(BaseModel):
         try:
             plan = cls.model_validate(dict(words))
         except ValidationError as error:
-            faults = "; ".join(f"{'.'.join(map(str, f['loc'])) or 'plan'}: {f['msg']}" for f in error.errors())
-            raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
+            raise SettingsError(f"the benchmark's plan cannot be used: {settings_faults(error, 'plan')}") from error
         for choice in plan.rows:
             for change in plan.candidates(choice):
                 plan.experiment_of(choice, plan.seeds_of(choice)[0], change)
