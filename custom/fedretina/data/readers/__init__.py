@@ -1,4 +1,4 @@
-"""Readers of public data sets as they unpack; each turns a folder into labelled photographs."""
+"""Readers of public data sets as they unpack; each turns a folder into labelled samples, mostly photographs."""
 
 from __future__ import annotations
 
@@ -124,6 +124,18 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "test",
             "the same names stand for other images in train and test",
         ),
+        "isic2019": PublicSet(
+            "Fed-ISIC2019 (ISIC 2019 in FLamby's six centres)",
+            "`train_test_split` (image, target, center, fold), `ISIC_2019_Training_Input/NAME.jpg`; for the lesions "
+            "`ISIC_2019_Training_Metadata.csv` or `HAM10000_metadata`",
+            "isic8",
+            "lesion_id: the lesion; images without one are their own",
+            "with `--official` only: the public fold has lesions on both sides, and train then gives them up, unless "
+            "`--as-published`",
+            "`--client 0` to `5` is one centre; val comes from train",
+            ("client", "as_published"),
+            official=False,
+        ),
         "kermany": PublicSet(
             "Kermany et al. 2018, OCT2017 and later releases",
             "`OCT2017/train/CLASS/CLASS-PATIENT-NUMBER.jpeg`, `val/`, `test/`; also `CellData/OCT/`",
@@ -188,6 +200,16 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             _EACH_IMAGE,
             _BY_SEED,
             "DR is retinopathy and stands for no class of Kermany's; other images are passed over",
+        ),
+        "physionet2016": PublicSet(
+            "PhysioNet/CinC Challenge 2016, heart sounds",
+            "`training-a/` to `training-f/` with `REFERENCE.csv` (recording, -1 or 1) and `a0001.wav`",
+            "heart2",
+            "the recording",
+            _BY_SEED,
+            "`--client a` to `f` is one database; the first 5 s of a recording, or all whole 5 s (`--segments all`), "
+            "which are then written as WAV files",
+            ("client", "segments"),
         ),
     }
 )
