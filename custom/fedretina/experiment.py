@@ -188,11 +188,12 @@ class Experiment(BaseModel):
 
     @model_validator(mode="after")
     def _images_fit_the_encoder(self) -> Self:
-        side, patch = self.images.image_size, PATCH.get(self.network.encoder, 1)
-        if side % patch:
+        (_, height, width), patch = self.images.shape, PATCH.get(self.network.encoder, 1)
+        if height % patch or width % patch:
+            size = f"images.image_size is {height}" if height == width else f"samples are {height} x {width}"
+            mend = "a multiple" if height == width else "another encoder"
             raise ValueError(
-                f"encoder {self.network.encoder} cuts images into patches of {patch} pixels, but images.image_size is "
-                f"{side}: choose a multiple."
+                f"encoder {self.network.encoder} cuts images into patches of {patch} pixels, but {size}: choose {mend}."
             )
         return self
 

@@ -144,8 +144,8 @@ def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **wo
     OUT/left_out.csv  each image that was left out
 
     No split shares a patient with another. Images stay where they are; only DICOM photographs and OCT volumes are
-    turned into PNG files, OUT/images, and recordings that are cut into WAV files. All of it stays at the site. The sets come from their owners, under their
-    owners' terms.
+    turned into PNG files, OUT/images, and recordings that are cut into WAV files. All of it stays at the site. The sets
+    come from their owners, under their owners' terms.
     """  # noqa: D301
     from fedretina.data.readers.survey import ImportSettings
     from fedretina.data.site_import import LEFT_OUT, import_set

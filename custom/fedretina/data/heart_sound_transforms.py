@@ -31,9 +31,7 @@ def heart_sound_pipeline(settings: HeartSoundSettings) -> Callable[[str | Path],
     return run
 
 
-def spectrogram_picture(
-    sound: NDArray[np.float64], rate: int, settings: HeartSoundSettings
-) -> NDArray[np.uint8]:
+def spectrogram_picture(sound: NDArray[np.float64], rate: int, settings: HeartSoundSettings) -> NDArray[np.uint8]:
     """The spectrogram of a sound's beginning as a picture: time to the right, frequency upwards.
 
     Black is `range_db` below the loudest point and white that point itself, so the gain of a recording does not count.

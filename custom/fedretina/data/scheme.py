@@ -34,6 +34,23 @@ _ACTIVITIES = {
     "16": "vacuum_cleaning",
     "17": "ironing",
 }
+_OTHERS: dict[str, dict[str, Any]] = {
+    "isic8": {
+        "grades": _SKIN,
+        "labels": {str(number): name for number, name in enumerate(_SKIN)}
+        | {spelling: name for name in _SKIN for spelling in (name, name.upper())},
+        "referable": ("mel", "bcc", "ak", "scc"),
+    },
+    "heart2": {
+        "grades": ("normal", "abnormal"),
+        "labels": {"-1": "normal", "1": "abnormal", "normal": "normal", "abnormal": "abnormal"},
+        "referable": ("abnormal",),
+    },
+    "activity8": {
+        "grades": tuple(_ACTIVITIES.values()),
+        "labels": _ACTIVITIES | {activity: activity for activity in _ACTIVITIES.values()},
+    },
+}
 FUNDUS_PRESETS = ("icdr5", "icdr5_ungradable", "normal_3stages")
 OCT_PRESETS = tuple(_OCT)
 PRESETS_OF: Mapping[Modality, tuple[str, ...]] = MappingProxyType(
@@ -225,17 +242,8 @@ def preset(name: str) -> GradingScheme:
         )
     if name in _OCT:
         return _oct(*_OCT[name])
-    if name == "isic8":
-        return _oct(" ".join(_SKIN), {}, ("mel", "bcc", "ak", "scc"), {})
-    if name == "heart2":
-        return GradingScheme(
-            grades=("normal", "abnormal"),
-            labels={"-1": "normal", "1": "abnormal", "normal": "normal", "abnormal": "abnormal"},
-            referable=("abnormal",),
-        )
-    if name == "activity8":
-        activities = tuple(_ACTIVITIES.values())
-        return GradingScheme(grades=activities, labels=_ACTIVITIES | {activity: activity for activity in activities})
+    if name in _OTHERS:
+        return GradingScheme(**_OTHERS[name])
     raise SettingsError(f"there is no grading scheme {name!r}: use one of {list(PRESETS)}, or list the grades.")
 
 

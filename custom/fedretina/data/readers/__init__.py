@@ -201,6 +201,16 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             _BY_SEED,
             "DR is retinopathy and stands for no class of Kermany's; other images are passed over",
         ),
+        "pamap2": PublicSet(
+            "PAMAP2 Physical Activity Monitoring",
+            "`Protocol/subject101.dat` to `subject109.dat` (54 columns, 100 Hz)",
+            "activity8",
+            "half a minute of one activity; a subject is a site (`--client 101`)",
+            "none: of each activity the first half-minutes are train, the next val, the last test, by `--fractions`",
+            "windows of 10 s of the wrist's 16 g accelerometer that do not overlap, written as WAV files of three "
+            "channels",
+            ("client",),
+        ),
         "physionet2016": PublicSet(
             "PhysioNet/CinC Challenge 2016, heart sounds",
             "`training-a/` to `training-f/` with `REFERENCE.csv` (recording, -1 or 1) and `a0001.wav`",

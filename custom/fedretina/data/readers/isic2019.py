@@ -59,7 +59,8 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
         label = _DIAGNOSES[int(require_grade(table, row, "target", "01234567"))]
         lesion = lesions.get(name) or name
         sides.setdefault(lesion, set()).add(part)
-        found.append(Photograph(images.find(name, ".jpg"), label, f"{lesion} {part}" if settings.as_published else lesion, part))
+        patient = f"{lesion} {part}" if settings.as_published else lesion
+        found.append(Photograph(images.find(name, ".jpg"), label, patient, part))
     if not found:
         raise DataError(f"{table} lists no image of centre {settings.client}: name another, or unpack the set again.")
     return Survey(tuple(found), "isic8", warnings=_warnings(sides, bool(lesions)))
