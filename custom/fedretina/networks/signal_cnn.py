@@ -79,7 +79,7 @@ def signal_cnn_encoder() -> Encoder:
 def _long_enough(x: Tensor) -> Tensor:
     if x.shape[-1] < _LOST + _PLACES:
         raise TrainingError(
-            f"The encoder takes signals of {_LOST + _PLACES} samples or more, but got {tuple(x.shape)}; set images.length"
-            " higher, or choose another encoder for pictures."
+            f"The encoder takes signals of {_LOST + _PLACES} samples or more, but got {tuple(x.shape)}; set "
+            "images.length higher, or choose another encoder for pictures."
         )
     return x
