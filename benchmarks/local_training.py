@@ -16,9 +16,10 @@ from fedretina.data.site_data import SiteDataSettings, Split, load_site_data
 from fedretina.experiment import Experiment
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.training import reproducible_torch
-from fedretina.losses.objective import Batch, Clock
+from fedretina.losses.objective import Clock
 from fedretina.losses.settings import build_objective
-from fedretina.networks.network import Network, build_network
+from fedretina.networks.build import build_network
+from fedretina.networks.network import Network
 from fedretina.plan import Plan
 
 _TARGET = 0.97
@@ -121,8 +122,8 @@ def _bare(experiment: Experiment, net: Network, split: Split, augmented: bool) -
             samples = order[number * settings.batch_size : (number + 1) * settings.batch_size]
             chosen = split.images[samples]
             images = augment(chosen, samples, experiment.augment, (1,)) if augmented else chosen.float().div_(255)
-            batch = Batch(images.to(memory_format=torch.channels_last), split.labels[samples])
-            loss, _ = objective.loss(net, batch, Clock(0, 5, 0, 1, number, steps))
+            logits = net(images.to(memory_format=torch.channels_last))
+            loss = objective.score(logits, split.labels[samples], Clock(0, 5, 0, 1, number, steps))
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()

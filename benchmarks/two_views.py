@@ -16,7 +16,7 @@ from fedretina.data.phantoms.draw import cases_of, phantom_images
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.two_views import TwoViewSettings, two_views
 from fedretina.experiment import Experiment
-from fedretina.networks.network import build_network
+from fedretina.networks.build import build_network
 
 _TARGET = 10.0
 _THREADS = 1

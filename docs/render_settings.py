@@ -23,8 +23,9 @@ from fedretina.data.scheme import GradingScheme
 from fedretina.exchange.noise import GaussianNoise, SvtNoise
 from fedretina.experiment import Experiment
 from fedretina.flare.controller import RoundController
+from fedretina.networks.build import build_on_meta
 from fedretina.networks.encoders import ENCODERS, PUBLISHED
-from fedretina.networks.network import NetworkSettings, build_on_meta
+from fedretina.networks.network_settings import NetworkSettings
 from fedretina.networks.weights import PACKAGED
 from fedretina.rows import ROWS
 from fedretina.site_settings import SiteSettings

@@ -15,7 +15,7 @@ from fedretina.benchmark.plan import BenchmarkPlan, preset
 from fedretina.exchange.partition import partition
 from fedretina.experiment import Experiment
 from fedretina.flare import surroundings
-from fedretina.networks.network import build_on_meta
+from fedretina.networks.build import build_on_meta
 from fedretina.phases import merged
 from fedretina.rows import ROWS
 from fedretina.uncertainty.theta import Reason

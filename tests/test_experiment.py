@@ -3,7 +3,7 @@ import pytest
 from fedretina.errors import SettingsError
 from fedretina.exchange.partition import partition
 from fedretina.experiment import Experiment
-from fedretina.networks.network import build_on_meta
+from fedretina.networks.build import build_on_meta
 from fedretina.plan import Plan
 from fedretina.rows import ROWS
 

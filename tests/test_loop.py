@@ -10,9 +10,9 @@ from fedretina.data.augment import augment
 from fedretina.exchange.payload import tensors_digest
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
-from fedretina.losses.objective import Batch, Clock
+from fedretina.losses.objective import Clock
 from fedretina.losses.settings import build_objective
-from fedretina.networks.network import build_network
+from fedretina.networks.build import build_network
 from fedretina.rows import ROWS
 from fedretina.seeds import generator
 
@@ -83,10 +83,10 @@ def test_one_site_is_plain_sgd(tiny, phantoms, tmp_path):
         for step in range(len(order) // settings.batch_size):
             samples = order[step * settings.batch_size : (step + 1) * settings.batch_size]
             images = augment(split.images[samples], samples, experiment.augment, (*purpose, "augment"))
-            batch = Batch(images.to(memory_format=torch.channels_last), split.labels[samples])
+            logits = net(images.to(memory_format=torch.channels_last))
             clock = Clock(number, 2, 0, 1, step, len(order) // settings.batch_size)
             optimiser.zero_grad()
-            objective.loss(net, batch, clock)[0].backward()
+            objective.score(logits, split.labels[samples], clock).backward()
             optimiser.step()
     torch.set_num_threads(threads)
     plain = net.state_dict()

@@ -16,7 +16,7 @@ from fedretina.exchange.payload import tensors_bytes
 from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
-from fedretina.networks.network import build_on_meta
+from fedretina.networks.build import build_on_meta
 from fedretina.phases import merged
 
 ROUNDS = {"pretrain": 2, "train": 2}

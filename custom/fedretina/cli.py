@@ -59,7 +59,7 @@ def partition(experiment: Path, grades: int) -> None:
     """Print what travels and what stays under an EXPERIMENT file."""
     from fedretina.errors import FedretinaError
     from fedretina.experiment import Experiment
-    from fedretina.networks.network import build_on_meta
+    from fedretina.networks.build import build_on_meta
 
     try:
         settings = Experiment.load(experiment)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -25,10 +25,11 @@ from fedretina.exchange.partition import ExchangeSettings, Partition, partition
 from fedretina.local.training import TrainingSettings
 from fedretina.losses.settings import ObjectiveSettings
 from fedretina.networks.encoders import PATCH
-from fedretina.networks.network import NetworkSettings
+from fedretina.networks.network_settings import NetworkSettings
 from fedretina.phases import PhaseSettings, merged, resolved_phases
 from fedretina.rows import row
 from fedretina.settings_faults import settings_faults
+from fedretina.uncertainty.estimators import AucInput, EstimatorName
 from fedretina.uncertainty.theta import ThetaSettings
 from fedretina.version import __version__
 
@@ -65,14 +66,19 @@ class EvaluationSettings(BaseModel):
     """How a trained model answers and what its AUC is computed from.
 
     Attributes:
-        estimator: `evidence` answers alpha/S with u = K/S, `softmax` the softmax with its entropy.
+        estimator: `evidence` answers alpha/S with u = K/S, `softmax` the softmax with its entropy, both of the final
+            head. Over early exits, passes of dropout or several runs: `softmax_mean` the mean softmax with its entropy,
+            `evidence_mean` the means of alpha/S and u, `evidence_dempster` the members fused by Dempster's rule.
         auc_input: What is ranked: the expected probability alpha/S by default, since that is what the clinician
-            is shown; the official FedUAA code ranks the softmax of raw logits.
+            is shown; the official FedUAA code ranks the softmax of raw logits. `answer` ranks what the estimator
+            answers, as ensembles should.
+        passes: Forward passes with dropout at work (MC-dropout); 1 asks once, without dropout.
     """
 
     model_config = _STRICT
-    estimator: Literal["softmax", "evidence"] = "evidence"
-    auc_input: Literal["expected_probability", "belief", "logits_softmax", "warmed_belief"] = "expected_probability"
+    estimator: EstimatorName = "evidence"
+    auc_input: AucInput = "expected_probability"
+    passes: int = Field(default=1, ge=1, le=100)
 
 
 class ReportSettings(BaseModel):
@@ -178,10 +184,10 @@ class Experiment(BaseModel):
     def _a_travelling_head_has_one_width(self) -> Self:
         if self.grades is not None and self.classes is not None:
             raise ValueError("grades and classes both say how wide the travelling head is: keep classes alone.")
-        if (self.exchange.personal == "nothing") != (self.head_width is not None):
+        if (self.exchange.personal in ("nothing", "exits")) != (self.head_width is not None):
             raise ValueError(
-                "grades or classes must be set when the head travels (exchange.personal: nothing), and only then: a "
-                "head can be mixed only where it has one width."
+                "grades or classes must be set when the head travels (exchange.personal: nothing or exits), and only "
+                "then: a head can be mixed only where it has one width."
             )
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
             raise ValueError(f"classes names a class twice in {list(self.classes)}: each stands for one output.")
@@ -207,6 +213,23 @@ class Experiment(BaseModel):
         if kind in SIGNALS and any(phase.contrastive for phase in self.phases):
             raise ValueError(
                 f"label-free phases draw views of pictures, and samples of {kind} are none: leave them out."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _members_have_an_estimator(self) -> Self:
+        chosen, network = self.evaluation, self.network
+        if chosen.passes > 1 and network.dropout is None:
+            raise ValueError(
+                f"evaluation.passes is {chosen.passes}, but the network has no dropout, so all passes would be equal: "
+                "set network.dropout, or passes to 1."
+            )
+        if self.exchange.personal == "exits" and network.exits is None:
+            raise ValueError("exchange.personal is 'exits', but the network has none: set network.exits.")
+        if self.exchange.encrypt != "nothing" and network.exits is not None:
+            raise ValueError(
+                "exchange.encrypt hides the head from the server, but early exits that know the same grades would "
+                "travel in the clear: let one of the two be."
             )
         return self
 

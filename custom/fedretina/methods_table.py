@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fedretina.errors import SettingsError
 from fedretina.experiment import Experiment
-from fedretina.networks.network import build_on_meta
+from fedretina.networks.build import build_on_meta
 from fedretina.plan import Plan
 from fedretina.rows import ROWS
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedretina.errors import SettingsError
+from fedretina.fedee_rows import FEDEE_ROWS
 from fedretina.oct_rows import OCT_ROWS
 from fedretina.row import Row
 
@@ -184,6 +185,7 @@ ROWS: Mapping[str, Row] = MappingProxyType(
             },
         ),
         **OCT_ROWS,
+        **FEDEE_ROWS,
     }
 )
 

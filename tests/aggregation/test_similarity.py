@@ -11,7 +11,7 @@ from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.local.trainer import LocalTrainer
 from fedretina.loop import run_loop
-from fedretina.networks.network import build_on_meta
+from fedretina.networks.build import build_on_meta
 
 
 def statistics(*layers):

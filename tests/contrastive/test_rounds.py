@@ -17,7 +17,8 @@ from fedretina.contrastive.simclr import nt_xent
 from fedretina.contrastive.similarity import unit
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.losses.objective import Clock
-from fedretina.networks.network import NetworkSettings, build_network
+from fedretina.networks.build import build_network
+from fedretina.networks.network_settings import NetworkSettings
 from fedretina.seeds import generator
 
 METHODS = tuple(ROUNDS)

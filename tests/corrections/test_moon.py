@@ -5,7 +5,8 @@ import torch
 
 from fedretina.corrections.correction import Ground
 from fedretina.corrections.moon import Moon, MoonSettings, moon_contrast
-from fedretina.networks.network import NetworkSettings, build_network
+from fedretina.networks.build import build_network
+from fedretina.networks.network_settings import NetworkSettings
 
 
 def test_the_contrast_is_the_papers_equation():

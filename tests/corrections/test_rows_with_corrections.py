@@ -9,7 +9,7 @@ from fedretina.exchange.partition import CONTROL
 from fedretina.local.site import Site
 from fedretina.local.site_state import SiteState
 from fedretina.loop import run_loop
-from fedretina.networks.network import build_on_meta
+from fedretina.networks.build import build_on_meta
 
 pytestmark = pytest.mark.slow
 CORRECTED = ("fedprox", "scaffold", "feddyn", "feddc", "moon")

@@ -9,7 +9,8 @@ from torchvision import models
 
 from fedretina.costs.forward_cost import forward_cost, parameters_by_part
 from fedretina.errors import SettingsError
-from fedretina.networks.network import NetworkSettings, build_network, build_on_meta
+from fedretina.networks.build import build_network, build_on_meta
+from fedretina.networks.network_settings import NetworkSettings
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from fedretina.costs.traffic import Traffic, site_traffic
 from fedretina.loop import run_loop
 from fedretina.methods_table import methods
-from fedretina.networks.network import build_on_meta
+from fedretina.networks.build import build_on_meta
 from fedretina.storage import read_json
 
 

@@ -11,8 +11,9 @@ from torch import nn
 from fedretina.errors import SettingsError
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.partition import ExchangeSettings, partition
+from fedretina.networks.build import build_network, build_on_meta
 from fedretina.networks.heads import HeadSettings
-from fedretina.networks.network import NetworkSettings, build_network, build_on_meta
+from fedretina.networks.network_settings import NetworkSettings
 
 BATCHNORMS = {
     "resnet18": 20,

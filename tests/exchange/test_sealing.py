@@ -15,7 +15,7 @@ from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, new_keys, sealer_
 from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
-from fedretina.networks.network import build_on_meta
+from fedretina.networks.build import build_on_meta
 from fedretina.storage import read_tensors
 
 tenseal = pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")

@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,18 +68,34 @@ class Simulation:
             self.process = subprocess.Popen(
                 command + (["-t", str(threads)] if threads else []),
                 cwd=folder,
-                env={**kept, "HOME": str(folder), "OMP_NUM_THREADS": "1", **environment},
+                env={**kept, "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **environment},
                 stdout=handle,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
 
     def wait(self, seconds: float = 400) -> int:
-        """Wait for the end; a run that does not end is a failure, and is ended."""
+        """Wait for the end; a run that does not end is a failure, says where each of its threads stands, and is ended.
+
+        Raises:
+            AssertionError: It did not end; with the end of its log and all stacks.
+        """
         try:
             return self.process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            before = self.text()[-6000:]
+            raise AssertionError(f"no end in {seconds} s\n{before}\n{self.stacks()[-20000:]}") from error
         finally:
             self.kill()
+
+    def stacks(self) -> str:
+        """Abort all processes and return the stacks that they print on the way."""
+        begun = len(self.text())
+        for pid in [*self.descendants(), self.process.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGABRT)
+        time.sleep(2)
+        return self.text()[begun:]
 
     def descendants(self) -> list[int]:
         """Processes that this run started, found by their working parent chain."""

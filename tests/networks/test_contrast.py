@@ -6,8 +6,9 @@ from torch import nn
 from fedretina.errors import SettingsError
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.partition import ExchangeSettings, partition
+from fedretina.networks.build import build_network, build_on_meta
 from fedretina.networks.contrast import ContrastHead, ContrastSettings
-from fedretina.networks.network import NetworkSettings, build_network, build_on_meta
+from fedretina.networks.network_settings import NetworkSettings
 
 SMALL = {"hidden": 8, "width": 4}
 

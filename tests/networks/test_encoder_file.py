@@ -7,9 +7,10 @@ from safetensors import safe_open
 from safetensors.torch import load, save, save_file
 
 from fedretina.errors import SettingsError, StateError
+from fedretina.networks.build import build_network, build_on_meta
 from fedretina.networks.encoder_file import export_encoder, load_exported, read_header
 from fedretina.networks.encoders import ENCODERS
-from fedretina.networks.network import NetworkSettings, build_network, build_on_meta
+from fedretina.networks.network_settings import NetworkSettings
 from fedretina.networks.weights import WeightsSettings, load_encoder_weights
 
 WORDS = "run pretrain-1, phase pretrain, round 100"

@@ -5,7 +5,10 @@ import torch
 from pydantic import ValidationError
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.networks.network import ENCODERS, Network, NetworkSettings, build_network, build_on_meta
+from fedretina.networks.build import build_network, build_on_meta
+from fedretina.networks.encoders import ENCODERS
+from fedretina.networks.network import Network
+from fedretina.networks.network_settings import NetworkSettings
 
 NAMES = (
     "resnet18",

@@ -32,7 +32,7 @@ from fedretina.exchange.partition import partition
 from fedretina.experiment import Experiment
 from fedretina.kit.allowed import ALLOWED_CLASSES
 from fedretina.loop import run_loop
-from fedretina.networks.network import build_on_meta
+from fedretina.networks.build import build_on_meta
 from fedretina.site_settings import read_site_settings
 from fedretina.storage import read_tensors
 

@@ -14,7 +14,8 @@ from fedretina.errors import SettingsError, TrainingError
 from fedretina.uncertainty.estimators import ESTIMATORS, AucInput, auc_scores
 from fedretina.uncertainty.evidence import opinion
 
-KINDS = get_args(AucInput)
+KINDS = [kind for kind in get_args(AucInput) if kind != "answer"]
+EVIDENCE = ESTIMATORS["evidence"]
 
 
 @pytest.fixture
@@ -82,11 +83,11 @@ def test_auc_scores_against_loops():
     }
     assert set(expected) == set(KINDS)
     for which, values in expected.items():
-        assert auc_scores(torch.tensor([row]), which, 0.05)[0].tolist() == pytest.approx(values, rel=1e-12)
+        assert auc_scores(torch.tensor([row]), which, 0.05, EVIDENCE)[0].tolist() == pytest.approx(values, rel=1e-12)
 
 
 def test_auc_scores_share_the_answer_but_not_the_ranking(logits):
-    scores = {which: auc_scores(logits, which, 0.05) for which in KINDS}
+    scores = {which: auc_scores(logits, which, 0.05, EVIDENCE) for which in KINDS}
     for values in scores.values():
         assert (values.argmax(1) == logits.argmax(1).numpy()).all()
     orders = {which: tuple(values[:, 0].argsort()) for which, values in scores.items()}
@@ -95,14 +96,14 @@ def test_auc_scores_share_the_answer_but_not_the_ranking(logits):
 
 def test_tau_moves_the_warmed_belief_alone(logits):
     for which in KINDS:
-        same = np.array_equal(auc_scores(logits, which, 0.05), auc_scores(logits, which, 0.5))
+        same = np.array_equal(auc_scores(logits, which, 0.05, EVIDENCE), auc_scores(logits, which, 0.5, EVIDENCE))
         assert same == (which != "warmed_belief")
 
 
 @pytest.mark.parametrize("tau", [0.0, -1.0, math.nan, math.inf])
 def test_tau_outside_its_range_is_refused(tau, logits):
     with pytest.raises(SettingsError, match="above 0"):
-        auc_scores(logits, "warmed_belief", tau)
+        auc_scores(logits, "warmed_belief", tau, EVIDENCE)
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 1)])
@@ -111,4 +112,4 @@ def test_wrong_shapes_are_refused(shape):
         with pytest.raises(TrainingError, match="shape"):
             estimator.answer(torch.zeros(shape))
     with pytest.raises(TrainingError, match="shape"):
-        auc_scores(torch.zeros(shape), "logits_softmax", 0.05)
+        auc_scores(torch.zeros(shape), "logits_softmax", 0.05, EVIDENCE)

@@ -33,7 +33,7 @@ from fedretina.exchange.stamp import Stamp, require_name
 from fedretina.experiment import Experiment
 from fedretina.local.encoder_ending import write_encoder
 from fedretina.local.training import reproducible_torch
-from fedretina.networks.network import build_network
+from fedretina.networks.build import build_network
 from fedretina.plan import Plan, Step
 
 _log = logging.getLogger(__name__)

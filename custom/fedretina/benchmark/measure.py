@@ -42,7 +42,8 @@ def measured(
     trainer, split = LocalTrainer(experiment, data), data.split("test")
     chosen, tau = experiment.evaluation, experiment.objective.tweu.tau
     found = trainer.answers({}, model, split)
-    answer = ESTIMATORS[chosen.estimator].answer(found.logits)
+    estimator = ESTIMATORS[chosen.estimator]
+    answer = estimator.answer(found.logits)
     figures = trainer.evaluate(found)._asdict()
     disease = referable(answer.probabilities, split.labels.numpy(), data.scheme)
     buffer = io.BytesIO()
@@ -52,13 +53,13 @@ def measured(
         uncertainty=answer.uncertainty,
         labels=split.labels.numpy(),
         patients=np.array([f"{derive_seed(data.name, who):016x}" for who in split.patients]),
-        scores=auc_scores(found.logits, chosen.auc_input, tau),
+        scores=auc_scores(found.logits, chosen.auc_input, tau, estimator),
         referable=np.array(data.scheme.referable_classes, dtype=np.int64),
         ungradable=-1 if data.scheme.ungradable_class is None else data.scheme.ungradable_class,
     )
     write_bytes(answers, buffer.getvalue())
     few = _first(split, noise_images, data.name)
-    by_logits = macro_auc(auc_scores(found.logits, "logits_softmax", tau), split.labels.numpy())[0]
+    by_logits = macro_auc(auc_scores(found.logits, "logits_softmax", tau, estimator), split.labels.numpy())[0]
     test = {name: value for name, value in figures.items() if name not in ("auc_classes", "n")}
     return {
         "grades": data.scheme.num_classes,

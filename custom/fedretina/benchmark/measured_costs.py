@@ -17,7 +17,8 @@ from fedretina.costs.peak_memory import peak_memory
 from fedretina.costs.timing import step_seconds
 from fedretina.costs.workload import Workload
 from fedretina.experiment import Experiment
-from fedretina.networks.network import NetworkSettings, build_network, build_on_meta
+from fedretina.networks.build import build_network, build_on_meta
+from fedretina.networks.network_settings import NetworkSettings
 from fedretina.storage import read_json, write_json
 
 _REPEATS = 20

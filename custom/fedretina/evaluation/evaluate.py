@@ -60,7 +60,7 @@ def evaluate(
     """Compute every metric of a split from the network's logits.
 
     Args:
-        logits: [N, K], N at least 1, K at least 2, any float type and device.
+        logits: [N, K], or [N, M, K] of M members; N at least 1, K at least 2, any float type and device.
         labels: [N], 0 to K - 1.
         estimator: How probabilities and uncertainty are read from the logits, see `ESTIMATORS`.
         auc_input: Scores of the AUC, see `auc_scores`. Name it in a report: the choices rank differently.
@@ -73,7 +73,7 @@ def evaluate(
         TrainingError: Logits are not finite, labels do not fit the classes, or there are no images.
         SettingsError: tau is not a finite number above 0.
     """
-    broken = int((~logits.detach().isfinite()).any(-1).sum())
+    broken = int((~logits.detach().isfinite()).flatten(1).any(1).sum())
     if broken:
         raise TrainingError(
             f"The network gave outputs that are not finite for {broken} of {logits.shape[0]} images. "
@@ -84,7 +84,7 @@ def evaluate(
     probabilities, truth = checked_scores(answer.probabilities, truth)
     predicted = probabilities.argmax(1)
     wrong = predicted != truth
-    ranked = macro_auc(auc_scores(logits, auc_input, tau), truth)
+    ranked = macro_auc(auc_scores(logits, auc_input, tau, estimator), truth)
     return Evaluation(
         auc=ranked.value,
         auc_classes=ranked.classes,

@@ -68,7 +68,7 @@ def split_figures(
     interval over patients instead: 20 of 20 patients right may still be a model that errs on one in six.
 
     Args:
-        logits: [N, K], N at least 1.
+        logits: [N, K], or [N, M, K] of M members; N at least 1.
         labels: [N].
         patients: Patient of each image [N].
         scheme: The site's grades.
@@ -99,8 +99,8 @@ def split_figures(
         answer.probabilities,
         labels,
         answer.uncertainty,
-        auc_scores(logits, auc_input, tau),
-        auc_scores(logits, "logits_softmax", tau),
+        auc_scores(logits, auc_input, tau, estimator),
+        auc_scores(logits, "logits_softmax", tau, estimator),
         task,
     )
     intervals = patient_bootstrap_counts(resampled, list(patients), seed, draws, LEVEL)

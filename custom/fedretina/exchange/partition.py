@@ -45,13 +45,21 @@ _STAYS = {
 }
 
 
+_AT_HOME = {
+    "nothing": frozenset[Kind](),
+    "exits": frozenset({Kind.EXIT}),
+    "head": frozenset({Kind.HEAD, Kind.EXIT}),
+    "everything": frozenset(Kind),
+}
+
+
 class ExchangeSettings(BaseModel):
     """What is personal.
 
     Attributes:
         personal: "head" keeps the head and early exits at home, as grades that differ between sites
-            demand; "nothing" lets them travel; "everything" lets nothing travel (training alone,
-            SingleSet).
+            demand; "exits" keeps the exits and lets the head travel (FedEE); "nothing" lets both travel;
+            "everything" lets nothing travel (training alone, SingleSet).
         batchnorm: "local_all" keeps every BatchNorm (FedBN, FedUAA). "local_stats" keeps its running
             statistics and shares scale and shift: what code built on `model.parameters()` does and calls
             FedAvg. "shared_all" shares the statistics too. "none" insists that neither the encoder nor
@@ -65,7 +73,7 @@ class ExchangeSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    personal: Literal["nothing", "head", "everything"] = "head"
+    personal: Literal["nothing", "exits", "head", "everything"] = "head"
     batchnorm: Literal["local_all", "local_stats", "shared_all", "none"] = "local_all"
     bn_match: Literal["module", "name"] = "module"
     encrypt: Literal["nothing", "head"] = "nothing"
@@ -242,8 +250,8 @@ def partition(
         owner, _, leaf = key.rpartition(".")
         role = _role(owners.get(owner), leaf)
         kinds[key] = role or part if part is Kind.ENCODER else part
-        home = settings.personal == "everything" or part is Kind.CALIBRATION
-        home = home or (settings.personal == "head" and part in {Kind.HEAD, Kind.EXIT})
+        home = part is Kind.CALIBRATION
+        home = home or part in _AT_HOME[settings.personal]
         if settings.batchnorm == "none" and role and (part is Kind.ENCODER or not home):
             raise SettingsError(
                 f'The BatchNorm policy "none" is for networks without BatchNorm, but {owner} is one; choose '

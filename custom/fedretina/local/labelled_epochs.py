@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -13,27 +14,40 @@ from fedretina.corrections.correction import Correction, Ground, LocalRound
 from fedretina.data.augment import AugmentSettings, augment
 from fedretina.data.site_data import Split
 from fedretina.errors import StoppedError, TrainingError
+from fedretina.exchange.payload import Tensors
 from fedretina.local.batches import batches
 from fedretina.local.model import LocalModel
 from fedretina.local.optimiser import RoundOptimiser
-from fedretina.local.training import StretchSettings, TrainingSettings
-from fedretina.losses.objective import Batch, Clock, Objective
+from fedretina.local.training import StretchSettings, TrainingSettings, seed_layers
+from fedretina.losses.objective import Clock, Objective, summed_score
 from fedretina.networks.network import Network
 from fedretina.plan import Step
 
 
 class Answers(NamedTuple):
-    """Logits [N, K] and labels [N] of the same samples, on the CPU in float32."""
+    """Logits and labels of the same samples, on the CPU.
+
+    Attributes:
+        logits: float32 [N, K], or [N, M, K] of a network with several answers, the final head's last.
+        labels: int64 [N].
+    """
 
     logits: torch.Tensor
     labels: torch.Tensor
 
 
 class Seen(NamedTuple):
-    """What a round of epochs saw: the answers of its last epoch, while it learned, and the loss of every batch."""
+    """What a round of epochs saw.
+
+    Attributes:
+        answers: Those of its last epoch, while it learned.
+        losses: The loss of every batch.
+        memory: What the optimiser keeps for the next round.
+    """
 
     answers: Answers
     losses: list[float]
+    memory: Tensors
 
 
 class Course(NamedTuple):
@@ -44,12 +58,14 @@ class Course(NamedTuple):
         settings: Optimiser, batches, stretches.
         random: Random transforms.
         purpose: What the draws are for: seed, site, phase and round.
+        memory: What the optimiser kept of the last round.
     """
 
     step: Step
     settings: TrainingSettings
     random: AugmentSettings
     purpose: tuple[int | str, ...]
+    memory: Tensors = MappingProxyType({})
 
 
 @contextmanager
@@ -79,6 +95,7 @@ def labelled_epochs(
     """
     step, settings = course.step, course.settings
     optimiser = RoundOptimiser(model.net, settings)
+    optimiser.recall(course.memory)
     losses: list[float] = []
     logits_seen: list[torch.Tensor] = []
     labels_seen: list[torch.Tensor] = []
@@ -87,21 +104,24 @@ def labelled_epochs(
         _only(model.net, stretch)
         purpose = (*course.purpose, epoch)
         order = list(batches(len(split.labels), settings, purpose))
+        seed_layers(model.device, (*purpose, "dropout"))
         logits_seen, labels_seen = [], []
         for number, samples in enumerate(order):
             if stop():
                 raise StoppedError(f"the run was aborted in {step.name}.")
             images = augment(split.images[samples], samples, course.random, (*purpose, "augment"))
-            batch = Batch(model.to_device(images), split.labels[samples].to(model.device))
+            seen, labels = model.to_device(images), split.labels[samples].to(model.device)
             clock = Clock(step.round, step.rounds, epoch, len(epochs), number, len(order))
             with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-                loss, logits = objective.loss(model.net, batch, clock)
-                penalty = correction.penalty(batch.images)
+                logits = model.net(seen)
+                loss = summed_score(objective, logits, labels, clock)
+                penalty = correction.penalty(seen)
             losses.append(finite(loss, clock, step))
             optimiser.step(loss if penalty is None else loss + penalty, correction, clock)
             logits_seen.append(logits.detach())
-            labels_seen.append(batch.labels)
-    return Seen(Answers(torch.cat(logits_seen).float().cpu(), torch.cat(labels_seen).cpu()), losses)
+            labels_seen.append(labels)
+    answers = Answers(torch.cat(logits_seen).float().cpu(), torch.cat(labels_seen).cpu())
+    return Seen(answers, losses, optimiser.memory())
 
 
 def finite(loss: torch.Tensor, clock: Clock, step: Step) -> float:

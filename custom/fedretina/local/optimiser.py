@@ -10,11 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from fedretina.corrections.correction import LocalRound
+from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
+
+MEMORY = "optimizer:"
+"""Prefix of what an optimiser keeps at a site."""
 
 
 class OptimiserSettings(BaseModel):
-    """Settings of the optimiser; it begins anew each round, as in FedUAA's released code.
+    """Settings of the optimiser; by default it begins anew each round, as in FedUAA's released code.
 
     Attributes:
         optimizer: "sgd" or "adam".
@@ -25,6 +29,9 @@ class OptimiserSettings(BaseModel):
             "exponential" (times `decay` each round).
         decay: Factor a round of the exponential schedule; 0.998 in FedDyn's and FedDC's code.
         encoder_factor: The encoder's rate over the head's, for fine-tuning.
+        optimizer_state: "reset" begins momentum and Adam's moments anew each round, since the aggregate is another
+            point than the one that they describe; "keep" carries a site's own on, as FedEE's code does with one Adam a
+            site for the whole run.
         clip_norm: Longest gradient, over all parameters and with the correction in it; none by default, 10 in FedDyn's
             and FedDC's code.
     """
@@ -37,6 +44,7 @@ class OptimiserSettings(BaseModel):
     schedule: Literal["constant", "cosine", "exponential"] = "constant"
     decay: float = Field(default=0.998, gt=0, le=1)
     encoder_factor: float = Field(default=1.0, gt=0, le=1)
+    optimizer_state: Literal["reset", "keep"] = "reset"
     clip_norm: float | None = Field(default=None, gt=0)
 
 
@@ -64,6 +72,7 @@ class RoundOptimiser:
         encoder = [(key, value) for key, value in named if key.startswith("encoder.")]
         rest = [(key, value) for key, value in named if not key.startswith("encoder.")]
         self._parameters: list[Tensor] = [value for _, value in named]
+        self._names = {value: key for key, value in named}
         # torch refuses a group without parameters.
         pairs = [pair for pair in ((encoder, settings.encoder_factor), (rest, 1.0)) if pair[0]]
         self._keys = [([key for key, _ in group], factor) for group, factor in pairs]
@@ -99,6 +108,29 @@ class RoundOptimiser:
         self.clip()
         self.torch.step()
         correction.stepped(rates)
+
+    def memory(self) -> Tensors:
+        """What the optimiser knows of each parameter, by names of its own; nothing where it begins anew each round."""
+        if self._settings.optimizer_state == "reset":
+            return {}
+        return {
+            f"{MEMORY}{what}:{key}": torch.as_tensor(value).detach().cpu().clone()
+            for parameter, key in self._names.items()
+            for what, value in self.torch.state.get(parameter, {}).items()
+            if value is not None
+        }
+
+    def recall(self, memory: Tensors) -> None:
+        """Go on from what `memory` gave; other entries are not read, and parameters without any begin anew."""
+        if self._settings.optimizer_state == "reset":
+            return
+        homes = {key: parameter for parameter, key in self._names.items()}
+        for name, value in memory.items():
+            what, _, key = name.removeprefix(MEMORY).partition(":")
+            if name.startswith(MEMORY) and key in homes:
+                known = self.torch.state[homes[key]]
+                # Adam counts its steps on the CPU; its moments lie where the parameter does.
+                known[what] = value.clone() if value.ndim == 0 else value.to(homes[key], copy=True)
 
     def clip(self) -> None:
         """Shorten the gradient where it is longer than the settings allow."""

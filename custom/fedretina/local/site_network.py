@@ -6,8 +6,10 @@ from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError, TrainingError
 from fedretina.experiment import Experiment
 from fedretina.losses.settings import build_objective
+from fedretina.networks.build import build_network
 from fedretina.networks.label_space import label_space
-from fedretina.networks.network import Network, NetworkSettings, build_network
+from fedretina.networks.network import Network
+from fedretina.networks.network_settings import NetworkSettings
 
 _ANY_GRADES = 2
 

@@ -16,7 +16,6 @@ from fedretina.corrections.correction import LocalRound
 from fedretina.corrections.settings import build_correction
 from fedretina.data.label_share import labelled_subset
 from fedretina.data.site_data import SiteData, Split
-from fedretina.errors import SettingsError
 from fedretina.evaluation.evaluate import Evaluation, evaluate
 from fedretina.exchange.payload import Tensors
 from fedretina.experiment import Experiment
@@ -25,11 +24,12 @@ from fedretina.local.batches import require_a_batch
 from fedretina.local.labelled_epochs import Answers, Course, Seen, corrected, labelled_epochs
 from fedretina.local.model import LocalModel, home
 from fedretina.local.moments import feature_moments
+from fedretina.local.optimiser import MEMORY
 from fedretina.local.snapshot import Snapshot
 from fedretina.local.training import TrainingSettings, reproducible_torch
 from fedretina.losses.settings import build_objective
+from fedretina.networks.dropout import answered_in_passes
 from fedretina.networks.encoder import Normalisation
-from fedretina.networks.network import Network
 from fedretina.plan import Step
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.uncertainty.evidence import as_if_graded
@@ -64,16 +64,14 @@ class LocalTrainer:
 
     Raises:
         TrainingError: The head travels, and the site's grades do not fit it.
-        SettingsError: Objective or correction do not go with the network or the optimiser.
+        SettingsError: The correction does not go with the optimiser.
     """
 
     def __init__(self, experiment: Experiment, data: SiteData) -> None:
         self._experiment = experiment
         self._data = data
         self._objective = build_objective(experiment.objective)
-        if not self._objective.needs <= Network.outputs:
-            missing = ", ".join(sorted(self._objective.needs - Network.outputs))
-            raise SettingsError(f"the objective needs {missing}, which the network does not give: choose another row.")
+        self._estimator = ESTIMATORS[experiment.evaluation.estimator]
         self._corrections = {
             phase.name: build_correction(experiment.correction, phase.training or experiment.training)
             for phase in experiment.phases
@@ -116,18 +114,14 @@ class LocalTrainer:
         require_a_batch(len(split.labels), settings)
         with reproducible_torch(settings):
             self.model.load(shared, start.tensors)
-            ground = self.model.ground(shared, start, share, "train")
+            corrections = {name: kept for name, kept in start.memory.items() if not name.startswith(MEMORY)}
+            ground = self.model.ground(shared, start._replace(memory=corrections), share, "train")
             with corrected(self._corrections[step.phase], ground) as correction:
-                seen, losses = self._epochs(split, correction, step, stop, settings)
+                seen = self._epochs(split, correction, step, stop, settings, start.memory)
                 outcome = correction.finish()
-            theta = self._theta(seen, start, split)
-            record = {
-                "theta": theta._asdict(),
-                "loss": float(np.mean(losses)),
-                "accuracy": float((seen.logits.argmax(1) == seen.labels).double().mean()),
-                **outcome.figures,
-            }
-            memory = {name: home(tensor) for name, tensor in outcome.memory.items()}
+            theta = self._theta(seen.answers, start, split)
+            record = {"theta": theta._asdict(), **self._course_of(seen), **outcome.figures}
+            memory = {name: home(tensor) for name, tensor in outcome.memory.items()} | dict(seen.memory)
             return Update(
                 tensors=self.model.leaving(outcome, "train"),
                 theta=theta,
@@ -163,20 +157,15 @@ class LocalTrainer:
         with reproducible_torch(settings):
             self.model.load(shared, kept.tensors)
             at = step._replace(round=last - 1, rounds=last)
-            seen, losses = self._epochs(self._labelled(step), LocalRound(), at, stop, settings)
-            record = {
-                "theta": kept.record.get("theta"),
-                "loss": float(np.mean(losses)),
-                "accuracy": float((seen.logits.argmax(1) == seen.labels).double().mean()),
-            }
-            return Snapshot(self.model.whole(), record)
+            seen = self._epochs(self._labelled(step), LocalRound(), at, stop, settings, {})
+            return Snapshot(self.model.whole(), {"theta": kept.record.get("theta"), **self._course_of(seen)})
 
     def moments(self, shared: Tensors, personal: Tensors) -> Tensors:
         """Sums over the features of the validation images, weighed with the site's own temperature on them."""
         split = self._data.split("val")
         labels = np.asarray(split.labels.numpy(), dtype=np.int64)
         found = self.answers(shared, personal, split)
-        answer = ESTIMATORS[self._experiment.evaluation.estimator].answer(found.logits)
+        answer = self._estimator.answer(found.logits)
         temperature = fit_temperature(answer.probabilities, labels).value  # T_k
         with reproducible_torch(self._experiment.training), torch.inference_mode():
             parts = torch.split(split.images, _EVALUATION_BATCH)
@@ -185,7 +174,7 @@ class LocalTrainer:
             )
 
     def answers(self, shared: Tensors, personal: Tensors, split: Split) -> Answers:
-        """Logits of the site's model, aggregate and personal part together, over a whole split."""
+        """What the site's model, aggregate and personal part together, answers to a whole split."""
         with reproducible_torch(self._experiment.training):
             self.model.load(shared, personal)
             return self._pass(split)
@@ -194,7 +183,7 @@ class LocalTrainer:
         """Figures of a split's answers by the row's estimator and AUC input."""
         chosen = self._experiment.evaluation
         tau = self._experiment.objective.tweu.tau
-        return evaluate(answers.logits, answers.labels, ESTIMATORS[chosen.estimator], chosen.auc_input, tau)
+        return evaluate(answers.logits, answers.labels, self._estimator, chosen.auc_input, tau)
 
     def state(self, shared: Tensors, personal: Tensors) -> Tensors:
         """All tensors of the site's model; checks that nothing is missing or left over."""
@@ -214,20 +203,32 @@ class LocalTrainer:
         return Split(split.images[chosen], split.labels[chosen], patients, files)
 
     def _epochs(
-        self, split: Split, correction: LocalRound, step: Step, stop: Callable[[], bool], settings: TrainingSettings
+        self,
+        split: Split,
+        correction: LocalRound,
+        step: Step,
+        stop: Callable[[], bool],
+        settings: TrainingSettings,
+        memory: Tensors,
     ) -> Seen:
         random = self._experiment.phase(step.phase).augment or self._experiment.augment
         purpose = (self._experiment.seed, self._data.name, step.phase, step.round)
-        course = Course(step, settings, random, purpose)
+        course = Course(step, settings, random, purpose, memory)
         return labelled_epochs(self.model, self._objective, split, correction, course, stop)
+
+    def _course_of(self, seen: Seen) -> dict[str, float]:
+        """How the epochs went, for the site's own record."""
+        predicted = np.argmax(self._estimator.answer(seen.answers.logits).probabilities, axis=1)
+        right = np.equal(predicted, seen.answers.labels.numpy())
+        return {"loss": float(np.mean(seen.losses)), "accuracy": float(np.mean(right))}
 
     def _theta(self, online: Answers, start: Snapshot, split: Split) -> Theta:
         settings = self._experiment.theta
         seen = online
         if settings.source != "train_online":
             seen = self._pass(split if settings.source == "train_clean" else self._data.split("val"))
-        answer = ESTIMATORS[self._experiment.evaluation.estimator].answer(seen.logits)
-        wrong = (seen.logits.argmax(1) != seen.labels).numpy()
+        answer = self._estimator.answer(seen.logits)
+        wrong = np.not_equal(np.argmax(answer.probabilities, axis=1), seen.labels.numpy())
         previous = start.record.get("theta", {}).get("value")
         uncertainty = answer.uncertainty
         if settings.reference_grades is not None:
@@ -239,5 +240,6 @@ class LocalTrainer:
         logits: list[torch.Tensor] = []
         with torch.inference_mode():
             for images in torch.split(split.images, _EVALUATION_BATCH):
-                logits.append(net(self.model.to_device(images.float().div_(255))).float().cpu())
+                there = self.model.to_device(images.float().div_(255))
+                logits.append(answered_in_passes(net, there, self._experiment.evaluation.passes).float().cpu())
         return Answers(torch.cat(logits), split.labels)

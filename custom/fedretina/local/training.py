@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedretina.errors import SettingsError
 from fedretina.local.optimiser import OptimiserSettings
+from fedretina.seeds import derive_seed
 
 
 class StretchSettings(BaseModel):
@@ -68,16 +69,27 @@ class TrainingSettings(OptimiserSettings):
         return torch.device("cuda" if there and self.device != "cpu" else "cpu")
 
 
+def seed_layers(device: torch.device, purpose: tuple[int | str, ...]) -> None:
+    """Seed what layers draw from while they train (dropout), on their device alone; within `reproducible_torch`."""
+    seed = derive_seed(*purpose)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
 @contextmanager
 def reproducible_torch(settings: TrainingSettings) -> Iterator[None]:
-    """Set threads and deterministic kernels, and put back what was there."""
+    """Set threads and deterministic kernels, and put back what was there, torch's generators included."""
     threads = torch.get_num_threads()
     cudnn = torch.backends.cudnn
     flags = cudnn.deterministic, cudnn.benchmark
     torch.set_num_threads(settings.threads)
     cudnn.deterministic, cudnn.benchmark = True, False
+    cuda = [settings.torch_device().index or 0] if settings.torch_device().type == "cuda" else []
     try:
-        yield
+        with torch.random.fork_rng(devices=cuda):
+            yield
     finally:
         torch.set_num_threads(threads)
         cudnn.deterministic, cudnn.benchmark = flags

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedretina.losses.annealing import KlSchedule, kl_weight
-from fedretina.losses.objective import Batch, Clock
+from fedretina.losses.objective import Clock
 from fedretina.uncertainty.evidence import opinion
 
 
@@ -80,18 +80,16 @@ class EvidentialObjective:
         kl_anneal: Schedule of lambda; its default is argued in `TweuSettings`.
     """
 
-    needs: frozenset[str] = frozenset({"logits"})
     evidential: bool = True
 
     def __init__(self, kl_anneal: KlSchedule = "linear_rounds") -> None:
         self._kl_anneal = kl_anneal
 
-    def loss(self, net: nn.Module, batch: Batch, clock: Clock) -> tuple[Tensor, Tensor]:
-        """See `Objective.loss`.
+    def score(self, logits: Tensor, labels: Tensor, clock: Clock) -> Tensor:
+        """See `Objective.score`.
 
         Raises:
             SettingsError: A count of the clock lies outside its total.
         """
         weight = kl_weight(clock, self._kl_anneal)
-        logits: Tensor = net(batch.images)
-        return evidential_loss(opinion(logits).alpha, batch.labels, weight).mean(), logits
+        return evidential_loss(opinion(logits).alpha, labels, weight).mean()

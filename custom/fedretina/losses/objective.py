@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
 
 class Clock(NamedTuple):
@@ -27,39 +28,43 @@ class Clock(NamedTuple):
     steps: int
 
 
-class Batch(NamedTuple):
-    """A mini-batch as the loader gives it.
-
-    Attributes:
-        images: float [B, 3, H, W] in [0, 1].
-        labels: int64 [B], 0 to K - 1 in the site's own grading scheme.
-    """
-
-    images: Tensor
-    labels: Tensor
-
-
 class Objective(Protocol):
     """What a site minimises.
 
     Attributes:
-        needs: Outputs that the network must offer, "logits" or "features"; checked when a row is built.
         evidential: Whether it reads logits as evidence, not as logs of probabilities.
     """
 
-    needs: frozenset[str]
     evidential: bool
 
-    def loss(self, net: nn.Module, batch: Batch, clock: Clock) -> tuple[Tensor, Tensor]:
-        """Run the network on a batch and score its answer.
+    def score(self, logits: Tensor, labels: Tensor, clock: Clock) -> Tensor:
+        """Score the answers to a batch.
 
         Args:
-            net: Network whose call on images [B, 3, H, W] gives logits [B, K].
-            batch: The mini-batch, on the device of the network.
+            logits: [B, K], with gradient.
+            labels: int64 [B], 0 to K - 1 in the site's own grading scheme.
             clock: Where training stands; only annealed objectives read it.
 
         Returns:
-            The mean loss of the batch (a scalar with gradient, float32) and the logits [B, K] of the same
-            forward pass (with gradient; detach them before use in a statistic such as theta).
+            The mean loss of the batch: a scalar with gradient, float32.
         """
         ...
+
+
+def summed_score(objective: Objective, logits: Tensor, labels: Tensor, clock: Clock) -> Tensor:
+    """Score what a network answers: one head, or the sum over early exits and the final head (FedEE, Eq. 5).
+
+    Every exit weighs 1, the final head included, as in the official code; the paper allows weights in [0, 1].
+
+    Args:
+        objective: Scores each answer by itself.
+        logits: [B, K], or [B, M, K] with the final head last.
+        labels: As for `Objective.score`.
+        clock: As for `Objective.score`.
+
+    Returns:
+        A scalar with gradient, float32.
+    """
+    if logits.ndim == 2:
+        return objective.score(logits, labels, clock)
+    return torch.stack([objective.score(one, labels, clock) for one in logits.unbind(1)]).sum()

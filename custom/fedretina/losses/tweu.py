@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from pydantic import BaseModel, ConfigDict, field_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedretina.errors import SettingsError
 from fedretina.losses.annealing import KlSchedule, kl_weight
 from fedretina.losses.cross_entropy import cross_entropy
 from fedretina.losses.evidential import evidential_loss
-from fedretina.losses.objective import Batch, Clock
+from fedretina.losses.objective import Clock
 from fedretina.uncertainty.evidence import opinion
 
 __all__ = ["KlSchedule", "TweuObjective", "TweuSettings", "kl_weight", "warmed_cross_entropy"]
@@ -80,21 +80,19 @@ class TweuObjective:
         settings: Temperature, schedule of lambda and weight of L_tce.
     """
 
-    needs: frozenset[str] = frozenset({"logits"})
     evidential: bool = True
 
     def __init__(self, settings: TweuSettings) -> None:
         self._settings = settings
 
-    def loss(self, net: nn.Module, batch: Batch, clock: Clock) -> tuple[Tensor, Tensor]:
-        """See `Objective.loss`.
+    def score(self, logits: Tensor, labels: Tensor, clock: Clock) -> Tensor:
+        """See `Objective.score`.
 
         Raises:
             SettingsError: A count of the clock lies outside its total.
         """
         weight = kl_weight(clock, self._settings.kl_anneal)
-        logits: Tensor = net(batch.images)
         view = opinion(logits)
-        evidential = evidential_loss(view.alpha, batch.labels, weight)  # L_uce
-        warmed = warmed_cross_entropy(view.belief, batch.labels, self._settings.tau)  # L_tce
-        return (evidential + self._settings.warmed_weight * warmed).mean(), logits
+        evidential = evidential_loss(view.alpha, labels, weight)  # L_uce
+        warmed = warmed_cross_entropy(view.belief, labels, self._settings.tau)  # L_tce
+        return (evidential + self._settings.warmed_weight * warmed).mean()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -29,8 +29,7 @@ class Encoder(nn.Module):
 
     Stage 0 is the stem, or the patch embedding. Where the others end is the architecture's: a ResNet and
     EfficientNet-Lite0 halve the side with each, MobileNetV2 and EfficientNet have a stage for each width of their
-    blocks, a vision transformer for each quarter of its depth. Early exits attach to the maps that `forward_stages`
-    returns.
+    blocks, a vision transformer for each quarter of its depth. Early exits read the maps between them.
 
     Attributes:
         stages: The stages, in order; their parameters are called `stages.0...`, `stages.1...`.
@@ -64,10 +63,15 @@ class Encoder(nn.Module):
             maps.append(x)
         return maps
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the pooled features `[B, F]` of normalised images `[B, 3, H, W]`."""
-        for stage in self.stages:
-            x = stage(x)
+    def forward(self, x: Tensor, visit: Callable[[int, Tensor], Tensor] | None = None) -> Tensor:
+        """Return the pooled features `[B, F]` of normalised images `[B, 3, H, W]`.
+
+        Args:
+            x: The images.
+            visit: Sees the number and the map of each stage, and says what goes on to the next.
+        """
+        for number, stage in enumerate(self.stages):
+            x = stage(x) if visit is None else visit(number, stage(x))
         return self.pool(x)
 
     def pool(self, last: Tensor) -> Tensor:

@@ -31,6 +31,19 @@ PATCH: Mapping[EncoderName, int] = {"vit_small": 16}
 """Side of the patches of encoders that cut an image into some: its side must be a multiple of it."""
 
 
+EXITS: Mapping[EncoderName, tuple[int, ...]] = {
+    "resnet18": (1, 2, 3, 4),  # FedEE: after blocks 1, 3, 5 and 7
+    "resnet50": (1, 2, 3, 4),
+    "efficientnet_lite0": (0, 1, 2, 3),
+    "mobilenet_v2": (3, 4, 5, 6),
+    "efficientnet_b0": (3, 4, 5, 6),  # FedEE: after MBConv blocks 4, 7, 10 and 14
+    "efficientnet_b4": (3, 4, 5, 6),
+    "vit_small": (1, 2, 3, 4),
+    "signal_cnn": (0, 1, 2),  # FedEE
+}
+"""Stages that early exits follow where a job names none; blocks of the paper are counted from 0."""
+
+
 class Published(NamedTuple):
     """Weights that others publish for an encoder.
 

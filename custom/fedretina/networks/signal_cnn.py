@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -37,13 +39,13 @@ class SignalEncoder(Encoder):
         """
         return super().forward_stages(_long_enough(x))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, visit: Callable[[int, Tensor], Tensor] | None = None) -> Tensor:
         """See `Encoder.forward`; signals are `[B, 3, h, w]`.
 
         Raises:
             TrainingError: The signal is too short.
         """
-        return super().forward(_long_enough(x))
+        return super().forward(_long_enough(x), visit)
 
     def pool(self, last: Tensor) -> Tensor:
         """Return the features `[B, F]` of the last stage's map."""

@@ -20,8 +20,10 @@ from fedretina.experiment import Experiment
 from fedretina.local.card import CARD_FORMAT
 from fedretina.local.site_network import site_network
 from fedretina.local.training import TrainingSettings, reproducible_torch
+from fedretina.networks.build import build_on_meta
+from fedretina.networks.dropout import answered_in_passes
 from fedretina.networks.encoder import Normalisation
-from fedretina.networks.network import Network, build_on_meta
+from fedretina.networks.network import Network
 from fedretina.networks.weights import WeightsSettings
 from fedretina.storage import read_json, read_tensors
 from fedretina.uncertainty.estimators import ESTIMATORS
@@ -103,6 +105,7 @@ class Predictor:
         self._temperature = operating.temperature.value
         self._images = operating.settings.images
         self._estimator = ESTIMATORS[operating.settings.evaluation.estimator]
+        self._passes = operating.settings.evaluation.passes
         self._training = training
         self._device = training.torch_device()
         self._layout = torch.channels_last if training.channels_last else torch.contiguous_format
@@ -165,18 +168,17 @@ class Predictor:
         yield from self._rows(waiting)
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits float32 [N, K] of at most `BATCH` images uint8 [N, 3, S, S], on the CPU."""
+        """Logits float32 [N, K], or [N, M, K] of members, of at most `BATCH` images uint8 [N, 3, S, S], on the CPU."""
         with reproducible_torch(self._training), torch.inference_mode():
             scaled = images.float().div_(255).to(device=self._device, memory_format=self._layout)
-            out: torch.Tensor = self._net(scaled).float().cpu()
-            return out
+            return answered_in_passes(self._net, scaled, self._passes).float().cpu()
 
     def _rows(self, read: Sequence[_Read]) -> Iterator[ImageRow]:
         pixels = [one.pixels for one in read if one.pixels is not None]
         if pixels:
             logits = self.logits(torch.from_numpy(np.stack(pixels)))
             answer = self._estimator.answer(logits)
-            finite = torch.isfinite(logits).all(1).tolist()
+            finite = torch.isfinite(logits).flatten(1).all(1).tolist()
         at = 0
         for one in read:
             if one.pixels is None:

@@ -19,6 +19,9 @@ TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "templates"
 U_WORDS: Mapping[str, str] = {
     "evidence": "u is the share of its opinion for which the model has found no evidence in the photograph.",
     "softmax": "u is how evenly the model spreads its probabilities over the grades.",
+    "softmax_mean": "u is how evenly the model's members together spread their probabilities over the grades.",
+    "evidence_mean": "u is the mean share of their opinions for which the model's members have found no evidence.",
+    "evidence_dempster": "u is the share of its members' joint opinion for which the model has found no evidence.",
 }
 
 

@@ -36,7 +36,7 @@ class AnsweredSplit(NamedTuple):
     """The test split of a site and the model's answers, as its report needs them.
 
     Attributes:
-        logits: [N, K], of the site's model; N at least 1.
+        logits: [N, K], or [N, M, K] of M members, of the site's model; N at least 1.
         labels: int64 [N].
         patients: Patient of each image.
         files: Name of each image at the site.

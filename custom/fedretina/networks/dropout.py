@@ -1,0 +1,82 @@
+"""Dropout after stages of an encoder: in training as ever, in passes that answer one drawn network a pass."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedretina.seeds import derive_seed
+
+
+class DropoutSettings(BaseModel):
+    """Dropout for MC-dropout (Gal and Ghahramani, ICML 2016; as a rival in FedEE).
+
+    Attributes:
+        rate: Share of values that are dropped; 0.2 in FedEE's code.
+        after: Stages of the encoder that it follows, counted from 0; None takes those that early exits would follow.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rate: float = Field(default=0.2, gt=0, lt=1)
+    after: tuple[int, ...] | None = Field(default=None, min_length=1)
+
+
+class PassDropout(nn.Module):
+    """Dropout that is plain dropout in training, nothing in evaluation, and a fixed mask in a numbered pass.
+
+    In pass t all images meet the same mask, drawn from t and the layer alone. So a pass is one network out of those
+    that dropout trains, and the answer to an image does not depend on the batch, the folder or the machine that it is
+    read in; the official code draws a mask a sample from a generator that it sets anew for each batch.
+
+    Attributes:
+        passing: Number t of the pass, or None outside one.
+
+    Args:
+        rate: Share of values that are dropped.
+        layer: Number of the layer, part of the seed of its masks.
+    """
+
+    def __init__(self, rate: float, layer: int) -> None:
+        super().__init__()
+        self.rate = rate
+        self.layer = layer
+        self.passing: int | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `[B, ...]` with values dropped, the rest scaled up by 1 / (1 - rate)."""
+        if self.passing is None:
+            return F.dropout(x, self.rate, self.training)
+        rng = torch.Generator().manual_seed(derive_seed("dropout", self.layer, self.passing) % 2**63)
+        kept = torch.rand(x.shape[1:], generator=rng) >= self.rate
+        return x * (kept.to(x.device) / (1 - self.rate))
+
+
+def answered_in_passes(net: nn.Module, images: Tensor, passes: int) -> Tensor:
+    """Ask a network several times, with another drawn network each time (MC-dropout).
+
+    Args:
+        net: A network in evaluation mode, with `PassDropout` layers.
+        images: `[B, 3, H, W]` in [0, 1].
+        passes: T, 1 or more; 1 asks once, without dropout.
+
+    Returns:
+        Logits `[B, K]` for one pass, `[B, T, K]` for more; early exits are members like any other.
+    """
+    if passes == 1:
+        found: Tensor = net(images)
+        return found
+    layers = [layer for layer in net.modules() if isinstance(layer, PassDropout)]
+    answers = []
+    try:
+        for number in range(passes):
+            for layer in layers:
+                layer.passing = number
+            one = net(images)
+            answers.append(one if one.ndim == 3 else one[:, None])
+    finally:
+        for layer in layers:
+            layer.passing = None
+    return torch.cat(answers, 1)
