@@ -157,7 +157,7 @@ def check_site(
     if quick:
         findings.add("pixels_not_checked", [f"{len(present)} images"] if present else [])
     else:
-        usable, facts, unreadable = _read(present, source.images, workers, done)
+        usable, facts, unreadable = _read(present, source.images, workers, done, modality)
         check_images(usable, facts, image_size, findings, modality)
         digests, details = [fact.digest for fact in facts], [fact.detail for fact in facts]
         check_duplicates(usable, digests, details, source.scheme, findings, modality)
@@ -212,15 +212,17 @@ def _stems(folder: Path) -> dict[str, str]:
 
 
 def _read(
-    images: Sequence[Image], root: Path, workers: int, done: Callable[[], None]
+    images: Sequence[Image], root: Path, workers: int, done: Callable[[], None], modality: Modality
 ) -> tuple[list[Image], list[PixelFacts], list[str]]:
     """Images that can be read with what they measure, and words about the others."""
     from fedretina.data.check_pixels import measure_files
+    from fedretina.data.image_settings import decoder
 
     usable: list[Image] = []
     facts: list[PixelFacts] = []
     unreadable: list[str] = []
-    for image, found in zip(images, measure_files(root, [image.file for image in images], workers, done), strict=True):
+    measured = measure_files(root, [image.file for image in images], workers, done, decoder(modality))
+    for image, found in zip(images, measured, strict=True):
         if isinstance(found, DataError):
             words = str(found).replace(f"{root}{os.sep}", "")
             unreadable.append(words.removesuffix(": copy it again from its source."))

@@ -14,7 +14,7 @@ from fedretina.data.activity_settings import ActivitySettings
 from fedretina.data.dermoscopy_settings import DermoscopySettings
 from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.heart_sound_settings import HeartSoundSettings
-from fedretina.data.modality import MODALITIES, Modality
+from fedretina.data.modality import MODALITIES, SIGNALS, Modality
 from fedretina.data.oct_settings import OctSettings
 
 
@@ -81,3 +81,17 @@ def image_pipeline(settings: ImageSettings) -> Callable[[str | Path], NDArray[np
     from fedretina.data.transforms import fundus_pipeline
 
     return fundus_pipeline(settings)
+
+
+def decoder(modality: Modality) -> Callable[[str | Path], NDArray[np.uint8]]:
+    """What shows a file to a person: pictures as they are stored, signals as a picture of what a network gets.
+
+    Returns:
+        Path of a file to uint8 [H, W, 3]; raises DataError where it cannot be read.
+    """
+    if modality not in SIGNALS:
+        from fedretina.data.decode import decode_image
+
+        return decode_image
+    pipeline = image_pipeline(image_settings(modality))
+    return lambda path: np.ascontiguousarray(pipeline(path).transpose(1, 2, 0))

@@ -40,9 +40,9 @@ def read_wave(path: str | Path) -> tuple[int, NDArray[np.float64]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of chunks that are not ours to read
             rate, stored = wavfile.read(io.BytesIO(data))
-    except (ValueError, struct.error) as error:
+    except (ValueError, struct.error, ArithmeticError, UnboundLocalError) as error:  # the last: a file of a head alone
         raise DataError(f"{path} cannot be read as WAV ({error}): copy it again from its source.") from error
-    samples = np.asarray(stored, dtype=np.float64).reshape(len(stored), -1)
+    samples = np.asarray(stored if stored.ndim == 2 else stored[:, None], dtype=np.float64)
     if not samples.size or rate < 1:
         raise DataError(f"{path} holds no samples: copy it again from its source.")
     if not np.isfinite(samples).all():

@@ -20,9 +20,8 @@ class FocalSettings(BaseModel):
         gamma: How fast sure answers stop counting, 0 to 10; 0 is the weighted cross entropy, 2 the usual choice and
             FLamby's.
         alpha: Weight of each class in the order of the grades, above 0; none for 1 each. FLamby's for the eight of
-            Fed-ISIC2019 are 5.58, 2.05, 7.02, 26.12, 9.54, 101.07, 92.52, 38.34: all images over those of the class, counted
-            over all centres. Sites with other grades need other weights, so a job that names some runs over sites
-            that have as many grades.
+            Fed-ISIC2019 are 5.58, 2.05, 7.02, 26.12, 9.54, 101.07, 92.52, 38.34, about the inverse of each one's share
+            over all centres. A job that names weights runs over sites that have as many grades.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -85,8 +84,8 @@ class FocalObjective:
         weights = self._settings.alpha
         if weights is not None and len(weights) != logits.shape[1]:
             raise TrainingError(
-                f"objective.focal.alpha has {len(weights)} weights, but there are {logits.shape[1]} grades: give one each, "
-                "or leave it out."
+                f"objective.focal.alpha has {len(weights)} weights, but there are {logits.shape[1]} grades: give one "
+                "each, or leave it out."
             )
         alpha = None if weights is None else torch.tensor(weights, device=logits.device)
         return focal_loss(logits, labels, self._settings.gamma, alpha).mean()
