@@ -64,4 +64,5 @@ PUBLISHED: dict[EncoderName, Published] = {
     "efficientnet_b0": Published(load_efficientnet_state, "imagenet"),
     "efficientnet_b4": Published(load_efficientnet_state, "imagenet"),
 }
-"""There are none for ViT-Small: those that one can find have positions of their own, a class token, or both."""
+"""There are none for ViT-Small: those that one can find have positions of their own, a class token, or both; and none
+for signals."""
