@@ -53,6 +53,14 @@ COVERING = {
         "training": {**SMALL["training"], "momentum": 0.9, "clip_norm": 1.0},
     },
     "alone": {"row": "singleset_eu"},
+    "many_answers": {
+        "row": "fedee",
+        "grades": 5,
+        "exchange": {"personal": "exits"},
+        "network": {**SMALL["network"], "exits": {"width": 8}, "dropout": {"rate": 0.1}},
+        "evaluation": {"passes": 2},
+        "training": {**SMALL["training"], "optimizer": "adam", "learning_rate": 0.001, "optimizer_state": "keep"},
+    },
     "with_labels_and_without": {
         "row": "oct_moco_scaffold",
         "phases": [
@@ -70,6 +78,7 @@ TRAIN_KINDS = {
     "a_spring_and_uaw": {"encoder"},
     "drift_in_two_phases": {"control", "encoder", "norm", "statistic"},
     "alone": set(),
+    "many_answers": {"encoder", "norm", "statistic", "head"},
     "with_labels_and_without": {"control", "encoder", "norm", "statistic", "head"},
 }
 
