@@ -83,6 +83,31 @@ def test_the_page_says_what_the_plan_has_not_and_what_did_not_run(out, tmp_path)
     assert "oct_fedprox" not in page.split("## Table 3")[1].split("## Unseen")[0]
 
 
+def test_table_7_may_come_from_a_folder_within(out, tmp_path):
+    whole = tmp_path / "whole"
+    shutil.copytree(out, whole)
+    names = ("oct_moco_scaffold", "oct_moco_scaffold_16")
+    write_oct(whole / "clients", names, seeds=(1,), reference="oct_moco_scaffold", outside=False)
+    write_oct_page(whole, tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    before, _, table = page.partition("## Table 7")
+    table, _, after = table.partition("## Table 8")
+    assert "Runs of their own, with other splits than the tables above" in table
+    assert "the same images dealt to more and more sites; 1 seed; the sites' own splits" in table
+    assert "The plan has no run for 2 and 8 sites" in table
+    assert "The plan has no run for 2, 8 and 16 sites" not in page
+    assert next(line for line in table.splitlines() if line.startswith("| 16 |")).count("not run") == 0
+    plain = tmp_path / "plain.md"
+    write_oct_page(out, plain)
+    assert before == plain.read_text().partition("## Table 7")[0]
+    assert after == plain.read_text().partition("## Table 8")[2]
+    # Without answers the stored figures of both folders do.
+    alone = tmp_path / "alone"
+    shutil.copytree(whole, alone, ignore=shutil.ignore_patterns("answers"))
+    write_oct_page(alone, tmp_path / "alone.md")
+    assert (tmp_path / "alone.md").read_text() == page
+
+
 def test_fewer_rounds_than_the_reference_are_told(tmp_path):
     write_oct(tmp_path, ROWS[:2])
     path = tmp_path / "results" / "oct_fedavg" / "seed-1.json"

@@ -10,7 +10,7 @@ from fedretina.benchmark import tables, words
 from fedretina.benchmark.markdown import listed, several
 from fedretina.benchmark.measures import MAIN
 from fedretina.benchmark.oct_figures import read_oct_figures, store_oct_figures
-from fedretina.benchmark.oct_page import oct_page
+from fedretina.benchmark.oct_page import Dealt, oct_page
 from fedretina.benchmark.statistics import STATISTICS
 from fedretina.benchmark.stored import Benchmark, Record, read_benchmark
 from fedretina.benchmark.stranger_table import stranger_table
@@ -22,6 +22,9 @@ _POOLED = (
     "classes, the same images for every row; where a site is named its figures are its own."
 )
 
+CLIENTS = "clients"
+"""Folder within a benchmark's whose own benchmark gives Table 7: the same images dealt to more and fewer sites."""
+
 STARTS = {"none": "from scratch", "package": "from ImageNet", "file": "from a file of weights"}
 """Where an encoder starts, in words, by the source of its weights."""
 
@@ -30,7 +33,8 @@ def write_oct_page(out: Path, page: Path) -> None:
     """Render the page; the same bytes for the same records.
 
     Args:
-        out: The benchmark's folder: plan, results, costs, and answers or the figures that were worked out from them.
+        out: The benchmark's folder: plan, results, costs, and answers or the figures that were worked out from them; in
+            `clients` there may be another such folder, which then gives Table 7.
         page: Markdown file to write.
 
     Raises:
@@ -47,7 +51,26 @@ def write_oct_page(out: Path, page: Path) -> None:
     ]
     after = [*_differences(benchmark, found), *stranger_table(benchmark)]
     target, planned = float(benchmark.plan.get("target", 0.9)), tuple(benchmark.plan["rows"])
-    write_page(page, oct_page(read_oct_figures(out), target, before, after, planned))
+    write_page(page, oct_page(read_oct_figures(out), target, before, after, planned, _dealt(out / CLIENTS)))
+
+
+def _dealt(out: Path) -> Dealt | None:
+    """The runs of Table 7 in a folder of their own; None where there is none."""
+    if not (out / "plan.json").exists():
+        return None
+    if (out / "answers").exists():
+        store_oct_figures(out)
+    benchmark = read_benchmark(out)
+    seeds = sorted({seed for runs in benchmark.runs.values() for seed in runs})
+    splits = "patients split anew for each seed" if benchmark.resplit else "the sites' own splits, the same for all"
+    ran = course_words(benchmark, benchmark.reference)
+    before = [
+        "Runs of their own, with other splits than the tables above, so that only the rows of this table compare: the "
+        f"same images dealt to more and more sites; {several(len(seeds), 'seed')}; {splits}."
+        + (f" Settings {ran}." if ran else ""),
+        "",
+    ]
+    return Dealt(read_oct_figures(out), tuple(benchmark.plan["rows"]), before)
 
 
 def course_words(benchmark: Benchmark, name: str) -> str:

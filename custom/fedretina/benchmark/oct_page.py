@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from fedretina.benchmark import oct_cost_tables, oct_tables
 from fedretina.benchmark.markdown import listed, several
 from fedretina.benchmark.oct_runs import OctResults, OctRun
+from fedretina.benchmark.oct_set_table import set_table
 from fedretina.benchmark.published_oct import published_oct
+
+
+class Dealt(NamedTuple):
+    """Runs over the same images dealt to more and fewer sites, from a folder of their own.
+
+    Attributes:
+        results: Figures of the runs.
+        planned: Names of its plan's rows.
+        before: Lines that stand above their table: what was run.
+    """
+
+    results: OctResults
+    planned: Sequence[str]
+    before: Sequence[str] = ()
 
 
 def oct_page(
@@ -16,6 +32,7 @@ def oct_page(
     before: Sequence[str] = (),
     after: Sequence[str] = (),
     planned: Sequence[str] | None = None,
+    dealt: Dealt | None = None,
 ) -> str:
     """Render Tables 3 to 9 and the convergence as Markdown; the same text for the same runs.
 
@@ -26,6 +43,7 @@ def oct_page(
         after: Lines that stand behind them.
         planned: Names of the plan's rows, so that each table says which of its rows the plan has not; None says
             nothing of it.
+        dealt: Runs that Table 7 shows instead of those of `results`.
     """
     paper = published_oct()
     sections = (
@@ -34,8 +52,8 @@ def oct_page(
         ("table4", oct_tables.class_table(results)),
         ("table5", oct_tables.ablation_table(results, target)),
         ("table6", oct_cost_tables.communication_table(results)),
-        ("table7", oct_cost_tables.sites_table(results)),
-        ("table8", oct_tables.set_table(results)),
+        ("table7", oct_cost_tables.sites_table(results if dealt is None else dealt.results)),
+        ("table8", set_table(results)),
         ("table9", oct_cost_tables.encoder_table(results)),
     )
     lines = [
@@ -48,11 +66,12 @@ def oct_page(
         f"Figures are of test images: mean over {_seeds(results)}, smallest and largest in brackets.",
         "",
         *before,
-        *_others(results),
     ]
     for which, section in sections:
         title = paper.tables[which].title if which else "Convergence over both phases"
-        lines += [f"## {title}", "", *_not_planned(which, planned), *section]
+        own = dealt if which == "table7" else None
+        named = planned if own is None else own.planned
+        lines += [f"## {title}", "", *(() if own is None else own.before), *_not_planned(which, named), *section]
     return "\n".join([*lines, *after]).rstrip() + "\n"
 
 
@@ -86,10 +105,3 @@ def _not_planned(which: str, planned: Sequence[str] | None) -> list[str]:
         never = [said for name, said in rows.items() if not any(one.startswith(f"{name}_without_") for one in planned)]
         lines += [f"The plan leaves no set out of training for {listed(never)}."] if never else []
     return [" ".join(lines), ""] if lines else []
-
-
-def _others(results: OctResults) -> list[str]:
-    known = {name for table in published_oct().tables.values() for name in table.rows}
-    known |= {name for name in results.runs if "_without_" in name}
-    others = [name for name in results.runs if name not in known]
-    return [f"Runs that are in none of the paper's tables but the convergence: {listed(others)}.", ""] if others else []

@@ -1,4 +1,4 @@
-"""The OCT paper's Tables 3, 4, 5 and 8 and its convergence from our runs, the paper's figures beside ours."""
+"""The OCT paper's Tables 3, 4 and 5 and its convergence from our runs, the paper's figures beside ours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedretina.benchmark.markdown import NOT_RUN, listed, several, table
 from fedretina.benchmark.oct_runs import OctFigures, OctResults, Value, union
 from fedretina.benchmark.published_oct import published_oct
 from fedretina.evaluation.classification import ClassFigures
-from fedretina.report.numbers import NONE, count, number
+from fedretina.report.numbers import NONE, number
 
 TARGETS = (0.7, 0.8, 0.9)
 ACCURACY = Column("accuracy (%)", union(lambda one: one.accuracy), "accuracy", scale=100)
@@ -33,14 +33,26 @@ def method_table(results: OctResults) -> list[str]:
         Column("AUC", union(lambda one: one.auc), "auc", 3, 1, 3),
         Column("worst set, accuracy (%)", _worst, None, scale=100),
     )
-    paper = published_oct().tables["table3"]
+    paper, more = published_oct().tables["table3"], not_in_the_paper(results)
+    rows = {**paper.rows, **{name: f"not in the paper: {results.runs[name][0].run.title}" for name in more}}
     sets = listed(results.sets) if results.sets else "no set"
     return [
         f"Over the pooled test images of {sets}; precision, recall and F1 are plain means over the classes.",
         "",
-        *faced(results, paper, columns, {"accuracy, 95 % over patients": lambda name: _over_patients(results, name)}),
+        *faced(
+            results,
+            paper._replace(rows=rows),
+            columns,
+            {"accuracy, 95 % over patients": lambda name: _over_patients(results, name)},
+        ),
         *notes(paper),
     ]
+
+
+def not_in_the_paper(results: OctResults) -> list[str]:
+    """Names of runs that no table of the paper has; sets left out are Table 8's."""
+    known = {name for table in published_oct().tables.values() for name in table.rows}
+    return [name for name in results.runs if name not in known and "_without_" not in name]
 
 
 def class_table(results: OctResults) -> list[str]:
@@ -101,48 +113,6 @@ def ablation_table(results: OctResults, target: float) -> list[str]:
             columns,
             {"runs that reached it": lambda name: _reached(results, name, target), **our_encoder(results)},
         ),
-        *notes(paper),
-    ]
-
-
-def set_table(results: OctResults) -> list[str]:
-    """Table 8: accuracy at each set, trained on and left out.
-
-    A method's own run shows the sets that it trained on; those that it never saw are shown from its own run and from
-    the variant `NAME_without_SET`, which trained on all others.
-    """
-    paper = published_oct().tables["table8"]
-    asked = tuple(f"{name}_without_" for name in paper.rows)
-    runs = [one for name, many in results.runs.items() if name in paper.rows or name.startswith(asked) for one in many]
-    shown = {origin for one in runs for origin in one.accuracy}
-    printed = next(iter(paper.printed.values()))
-    origins = [*(one for one in printed if one in shown), *sorted(shown - set(printed))]
-    lines = []
-    for title, value in (
-        ("**Trained on**, accuracy (%):", _trained),
-        ("**Left out of training**, accuracy (%):", _left_out),
-    ):
-        head = ["row"]
-        for origin in origins:
-            head += [origin, *(["paper"] if origin in printed else [])]
-        rows = []
-        for name, said in paper.rows.items():
-            cells = [said]
-            for origin in origins:
-                cells.append(value(results, name, origin))
-                # The paper trained on Kermany and Duke, and never on OCTID.
-                theirs = paper.figure(name, origin) if ("Left" in title) == (origin == "octid") else None
-                cells += [number(theirs, 1)] if origin in printed else []
-            rows.append(cells)
-        lines += [title, "", *table(head, rows)]
-    sizes = {origin: results.values(published_oct().proposed, _images(origin)) for origin in origins}
-    told = [f"{origin} {count(max(found))}" for origin, found in sizes.items() if found]
-    lines += [f"Test images: {listed(told)}.", ""] if told else []
-    return [
-        *lines,
-        "A site that knows only some classes, or merges them, is asked among its own, an easier question than the "
-        "whole.",
-        "",
         *notes(paper),
     ]
 
@@ -211,23 +181,6 @@ def _losses(results: OctResults, name: str, phase: str) -> str:
         return several(rounds, "round")
     first, last = (sum(losses[at] for losses in known) / len(known) for at in (0, -1))
     return f"{several(rounds, 'round')}, {number(first, 3)} to {number(last, 3)}"
-
-
-def _images(origin: str) -> Value:
-    return lambda one: one.images.get(origin)
-
-
-def _trained(results: OctResults, name: str, origin: str) -> str:
-    found = results.values(name, lambda one: None if origin in one.unseen else one.accuracy.get(origin))
-    return over_seeds([100 * one for one in found], 1) if name in results.runs else NOT_RUN
-
-
-def _left_out(results: OctResults, name: str, origin: str) -> str:
-    for run in (name, f"{name}_without_{origin}"):
-        found = results.values(run, lambda one: one.accuracy.get(origin) if origin in one.unseen else None)
-        if found:
-            return over_seeds([100 * one for one in found], 1)
-    return NOT_RUN
 
 
 def _percent(share: float) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from fedretina.data.check_findings import Findings
 from fedretina.data.check_rows import Image
+from fedretina.data.modality import Modality
 
 if TYPE_CHECKING:
     from fedretina.data.check_pixels import PixelFacts
 
-Modality = Literal["fundus", "oct"]
 
 # Set on 8,801 images of four public sets, one of them with equalised colours, so that few of them are called odd:
 # there luminance reaches from 19 to 208 (and one strip without a retina at 7), chroma from 4.8 (1.3), spread from 3.3,

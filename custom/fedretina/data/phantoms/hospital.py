@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedretina.data.modality import Modality
 from fedretina.data.phantoms.oct_lesions import DISEASES
 from fedretina.data.phantoms.presets import FUNDUS, OCT
 from fedretina.data.phantoms.style import Style, drawn_style
 from fedretina.data.scheme import GradingScheme, preset
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed, generator
-
-Modality = Literal["fundus", "oct"]
 
 # Raised whenever the pixels or labels of any phantom change.
 PHANTOM_VERSION = 2

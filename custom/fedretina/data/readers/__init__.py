@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, cast
 
+from fedretina.data.modality import Modality
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
 from fedretina.errors import SettingsError
 
@@ -27,6 +28,7 @@ class PublicSet(NamedTuple):
         options: Settings of `ImportSettings` that only some readers know.
         official: Whether official parts are kept where the settings do not say.
         keyed: Whether patients always stand under a keyed hash.
+        modality: What its images are; None where any may lie in such folders.
     """
 
     title: str
@@ -38,6 +40,7 @@ class PublicSet(NamedTuple):
     options: tuple[str, ...] = ()
     official: bool = True
     keyed: bool = False
+    modality: Modality | None = "fundus"
 
 
 class Reader(Protocol):
@@ -79,6 +82,7 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "folders are read with all below them; one called `unlabelled` holds images without a label "
             "(`--unlabelled train`)",
             ("grades", "ungradable", "patient_pattern", "unlabelled"),
+            modality=None,
         ),
         "ddr": PublicSet(
             "DDR",
@@ -106,6 +110,7 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "the folder: a volume each",
             _BY_SEED,
             "each scan has its volume's label",
+            modality="oct",
         ),
         "eyepacs": PublicSet(
             "EyePACS (Kaggle Diabetic Retinopathy Detection)",
@@ -132,6 +137,7 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "with `--official` only: train and test share patients, and train then gives theirs up",
             "a number that occurs in two classes is one patient",
             official=False,
+            modality="oct",
         ),
         "messidor1": PublicSet(
             "Messidor",
@@ -172,6 +178,7 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "table says which scan",
             ("labels", "grades", "ungradable", "unlabelled"),
             keyed=True,
+            modality="oct",
         ),
         "octdl": PublicSet(
             "OCTDL",
@@ -180,6 +187,7 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "patient_id",
             _BY_SEED,
             "none",
+            modality="oct",
         ),
         "octid": PublicSet(
             "OCTID",
@@ -188,6 +196,7 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             _EACH_IMAGE,
             _BY_SEED,
             "DR is retinopathy and stands for no class of Kermany's; other images are passed over",
+            modality="oct",
         ),
     }
 )
