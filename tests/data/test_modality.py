@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from fedretina.cli import main
 from fedretina.data.check_source import open_source
 from fedretina.data.fundus_settings import FundusSettings
-from fedretina.data.modality import IN_WORDS, Modality, preset_modality, require_modality
+from fedretina.data.modality import IN_WORDS, Modality, require_modality
 from fedretina.data.oct_settings import OctSettings
 from fedretina.data.readers import READERS
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme import PRESETS, preset
+from fedretina.data.scheme import PRESETS, preset, preset_modality
 from fedretina.data.site_data import SiteDataSettings, load_site_data
 from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError, SettingsError
@@ -54,6 +54,7 @@ def test_every_preset_knows_what_it_grades_and_a_scheme_of_a_sites_own_does_not(
     assert {name: preset_modality(name) for name in PRESETS} == {
         "icdr5": "fundus", "icdr5_ungradable": "fundus", "normal_3stages": "fundus",
         "oct3": "oct", "oct4": "oct", "octdl7": "oct", "octid": "oct", "duke3": "oct",
+        "isic8": "dermoscopy", "heart2": "heart_sound", "activity8": "activity",
     }  # fmt: skip
     assert preset_modality(preset("oct4")) is None
     assert preset_modality(None) is None

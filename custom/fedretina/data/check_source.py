@@ -12,7 +12,7 @@ from fedretina.data.import_plan import to_train
 from fedretina.data.manifest import COLUMNS, raw_rows
 from fedretina.data.modality import Modality
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme import OCT_PRESETS, PRESETS, GradingScheme, preset
+from fedretina.data.scheme import PRESETS, PRESETS_OF, GradingScheme, preset
 from fedretina.data.site_file import read_site_file
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError
@@ -56,11 +56,12 @@ class CheckSource:
 
     @property
     def modality(self) -> Modality:
-        """What the site file says; else OCT scans where the grades are an OCT preset's, and fundus photographs."""
+        """What the site file says; else that of the preset whose grades these are; else fundus photographs."""
         if self.stated is not None:
             return self.stated
-        of_oct = self.scheme is not None and any(self.scheme.grades == preset(name).grades for name in OCT_PRESETS)
-        return "oct" if of_oct else "fundus"
+        grades = None if self.scheme is None else self.scheme.grades
+        kinds = (kind for kind, names in PRESETS_OF.items() for name in names if preset(name).grades == grades)
+        return next(kinds, "fundus")
 
 
 def open_source(

@@ -1,25 +1,28 @@
-"""What a site's images are, so that a site of another kind takes no part in a job."""
+"""The kinds of data that a run can take, and the refusal of a site whose data are of another kind than the job's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
-from fedretina.data.scheme import OCT_PRESETS, PRESETS, GradingScheme
 from fedretina.errors import SettingsError
 
-Modality = Literal["fundus", "oct"]
-"""A kind of image; a new one joins here, in `IN_WORDS` and among the settings of `data.image_settings`."""
+Modality = Literal["fundus", "oct", "dermoscopy", "heart_sound", "activity"]
+"""A kind of data; a new one joins here, in `IN_WORDS`, among `data.scheme.PRESETS_OF` and `data.image_settings`."""
+MODALITIES: tuple[Modality, ...] = get_args(Modality)
+SIGNALS: frozenset[Modality] = frozenset(("heart_sound", "activity"))
+"""Those whose files are WAV files and no pictures."""
 
-IN_WORDS: Mapping[str, str] = MappingProxyType({"fundus": "fundus photographs", "oct": "OCT scans"})
-
-
-def preset_modality(scheme: GradingScheme | str | None) -> Modality | None:
-    """What a grading scheme grades: a preset knows it by its name, a scheme of a site's own does not."""
-    if not isinstance(scheme, str) or scheme not in PRESETS:
-        return None
-    return "oct" if scheme in OCT_PRESETS else "fundus"
+IN_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "fundus": "fundus photographs",
+        "oct": "OCT scans",
+        "dermoscopy": "dermoscopic pictures of skin",
+        "heart_sound": "recordings of hearts",
+        "activity": "windows of an accelerometer",
+    }
+)
 
 
 def require_modality(own: Modality | None, asked: str) -> None:
@@ -34,6 +37,6 @@ def require_modality(own: Modality | None, asked: str) -> None:
     """
     if own is not None and own != asked:
         raise SettingsError(
-            f"the job takes {IN_WORDS.get(asked, asked)} (images.modality {asked!r}), and the images of this site are "
+            f"the job takes {IN_WORDS.get(asked, asked)} (images.modality {asked!r}), and this site has "
             f"{IN_WORDS[own]}: leave the site out of the job, or mend data.modality or data.scheme in its site file."
         )

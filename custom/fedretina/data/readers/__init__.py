@@ -1,4 +1,4 @@
-"""Readers of public data sets as they unpack; each turns a folder into labelled photographs."""
+"""Readers of public data sets as they unpack; each turns a folder into labelled samples, mostly photographs."""
 
 from __future__ import annotations
 
@@ -129,6 +129,18 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "test",
             "the same names stand for other images in train and test",
         ),
+        "isic2019": PublicSet(
+            "Fed-ISIC2019 (ISIC 2019 in FLamby's six centres)",
+            "`train_test_split` (image, target, center, fold), `ISIC_2019_Training_Input/NAME.jpg`; for the lesions "
+            "`ISIC_2019_Training_Metadata.csv` or `HAM10000_metadata`",
+            "isic8",
+            "lesion_id: the lesion; images without one are their own",
+            "with `--official` only: the public fold has lesions on both sides, and train then gives them up, unless "
+            "`--as-published`",
+            "`--client 0` to `5` is one centre; val comes from train",
+            ("client", "as_published"),
+            official=False,
+        ),
         "kermany": PublicSet(
             "Kermany et al. 2018, OCT2017 and later releases",
             "`OCT2017/train/CLASS/CLASS-PATIENT-NUMBER.jpeg`, `val/`, `test/`; also `CellData/OCT/`",
@@ -197,6 +209,26 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             _BY_SEED,
             "DR is retinopathy and stands for no class of Kermany's; other images are passed over",
             modality="oct",
+        ),
+        "pamap2": PublicSet(
+            "PAMAP2 Physical Activity Monitoring",
+            "`Protocol/subject101.dat` to `subject109.dat` (54 columns, 100 Hz)",
+            "activity8",
+            "half a minute of one activity; a subject is a site (`--client 101`)",
+            "none: of each activity the first half-minutes are train, the next val, the last test, by `--fractions`",
+            "windows of 10 s of the wrist's 16 g accelerometer that do not overlap, written as WAV files of three "
+            "channels",
+            ("client",),
+        ),
+        "physionet2016": PublicSet(
+            "PhysioNet/CinC Challenge 2016, heart sounds",
+            "`training-a/` to `training-f/` with `REFERENCE.csv` (recording, -1 or 1) and `a0001.wav`",
+            "heart2",
+            "the recording",
+            _BY_SEED,
+            "`--client a` to `f` is one database; the first 5 s of a recording, or all whole 5 s (`--segments all`), "
+            "which are then written as WAV files",
+            ("client", "segments"),
         ),
     }
 )
