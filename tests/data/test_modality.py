@@ -97,7 +97,7 @@ def test_a_phantom_is_drawn_as_the_job_asks_unless_its_site_says_what_it_takes(t
     for images in (FUNDUS, OCT):
         drawn = load_site_data("site-2", SiteDataSettings(phantom_images=20), images, 1, tmp_path)
         assert drawn.synthetic
-    with pytest.raises(SettingsError, match=r"takes OCT scans .* are fundus photographs"):
+    with pytest.raises(SettingsError, match=r"takes OCT scans .* has fundus photographs"):
         load_site_data("site-2", SiteDataSettings(phantom_images=20, modality="fundus"), OCT, 1, tmp_path)
 
 
