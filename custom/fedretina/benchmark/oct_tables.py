@@ -92,8 +92,8 @@ def class_table(results: OctResults) -> list[str]:
             cells.append(over_seeds([scale * one for one in ours], places))
             cells.append(number(paper.figure(name.lower(), printed), places))
         rows.append(cells)
-    ours = {name.lower() for name in first.run.classes}
-    apart = [said for key, said in paper.rows.items() if key not in ours]
+    own = {name.lower() for name in first.run.classes}
+    apart = [said for key, said in paper.rows.items() if key not in own]
     unlike = [name for name in first.run.classes if name.lower() not in paper.rows]
     differ = f" The paper also tells {listed(apart)}, and has no {listed(unlike)}." if apart and unlike else ""
     return [

@@ -167,8 +167,10 @@ class Partition:
             part = key.removeprefix(CONTROL).partition(".")[0]
             return part in ("encoder", _CONTRAST) if task == "pretrain" else part != _CONTRAST
 
-        moved = (tuple(filter(moves, keys)) for keys in (self.shared, self.parameters, self.controls))
-        return Moving(*moved, keys=self.keys if task == "pretrain" else ())
+        shared, parameters, controls = (
+            tuple(filter(moves, keys)) for keys in (self.shared, self.parameters, self.controls)
+        )
+        return Moving(shared, parameters, controls, self.keys if task == "pretrain" else ())
 
     def sent(self, task: Task) -> tuple[str, ...]:
         """Keys that a site's answer to a task holds."""
