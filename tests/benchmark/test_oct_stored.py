@@ -55,6 +55,31 @@ def test_a_set_that_trained_nothing_is_left_out_of_the_pool(tmp_path):
     assert found.runs[ROWS[0]][0].sites == 2
 
 
+def test_convergence_is_a_picture_of_rows_that_trained_alike(out, tmp_path):
+    copied = tmp_path / "copied"
+    shutil.copytree(out, copied)
+    for seed in (1, 2):
+        path = copied / "results" / "oct_centralised" / f"seed-{seed}.json"
+        record = json.loads(path.read_text())
+        record["history"] = record["history"][:1]  # fewer rounds than the others
+        record["settings"]["phases"][-1]["training"]["encoder_factor"] = 0.1
+        path.write_text(json.dumps(record))
+    for name in ("one", "two"):
+        write_oct_page(copied, tmp_path / name / "page.md", tmp_path / name / "pictures")
+    page = (tmp_path / "one" / "page.md").read_text()
+    line = next(line for line in page.splitlines() if line.startswith("!["))
+    assert line.endswith("](pictures/benchmark_oct_convergence.svg)")
+    assert "oct moco scaffold 0.600 to 0.800" in line
+    assert "oct fedavg 0.600 to 0.800" in line
+    assert "centralised" not in line
+    assert page.index(line) > page.index("## Convergence")
+    pictures = [
+        (tmp_path / name / "pictures" / "benchmark_oct_convergence.svg").read_bytes() for name in ("one", "two")
+    ]
+    assert pictures[0] == pictures[1]
+    assert "0.1 of the head's rate (oct centralised); the head's rate (oct moco scaffold and oct fedavg)" in page
+
+
 def test_the_page_can_be_made_without_the_answers(out, tmp_path):
     write_oct_page(out, tmp_path / "whole.md")
     alone = tmp_path / "alone"

@@ -6,10 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fedretina.benchmark import oct_cost_tables, oct_tables
-from fedretina.benchmark.markdown import listed, several
+from fedretina.benchmark.markdown import NOT_RUN, listed, several
 from fedretina.benchmark.oct_runs import OctResults, OctRun
 from fedretina.benchmark.oct_set_table import set_table
 from fedretina.benchmark.published_oct import published_oct
+from fedretina.report.numbers import NONE, count
+
+_PAPER_SIZE = (
+    "trained an EfficientNet-B4, and for some rows a ResNet-50, for 100 rounds of 5 epochs without labels and 50 "
+    "rounds of 3 with them, at a size of images that it does not tell"
+)
+_PAPER_DATA = "62646 training images are of four classes (CNV, DME, DRUSEN, NORMAL) and are split by image"
 
 
 class Dealt(NamedTuple):
@@ -33,6 +40,7 @@ def oct_page(
     after: Sequence[str] = (),
     planned: Sequence[str] | None = None,
     dealt: Dealt | None = None,
+    picture: Sequence[str] = (),
 ) -> str:
     """Render Tables 3 to 9 and the convergence as Markdown; the same text for the same runs.
 
@@ -44,11 +52,12 @@ def oct_page(
         planned: Names of the plan's rows, so that each table says which of its rows the plan has not; None says
             nothing of it.
         dealt: Runs that Table 7 shows instead of those of `results`.
+        picture: Lines that show the picture of convergence.
     """
     paper = published_oct()
     sections = (
         ("table3", oct_tables.method_table(results)),
-        ("", oct_tables.convergence_table(results)),
+        ("", [*picture, *oct_tables.convergence_table(results)]),
         ("table4", oct_tables.class_table(results)),
         ("table5", oct_tables.ablation_table(results, target)),
         ("table6", oct_cost_tables.communication_table(results)),
@@ -66,6 +75,7 @@ def oct_page(
         f"Figures are of test images: mean over {_seeds(results)}, smallest and largest in brackets.",
         "",
         *before,
+        *_how_to_read(results),
     ]
     for which, section in sections:
         title = paper.tables[which].title if which else "Convergence over both phases"
@@ -73,6 +83,28 @@ def oct_page(
         named = planned if own is None else own.planned
         lines += [f"## {title}", "", *(() if own is None else own.before), *_not_planned(which, named), *section]
     return "\n".join([*lines, *after]).rstrip() + "\n"
+
+
+def _how_to_read(results: OctResults) -> list[str]:
+    """What a newcomer needs to know before the first table."""
+    runs = results.runs.get(published_oct().proposed, ())
+    classes = listed(runs[0].run.classes) if runs else "those that the sites share"
+    trained = sorted({one.run.training_images for one in runs if one.run.training_images is not None})
+    images = f" on {listed([count(one) for one in trained])} labelled training images" if trained else ""
+    return [
+        "## How to read the tables",
+        "",
+        "- A row bears the paper's name for it, where \"(Ours)\" means the paper's own method; the figures beside it "
+        "are of the same method as it was run here, with the encoder and at the size that stand under Settings. A "
+        "column `paper` is what the paper prints for the column left of it.",
+        f"- `{NOT_RUN}` is a row without a run; `{NONE}` is a figure that is undefined, or that the paper does not "
+        "print.",
+        f"- Classes: {classes}. Accuracy is the share of right answers; AUC is the mean over the classes of one "
+        "against the rest, 0.5 for guessing. GB are 1e9 bytes, MB 1e6.",
+        f"- The paper {_PAPER_SIZE}; its {_PAPER_DATA}. Ours are small runs{images}, split by patient: they show which "
+        "way a part of the method works here, and are no repetition of the paper.",
+        "",
+    ]
 
 
 def _seeds(results: OctResults) -> str:

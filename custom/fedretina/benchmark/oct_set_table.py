@@ -67,6 +67,8 @@ def set_table(results: OctResults) -> list[str]:
 
 
 def _half(results: OctResults, paper: OctTable, origins: Sequence[str], part: _Part) -> list[str]:
+    if not any(part.accuracy(results, name, one) for name in paper.rows for one in origins):
+        return _nothing(paper, origins, part)
     known = [one for one in origins if any(part.accuracy(results, name, one) for name in paper.rows)]
     beside = [one for one in origins if one in next(iter(paper.printed.values()))]
     head = ["row"]
@@ -93,6 +95,20 @@ def _half(results: OctResults, paper: OctTable, origins: Sequence[str], part: _P
     if part.average:
         cells.append(signed(_less(paper.figure(best, "average"), paper.figure(_BASE, "average")), 1))
     return [f"**{part.title}**, accuracy (%):", "", *table(head, [*rows, cells])]
+
+
+def _nothing(paper: OctTable, origins: Sequence[str], part: _Part) -> list[str]:
+    """What stands where no run has a figure of a half: the paper's own, in words."""
+    sets = [one for one in next(iter(paper.printed.values())) if one != "average" and part.printed(one)]
+    told = [
+        f"{said} {listed([f'{number(paper.figure(name, one), 1)} at {_as_printed(one)}' for one in sets])}"
+        for name, said in paper.rows.items()
+    ]
+    return [f"**{part.title}**, accuracy (%): no run of ours. The paper prints {'; '.join(told)}.", ""]
+
+
+def _as_printed(origin: str) -> str:
+    return origin.upper() if origin == _UNSEEN else origin.capitalize()
 
 
 def _silent(results: OctResults, name: str, part: _Part) -> bool:

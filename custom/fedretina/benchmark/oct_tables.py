@@ -9,7 +9,7 @@ from fedretina.benchmark.markdown import NOT_RUN, listed, several, table
 from fedretina.benchmark.oct_runs import OctFigures, OctResults, Value, union
 from fedretina.benchmark.published_oct import published_oct
 from fedretina.evaluation.classification import ClassFigures
-from fedretina.report.numbers import NONE, number
+from fedretina.report.numbers import NONE, count, number
 
 TARGETS = (0.7, 0.8, 0.9)
 ACCURACY = Column("accuracy (%)", union(lambda one: one.accuracy), "accuracy", scale=100)
@@ -36,15 +36,20 @@ def method_table(results: OctResults) -> list[str]:
     paper, more = published_oct().tables["table3"], not_in_the_paper(results)
     rows = {**paper.rows, **{name: f"not in the paper: {results.runs[name][0].run.title}" for name in more}}
     sets = listed(results.sets) if results.sets else "no set"
+    more_cells: dict[str, Callable[[str], str]] = {}
+    if any(_over_patients(results, name) != NONE for name in rows):
+        more_cells["accuracy, 95 % over patients"] = lambda name: _over_patients(results, name)
+    told = (
+        " The interval over patients says how far the accuracy would move with other patients; it stands where all "
+        "seeds of a row were asked about the same images."
+        if more_cells
+        else ""
+    )
     return [
-        f"Over the pooled test images of {sets}; precision, recall and F1 are plain means over the classes.",
+        f"Over the pooled test images of {sets}{_pooled(results)}; precision, recall and F1 are plain means over the "
+        f"classes. The worst set is the lowest accuracy among the sets that the row trained on.{told}",
         "",
-        *faced(
-            results,
-            paper._replace(rows=rows),
-            columns,
-            {"accuracy, 95 % over patients": lambda name: _over_patients(results, name)},
-        ),
+        *faced(results, paper._replace(rows=rows), columns, {**more_cells, **our_encoder(results)}),
         *notes(paper),
     ]
 
@@ -53,6 +58,14 @@ def not_in_the_paper(results: OctResults) -> list[str]:
     """Names of runs that no table of the paper has; sets left out are Table 8's."""
     known = {name for table in published_oct().tables.values() for name in table.rows}
     return [name for name in results.runs if name not in known and "_without_" not in name]
+
+
+def _pooled(results: OctResults) -> str:
+    """How many images are pooled, in brackets."""
+    found = sorted({one.union.n for many in results.runs.values() for one in many if one.union is not None})
+    if not found:
+        return ""
+    return f" ({count(found[0])}{f' to {count(found[-1])}' if len(found) > 1 else ''} images a seed)"
 
 
 def class_table(results: OctResults) -> list[str]:
@@ -79,7 +92,13 @@ def class_table(results: OctResults) -> list[str]:
             cells.append(over_seeds([scale * one for one in ours], places))
             cells.append(number(paper.figure(name.lower(), printed), places))
         rows.append(cells)
+    own = {name.lower() for name in first.run.classes}
+    apart = [said for key, said in paper.rows.items() if key not in own]
+    unlike = [name for name in first.run.classes if name.lower() not in paper.rows]
+    differ = f" The paper also tells {listed(apart)}, and has no {listed(unlike)}." if apart and unlike else ""
     return [
+        f"{first.run.title}, over the same pooled test images as in Table 3.{differ}",
+        "",
         *table(head, rows),
         f"A class that was never answered has no precision ({NONE}), and counts as 0 in the mean of Table 3.",
         "",
@@ -131,12 +150,16 @@ def convergence_table(results: OctResults, targets: Sequence[float] = TARGETS) -
         cells.append("; ".join(f"{phase}: {_losses(results, name, phase)}" for phase in phases) or NONE)
         cells.append(over_seeds([100 * one for one in results.values(name, _best)], 1))
         for target in targets:
-            cells.append(over_seeds(results.values(name, _rounds_to(target)), 0))
+            there = results.values(name, _rounds_to(target))
+            some = f", {len(there)} of {several(len(runs), 'seed')}" if 0 < len(there) < len(runs) else ""
+            cells.append(f"{over_seeds(there, 0)}{some}")
         rows.append(cells)
     head = ["row", "rounds and mean loss by phase, first to last", "best validation accuracy (%)"]
     return [
         *table([*head, *(f"rounds to {_percent(target)}" for target in targets)], rows),
-        "Rounds are counted from the first, those without labels among them.",
+        "Rounds are counted from the first, those without labels among them, and a target is the mean validation "
+        "accuracy of the sites; a dash means that no seed reached it. The loss of `pretrain` is the contrastive one, "
+        "and that of `train` the cross entropy, so the two do not compare.",
         "",
     ]
 
