@@ -357,7 +357,8 @@ class Experiment(BaseModel):
 
     def partition(self, net: nn.Module) -> Partition:
         """What travels and what stays of the network, the correction's controls included."""
-        return partition(net, self.exchange, self.correction.travels, self.aggregation.personal)
+        keys = any(phase.contrastive is not None and phase.contrastive.keys_travel for phase in self.phases)
+        return partition(net, self.exchange, self.correction.travels, self.aggregation.personal, keys)
 
     def digest(self, parts: Partition) -> str:
         """SHA-256 over the agreed settings, the partition of what travels, and the version."""

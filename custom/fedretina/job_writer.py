@@ -17,7 +17,7 @@ _FILTER = "fedretina.flare.whitelist_filter.WhitelistFilter"
 _CONTROLLER = "fedretina.flare.controller.RoundController"
 
 _HEAD = """\
-# {title}, at a size that two cores finish in {minutes} minutes; the paper's sizes stand behind each value.
+# {title}, at a size that two cores finish in {minutes} minutes; {whose} sizes stand behind each value.
 # Every setting, its range and its source: docs/settings.md. A run is new unless it is named (`run: NAME`).
 name: {name}
 row: {row}
@@ -118,10 +118,10 @@ def _experiment(method: str, name: str) -> str:
     for phase in found.phases:
         kind = "pretrain" if phase.contrastive is not None else "train" if phase.training is None else "tuned"
         phases.append(_PHASES[kind].format(name=phase.name))
-    body = _OCT if found.images.modality == "oct" else _FUNDUS
+    body, whose = (_OCT, "the paper's") if found.images.modality == "oct" else (_FUNDUS, "FedUAA's")
     minutes = "about three" if len(phases) == 1 else "about five"
-    head = _HEAD.format(title=row(method).title, minutes=minutes, name=name, row=method, phases="\n".join(phases))
-    return head + body
+    words = {"title": row(method).title, "minutes": minutes, "whose": whose, "name": name, "row": method}
+    return _HEAD.format(**words, phases="\n".join(phases)) + body
 
 
 def _filters(direction: str, **more: object) -> list[dict[str, object]]:

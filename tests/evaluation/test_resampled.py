@@ -33,8 +33,8 @@ def test_the_fast_figures_are_the_plain_ones_in_every_draw(seed, count, classes,
         answer.probabilities,
         labels,
         answer.uncertainty,
-        auc_scores(logits, "expected_probability", 0.05),
-        auc_scores(logits, "logits_softmax", 0.05),
+        auc_scores(logits, "expected_probability", 0.05, estimator),
+        auc_scores(logits, "logits_softmax", 0.05, estimator),
         referral_task(answer.probabilities, labels, grading),
     )
     compared, missed = 0, set()
@@ -65,7 +65,7 @@ def test_the_fast_figures_are_the_plain_ones_in_every_draw(seed, count, classes,
 def test_a_scheme_without_referable_grades_has_no_figures_for_them():
     logits, labels, _ = split(1, 10, 2)
     answer = ESTIMATORS["softmax"].answer(logits)
-    scores = auc_scores(logits, "logits_softmax", 0.05)
+    scores = auc_scores(logits, "logits_softmax", 0.05, ESTIMATORS["softmax"])
     task = referral_task(answer.probabilities, labels, GradingScheme(grades=("a", "b")))
     figures = ResampledFigures(answer.probabilities, labels, answer.uncertainty, scores, scores, task)
     found = figures(np.ones((3, 10), dtype=np.int64))

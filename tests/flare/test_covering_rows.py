@@ -8,6 +8,7 @@ from fedretina.exchange.ledger import Ledger
 
 pytestmark = pytest.mark.flare
 
+SHORT = {"training": {"epochs": 1, "batch_size": 8}}
 # Each value of the axes and each kind of phase once. Grades of sites 1, 4 and 5 are alike, so their heads can travel.
 COVERING = {
     "controls": {
@@ -53,10 +54,19 @@ COVERING = {
         "training": {**SMALL["training"], "momentum": 0.9, "clip_norm": 1.0},
     },
     "alone": {"row": "singleset_eu"},
+    "many_answers": {
+        "row": "fedee",
+        "grades": 5,
+        "exchange": {"personal": "exits"},
+        "network": {**SMALL["network"], "exits": {"width": 8}, "dropout": {"rate": 0.1}},
+        "evaluation": {"passes": 2},
+        "training": {**SMALL["training"], "optimizer": "adam", "learning_rate": 0.001, "optimizer_state": "keep"},
+    },
     "with_labels_and_without": {
         "row": "oct_moco_scaffold",
         "phases": [
-            {"name": name, "rounds": 1, "training": {"epochs": 1, "batch_size": 8}} for name in ("pretrain", "train")
+            {"name": "pretrain", "rounds": 2, "contrastive": {"method": "moco_v2", "key_sync": "aggregate"}, **SHORT},
+            {"name": "train", "rounds": 1, **SHORT},
         ],
         "images": {"modality": "oct", "image_size": 32},
         "network": {**SMALL["network"], "contrast": {"hidden": 16, "width": 8}},
@@ -70,6 +80,7 @@ TRAIN_KINDS = {
     "a_spring_and_uaw": {"encoder"},
     "drift_in_two_phases": {"control", "encoder", "norm", "statistic"},
     "alone": set(),
+    "many_answers": {"encoder", "norm", "statistic", "head"},
     "with_labels_and_without": {"control", "encoder", "norm", "statistic", "head"},
 }
 

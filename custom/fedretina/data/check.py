@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from fedretina.data.check_codes import EXIT_CODES, Severity
 from fedretina.data.check_duplicates import check_duplicates
 from fedretina.data.check_findings import Finding, Findings
-from fedretina.data.check_images import Modality, check_images
+from fedretina.data.check_images import check_images
 from fedretina.data.check_rows import NO_LABEL, Image, check_counts, check_rows
 from fedretina.data.check_source import CheckSource
 from fedretina.data.manifest import SPLITS
+from fedretina.data.modality import Modality
 from fedretina.data.phantoms.mark import is_phantom
 from fedretina.data.readers.image_folder import is_image
 from fedretina.data.scheme import GradingScheme

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.data.check_findings import Findings
-from fedretina.data.check_images import Modality
 from fedretina.data.check_rows import Image
+from fedretina.data.modality import Modality
 from fedretina.data.scheme import GradingScheme
 
 # Correlation of fine structure from which two images count as one photograph. On 8,801 images of four public sets

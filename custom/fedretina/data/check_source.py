@@ -41,6 +41,7 @@ class CheckSource:
         limited: Whether the site file cuts the splits short.
         phantom: Whether the site file names no manifest.
         manifest: The manifest; None for a phantom, and for a folder a class.
+        stated: What the site file says that the images are; None where it does not.
     """
 
     name: str
@@ -51,10 +52,13 @@ class CheckSource:
     limited: bool = False
     phantom: bool = False
     manifest: Path | None = None
+    stated: Modality | None = None
 
     @property
     def modality(self) -> Modality:
-        """What the grades are of: that of the preset whose grades they are, else fundus photographs."""
+        """What the site file says; else that of the preset whose grades these are; else fundus photographs."""
+        if self.stated is not None:
+            return self.stated
         grades = None if self.scheme is None else self.scheme.grades
         kinds = (kind for kind, names in PRESETS_OF.items() for name in names if preset(name).grades == grades)
         return next(kinds, "fundus")
@@ -161,7 +165,8 @@ def _from_site_file(
         raise DataError(f"{path} names no grading scheme: write `scheme: icdr5` below `data:`, or list the grades.")
     root = _root(images or settings.images or settings.manifest.parent)
     limited = settings.limit is not None
-    return CheckSource(name, chosen, root, rows, settings.bad_files, limited, manifest=settings.manifest)
+    said = settings.resolved_modality
+    return CheckSource(name, chosen, root, rows, settings.bad_files, limited, manifest=settings.manifest, stated=said)
 
 
 def _csv_rows(path: Path) -> tuple[Row, ...]:

@@ -255,3 +255,8 @@ def _oct(
     labels = {str(number): name for number, name in enumerate(grades)}
     labels |= {spelling: name for name in grades for spelling in (name, name.upper())}
     return GradingScheme(grades=grades, labels=labels | more, referable=referable or grades[1:], covers=covers)
+
+
+def preset_modality(scheme: GradingScheme | str | None) -> Modality | None:
+    """What a grading scheme grades: a preset knows it by its name, a scheme of a site's own does not."""
+    return next((kind for kind, names in PRESETS_OF.items() if scheme in names), None)

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedretina.data.image_settings import ImageSettings
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, Manifest, Record, read_manifest
-from fedretina.data.modality import SIGNALS
-from fedretina.data.scheme import PRESETS, GradingScheme, preset
+from fedretina.data.modality import SIGNALS, Modality, require_modality
+from fedretina.data.scheme import PRESETS, GradingScheme, preset, preset_modality
 from fedretina.errors import DataError, SettingsError
 from fedretina.evaluation.min_count import MIN_COUNT
 from fedretina.seeds import derive_seed
@@ -48,6 +48,8 @@ class SiteDataSettings(BaseModel):
         manifest: The manifest; without one the site is a phantom hospital.
         images: Image root; by default the manifest's folder.
         scheme: The grading scheme or a preset's name; must be given with a manifest, save for pre-training alone.
+        modality: What the images are, so that a job for others is refused; None is what the preset that `scheme` names
+            grades, and for a scheme of the site's own nothing is refused.
         cache: Folder of the image cache.
         bad_files: Whether images that cannot be read are left out or stop the site.
         limit: At most so many images of a split, chosen by a hash of the file's name, for short runs. "pretrain" takes
@@ -61,6 +63,7 @@ class SiteDataSettings(BaseModel):
     manifest: Path | None = None
     images: Path | None = None
     scheme: GradingScheme | str | None = None
+    modality: Modality | None = None
     cache: Path | None = None
     bad_files: Literal["skip", "refuse"] = "skip"
     limit: dict[Literal["train", "val", "test", "pretrain"], int] | None = None
@@ -74,6 +77,12 @@ class SiteDataSettings(BaseModel):
         if low:
             raise ValueError(f"limit is {low}: allow at least one image a split, or leave the split out.")
         return limit
+
+    @property
+    def resolved_modality(self) -> Modality | None:
+        """What the images are; None where the site does not say. Phantoms are drawn as a job asks."""
+        said = self.modality
+        return preset_modality(self.scheme) if said is None and self.manifest is not None else said
 
     def resolved_scheme(self) -> GradingScheme | None:
         """The scheme itself where a preset is named.
@@ -162,7 +171,9 @@ def load_site_data(
     Raises:
         DataError: The manifest or the image root is missing, the scheme is not set, a row or a file is refused,
             a split that the job needs is empty, train has one class only, or no image can be read.
+        SettingsError: The site's images are of another modality than the job's; it names nothing of the site.
     """
+    require_modality(settings.resolved_modality, images.modality)
     scheme = settings.resolved_scheme()
     if settings.manifest is None:
         if settings.images is not None:

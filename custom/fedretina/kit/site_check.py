@@ -69,6 +69,19 @@ def site_settings(kit: StartupKit) -> SiteSettings:
     return read_site_settings(properties, kit.name, kit.folder / "local")
 
 
+def usual_experiment(kit: StartupKit) -> Experiment:
+    """FedUAA's defaults for what the site's images are; fundus photographs where the site does not say.
+
+    Raises:
+        DataError: The kit's privacy.json cannot be read.
+    """
+    try:
+        said = site_settings(kit).data.resolved_modality if kit.role == "site" else None
+    except DataError:
+        said = None  # the check itself tells of a site file that cannot be used
+    return Experiment.resolve({} if said in (None, "fundus") else {"images": {"modality": said}})
+
+
 def state_root_of(kit: StartupKit, settings: SiteSettings) -> Path:
     """Where a site's runs and ledgers lie."""
     return (settings.state_root or kit.folder / "fedretina_runs").resolve()

@@ -91,7 +91,7 @@ def _draw(
 def _site_file(hospital: PhantomHospital) -> str:
     named = [name for name in PRESETS if preset(name) == hospital.scheme]
     scheme = named[0] if named else hospital.scheme.model_dump(mode="json")
-    words = {"data": {"manifest": MANIFEST, "images": IMAGES, "scheme": scheme}}
+    words = {"data": {"manifest": MANIFEST, "images": IMAGES, "scheme": scheme, "modality": hospital.modality}}
     head = "# SYNTHETIC: a phantom hospital, written by `fedretina data phantom`. For FEDRETINA_SITE_FILE.\n"
     return head + yaml.safe_dump(words, sort_keys=False)
 
