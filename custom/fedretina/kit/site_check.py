@@ -8,8 +8,9 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fedretina.data.modality import SIGNALS
 from fedretina.errors import DataError, FedretinaError
 from fedretina.experiment import Experiment
 from fedretina.kit.check import check_kit
@@ -79,7 +80,10 @@ def usual_experiment(kit: StartupKit) -> Experiment:
         said = site_settings(kit).data.resolved_modality if kit.role == "site" else None
     except DataError:
         said = None  # the check itself tells of a site file that cannot be used
-    return Experiment.resolve({} if said in (None, "fundus") else {"images": {"modality": said}})
+    words: dict[str, Any] = {} if said in (None, "fundus") else {"images": {"modality": said}}
+    if said in SIGNALS:
+        words["augment"] = {"flip": False, "rotate_degrees": 0}
+    return Experiment.resolve(words)
 
 
 def state_root_of(kit: StartupKit, settings: SiteSettings) -> Path:
