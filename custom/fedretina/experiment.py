@@ -207,7 +207,8 @@ class Experiment(BaseModel):
     @model_validator(mode="after")
     def _random_transforms_fit_the_modality(self) -> Self:
         kind = self.images.modality
-        unfit = sorted({name for one in (self, *self.phases) if one.augment for name in one.augment.unfit(kind)})
+        used = (self.augment, *(phase.augment for phase in self.phases))
+        unfit = sorted({name for one in used if one is not None for name in one.unfit(kind)})
         if unfit:
             raise ValueError(f"augment: {', '.join(unfit)} would spoil samples of {kind}: set them to 0 or false.")
         if kind in SIGNALS and any(phase.contrastive for phase in self.phases):
