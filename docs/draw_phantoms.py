@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/phantoms.md and docs/oct_scans.md: `.venv/bin/python docs/draw_phantoms.py`."""
+"""Draw the pictures of the docs on phantoms, scans and other modalities: `.venv/bin/python docs/draw_phantoms.py`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from PIL import Image, PngImagePlugin
 
+from fedretina.data.image_settings import image_settings
+from fedretina.data.modality import Modality
 from fedretina.data.oct_settings import OctSettings
 from fedretina.data.oct_transforms import oct_pipeline
-from fedretina.data.phantoms.draw import draw_cases
-from fedretina.data.phantoms.hospital import Case, Modality, phantom_hospital
+from fedretina.data.phantoms.draw import cases_of, draw_cases, phantom_samples
+from fedretina.data.phantoms.hospital import Case, phantom_hospital
 
 FOLDER = Path(__file__).parent / "pictures"
 SIDE = 128
@@ -22,6 +24,7 @@ SHEETS: dict[Modality, tuple[tuple[tuple[str, int], ...], ...]] = {
         tuple(("site-3", grade) for grade in (0, 2, 3, 4, 5)),
     ),
     "oct": ((*(("site-2", disease) for disease in range(4)), ("site-4", 3)),),
+    "dermoscopy": tuple(tuple((site, diagnosis) for diagnosis in range(8)) for site in ("site-1", "site-3")),
 }
 
 
@@ -40,9 +43,22 @@ def main() -> None:
                 tiles += draw_cases(hospital, [case], SIDE, (2, "contact sheet", site))
             rows.append(np.hstack(tiles))
         picture = Image.fromarray(np.vstack(rows))
-        small = picture.quantize(128) if modality == "fundus" else picture.convert("L").quantize(32)
+        small = picture.convert("L").quantize(32) if modality == "oct" else picture.quantize(128)
         small.save(FOLDER / f"phantoms_{modality}.png", optimize=True, pnginfo=text)
     draw_margins(text)
+    draw_hearts(text)
+
+
+def draw_hearts(text: PngImagePlugin.PngInfo) -> None:
+    """Spectrograms as a network sees them, at two sites: three normal hearts and three with a murmur."""
+    settings = image_settings("heart_sound", SIDE)
+    rows = []
+    for site in ("site-1", "site-5"):
+        hospital = phantom_hospital(site, modality="heart_sound")
+        samples = phantom_samples(hospital, cases_of([0, 0, 0, 1, 1, 1]), settings, (2, "contact sheet", site))
+        rows.append(np.hstack(list(samples[:, 0].numpy())))
+    picture = Image.fromarray(np.vstack(rows))
+    picture.quantize(32).save(FOLDER / "phantoms_heart_sound.png", optimize=True, pnginfo=text)
 
 
 def draw_margins(text: PngImagePlugin.PngInfo, count: int = 6) -> None:

@@ -9,6 +9,7 @@ import torch
 from fedretina import storage
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.contrastive.settings import ContrastiveSettings
+from fedretina.data.scheme import GradingScheme
 from fedretina.data.site_data import SiteDataSettings, load_site_data
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.partition import CONTROL
@@ -205,6 +206,46 @@ def test_fewer_labels_train_on_whole_patients_and_say_so(scans, tmp_path):
         for name, e in (("all", experiment), ("few", few))
     ]
     assert 4 <= images[1] <= 0.6 * images[0]
+
+
+@pytest.mark.slow
+def test_tweu_with_personal_heads_trains_on_scans_of_sites_that_grade_differently(tmp_path):
+    experiment = two("oct_moco_feduaa", rounds={"pretrain": 1, "train": 2})
+    schemes = {
+        "site-1": "oct4",
+        "site-2": "oct3",
+        "site-4": GradingScheme(grades=("normal", "amd", "dme", "erm", "rvo")),
+    }
+    data = {
+        name: load_site_data(
+            name,
+            SiteDataSettings(phantom_images=28, scheme=scheme),
+            experiment.images,
+            experiment.seed,
+            tmp_path / "cache" / name,
+        )
+        for name, scheme in schemes.items()
+    }
+    found = spied(experiment, data, tmp_path)
+    for step, seen in found:  # a head never travels
+        for _, answer in seen.values():
+            assert not any(key.startswith("head.") for key in answer.tensors), step.name
+    thetas = [{name: one.scalars["theta"] for name, (_, one) in seen.items()} for s, seen in found if s.task == "train"]
+    assert all(0 <= theta <= 1 for one in thetas for theta in one.values())
+    results = json.loads((tmp_path / "server" / "results.json").read_text())
+    last = [step for step in results["steps"] if step["task"] == "train"][-1]
+    odds = {name: torch.tensor(theta, dtype=torch.float64).exp() for name, theta in thetas[-1].items()}
+    assert last["weights"] == pytest.approx({name: float(one / sum(odds.values())) for name, one in odds.items()})
+    assert {name: one["grades"] for name, one in results["sites"].items()} == {"site-1": 4, "site-2": 3, "site-4": 5}
+    encoders, heads = set(), set()
+    for name in schemes:
+        model = storage.read_tensors(tmp_path / name / "final" / "model.safetensors")[0]
+        card = json.loads((tmp_path / name / "final" / "card.json").read_text())
+        assert "evidence" in json.dumps(card)
+        heads.add(max(key for key in model if key.startswith("head.")))
+        weights = [key for key in sorted(model) if key.startswith("encoder.") and model[key].dim() == 4]
+        encoders.add(model[weights[0]].sum().item())
+    assert len(heads) == len(encoders) == 1  # one encoder's weights, heads of one form and own widths
 
 
 @pytest.mark.slow

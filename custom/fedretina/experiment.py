@@ -19,6 +19,7 @@ from fedretina.corrections.settings import CorrectionSettings
 from fedretina.data.augment import AugmentSettings
 from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.image_settings import ImageSettings
+from fedretina.data.modality import SIGNALS
 from fedretina.errors import SettingsError
 from fedretina.exchange.partition import ExchangeSettings, Partition, partition
 from fedretina.local.training import TrainingSettings
@@ -194,11 +195,25 @@ class Experiment(BaseModel):
 
     @model_validator(mode="after")
     def _images_fit_the_encoder(self) -> Self:
-        side, patch = self.images.image_size, PATCH.get(self.network.encoder, 1)
-        if side % patch:
+        (_, height, width), patch = self.images.shape, PATCH.get(self.network.encoder, 1)
+        if height % patch or width % patch:
+            size = f"images.image_size is {height}" if height == width else f"samples are {height} x {width}"
+            mend = "a multiple" if height == width else "another encoder"
             raise ValueError(
-                f"encoder {self.network.encoder} cuts images into patches of {patch} pixels, but images.image_size is "
-                f"{side}: choose a multiple."
+                f"encoder {self.network.encoder} cuts images into patches of {patch} pixels, but {size}: choose {mend}."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _random_transforms_fit_the_modality(self) -> Self:
+        kind = self.images.modality
+        used = (self.augment, *(phase.augment for phase in self.phases))
+        unfit = sorted({name for one in used if one is not None for name in one.unfit(kind)})
+        if unfit:
+            raise ValueError(f"augment: {', '.join(unfit)} would spoil samples of {kind}: set them to 0 or false.")
+        if kind in SIGNALS and any(phase.contrastive for phase in self.phases):
+            raise ValueError(
+                f"label-free phases draw views of pictures, and samples of {kind} are none: leave them out."
             )
         return self
 
@@ -343,7 +358,8 @@ class Experiment(BaseModel):
 
     def partition(self, net: nn.Module) -> Partition:
         """What travels and what stays of the network, the correction's controls included."""
-        return partition(net, self.exchange, self.correction.travels, self.aggregation.personal)
+        keys = any(phase.contrastive is not None and phase.contrastive.keys_travel for phase in self.phases)
+        return partition(net, self.exchange, self.correction.travels, self.aggregation.personal, keys)
 
     def digest(self, parts: Partition) -> str:
         """SHA-256 over the agreed settings, the partition of what travels, and the version."""

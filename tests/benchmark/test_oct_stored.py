@@ -55,6 +55,31 @@ def test_a_set_that_trained_nothing_is_left_out_of_the_pool(tmp_path):
     assert found.runs[ROWS[0]][0].sites == 2
 
 
+def test_convergence_is_a_picture_of_rows_that_trained_alike(out, tmp_path):
+    copied = tmp_path / "copied"
+    shutil.copytree(out, copied)
+    for seed in (1, 2):
+        path = copied / "results" / "oct_centralised" / f"seed-{seed}.json"
+        record = json.loads(path.read_text())
+        record["history"] = record["history"][:1]  # fewer rounds than the others
+        record["settings"]["phases"][-1]["training"]["encoder_factor"] = 0.1
+        path.write_text(json.dumps(record))
+    for name in ("one", "two"):
+        write_oct_page(copied, tmp_path / name / "page.md", tmp_path / name / "pictures")
+    page = (tmp_path / "one" / "page.md").read_text()
+    line = next(line for line in page.splitlines() if line.startswith("!["))
+    assert line.endswith("](pictures/benchmark_oct_convergence.svg)")
+    assert "oct moco scaffold 0.600 to 0.800" in line
+    assert "oct fedavg 0.600 to 0.800" in line
+    assert "centralised" not in line
+    assert page.index(line) > page.index("## Convergence")
+    pictures = [
+        (tmp_path / name / "pictures" / "benchmark_oct_convergence.svg").read_bytes() for name in ("one", "two")
+    ]
+    assert pictures[0] == pictures[1]
+    assert "0.1 of the head's rate (oct centralised); the head's rate (oct moco scaffold and oct fedavg)" in page
+
+
 def test_the_page_can_be_made_without_the_answers(out, tmp_path):
     write_oct_page(out, tmp_path / "whole.md")
     alone = tmp_path / "alone"
@@ -81,6 +106,31 @@ def test_the_page_says_what_the_plan_has_not_and_what_did_not_run(out, tmp_path)
     assert "What may be claimed: oct moco scaffold less each row" in page
     assert "| ours: oct moco scaffold | 3.4 | – | 0.03 |" in page
     assert "oct_fedprox" not in page.split("## Table 3")[1].split("## Unseen")[0]
+
+
+def test_table_7_may_come_from_a_folder_within(out, tmp_path):
+    whole = tmp_path / "whole"
+    shutil.copytree(out, whole)
+    names = ("oct_moco_scaffold", "oct_moco_scaffold_16")
+    write_oct(whole / "clients", names, seeds=(1,), reference="oct_moco_scaffold", outside=False)
+    write_oct_page(whole, tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    before, _, table = page.partition("## Table 7")
+    table, _, after = table.partition("## Table 8")
+    assert "Runs of their own, with other splits than the tables above" in table
+    assert "the same images dealt to more and more sites; 1 seed; the sites' own splits" in table
+    assert "The plan has no run for 2 and 8 sites" in table
+    assert "The plan has no run for 2, 8 and 16 sites" not in page
+    assert next(line for line in table.splitlines() if line.startswith("| 16 |")).count("not run") == 0
+    plain = tmp_path / "plain.md"
+    write_oct_page(out, plain)
+    assert before == plain.read_text().partition("## Table 7")[0]
+    assert after == plain.read_text().partition("## Table 8")[2]
+    # Without answers the stored figures of both folders do.
+    alone = tmp_path / "alone"
+    shutil.copytree(whole, alone, ignore=shutil.ignore_patterns("answers"))
+    write_oct_page(alone, tmp_path / "alone.md")
+    assert (tmp_path / "alone.md").read_text() == page
 
 
 def test_fewer_rounds_than_the_reference_are_told(tmp_path):

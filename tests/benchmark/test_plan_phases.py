@@ -6,6 +6,7 @@ import pytest
 
 from fedretina.benchmark.label_plan import LabelPlan
 from fedretina.benchmark.plan import BenchmarkPlan, preset
+from fedretina.benchmark.published_oct import published_oct
 from fedretina.errors import SettingsError
 
 PHASES = {"pretrain": {"rounds": 2, "training": {"epochs": 1}}, "train": {"rounds": 3}}
@@ -75,8 +76,12 @@ def test_the_plans_that_come_with_the_package():
     assert made.reference == "oct_moco_scaffold"
     once = next(choice for choice in made.rows if choice.name.endswith("resnet50"))
     assert [one.rounds for one in made.experiment_of(once, 1, {}).phases] == [1, 1]
+    trains = {choice.name: len(made.trained_on(choice)) for choice in made.rows}
+    table = published_oct().tables["table7"].rows
+    assert {said: trains[name] for name, said in table.items()} == {"2": 2, "4": 4, "8": 8, "16": 16}
     with_classes = BenchmarkPlan.read(
         {**preset("oct"), "experiment": {**preset("oct")["experiment"], "classes": ["normal", "amd", "dme"]}}
     )
-    assert with_classes.experiment_of(with_classes.rows[0], 1, {}).classes is None
+    personal = [choice for choice in with_classes.rows if choice.name in ("oct_centralised", "oct_moco_feduaa")]
+    assert [with_classes.experiment_of(choice, 1, {}).classes for choice in personal] == [None, None]
     LabelPlan.read(preset("oct-labels"))

@@ -132,3 +132,47 @@ def test_channels_last_stays():
     assert len(seen) == 4
     assert all(x.is_contiguous(memory_format=torch.channels_last) for x in seen)
     assert key.module["encoder"].conv.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def sent_of(net):
+    """What of a key network travels where BatchNorm's counters alone stay: network keys."""
+    found = {f"encoder.{key}": value for key, value in net.encoder.state_dict().items()}
+    found |= {f"contrast.projector.{key}": value for key, value in net.contrast.projector.state_dict().items()}
+    return {key: value.clone() for key, value in found.items() if not key.endswith("num_batches_tracked")}
+
+
+def test_an_averaged_key_network_begins_with_what_was_sent_and_keeps_what_did_not_travel():
+    settings = ContrastiveSettings(key_sync="aggregate", momentum=0.5, key_bn="train")
+    query, slow = tiny_network(seed=1), tiny_network(seed=2)
+    sent = sent_of(slow)
+    memory = {"key:encoder.norm.num_batches_tracked": torch.tensor(41)}
+    key = KeyNetwork(ground(query, memory, keys=sent), settings)
+    assert equal(key.module["encoder"].parameters(), slow.encoder.parameters())
+    assert equal(key.module["projector"].parameters(), slow.contrast.projector.parameters())
+    key.follow(0.5)
+    key.keys(pictures(range(8), 1))
+    left = key.leaving()
+    assert set(left) == set(sent)
+    for name, value in query.encoder.named_parameters():
+        torch.testing.assert_close(left[f"encoder.{name}"], 0.5 * sent[f"encoder.{name}"] + 0.5 * value.detach())
+    assert key.memory().keys() == memory.keys()
+    assert int(key.memory()["key:encoder.norm.num_batches_tracked"]) == 42
+
+
+def test_where_nothing_of_the_key_network_travels_an_averaged_one_is_the_sites_own():
+    net = tiny_network(seed=1)
+    found = {}
+    for sync in ("ema", "aggregate"):
+        key = KeyNetwork(ground(net), ContrastiveSettings(key_sync=sync))
+        key.follow(0.9)
+        found[sync] = key.memory()
+        assert key.leaving() == {}
+    assert found["ema"].keys() == found["aggregate"].keys()
+    assert equal(found["ema"].values(), found["aggregate"].values())
+
+
+def test_only_an_averaged_key_network_travels():
+    assert ContrastiveSettings(key_sync="aggregate").keys_travel
+    assert ContrastiveSettings(method="moco_v3", key_sync="aggregate").keys_travel
+    assert not ContrastiveSettings(method="simclr", key_sync="aggregate").keys_travel
+    assert not any(ContrastiveSettings(key_sync=sync).keys_travel for sync in ("reset", "ema"))

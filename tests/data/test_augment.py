@@ -142,3 +142,63 @@ def test_empty_batch_and_what_is_refused():
     for bad in ({"rotate_degrees": 181}, {"brightness": -0.1}, {"contrast": 1.0}, {"zoom": 1}):
         with pytest.raises(ValidationError):
             AugmentSettings.model_validate(bad)
+
+
+def signals(count=6, length=40):
+    rng = np.random.default_rng(4)
+    return torch.from_numpy(rng.integers(0, 256, (count, 3, 1, length), dtype=np.uint8))
+
+
+def test_roll_turns_time_around_and_loses_nothing():
+    pixels = signals()
+    found = augment(pixels, np.arange(6), AugmentSettings(flip=False, rotate_degrees=0, roll=0.5), SEED)
+    steps = []
+    for before, after in zip(pixels.float() / 255, found, strict=True):
+        fits = [step for step in range(-20, 21) if torch.equal(before.roll(step, 2), after)]
+        assert fits
+        steps.append(fits[0])
+    assert len(set(steps)) > 3
+    near = augment(pixels, np.arange(6), AugmentSettings(flip=False, rotate_degrees=0, roll=0.05), SEED)
+    assert all(
+        any(torch.equal(before.roll(step, 2), after) for step in (-2, -1, 0, 1, 2))
+        for before, after in zip(pixels.float() / 255, near, strict=True)
+    )
+
+
+def test_gain_keeps_the_middle():
+    pixels = torch.full((5, 3, 1, 8), 140, dtype=torch.uint8)
+    found = augment(pixels, np.arange(5), AugmentSettings(flip=False, rotate_degrees=0, gain=0.5), SEED)
+    factor = (found[:, 0, 0, 0] - 0.5) / (140 / 255 - 0.5)
+    assert float(factor.min()) >= 0.5 - 1e-5
+    assert float(factor.max()) <= 1.5 + 1e-5
+    assert len(set(factor.tolist())) == 5
+
+
+def test_upside_down_half_of_the_time_and_the_other_draws_stay():
+    pixels = batch(200)
+    still = AugmentSettings(flip=False, rotate_degrees=0, flip_vertical=True)
+    found = augment(pixels, np.arange(200), still, SEED)
+    upside = [torch.equal(after, before.flip(1)) for before, after in zip(pixels.float() / 255, found, strict=True)]
+    same = [torch.equal(after, before) for before, after in zip(pixels.float() / 255, found, strict=True)]
+    assert all(one != other for one, other in zip(upside, same, strict=True))
+    assert 70 < sum(upside) < 130
+    plain = augment(pixels, np.arange(200), AugmentSettings(rotate_degrees=0), SEED)
+    both = augment(pixels, np.arange(200), AugmentSettings(rotate_degrees=0, flip_vertical=True), SEED)
+    assert torch.equal(torch.where(torch.tensor(upside).view(-1, 1, 1, 1), plain.flip(2), plain), both)
+
+
+def test_what_spoils_a_modality_is_told_and_new_settings_keep_old_digests():
+    default = AugmentSettings()
+    assert default.unfit("fundus") == default.unfit("oct") == default.unfit("dermoscopy") == ()
+    assert default.unfit("heart_sound") == default.unfit("activity") == ("flip", "rotate_degrees")
+    assert AugmentSettings(flip_vertical=True, roll=0.1).unfit("oct") == ("flip_vertical", "roll")
+    assert AugmentSettings(flip=False, rotate_degrees=0, brightness=0.1, roll=0.1).unfit("heart_sound") == ()
+    assert AugmentSettings(flip=False, rotate_degrees=0, brightness=0.1).unfit("activity") == ("brightness",)
+    assert list(default.model_dump()) == ["flip", "rotate_degrees", "brightness", "contrast"]
+    full = AugmentSettings(roll=0.2)
+    assert AugmentSettings.model_validate_json(full.model_dump_json()) == full
+
+
+def test_only_square_samples_are_rotated():
+    with pytest.raises(SettingsError, match="uint8 images"):
+        augment(signals(), np.arange(6), AugmentSettings(), SEED)

@@ -1,8 +1,12 @@
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from fedretina.data.activity_settings import ActivitySettings
+from fedretina.data.dermoscopy_settings import DermoscopySettings
 from fedretina.data.fundus_settings import FundusSettings
-from fedretina.data.image_settings import ImageSettings
+from fedretina.data.heart_sound_settings import HeartSoundSettings
+from fedretina.data.image_settings import ImageSettings, image_settings
+from fedretina.data.modality import MODALITIES
 from fedretina.data.oct_settings import OctSettings
 
 
@@ -18,6 +22,9 @@ class Job(BaseModel):
         ({"modality": "fundus"}, FundusSettings),
         ({"modality": "oct", "image_size": 64}, OctSettings),
         (OctSettings(), OctSettings),
+        ({"modality": "dermoscopy"}, DermoscopySettings),
+        ({"modality": "heart_sound", "top_hz": 500}, HeartSoundSettings),
+        ({"modality": "activity", "length": 512}, ActivitySettings),
     ],
 )
 def test_the_modality_chooses_and_fundus_is_meant_where_it_is_missing(words, kind):
@@ -29,8 +36,9 @@ def test_the_modality_chooses_and_fundus_is_meant_where_it_is_missing(words, kin
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"modality": "xray"}, "modality must be 'fundus' or 'oct'"),
+        ({"modality": "xray"}, "modality must be one of 'fundus', 'oct', 'dermoscopy', 'heart_sound', 'activity'"),
         ({"modality": "oct", "crop": True}, "Extra inputs"),
+        ({"modality": "activity", "image_size": 64}, "Extra inputs"),
         ({"image_size": 8}, "greater than or equal to 32"),
         (5, "FundusSettings"),
     ],
@@ -43,5 +51,13 @@ def test_words_that_cannot_be_used(words, message):
 def test_digests():
     # As before there was a modality: caches of fundus photographs stay valid.
     assert FundusSettings().digest() == "6db2189064f3c93aef56d28a7919f1b9eecaa3837bd114fe9fb888f4de862a6d"
+    assert OctSettings().digest() == "4b272ce63f00dbbc9aac3d6c0abb553d85f87af26552daefb314fcea91093b11"
     every = [FundusSettings(), OctSettings(), OctSettings(mask_borders=False), OctSettings(image_size=64)]
     assert len({settings.digest() for settings in every}) == 4
+    assert len({image_settings(kind).digest() for kind in MODALITIES}) == len(MODALITIES)
+
+
+def test_shapes():
+    assert FundusSettings(image_size=64).shape == OctSettings(image_size=64).shape == (3, 64, 64)
+    assert [image_settings(kind, 48).shape for kind in MODALITIES] == [(3, 48, 48)] * 4 + [(3, 1, 1000)]
+    assert [image_settings(kind).modality for kind in MODALITIES] == list(MODALITIES)

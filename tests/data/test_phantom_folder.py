@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from fedretina.cli import main
 from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.manifest import read_manifest
+from fedretina.data.oct_settings import OctSettings
 from fedretina.data.phantoms.folder import write_hospital
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.phantoms.mark import is_phantom, write_png
@@ -115,7 +116,7 @@ def test_the_record_for_scripts(tmp_path):
     assert record["synthetic"] is True
     assert record["grades"] == ["normal", "drusen", "dme", "cnv"]
     settings = read_site_file(tmp_path / "h" / "site.yaml")
-    data = load_site_data("x", settings, FundusSettings(image_size=32, crop=False), 1, tmp_path / "cache")
+    data = load_site_data("x", settings, OctSettings(image_size=32), 1, tmp_path / "cache")
     assert data.synthetic
     assert data.graded == {split: sum(counts.values()) for split, counts in record["images"].items()}
     assert len(set(data.split("train").patients)) == record["patients"]["train"] < data.counts["train"]

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,29 @@ class Simulation:
         time.sleep(2)
         return self.text()[begun:]
 
+    def until(self, condition: Callable[[], bool], seconds: float = 200) -> None:
+        """Wait until something is so; a run that ends before, or takes longer, is a failure."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, self.text()[-3000:]
+            assert time.monotonic() < deadline, self.text()[-3000:]
+            time.sleep(0.02)
+
+    def kill_site(self, site: str) -> None:
+        """SIGKILL to the process of one site, which the rest of the run outlives."""
+        import psutil
+
+        victims = []
+        for pid in self.descendants():
+            try:
+                command = psutil.Process(pid).cmdline()
+            except psutil.NoSuchProcess:
+                continue
+            if f"--client {site} " in " ".join(command) + " ":
+                victims.append(pid)
+        assert victims, f"no process of {site} was found"
+        os.kill(victims[0], signal.SIGKILL)
+
     def descendants(self) -> list[int]:
         """Processes that this run started, found by their working parent chain."""
         import psutil
@@ -134,6 +157,12 @@ def run_oracle(root: Path, words: Mapping[str, Any], sites: Sequence[str]) -> di
     }
     run_loop(experiment, data, root, "oracle")
     return results(root, "oracle")
+
+
+def done(root: Path, run: str) -> int:
+    """Steps of a run that its server has stored; -1 before the first."""
+    path = root / run / "server" / "run.json"
+    return int(json.loads(path.read_text())["done"]) if path.exists() else -1
 
 
 def results(root: Path, run: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from fedretina.exchange.ledger import Ledger
 
 pytestmark = pytest.mark.flare
 
+SHORT = {"training": {"epochs": 1, "batch_size": 8}}
 # Each value of the axes and each kind of phase once. Grades of sites 1, 4 and 5 are alike, so their heads can travel.
 COVERING = {
     "controls": {
@@ -64,7 +65,8 @@ COVERING = {
     "with_labels_and_without": {
         "row": "oct_moco_scaffold",
         "phases": [
-            {"name": name, "rounds": 1, "training": {"epochs": 1, "batch_size": 8}} for name in ("pretrain", "train")
+            {"name": "pretrain", "rounds": 2, "contrastive": {"method": "moco_v2", "key_sync": "aggregate"}, **SHORT},
+            {"name": "train", "rounds": 1, **SHORT},
         ],
         "images": {"modality": "oct", "image_size": 32},
         "network": {**SMALL["network"], "contrast": {"hidden": 16, "width": 8}},

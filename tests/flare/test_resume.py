@@ -1,13 +1,9 @@
 """Server or site killed with SIGKILL in a real simulator run, started again by name: the same bits as undisturbed."""
 
-import json
-import os
-import signal
 import time
 
-import psutil
 import pytest
-from simulation import SMALL, Simulation, results, run_oracle, write_job
+from simulation import SMALL, Simulation, done, results, run_oracle, write_job
 
 pytestmark = pytest.mark.flare
 SITES = ("site-1", "site-2")
@@ -21,19 +17,6 @@ def oracle(tmp_path_factory):
     return run_oracle(root, WORDS, SITES)
 
 
-def done(root):
-    path = root / "r" / "server" / "run.json"
-    return json.loads(path.read_text())["done"] if path.exists() else -1
-
-
-def wait_for(condition, simulation, seconds=200):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert simulation.process.poll() is None, simulation.text()[-3000:]
-        assert time.monotonic() < deadline, simulation.text()[-3000:]
-        time.sleep(0.05)
-
-
 def start(tmp_path, job):
     return Simulation(job, tmp_path / "sim", len(SITES), FEDRETINA_RUN="r", FEDRETINA_STATE_ROOT=str(tmp_path))
 
@@ -42,10 +25,10 @@ def start(tmp_path, job):
 def test_the_whole_run_killed_in_a_step_goes_on_by_name(oracle, tmp_path, step):
     job = write_job(tmp_path / "job", WORDS, SITES)
     simulation = start(tmp_path, job)
-    wait_for(lambda: done(tmp_path) == step, simulation)
+    simulation.until(lambda: done(tmp_path, "r") == step)
     time.sleep(0.3)
     simulation.kill()
-    assert done(tmp_path) == step
+    assert done(tmp_path, "r") == step
     again = start(tmp_path, job)
     assert again.wait() == 0, again.text()[-3000:]
     assert f"{step} of 4 steps done" in again.text()
@@ -55,14 +38,8 @@ def test_the_whole_run_killed_in_a_step_goes_on_by_name(oracle, tmp_path, step):
 def test_a_sites_process_killed_in_training_goes_on_by_name(oracle, tmp_path):
     job = write_job(tmp_path / "job", WORDS, SITES)
     simulation = start(tmp_path, job)
-    wait_for(lambda: done(tmp_path) == 1, simulation)
-    victims = [
-        pid
-        for pid in simulation.descendants()
-        if psutil.pid_exists(pid) and "--client site-2 " in " ".join(psutil.Process(pid).cmdline()) + " "
-    ]
-    assert victims, "no process of site-2 was found"
-    os.kill(victims[0], signal.SIGKILL)
+    simulation.until(lambda: done(tmp_path, "r") == 1)
+    simulation.kill_site("site-2")
     time.sleep(5)  # what FLARE makes of it is its own affair: the run's state is what counts
     simulation.kill()
     again = start(tmp_path, job)

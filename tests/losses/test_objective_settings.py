@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from fedretina.losses.cross_entropy import CrossEntropyObjective
 from fedretina.losses.evidential import EvidentialObjective
+from fedretina.losses.focal import FocalObjective
 from fedretina.losses.objective import Clock
 from fedretina.losses.settings import OBJECTIVES, ObjectiveName, ObjectiveSettings, build_objective
 from fedretina.losses.tweu import TweuObjective, TweuSettings
@@ -24,7 +25,12 @@ def test_the_table_and_the_names_are_the_same():
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("cross_entropy", CrossEntropyObjective), ("evidential", EvidentialObjective), ("tweu", TweuObjective)],
+    [
+        ("cross_entropy", CrossEntropyObjective),
+        ("evidential", EvidentialObjective),
+        ("tweu", TweuObjective),
+        ("focal", FocalObjective),
+    ],
 )
 def test_every_name_builds_its_objective(name, kind):
     objective = build_objective(ObjectiveSettings(name=name))
@@ -56,7 +62,7 @@ def test_tau_reaches_tweu():
 def test_default_is_tweu_and_unknown_names_are_refused():
     assert ObjectiveSettings().name == "tweu"
     with pytest.raises(ValidationError):
-        ObjectiveSettings(name="focal")
+        ObjectiveSettings(name="hinge")
     with pytest.raises(ValidationError):
         ObjectiveSettings(label_smoothing=0.1)
     assert ObjectiveSettings.model_validate_json(ObjectiveSettings().model_dump_json()) == ObjectiveSettings()

@@ -25,7 +25,7 @@ from fedretina.aggregation.similarity import similarity_weights
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperatures import temperature_model
 from fedretina.errors import QuorumError, RefusedError, StateError
-from fedretina.exchange.partition import CONTROL
+from fedretina.exchange.partition import CONTROL, KEY
 from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes
 from fedretina.exchange.scalars import allowed_scalars
 from fedretina.exchange.sealing import Sealer
@@ -74,6 +74,7 @@ class Coordinator:
             # Nothing is sealed yet: each site starts its head from the seed, as the server would.
             **{key: start[key].clone() for key in self.partition.shared if key not in self.partition.sealed},
             **{key: torch.zeros(self.partition.shapes[key]) for key in self.partition.controls},
+            **{key: start[key.removeprefix(KEY)].clone() for key in self.partition.keys},
         }
         self._start_encoder = {key: value for key, value in start.items() if key.startswith("encoder.")}
         self._normalisation = net.normalisation
@@ -301,8 +302,9 @@ class Coordinator:
         state = self._state_cache[1]
         if not self._lineage.begins_anew:
             return state
-        # Controls and memories belong to an objective: another one begins with none.
+        # Controls, memories and key networks belong to an objective: another one begins with none.
         fresh = {key: torch.zeros_like(state[key.removeprefix(CONTROL)]) for key in self.partition.controls}
+        fresh |= {key: state[key.removeprefix(KEY)].clone() for key in self.partition.keys}
         return {**{key: state[key] for key in self.partition.shared if key in state}, **fresh}
 
     def _stamp(self) -> Stamp:

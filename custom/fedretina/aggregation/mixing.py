@@ -81,7 +81,7 @@ class Mixer:
         if round_.step.task == "pretrain":
             settings = settings.model_copy(update={"rule": self._experiment.phase(round_.step.phase).weights})
         weights = site_weights(round_.scalars, settings)
-        dtypes = {key: self._parts.dtypes[key] for key in moving.shared if key not in self._parts.sealed}
+        dtypes = {key: self._parts.dtypes[key] for key in moving.mixed if key not in self._parts.sealed}
         accepted = Accepted(round_.spool, weights, round_.state, dtypes, frozenset(moving.parameters))
         combined = combine(accepted, self._settings.robust)
         record: dict[str, Any] = {"weights": dict(combined.weights)}
@@ -110,7 +110,7 @@ class Mixer:
         Returns:
             The plain mean, for a site that comes later, and what the step's record says of the models.
         """
-        dtypes = {key: self._parts.dtypes[key] for key in self._parts.moving(round_.step.task).shared}
+        dtypes = {key: self._parts.dtypes[key] for key in self._parts.moving(round_.step.task).mixed}
         answered = sorted(round_.scalars)
         mixing = {site: among(similarity.get(site, {}), answered) for site in round_.enrolled}
         digests = {}

@@ -73,7 +73,7 @@ def _labels(words: Mapping[str, Any]) -> Prepared:
 
 
 def _oct(out: Path, page: Path, pictures: Path) -> None:
-    write_oct_page(out, page)
+    write_oct_page(out, page, pictures)
 
 
 KINDS: Mapping[str, Kind] = MappingProxyType(

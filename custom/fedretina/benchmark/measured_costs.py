@@ -60,7 +60,8 @@ def network_costs(experiment: Experiment) -> dict[str, Any]:
         TrainingError: The process that measured memory was killed.
     """
     words = _decisive(experiment)
-    network, side = _answering(experiment), experiment.images.image_size
+    network = _answering(experiment)
+    side = experiment.images.shape[1], experiment.images.shape[2]
     counted = forward_cost(build_on_meta(network, words["width"]), side)
     build = partial(build_network, network, words["width"], 0)
     step = Workload(
@@ -92,11 +93,13 @@ def _answering(experiment: Experiment) -> NetworkSettings:
 def _decisive(experiment: Experiment) -> dict[str, Any]:
     """What the costs depend on."""
     training = experiment.phase(experiment.phases[-1].name).training or experiment.training
+    _, height, width = experiment.images.shape
     return {
         "encoder": experiment.network.encoder,
         "network": _answering(experiment).model_dump(mode="json"),
         "width": experiment.head_width or _ANY_GRADES,
-        "image_size": experiment.images.image_size,
+        # A square is told by its side, as results of old are.
+        "image_size": width if height == width else [height, width],
         "batch_size": training.batch_size,
         "optimizer": training.optimizer,
         "threads": training.threads,

@@ -9,8 +9,10 @@ from pathlib import Path
 from fedretina.benchmark import tables, words
 from fedretina.benchmark.markdown import listed, several
 from fedretina.benchmark.measures import MAIN
+from fedretina.benchmark.oct_convergence import convergence_chart
 from fedretina.benchmark.oct_figures import read_oct_figures, store_oct_figures
-from fedretina.benchmark.oct_page import oct_page
+from fedretina.benchmark.oct_page import Dealt, oct_page
+from fedretina.benchmark.pictures import Pictures
 from fedretina.benchmark.statistics import STATISTICS
 from fedretina.benchmark.stored import Benchmark, Record, read_benchmark
 from fedretina.benchmark.stranger_table import stranger_table
@@ -22,16 +24,21 @@ _POOLED = (
     "classes, the same images for every row; where a site is named its figures are its own."
 )
 
+CLIENTS = "clients"
+"""Folder within a benchmark's whose own benchmark gives Table 7: the same images dealt to more and fewer sites."""
+
 STARTS = {"none": "from scratch", "package": "from ImageNet", "file": "from a file of weights"}
 """Where an encoder starts, in words, by the source of its weights."""
 
 
-def write_oct_page(out: Path, page: Path) -> None:
+def write_oct_page(out: Path, page: Path, pictures: Path | None = None) -> None:
     """Render the page; the same bytes for the same records.
 
     Args:
-        out: The benchmark's folder: plan, results, costs, and answers or the figures that were worked out from them.
+        out: The benchmark's folder: plan, results, costs, and answers or the figures that were worked out from them; in
+            `clients` there may be another such folder, which then gives Table 7.
         page: Markdown file to write.
+        pictures: Folder of the picture that the page shows; None for a page without.
 
     Raises:
         StateError: There is no plan, or a record or the answers of a run are missing or damaged.
@@ -43,11 +50,34 @@ def write_oct_page(out: Path, page: Path) -> None:
     before = [
         *words.warnings(benchmark, found),
         *_shorter(benchmark),
+        *_encoder_rates(benchmark),
         *words.what_was_run(benchmark, found, course_words(benchmark, benchmark.reference), _POOLED),
     ]
     after = [*_differences(benchmark, found), *stranger_table(benchmark)]
     target, planned = float(benchmark.plan.get("target", 0.9)), tuple(benchmark.plan["rows"])
-    write_page(page, oct_page(read_oct_figures(out), target, before, after, planned))
+    results, dealt = read_oct_figures(out), _dealt(out / CLIENTS)
+    shown = Pictures(page, pictures, f"benchmark_{benchmark.plan['name']}") if pictures else None
+    picture = shown.show("convergence", convergence_chart(results)) if shown else []
+    write_page(page, oct_page(results, target, before, after, planned, dealt, picture))
+
+
+def _dealt(out: Path) -> Dealt | None:
+    """The runs of Table 7 in a folder of their own; None where there is none."""
+    if not (out / "plan.json").exists():
+        return None
+    if (out / "answers").exists():
+        store_oct_figures(out)
+    benchmark = read_benchmark(out)
+    seeds = sorted({seed for runs in benchmark.runs.values() for seed in runs})
+    splits = "patients split anew for each seed" if benchmark.resplit else "the sites' own splits, the same for all"
+    ran = course_words(benchmark, benchmark.reference)
+    before = [
+        "Runs of their own, with other splits than the tables above, so that only the rows of this table compare: the "
+        f"same images dealt to more and more sites; {several(len(seeds), 'seed')}; {splits}."
+        + (f" Settings {ran}." if ran else ""),
+        "",
+    ]
+    return Dealt(read_oct_figures(out), tuple(benchmark.plan["rows"]), before)
 
 
 def course_words(benchmark: Benchmark, name: str) -> str:
@@ -77,6 +107,22 @@ def _shorter(benchmark: Benchmark) -> list[str]:
         short = [f"{phase} {count} of {whole[phase]}" for phase, count in own.items() if count < whole.get(phase, 0)]
         told += [f"{benchmark.title(name)} ({', '.join(short)})"] if short else []
     return [f"> **Fewer rounds than the reference**: {listed(told)}.", ""] if told else []
+
+
+def _encoder_rates(benchmark: Benchmark) -> list[str]:
+    """Which rows move the encoder slower than the head in the last phase, where rows differ in that."""
+    factors: dict[float, list[str]] = {}
+    for name, runs in benchmark.runs.items():
+        settings = next(iter(runs.values()))["settings"]
+        training = settings["phases"][-1]["training"] or settings["training"]
+        factors.setdefault(float(training.get("encoder_factor", 1)), []).append(benchmark.title(name))
+    if len(factors) < 2:
+        return []
+    told = [
+        f"{f'{factor:g} of ' if factor != 1 else ''}the head's rate ({listed(names)})"
+        for factor, names in sorted(factors.items())
+    ]
+    return [f"> **The last phase moves the encoder at different rates**: {'; '.join(told)}.", ""]
 
 
 def _rounds(benchmark: Benchmark, name: str) -> Mapping[str, int]:

@@ -40,10 +40,12 @@ def communication_table(results: OctResults) -> list[str]:
         )
     head = ["row", "printed (GB)", "its own formula", "with controls", "up and down", "ours, measured"]
     return [
-        "Measured over the whole run, every phase and site, in bytes of tensors.",
+        "Measured over the whole run, every phase and site, in bytes of tensors. SCAFFOLD sends a control variate "
+        "beside each weight, and a row with pre-training has its rounds too.",
         "",
         *faced(results, paper, columns, our_encoder(results)),
-        "The paper's totals, recomputed from its own sizes, rounds and uploads, in GB:",
+        "The paper's totals, recomputed from its own sizes, rounds and uploads, in GB. A reduction is what is saved "
+        "against the first row; below 0 more is moved:",
         "",
         *table([*head, "reduction, printed", "reduction, ours"], rows),
         *notes(paper),

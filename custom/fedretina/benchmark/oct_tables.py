@@ -1,4 +1,4 @@
-"""The OCT paper's Tables 3, 4, 5 and 8 and its convergence from our runs, the paper's figures beside ours."""
+"""The OCT paper's Tables 3, 4 and 5 and its convergence from our runs, the paper's figures beside ours."""
 
 from __future__ import annotations
 
@@ -33,14 +33,39 @@ def method_table(results: OctResults) -> list[str]:
         Column("AUC", union(lambda one: one.auc), "auc", 3, 1, 3),
         Column("worst set, accuracy (%)", _worst, None, scale=100),
     )
-    paper = published_oct().tables["table3"]
+    paper, more = published_oct().tables["table3"], not_in_the_paper(results)
+    rows = {**paper.rows, **{name: f"not in the paper: {results.runs[name][0].run.title}" for name in more}}
     sets = listed(results.sets) if results.sets else "no set"
+    more_cells: dict[str, Callable[[str], str]] = {}
+    if any(_over_patients(results, name) != NONE for name in rows):
+        more_cells["accuracy, 95 % over patients"] = lambda name: _over_patients(results, name)
+    told = (
+        " The interval over patients says how far the accuracy would move with other patients; it stands where all "
+        "seeds of a row were asked about the same images."
+        if more_cells
+        else ""
+    )
     return [
-        f"Over the pooled test images of {sets}; precision, recall and F1 are plain means over the classes.",
+        f"Over the pooled test images of {sets}{_pooled(results)}; precision, recall and F1 are plain means over the "
+        f"classes. The worst set is the lowest accuracy among the sets that the row trained on.{told}",
         "",
-        *faced(results, paper, columns, {"accuracy, 95 % over patients": lambda name: _over_patients(results, name)}),
+        *faced(results, paper._replace(rows=rows), columns, {**more_cells, **our_encoder(results)}),
         *notes(paper),
     ]
+
+
+def not_in_the_paper(results: OctResults) -> list[str]:
+    """Names of runs that no table of the paper has; sets left out are Table 8's."""
+    known = {name for table in published_oct().tables.values() for name in table.rows}
+    return [name for name in results.runs if name not in known and "_without_" not in name]
+
+
+def _pooled(results: OctResults) -> str:
+    """How many images are pooled, in brackets."""
+    found = sorted({one.union.n for many in results.runs.values() for one in many if one.union is not None})
+    if not found:
+        return ""
+    return f" ({count(found[0])}{f' to {count(found[-1])}' if len(found) > 1 else ''} images a seed)"
 
 
 def class_table(results: OctResults) -> list[str]:
@@ -67,7 +92,13 @@ def class_table(results: OctResults) -> list[str]:
             cells.append(over_seeds([scale * one for one in ours], places))
             cells.append(number(paper.figure(name.lower(), printed), places))
         rows.append(cells)
+    own = {name.lower() for name in first.run.classes}
+    apart = [said for key, said in paper.rows.items() if key not in own]
+    unlike = [name for name in first.run.classes if name.lower() not in paper.rows]
+    differ = f" The paper also tells {listed(apart)}, and has no {listed(unlike)}." if apart and unlike else ""
     return [
+        f"{first.run.title}, over the same pooled test images as in Table 3.{differ}",
+        "",
         *table(head, rows),
         f"A class that was never answered has no precision ({NONE}), and counts as 0 in the mean of Table 3.",
         "",
@@ -105,48 +136,6 @@ def ablation_table(results: OctResults, target: float) -> list[str]:
     ]
 
 
-def set_table(results: OctResults) -> list[str]:
-    """Table 8: accuracy at each set, trained on and left out.
-
-    A method's own run shows the sets that it trained on; those that it never saw are shown from its own run and from
-    the variant `NAME_without_SET`, which trained on all others.
-    """
-    paper = published_oct().tables["table8"]
-    asked = tuple(f"{name}_without_" for name in paper.rows)
-    runs = [one for name, many in results.runs.items() if name in paper.rows or name.startswith(asked) for one in many]
-    shown = {origin for one in runs for origin in one.accuracy}
-    printed = next(iter(paper.printed.values()))
-    origins = [*(one for one in printed if one in shown), *sorted(shown - set(printed))]
-    lines = []
-    for title, value in (
-        ("**Trained on**, accuracy (%):", _trained),
-        ("**Left out of training**, accuracy (%):", _left_out),
-    ):
-        head = ["row"]
-        for origin in origins:
-            head += [origin, *(["paper"] if origin in printed else [])]
-        rows = []
-        for name, said in paper.rows.items():
-            cells = [said]
-            for origin in origins:
-                cells.append(value(results, name, origin))
-                # The paper trained on Kermany and Duke, and never on OCTID.
-                theirs = paper.figure(name, origin) if ("Left" in title) == (origin == "octid") else None
-                cells += [number(theirs, 1)] if origin in printed else []
-            rows.append(cells)
-        lines += [title, "", *table(head, rows)]
-    sizes = {origin: results.values(published_oct().proposed, _images(origin)) for origin in origins}
-    told = [f"{origin} {count(max(found))}" for origin, found in sizes.items() if found]
-    lines += [f"Test images: {listed(told)}.", ""] if told else []
-    return [
-        *lines,
-        "A site that knows only some classes, or merges them, is asked among its own, an easier question than the "
-        "whole.",
-        "",
-        *notes(paper),
-    ]
-
-
 def convergence_table(results: OctResults, targets: Sequence[float] = TARGETS) -> list[str]:
     """Convergence over both phases: losses, the best validation accuracy, and rounds to a target.
 
@@ -161,12 +150,16 @@ def convergence_table(results: OctResults, targets: Sequence[float] = TARGETS) -
         cells.append("; ".join(f"{phase}: {_losses(results, name, phase)}" for phase in phases) or NONE)
         cells.append(over_seeds([100 * one for one in results.values(name, _best)], 1))
         for target in targets:
-            cells.append(over_seeds(results.values(name, _rounds_to(target)), 0))
+            there = results.values(name, _rounds_to(target))
+            some = f", {len(there)} of {several(len(runs), 'seed')}" if 0 < len(there) < len(runs) else ""
+            cells.append(f"{over_seeds(there, 0)}{some}")
         rows.append(cells)
     head = ["row", "rounds and mean loss by phase, first to last", "best validation accuracy (%)"]
     return [
         *table([*head, *(f"rounds to {_percent(target)}" for target in targets)], rows),
-        "Rounds are counted from the first, those without labels among them.",
+        "Rounds are counted from the first, those without labels among them, and a target is the mean validation "
+        "accuracy of the sites; a dash means that no seed reached it. The loss of `pretrain` is the contrastive one, "
+        "and that of `train` the cross entropy, so the two do not compare.",
         "",
     ]
 
@@ -211,23 +204,6 @@ def _losses(results: OctResults, name: str, phase: str) -> str:
         return several(rounds, "round")
     first, last = (sum(losses[at] for losses in known) / len(known) for at in (0, -1))
     return f"{several(rounds, 'round')}, {number(first, 3)} to {number(last, 3)}"
-
-
-def _images(origin: str) -> Value:
-    return lambda one: one.images.get(origin)
-
-
-def _trained(results: OctResults, name: str, origin: str) -> str:
-    found = results.values(name, lambda one: None if origin in one.unseen else one.accuracy.get(origin))
-    return over_seeds([100 * one for one in found], 1) if name in results.runs else NOT_RUN
-
-
-def _left_out(results: OctResults, name: str, origin: str) -> str:
-    for run in (name, f"{name}_without_{origin}"):
-        found = results.values(run, lambda one: one.accuracy.get(origin) if origin in one.unseen else None)
-        if found:
-            return over_seeds([100 * one for one in found], 1)
-    return NOT_RUN
 
 
 def _percent(share: float) -> str:

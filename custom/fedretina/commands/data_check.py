@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedretina.commands.lazy import fail
-from fedretina.commands.scheme_names import SCHEMES
+from fedretina.commands.scheme_names import MODALITIES, SCHEMES
 
 if TYPE_CHECKING:
     from fedretina.data.check import CheckReport
@@ -39,9 +39,8 @@ def _names(ctx: click.Context, option: click.Parameter, text: str | None) -> tup
 @click.option("--site", help="Name of the site.  [default: from the path]")
 @click.option("--patient-pattern",
               help="For a folder a class: regular expression with (?P<patient>...), searched in the path.")  # fmt: skip
-@click.option("--modality", type=click.Choice(["fundus", "oct"]),
-              help="Fundus photographs or OCT scans, which are grey and have no round field of view.  "
-                   "[default: oct where the grades are those of an OCT scheme, else fundus]")  # fmt: skip
+@click.option("--modality", type=click.Choice(MODALITIES),
+              help="What the files are.  [default: what the grading scheme is made for, else fundus]")  # fmt: skip
 @click.option("--image-size", type=click.IntRange(32, 1024), default=256, show_default=True,
               help="Side of the images that the run will use, pixels.")  # fmt: skip
 @click.option("--crop/--no-crop", default=True, show_default=True,
@@ -107,7 +106,7 @@ def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> N
     from fedretina.data.check import SHEET
     from fedretina.data.contact_sheet import choose_images, contact_sheet
     from fedretina.data.fundus_settings import FundusSettings
-    from fedretina.data.oct_settings import OctSettings
+    from fedretina.data.image_settings import image_settings
     from fedretina.errors import DataError
     from fedretina.report.data_check_page import data_check_page
     from fedretina.storage import write_json
@@ -119,9 +118,8 @@ def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> N
     chosen: Sequence[Any] = []
     if not report.quick:
         size = report.image_size
-        transforms = (
-            OctSettings(image_size=size) if report.modality == "oct" else FundusSettings(image_size=size, crop=crop)
-        )
+        of_photographs = FundusSettings(image_size=size, crop=crop)
+        transforms = of_photographs if report.modality == "fundus" else image_settings(report.modality, size)
         chosen = choose_images(report.images, report.scheme, source.images, transforms)
         sheet = contact_sheet(report.site, chosen, report.rows, report.counts, report.image_size, report.synthetic)
         _save(out / SHEET, sheet)

@@ -63,7 +63,7 @@ def _list_sets(ctx: click.Context, option: click.Parameter, asked: bool) -> None
     "--official/--no-official",
     default=None,
     help="Keep the set's own splits where it has some, or split all images anew.  "
-    "[default: keep them, save kermany's, which share patients]",
+    "[default: keep them, save kermany's and isic2019's, whose parts share patients]",
 )
 @click.option(
     "--scheme",
@@ -91,6 +91,23 @@ def _list_sets(ctx: click.Context, option: click.Parameter, asked: bool) -> None
     show_default=True,
     help="Leave out images without a label, or put them into train, where they count for label-free pre-training alone "
     "(class_folders, dicom, oct_volumes).",
+)
+@click.option(
+    "--client",
+    help="One of the set's natural clients: centre 0 to 5 (isic2019), database a to f (physionet2016), subject 101 to "
+    "109 (pamap2).  [default: all]",
+)
+@click.option(
+    "--segments",
+    type=click.Choice(["first", "all"]),
+    default="first",
+    show_default=True,
+    help="The first 5 s of a recording, or all whole 5 s of it, written to OUT/segments (physionet2016).",
+)
+@click.option(
+    "--as-published",
+    is_flag=True,
+    help="With --official: keep the public fold although lesions are on both of its sides (isic2019).",
 )
 @click.option(
     "--hash-patients", is_flag=True, help="Write patients under a keyed hash; dicom and oct_volumes always do."
@@ -127,8 +144,8 @@ def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **wo
     OUT/left_out.csv  each image that was left out
 
     No split shares a patient with another. Images stay where they are; only DICOM photographs and OCT volumes are
-    turned into PNG files, OUT/images. All of it stays at the site. The sets come from their owners, under their
-    owners' terms.
+    turned into PNG files, OUT/images, and recordings that are cut into WAV files. All of it stays at the site. The sets
+    come from their owners, under their owners' terms.
     """  # noqa: D301
     from fedretina.data.readers.survey import ImportSettings
     from fedretina.data.site_import import LEFT_OUT, import_set

@@ -9,28 +9,37 @@ from typing import Any
 import click
 
 from fedretina.commands.lazy import fail
-from fedretina.commands.scheme_names import OCT_SCHEMES, SCHEMES
+from fedretina.commands.scheme_names import MODALITIES, SCHEMES, SCHEMES_OF
+
+_TITLES = {
+    "fundus": "fundus photographs",
+    "oct": "OCT scans",
+    "dermoscopy": "dermoscopic pictures",
+    "heart_sound": "heart sounds",
+    "activity": "activities",
+}
+_SIGNALS = ("heart_sound", "activity")
 
 
 @click.command()
 @click.option("--site", required=True, help="Name of the hospital; see below.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write, new or empty.")
-@click.option("--modality", type=click.Choice(["fundus", "oct"]), default="fundus", show_default=True,
-              help="Fundus photographs or OCT scans.")  # fmt: skip
+@click.option("--modality", type=click.Choice(MODALITIES), default="fundus", show_default=True,
+              help="What the hospital takes.")  # fmt: skip
 @click.option("--images", type=click.IntRange(16), default=160, show_default=True,
               help="Training images of an average hospital; this one may have more or fewer.")  # fmt: skip
 @click.option("--size", type=click.IntRange(32, 1024), default=256, show_default=True,
-              help="Side of the square pictures, pixels.")  # fmt: skip
+              help="Side of the square pictures, pixels; signals have none.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of patients and pictures.")
 @click.option("--scheme", type=click.Choice(SCHEMES),
               help="Grades instead of the hospital's own, of the same modality.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the record instead of the table.")
 def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: int, scheme: str | None,
             as_json: bool) -> None:  # fmt: skip
-    """Draw the phantom hospital of a site to disk: synthetic pictures, manifest and site file.
+    """Draw the phantom hospital of a site to disk: synthetic pictures or signals, manifest and site file.
 
     \b
-    OUT/images/phantom-*.png  the pictures
+    OUT/images/phantom-*.png  the pictures; heart sounds and windows of activity are .wav files
     OUT/manifest.csv          one row a picture: file, label, patient, split
     OUT/site.yaml             the site file; point FEDRETINA_SITE_FILE to it
     OUT/README.txt            says that they are synthetic
@@ -38,18 +47,21 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
     \b
     Fundus: site-1 to site-5 are modelled on APTOS, Messidor, DDR, EyePACS and IDRiD.
     OCT:    site-1 to site-3 share Kermany's scanner with skewed classes, site-4 has another scanner.
-    Any other name gets one of them by a hash, with a camera or scanner of its own.
+    Dermoscopy: site-1 to site-4 are modelled on four centres of Fed-ISIC2019.
+    Heart sounds: site-1 to site-6 are modelled on the databases of PhysioNet/CinC 2016.
+    Activity: site-1 to site-8 are eight wearers of a sensor, with the activities of PAMAP2.
+    Any other name gets one of them by a hash, with a camera, scanner or stethoscope of its own.
 
-    The same options give the same files. Each picture is marked as synthetic, in a corner from 128 pixels on and in
-    its file, and a site that reads them is reported as synthetic.
+    The same options give the same files. Each file is marked as synthetic, pictures from 128 pixels on in a corner too,
+    and a site that reads them is reported as synthetic.
     """  # noqa: D301
     from fedretina.data.phantoms.folder import SITE_FILE, write_hospital
     from fedretina.data.phantoms.hospital import phantom_hospital
     from fedretina.data.scheme import preset
     from fedretina.errors import FedretinaError
 
-    if scheme and (scheme in OCT_SCHEMES) != (modality == "oct"):
-        fail(f"{scheme} grades no {'OCT scans' if modality == 'oct' else 'fundus photographs'}: name another scheme.")
+    if scheme and scheme not in SCHEMES_OF[modality]:
+        fail(f"{scheme} grades no {_TITLES[modality]}: name another scheme.")
     try:
         hospital = phantom_hospital(site, images, preset(scheme) if scheme else None, modality)
         record = write_hospital(site, hospital, out, size, seed)
@@ -60,7 +72,9 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
         return
     for line in _table(record):
         click.echo(line)
-    click.echo(f"SYNTHETIC pictures of a phantom hospital ({modality}, {size} px, seed {seed}), written to {out}")
+    kind = "signals" if modality in _SIGNALS else "pictures"
+    sides = "" if modality in _SIGNALS else f"{size} px, "
+    click.echo(f"SYNTHETIC {kind} of a phantom hospital ({modality}, {sides}seed {seed}), written to {out}")
     click.echo(f"site file: {out / SITE_FILE}")
 
 

@@ -88,20 +88,22 @@ def _predict(
     device: Literal["auto", "cpu", "cuda"],
 ) -> tuple[dict[str, Any], list[str]]:
     from fedretina.errors import DataError
-    from fedretina.prediction.found import SUFFIXES, find_photographs
+    from fedretina.prediction.found import OF_SIGNALS, SUFFIXES, find_photographs
     from fedretina.prediction.predictor import Predictor
     from fedretina.prediction.thumbnails import thumbnail
     from fedretina.prediction.worklist import work_list, write_images, write_patients
     from fedretina.prediction.worklist_page import summary_words, worklist_page
     from fedretina.report.page_file import write_page
 
-    files, left_out = find_photographs(images)
+    predictor = Predictor.load(model, device)
+    endings = OF_SIGNALS if predictor.of_signals else SUFFIXES
+    files, left_out = find_photographs(images, endings)
     if not files:
+        kind = "recording" if predictor.of_signals else "photograph"
         raise DataError(
-            f"{images} holds no photograph: it looks for names that end in {', '.join(sorted(SUFFIXES))}"
+            f"{images} holds no {kind}: it looks for names that end in {', '.join(sorted(endings))}"
             + (f", and found {_listed(left_out)}." if left_out else ".")
         )
-    predictor = Predictor.load(model, device)
     joining = _joined(files, patients, pattern)
     try:
         out.mkdir(parents=True, exist_ok=True, mode=0o700)  # it will hold patients' images

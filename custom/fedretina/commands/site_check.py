@@ -16,7 +16,7 @@ from fedretina.commands.lazy import fail
 @click.option(
     "--experiment",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Experiment file whose network the dry pass uses [FedUAA's defaults].",
+    help="Experiment file whose network the dry pass uses [FedUAA's defaults, for the site's own kind of images].",
 )
 @click.option("--offline", is_flag=True, help="Leave the server alone.")
 @click.option("--phantom", is_flag=True, help="Allow a site without data of its own, for rehearsals.")
@@ -31,12 +31,13 @@ def check(folder: Path, experiment: Path | None, offline: bool, phantom: bool, a
     from fedretina.errors import FedretinaError
     from fedretina.experiment import Experiment
     from fedretina.kit.findings import all_good, render
-    from fedretina.kit.site_check import check_site
+    from fedretina.kit.site_check import check_site, usual_experiment
     from fedretina.kit.startup_kit import open_kit
 
     try:
-        chosen = Experiment.resolve({}) if experiment is None else Experiment.load(experiment)
-        findings = check_site(open_kit(folder), chosen, offline, phantom)
+        kit = open_kit(folder)
+        chosen = usual_experiment(kit) if experiment is None else Experiment.load(experiment)
+        findings = check_site(kit, chosen, offline, phantom)
     except FedretinaError as error:
         fail(str(error))
     click.echo(json.dumps([finding._asdict() for finding in findings], indent=1) if as_json else render(findings))

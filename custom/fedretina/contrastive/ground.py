@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +48,8 @@ class ContrastiveGround:
         first_views: Gives augmented views, float [M, 3, S, S], of images by their numbers; a queue is filled with them.
         patients: int64 [n_i], number of each image's patient.
         device: Where the network is.
+        keys: What came down of the key network, by key of the tensor in the network that it follows; empty unless the
+            server averages key networks.
     """
 
     net: Network
@@ -58,6 +60,7 @@ class ContrastiveGround:
     first_views: Callable[[NDArray[np.int64]], Tensor]
     patients: Tensor
     device: torch.device
+    keys: Tensors = field(default_factory=dict)
 
     @property
     def head(self) -> ContrastHead:
@@ -92,6 +95,10 @@ class ContrastiveRound(ABC):
             The mean loss (a scalar with gradient, float32). A batch of one patient has no negatives: its loss and
             gradient are 0.
         """
+
+    def leaving(self) -> Tensors:
+        """What of the key network goes up, by the same keys as it came down; on its device."""
+        return {}
 
     def finish(self) -> Tensors:
         """End the round and say what stays at the site, by name, on the CPU; it is never sent."""

@@ -25,7 +25,8 @@ class KeyNetwork:
     """A second encoder and projector (theta_k) that no gradient reaches.
 
     A round begins with a copy of the query network, BatchNorm's statistics included; with key_sync "ema" what the site
-    kept of its own is put in its place.
+    kept of its own is put in its place. With "aggregate" it is what the server sent, and of what does not travel, such
+    as BatchNorm that stays at home, the site's own.
 
     Args:
         ground: Network and memory of the round.
@@ -40,11 +41,15 @@ class KeyNetwork:
         self._settings = settings
         self._seed = ground.seed
         self._parts: dict[str, nn.Module] = {"encoder": ground.net.encoder, "projector": ground.head.projector}
+        self._sent = {_own(key): key for key in ground.keys}
         self.module = nn.ModuleDict({name: copy.deepcopy(part) for name, part in self._parts.items()})
         self.module.requires_grad_(False).train(settings.resolved_key_bn != "eval")
         kept = {name.removeprefix(KEY): value for name, value in ground.memory.items() if name.startswith(KEY)}
         if settings.key_sync == "ema" and kept:
             self.module.load_state_dict(kept, strict=True)
+        if settings.key_sync == "aggregate":
+            sent = {own: ground.keys[key] for own, key in self._sent.items()}
+            self.module.load_state_dict({**self.module.state_dict(), **kept, **sent}, strict=True)
 
     def follow(self, momentum: float) -> None:
         """Move towards the query network: theta_k <- m theta_k + (1 - m) theta_q (OCT paper Eq. 5).
@@ -72,15 +77,26 @@ class KeyNetwork:
             return unit(embeddings[np.argsort(np.concatenate(parts))])
 
     def memory(self) -> Tensors:
-        """What the next round needs of it: nothing, unless it goes on with its own weights."""
+        """What the next round needs of it: nothing, unless it goes on with its own weights; what travels comes back."""
         if self._settings.key_sync == "reset":
             return {}
-        return {f"{KEY}{key}": value.detach().to("cpu", copy=True) for key, value in self.module.state_dict().items()}
+        stays = {key: value for key, value in self.module.state_dict().items() if key not in self._sent}
+        return {f"{KEY}{key}": value.detach().to("cpu", copy=True) for key, value in stays.items()}
+
+    def leaving(self) -> Tensors:
+        """What goes up of it, by the keys under which it came down."""
+        state = self.module.state_dict()
+        return {key: state[own].detach() for own, key in self._sent.items()}
 
     def _embedded(self, views: Tensor) -> Tensor:
         features: Tensor = self.module["encoder"](self._query.normalised(views))
         out: Tensor = self.module["projector"](features)
         return out
+
+
+def _own(key: str) -> str:
+    """Name within the key network of a tensor of the network that it follows."""
+    return key.removeprefix("contrast.")
 
 
 def follow(key: nn.Module, query: nn.Module, momentum: float) -> None:

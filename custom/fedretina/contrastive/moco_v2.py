@@ -76,8 +76,12 @@ class MocoV2Round(ContrastiveRound):
         self._queue.enqueue(keys, images, patients)
         return loss
 
+    def leaving(self) -> Tensors:
+        """See `ContrastiveRound.leaving`."""
+        return self._key.leaving()
+
     def finish(self) -> Tensors:
-        """See `ContrastiveRound.finish`: the key network with key_sync "ema", the queue with queue_start "keep"."""
+        """See `ContrastiveRound.finish`: the key network unless it begins anew or travels, the queue if kept."""
         queue = self._queue.memory() if self._settings.queue_start == "keep" else {}
         return {**self._key.memory(), **queue}
 

@@ -73,6 +73,10 @@ class MocoV3Round(ContrastiveRound):
         same = alike(images, patients, images, patients, settings.mask_patients)
         return moco_v3_loss((q1, q2), (k1, k2), settings.resolved_temperature, same)
 
+    def leaving(self) -> Tensors:
+        """See `ContrastiveRound.leaving`."""
+        return self._key.leaving()
+
     def finish(self) -> Tensors:
-        """See `ContrastiveRound.finish`: the key network with key_sync "ema"."""
+        """See `ContrastiveRound.finish`: the key network unless it begins anew or travels."""
         return self._key.memory()

@@ -17,8 +17,6 @@ _KEY_BN: dict[ContrastiveMethod, KeyBatchNorm] = {"moco_v2": "split", "moco_v3":
 class ContrastiveSettings(BaseModel):
     """How a site learns from images without labels. What a method does not have is not read.
 
-    The key network never travels, so the server cannot average it: there is no key_sync "aggregate".
-
     Attributes:
         method: "moco_v2" holds negatives in a queue. It is what the OCT paper's equations 4 to 6 say, though the paper
             calls it MoCo v3. "moco_v3" is the official one: a predictor, both directions, negatives from the batch.
@@ -29,6 +27,9 @@ class ContrastiveSettings(BaseModel):
             to 1 along a cosine over the phase.
         key_sync: "reset" copies the aggregate into the key network at the start of each round. "ema" goes on with the
             site's own, which follows the aggregate slowly: it lags by 1 / (1 - m) steps, some rounds at a small site.
+            "aggregate" sends it along, and goes on with the mean of the sites' key networks, weighted as their encoders
+            are: a slow network that all sites share, at nearly twice the bytes, up and down. The default sends nothing
+            more, keeps nothing, and holds no age of a network that the site did not train last.
         queue_start: How the queue begins a round. "refill" fills it with the new key network's keys of the site's
             images, each at most once: one pass without gradient. "flush" empties it. "keep" goes on with the last
             round's keys, which are an older network's.
@@ -47,11 +48,16 @@ class ContrastiveSettings(BaseModel):
     temperature: float | None = Field(default=None, gt=0, le=10, allow_inf_nan=False)
     queue: int = Field(default=65536, ge=2, le=1 << 22)
     momentum: float | None = Field(default=None, ge=0, le=1)
-    key_sync: Literal["reset", "ema"] = "reset"
+    key_sync: Literal["reset", "ema", "aggregate"] = "reset"
     queue_start: Literal["keep", "flush", "refill"] = "refill"
     key_bn: KeyBatchNorm | None = None
     splits: int = Field(default=8, ge=1, le=1024)
     mask_patients: bool = True
+
+    @property
+    def keys_travel(self) -> bool:
+        """Whether the key network is averaged by the server; SimCLR has none."""
+        return self.key_sync == "aggregate" and self.method != "simclr"
 
     @property
     def resolved_temperature(self) -> float:

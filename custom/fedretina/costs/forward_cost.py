@@ -27,7 +27,7 @@ class ForwardCost(NamedTuple):
     flops: int
 
 
-def forward_cost(net: nn.Module, side: int, channels: int = 3) -> ForwardCost:
+def forward_cost(net: nn.Module, side: int | tuple[int, int], channels: int = 3) -> ForwardCost:
     """Count parameters, and the arithmetic of one image in evaluation mode.
 
     Counted are convolutions, matrix products and attention, as torch's counter knows them; normalisation, activations
@@ -37,7 +37,7 @@ def forward_cost(net: nn.Module, side: int, channels: int = 3) -> ForwardCost:
 
     Args:
         net: Any network of images; its mode and weights are left as they are.
-        side: Height and width of the image, in px.
+        side: Height and width of the image, in px; one number for a square.
         channels: Channels of the image.
 
     Raises:
@@ -45,7 +45,8 @@ def forward_cost(net: nn.Module, side: int, channels: int = 3) -> ForwardCost:
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    if side < 1 or channels < 1:
+    height, width = (side, side) if isinstance(side, int) else side
+    if min(height, width, channels) < 1:
         raise SettingsError(f"an image of {channels} channels and {side} px was asked for: use 1 or more of both.")
     named = [*net.named_parameters(), *net.named_buffers()]
     state = {name: torch.empty_like(value, device="meta") for name, value in named}
@@ -53,7 +54,7 @@ def forward_cost(net: nn.Module, side: int, channels: int = 3) -> ForwardCost:
     net.eval()
     try:
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            image = torch.empty(1, channels, side, side, device="meta")
+            image = torch.empty(1, channels, height, width, device="meta")
             torch.func.functional_call(net, state, (image,))
     finally:
         for module, mode in modes.items():

@@ -25,7 +25,7 @@ class Workload:
 
     Attributes:
         build: Gives the network, such as `partial(build_network, settings, 4, 0)`; picklable.
-        side: Height and width of the images, in px.
+        side: Height and width of the images, in px; one number for square ones.
         batch_size: Images a step.
         train: Forward, backward and a step of the optimiser; or else a forward pass without gradients.
         optimizer: "sgd" has momentum, and so one buffer a weight; "adam" has two.
@@ -35,7 +35,7 @@ class Workload:
     """
 
     build: Callable[[], nn.Module]
-    side: int
+    side: int | tuple[int, int]
     batch_size: int
     train: bool = True
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -44,8 +44,12 @@ class Workload:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.side, self.batch_size, self.channels, self.threads) < 1:
+        if min(*self._size, self.batch_size, self.channels, self.threads) < 1:
             raise SettingsError("a step needs a side, batch, channels and threads of 1 or more.")
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        return (self.side, self.side) if isinstance(self.side, int) else self.side
 
     def __call__(self) -> Step:
         """Build network and images; sets torch's threads, so that it belongs into a process of its own.
@@ -57,7 +61,7 @@ class Workload:
             raise SettingsError('a step was asked for on "cuda", but there is no CUDA device: use "cpu".')
         torch.set_num_threads(self.threads)
         drawn = torch.Generator().manual_seed(0)
-        images = torch.rand(self.batch_size, self.channels, self.side, self.side, generator=drawn).to(self.device)
+        images = torch.rand(self.batch_size, self.channels, *self._size, generator=drawn).to(self.device)
         net = self.build().to(self.device)
         return _training(net, images, self.optimizer) if self.train else _inference(net, images)
 

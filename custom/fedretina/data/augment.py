@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
+from fedretina.data.modality import Modality
 from fedretina.data.warps import affine_sample
 from fedretina.errors import SettingsError
 from fedretina.seeds import derive_seed
 
+_OF_PICTURES = frozenset(("flip", "rotate_degrees", "brightness", "contrast"))
+_FIT: Mapping[Modality, frozenset[str]] = MappingProxyType(
+    {
+        "fundus": _OF_PICTURES | {"flip_vertical"},
+        "oct": _OF_PICTURES,
+        "dermoscopy": _OF_PICTURES | {"flip_vertical"},
+        "heart_sound": frozenset(("brightness", "contrast", "roll")),
+        "activity": frozenset(("roll", "gain")),
+    }
+)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -24,6 +39,11 @@ class AugmentSettings(BaseModel):
         rotate_degrees: Rotate by an angle uniform in plus or minus this, 0 to 180.
         brightness: Multiply by a factor uniform in 1 plus or minus this, 0 to 0.9.
         contrast: Scale around the image's mean by a factor uniform in 1 plus or minus this, 0 to 0.9.
+        flip_vertical: Mirror up and down, half of the time: for pictures without an up and a down, as of skin.
+        roll: Turn time around by a share of its length uniform in plus or minus this, 0 to 0.5: what leaves at the end
+            comes in at the beginning. For signals and spectrograms.
+        gain: Scale around half of the range, the zero of an accelerometer, by a factor uniform in 1 plus or minus
+            this, 0 to 0.9. For signals.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -32,12 +52,29 @@ class AugmentSettings(BaseModel):
     rotate_degrees: float = Field(default=30.0, ge=0, le=180)
     brightness: float = Field(default=0.0, ge=0, le=0.9)
     contrast: float = Field(default=0.0, ge=0, le=0.9)
+    flip_vertical: bool = False
+    roll: float = Field(default=0.0, ge=0, le=0.5)
+    gain: float = Field(default=0.0, ge=0, le=0.9)
+
+    @model_serializer(mode="wrap")
+    def _without_unused(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Settings of runs from before there were these fields keep their words, and so their digests.
+        words: dict[str, Any] = plain(self)
+        return {name: value for name, value in words.items() if value or name not in ("flip_vertical", "roll", "gain")}
+
+    def unfit(self, modality: Modality) -> tuple[str, ...]:
+        """The settings that are in use and make no sense for a modality.
+
+        A mirrored spectrogram runs backwards in time or has its frequencies upside down, a turned one mixes the two;
+        the layers of a retina have an order from top to bottom; and a picture has no time to roll.
+        """
+        return tuple(name for name, value in self if value and name not in _FIT[modality])
 
 
 def augment(
     images: torch.Tensor, samples: NDArray[np.int64], settings: AugmentSettings, seed: tuple[int | str, ...]
 ) -> torch.Tensor:
-    """Flip, rotate and colour a batch.
+    """Flip, rotate, colour and roll a batch.
 
     The result of a sample is the same in any batch, at any place in it. The official code draws from global
     generators (torchvision, nearest pixel); here the draws are counted by sample and the rotation is bilinear,
@@ -45,18 +82,20 @@ def augment(
     work image by image and call by call, and took 4 to 60 times as long (224 and 64 pixels, CPU).
 
     Args:
-        images: uint8 [B, 3, S, S], on any device.
+        images: uint8 [B, 3, H, W], on any device; square where they are rotated.
         samples: int64 [B], number of each image in its split, 0 or more.
         settings: How much.
         seed: What the draws are for, such as (seed, site, phase, round, epoch).
 
     Returns:
-        float32 [B, 3, S, S] in [0, 1], on the same device.
+        float32 [B, 3, H, W] in [0, 1], on the same device.
 
     Raises:
-        SettingsError: The batch is no uint8 [B, 3, S, S], or B numbers do not come with it.
+        SettingsError: The batch is no uint8 [B, 3, H, W], or not square and to be rotated, or B numbers do not come
+            with it.
     """
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[2] != images.shape[3]:
+    turned = settings.rotate_degrees > 0
+    if images.dtype != torch.uint8 or images.ndim != 4 or (turned and images.shape[2] != images.shape[3]):
         raise SettingsError(
             f"augment takes uint8 images [B, 3, S, S], got {images.dtype} {tuple(images.shape)}: pass cached images."
         )
@@ -66,7 +105,9 @@ def augment(
     flipped = np.where(draws[:, 0] < 0.5, -1.0, 1.0) if settings.flip else np.ones(len(draws))
     angle = np.deg2rad(settings.rotate_degrees) * (2 * draws[:, 1] - 1)
     pixels = images.to(torch.float32).div_(255)
-    if settings.rotate_degrees > 0:
+    if settings.flip_vertical or settings.roll > 0 or settings.gain > 0:
+        pixels = _moved(pixels, uniforms(samples, 3, (*seed, "moved")).T, settings)
+    if turned:
         pixels = _warp(pixels, angle, flipped)
     elif settings.flip:
         mirror = torch.from_numpy(flipped < 0).to(images.device).view(-1, 1, 1, 1)
@@ -104,6 +145,24 @@ def uniforms(samples: NDArray[np.int64], count: int, seed: tuple[int | str, ...]
     z = np.asarray((z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB), dtype=np.uint64)
     z = np.asarray((z ^ (z >> np.uint64(31))) >> np.uint64(11), dtype=np.uint64)
     return z.astype(np.float64) * 2.0**-53
+
+
+def _moved(pixels: torch.Tensor, draws: NDArray[np.float64], settings: AugmentSettings) -> torch.Tensor:
+    """Mirror up and down, roll time and scale around the middle; draws of their own leave those of the others alone."""
+    upside, later, louder = draws
+    if settings.flip_vertical:
+        mirror = torch.from_numpy(upside < 0.5).to(pixels.device).view(-1, 1, 1, 1)
+        pixels = torch.where(mirror, pixels.flip(2), pixels)
+    if settings.roll > 0:
+        length = pixels.shape[3]
+        steps = np.round(settings.roll * length * (2 * later - 1)).astype(np.int64)
+        source = (np.arange(length)[None] - steps[:, None]) % length
+        at = torch.from_numpy(source).to(pixels.device).view(-1, 1, 1, length)
+        pixels = pixels.gather(3, at.expand(pixels.shape))
+    if settings.gain > 0:
+        factor = _column(1 + settings.gain * (2 * louder - 1), pixels)
+        pixels = ((pixels - 0.5) * factor + 0.5).clamp_(0, 1)
+    return pixels
 
 
 def _warp(pixels: torch.Tensor, angle: NDArray[np.float64], flipped: NDArray[np.float64]) -> torch.Tensor:

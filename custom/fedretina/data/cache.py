@@ -28,7 +28,7 @@ class CachedImages(NamedTuple):
     """The transformed images of a list of files.
 
     Attributes:
-        images: uint8 [len(kept), 3, S, S], RGB, a read-only map of the file.
+        images: uint8 [len(kept), 3, H, W], `settings.shape` each, a read-only map of the file.
         kept: Positions, in the list that was asked for, of the files that could be read, ascending; row j of
             `images` is the file at kept[j].
         bad: Names of the files that could not be read.
@@ -95,7 +95,7 @@ class ImageCache:
         try:
             with open(temporary, "wb") as handle:
                 rows = 0
-                _write_header(handle, len(files), self.settings.image_size)
+                _write_header(handle, len(files), self.settings.shape)
                 for stat, pixels in zip(stats, self._rows(stats, known, images), strict=True):
                     if isinstance(pixels, DataError):
                         # A file that could not be opened is tried again next time, a damaged one when it changes.
@@ -106,7 +106,7 @@ class ImageCache:
                     entries.append(_Entry(*stat, rows, hashlib.sha256(pixels.tobytes()).hexdigest()))
                     rows += 1
                 handle.seek(0)
-                _write_header(handle, rows, self.settings.image_size)
+                _write_header(handle, rows, self.settings.shape)
                 handle.flush()
                 os.fsync(handle.fileno())
             os.replace(temporary, path)
@@ -121,7 +121,7 @@ class ImageCache:
             ) from error
         finally:
             self._sweep()
-        return _result(_map(path, rows, self.settings.image_size), entries, path)
+        return _result(_map(path, rows, self.settings.shape), entries, path)
 
     def _rows(
         self,
@@ -165,7 +165,7 @@ class ImageCache:
             entries = [_Entry(*fields) for fields in index["files"]]
             path = self.folder / Path(index["images"]).name
             rows = sum(entry.row >= 0 for entry in entries)
-            return entries, _map(path, rows, self.settings.image_size), path
+            return entries, _map(path, rows, self.settings.shape), path
         except (StateError, DataError, KeyError, TypeError):
             return [], None, None
 
@@ -233,15 +233,13 @@ def _result(images: Pixels, entries: Sequence[_Entry], path: Path | None) -> Cac
     )
 
 
-def _write_header(handle: Any, rows: int, size: int) -> None:
+def _write_header(handle: Any, rows: int, sample: tuple[int, int, int]) -> None:
     # NumPy pads the header for growth of the first axis, so it keeps its length when `rows` is corrected.
-    np.lib.format.write_array_header_1_0(
-        handle, {"descr": "|u1", "fortran_order": False, "shape": (rows, 3, size, size)}
-    )
+    np.lib.format.write_array_header_1_0(handle, {"descr": "|u1", "fortran_order": False, "shape": (rows, *sample)})
 
 
-def _map(path: Path, rows: int, size: int) -> Pixels:
-    shape = (rows, 3, size, size)
+def _map(path: Path, rows: int, sample: tuple[int, int, int]) -> Pixels:
+    shape = (rows, *sample)
     if rows == 0:
         return np.empty(shape, np.uint8)
     try:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from fedretina.data.check_codes import EXIT_CODES, Severity
 from fedretina.data.check_duplicates import check_duplicates
 from fedretina.data.check_findings import Finding, Findings
-from fedretina.data.check_images import Modality, check_images
+from fedretina.data.check_images import check_images
 from fedretina.data.check_rows import NO_LABEL, Image, check_counts, check_rows
 from fedretina.data.check_source import CheckSource
 from fedretina.data.manifest import SPLITS
+from fedretina.data.modality import Modality
 from fedretina.data.phantoms.mark import is_phantom
 from fedretina.data.readers.image_folder import is_image
 from fedretina.data.scheme import GradingScheme
@@ -157,7 +158,7 @@ def check_site(
     if quick:
         findings.add("pixels_not_checked", [f"{len(present)} images"] if present else [])
     else:
-        usable, facts, unreadable = _read(present, source.images, workers, done)
+        usable, facts, unreadable = _read(present, source.images, workers, done, modality)
         check_images(usable, facts, image_size, findings, modality)
         digests, details = [fact.digest for fact in facts], [fact.detail for fact in facts]
         check_duplicates(usable, digests, details, source.scheme, findings, modality)
@@ -212,15 +213,17 @@ def _stems(folder: Path) -> dict[str, str]:
 
 
 def _read(
-    images: Sequence[Image], root: Path, workers: int, done: Callable[[], None]
+    images: Sequence[Image], root: Path, workers: int, done: Callable[[], None], modality: Modality
 ) -> tuple[list[Image], list[PixelFacts], list[str]]:
     """Images that can be read with what they measure, and words about the others."""
     from fedretina.data.check_pixels import measure_files
+    from fedretina.data.image_settings import decoder
 
     usable: list[Image] = []
     facts: list[PixelFacts] = []
     unreadable: list[str] = []
-    for image, found in zip(images, measure_files(root, [image.file for image in images], workers, done), strict=True):
+    measured = measure_files(root, [image.file for image in images], workers, done, decoder(modality))
+    for image, found in zip(images, measured, strict=True):
         if isinstance(found, DataError):
             words = str(found).replace(f"{root}{os.sep}", "")
             unreadable.append(words.removesuffix(": copy it again from its source."))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from fedretina.data.check_findings import Findings
 from fedretina.data.check_rows import Image
+from fedretina.data.modality import SIGNALS, Modality
 
 if TYPE_CHECKING:
     from fedretina.data.check_pixels import PixelFacts
-
-Modality = Literal["fundus", "oct"]
 
 # Set on 8,801 images of four public sets, one of them with equalised colours, so that few of them are called odd:
 # there luminance reaches from 19 to 208 (and one strip without a retina at 7), chroma from 4.8 (1.3), spread from 3.3,
@@ -22,7 +22,10 @@ DARK, BRIGHT, BURNT = 20.0, 200.0, 0.2
 GREY, BLANK, BLUE = 3.0, 1.0, 1.25
 COLOURED = 10.0  # chroma of an OCT scan; grey scans that were saved as colour JPEG stay below 2
 _OF_PHOTOGRAPHS = frozenset(("no_field_of_view", "image_grey", "channels_swapped", "image_overexposed"))
-LONG: Mapping[Modality, float] = MappingProxyType({"fundus": 2.0, "oct": 4.0})  # longer by shorter side
+_OF_SIGNALS = frozenset(("image_blank",))  # size, shape and colours are the transforms' own
+LONG: Mapping[Modality, float] = MappingProxyType(
+    {"fundus": 2.0, "oct": 4.0, "dermoscopy": 2.0}
+)  # longer by shorter side
 ODD = 4.0  # times the median
 SMALL = 0.9  # times the side that the network takes; the retina's box is known to a few pixels only
 
@@ -41,7 +44,8 @@ def check_images(
         facts: What each measures.
         image_size: Side of the square that the network takes, pixels.
         findings: Where they are noted.
-        modality: OCT scans are grey, wide, have no disc and often a white border, so nothing of that is odd.
+        modality: OCT scans are grey, wide, have no disc and often a white border, so nothing of that is odd; nor is
+            a dermoscopic picture without a disc, pale or bluish. Of a signal only that it is flat is told.
     """
     if not images:
         return
@@ -49,7 +53,7 @@ def check_images(
     median = statistics.median(max(fact.width, fact.height) for fact in shown)
 
     def note(code: str, odd: Callable[[PixelFacts], bool], words: Callable[[PixelFacts], str]) -> None:
-        if modality == "oct" and code in _OF_PHOTOGRAPHS:
+        if (modality != "fundus" and code in _OF_PHOTOGRAPHS) or (modality in SIGNALS and code not in _OF_SIGNALS):
             return
         found = [
             (image.file, fact)
@@ -67,7 +71,7 @@ def check_images(
     )
     note(
         "aspect_odd",
-        lambda fact: max(_aspect(_whole(fact)), _aspect(shows(fact))) > LONG[modality],
+        lambda fact: max(_aspect(_whole(fact)), _aspect(shows(fact))) > LONG.get(modality, math.inf),
         lambda fact: _size(_whole(fact)) + (f", retina {_size(shows(fact))}" if modality == "fundus" else ""),
     )
     note("no_field_of_view", lambda fact: fact.retina is None, lambda fact: _size((fact.width, fact.height)))

@@ -81,7 +81,11 @@ def measure(image: Pixels) -> PixelFacts:
 
 
 def measure_files(
-    root: Path, files: Sequence[str], workers: int, done: Callable[[], None]
+    root: Path,
+    files: Sequence[str],
+    workers: int,
+    done: Callable[[], None],
+    decode: Callable[[str | Path], Pixels] = decode_image,
 ) -> Iterator[PixelFacts | DataError]:
     """Decode each file once and measure it, in the order given; a file that cannot be read gives its error.
 
@@ -90,11 +94,12 @@ def measure_files(
         files: Names relative to it.
         workers: Threads; OpenCV lets the interpreter's lock go. 0 takes one a core, at most 8.
         done: Called after each image.
+        decode: What reads a file, to uint8 [H, W, 3].
     """
 
     def one(file: str) -> PixelFacts | DataError:
         try:
-            return measure(decode_image(root / file))
+            return measure(decode(root / file))
         except DataError as error:
             return error
 

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from fedretina.data.import_plan import to_train
 from fedretina.data.manifest import COLUMNS, raw_rows
+from fedretina.data.modality import Modality
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme import OCT_PRESETS, PRESETS, GradingScheme, preset
+from fedretina.data.scheme import PRESETS, PRESETS_OF, GradingScheme, preset
 from fedretina.data.site_file import read_site_file
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError
@@ -40,6 +41,7 @@ class CheckSource:
         limited: Whether the site file cuts the splits short.
         phantom: Whether the site file names no manifest.
         manifest: The manifest; None for a phantom, and for a folder a class.
+        stated: What the site file says that the images are; None where it does not.
     """
 
     name: str
@@ -50,12 +52,16 @@ class CheckSource:
     limited: bool = False
     phantom: bool = False
     manifest: Path | None = None
+    stated: Modality | None = None
 
     @property
-    def modality(self) -> Literal["fundus", "oct"]:
-        """What the grades are of: OCT scans where they are those of an OCT preset, else fundus photographs."""
-        of_oct = self.scheme is not None and any(self.scheme.grades == preset(name).grades for name in OCT_PRESETS)
-        return "oct" if of_oct else "fundus"
+    def modality(self) -> Modality:
+        """What the site file says; else that of the preset whose grades these are; else fundus photographs."""
+        if self.stated is not None:
+            return self.stated
+        grades = None if self.scheme is None else self.scheme.grades
+        kinds = (kind for kind, names in PRESETS_OF.items() for name in names if preset(name).grades == grades)
+        return next(kinds, "fundus")
 
 
 def open_source(
@@ -64,7 +70,7 @@ def open_source(
     images: Path | None = None,
     site: str | None = None,
     out: Path | None = None,
-    modality: Literal["fundus", "oct"] = "fundus",
+    modality: Modality = "fundus",
 ) -> CheckSource:
     """Open what the user pointed to.
 
@@ -145,7 +151,7 @@ def _from_site_file(
     scheme: GradingScheme | None,
     images: Path | None,
     site: str | None,
-    modality: Literal["fundus", "oct"],
+    modality: Modality,
 ) -> CheckSource:
     settings = read_site_file(path, site)
     chosen = settings.resolved_scheme() or scheme
@@ -159,7 +165,8 @@ def _from_site_file(
         raise DataError(f"{path} names no grading scheme: write `scheme: icdr5` below `data:`, or list the grades.")
     root = _root(images or settings.images or settings.manifest.parent)
     limited = settings.limit is not None
-    return CheckSource(name, chosen, root, rows, settings.bad_files, limited, manifest=settings.manifest)
+    said = settings.resolved_modality
+    return CheckSource(name, chosen, root, rows, settings.bad_files, limited, manifest=settings.manifest, stated=said)
 
 
 def _csv_rows(path: Path) -> tuple[Row, ...]:

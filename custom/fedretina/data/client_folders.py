@@ -105,6 +105,7 @@ def _site_file(source: CheckSource, scheme: GradingScheme) -> str:
         "manifest": MANIFEST,
         "images": str(source.images.resolve()),
         "scheme": scheme.model_dump(mode="json"),
+        **({} if source.stated is None else {"modality": source.stated}),
         "bad_files": source.bad_files,
     }
     head = "# Written by `fedretina data divide`. It names a folder of this site and stays here.\n"

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.data.check_rows import Image
-from fedretina.data.decode import decode_image
-from fedretina.data.image_settings import ImageSettings, image_pipeline
+from fedretina.data.image_settings import ImageSettings, decoder, image_pipeline
+from fedretina.data.modality import Modality
 from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed
@@ -68,22 +68,29 @@ def choose_images(
                 break
             try:
                 seen = pipeline(root / image.file).transpose(1, 2, 0)
-                row.append(Shown(image.file, image.split or "", stored_thumbnail(root / image.file), _square(seen)))
+                row.append(
+                    Shown(
+                        image.file,
+                        image.split or "",
+                        stored_thumbnail(root / image.file, modality=settings.modality),
+                        _square(seen),
+                    )
+                )
             except DataError:
                 continue
         chosen.append(row)
     return chosen
 
 
-def stored_thumbnail(path: Path, side: int = SIDE) -> Pixels:
-    """Decode an image and make it smaller, uint8 [h, w, 3] with the longer side at most `side`.
+def stored_thumbnail(path: Path, side: int = SIDE, modality: Modality = "fundus") -> Pixels:
+    """Decode an image, or draw a signal, and make it smaller, uint8 [h, w, 3] with the longer side at most `side`.
 
     Raises:
         DataError: The file cannot be read.
     """
     import cv2
 
-    pixels = decode_image(path)
+    pixels = decoder(modality)(path)
     height, width = pixels.shape[:2]
     share = min(1.0, side / max(height, width))
     size = (max(1, round(width * share)), max(1, round(height * share)))

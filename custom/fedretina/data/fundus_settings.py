@@ -30,6 +30,11 @@ class FundusSettings(BaseModel):
     crop: bool = True
     enhance: Literal["none", "clahe", "ben_graham"] = "none"
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of a sample."""
+        return 3, self.image_size, self.image_size
+
     def digest(self) -> str:
         """SHA-256 of the settings and the pipeline's version: equal digests give equal pixels."""
         # The modality stays out: it is always the same, and caches from before it was named stay valid.

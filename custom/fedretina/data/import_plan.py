@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 
 
 def plan_import(name: str, root: Path, out: Path, settings: ImportSettings) -> Plan:
-    """Read a set and decide on each image; of the readers only `dicom` and `oct_volumes` write to `out`.
+    """Read a set and decide on each image; of the readers those alone that convert files write to `out`.
 
     Raises:
         DataError: As `import_set`.
@@ -176,8 +176,9 @@ def _absent(scheme: GradingScheme, labels: Sequence[int], splits: Sequence[str])
 def _check_options(name: str, settings: ImportSettings) -> None:
     reader(name)
     known = READERS[name].options
-    for option in ("labels", "patient_pattern", "grades", "ungradable", "unlabelled"):
-        if getattr(settings, option) not in (None, (), "", "skip") and option not in known:
+    options = "labels", "patient_pattern", "grades", "ungradable", "unlabelled", "client", "segments", "as_published"
+    for option in options:
+        if getattr(settings, option) not in (None, (), "", "skip", "first", False) and option not in known:
             users = [other for other, entry in READERS.items() if option in entry.options]
             raise SettingsError(f"{option} means nothing to the reader {name}: leave it out; it is for {users}.")
     if settings.ungradable is not None and settings.ungradable not in settings.grades:

@@ -28,6 +28,11 @@ class OctSettings(BaseModel):
     image_size: int = Field(default=256, ge=32, le=1024)
     mask_borders: bool = True
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of a sample."""
+        return 3, self.image_size, self.image_size
+
     def digest(self) -> str:
         """SHA-256 of the settings and the pipeline's version: equal digests give equal pixels."""
         record = {"pipeline": PIPELINE_VERSION, **self.model_dump()}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from fedretina.data.modality import Modality
 from fedretina.errors import DataError, SettingsError
 
 _ICDR = ("no_dr", "mild", "moderate", "severe", "proliferative")
@@ -20,8 +22,47 @@ _OCT: dict[str, tuple[str, dict[str, str], tuple[str, ...], dict[str, tuple[str,
     "octid": ("normal amd csr dr mh", {"AMRD": "amd", "ARMD": "amd"}, (), {"amd": _FORMS}),
     "duke3": ("normal amd dme", {}, (), {"amd": ("drusen",)}),
 }
+_SKIN = ("mel", "nv", "bcc", "ak", "bkl", "df", "vasc", "scc")
+# PAMAP2's own numbers.
+_ACTIVITIES = {
+    "1": "lying",
+    "2": "sitting",
+    "3": "standing",
+    "4": "walking",
+    "12": "ascending_stairs",
+    "13": "descending_stairs",
+    "16": "vacuum_cleaning",
+    "17": "ironing",
+}
+_OTHERS: dict[str, dict[str, Any]] = {
+    "isic8": {
+        "grades": _SKIN,
+        "labels": {str(number): name for number, name in enumerate(_SKIN)}
+        | {spelling: name for name in _SKIN for spelling in (name, name.upper())},
+        "referable": ("mel", "bcc", "ak", "scc"),
+    },
+    "heart2": {
+        "grades": ("normal", "abnormal"),
+        "labels": {"-1": "normal", "1": "abnormal", "normal": "normal", "abnormal": "abnormal"},
+        "referable": ("abnormal",),
+    },
+    "activity8": {
+        "grades": tuple(_ACTIVITIES.values()),
+        "labels": _ACTIVITIES | {activity: activity for activity in _ACTIVITIES.values()},
+    },
+}
+FUNDUS_PRESETS = ("icdr5", "icdr5_ungradable", "normal_3stages")
 OCT_PRESETS = tuple(_OCT)
-PRESETS = ("icdr5", "icdr5_ungradable", "normal_3stages", *OCT_PRESETS)
+PRESETS_OF: Mapping[Modality, tuple[str, ...]] = MappingProxyType(
+    {
+        "fundus": FUNDUS_PRESETS,
+        "oct": OCT_PRESETS,
+        "dermoscopy": ("isic8",),
+        "heart_sound": ("heart2",),
+        "activity": ("activity8",),
+    }
+)
+PRESETS = tuple(name for names in PRESETS_OF.values() for name in names)
 
 
 class GradingScheme(BaseModel):
@@ -177,6 +218,11 @@ def preset(name: str) -> GradingScheme:
     OCTID (Gholami et al. 2020), "duke3" those of Srinivasan et al. 2014, whose AMD is the dry form. Every disease of
     these four is referable, which is ours. DR of OCTID is retinopathy and not DME.
 
+    Others: "isic8" has the diagnoses of the ISIC 2019 challenge in its order, 0 to 7; referable are the malignant ones
+    and actinic keratosis, which may become so (ours). "heart2" has those of PhysioNet/CinC 2016, -1 normal and 1
+    abnormal. "activity8" has the eight activities of PAMAP2 that FedEE uses (they stand in its code alone), under the
+    set's own numbers; none is referable.
+
     Raises:
         SettingsError: There is no such preset.
     """
@@ -196,6 +242,8 @@ def preset(name: str) -> GradingScheme:
         )
     if name in _OCT:
         return _oct(*_OCT[name])
+    if name in _OTHERS:
+        return GradingScheme(**_OTHERS[name])
     raise SettingsError(f"there is no grading scheme {name!r}: use one of {list(PRESETS)}, or list the grades.")
 
 
@@ -207,3 +255,8 @@ def _oct(
     labels = {str(number): name for number, name in enumerate(grades)}
     labels |= {spelling: name for name in grades for spelling in (name, name.upper())}
     return GradingScheme(grades=grades, labels=labels | more, referable=referable or grades[1:], covers=covers)
+
+
+def preset_modality(scheme: GradingScheme | str | None) -> Modality | None:
+    """What a grading scheme grades: a preset knows it by its name, a scheme of a site's own does not."""
+    return next((kind for kind, names in PRESETS_OF.items() if scheme in names), None)

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedretina.data.image_settings import ImageSettings
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, Manifest, Record, read_manifest
-from fedretina.data.scheme import PRESETS, GradingScheme, preset
+from fedretina.data.modality import SIGNALS, Modality, require_modality
+from fedretina.data.scheme import PRESETS, GradingScheme, preset, preset_modality
 from fedretina.errors import DataError, SettingsError
 from fedretina.evaluation.min_count import MIN_COUNT
 from fedretina.seeds import derive_seed
@@ -27,8 +28,8 @@ class Split(NamedTuple):
     """One split.
 
     Attributes:
-        images: uint8 [N, 3, S, S], RGB, or three equal channels of an OCT scan; may be a map of the cache's file, so
-            it must not be written to.
+        images: uint8 [N, 3, H, W]: RGB, three equal channels of an OCT scan or a spectrogram, or the three axes of a
+            sensor with H 1; may be a map of the cache's file, so it must not be written to.
         labels: int64 [N], the class; -1 throughout for "pretrain".
         patients: Patient of each image.
         files: Name of each image at the site; like the patient it never leaves.
@@ -47,6 +48,8 @@ class SiteDataSettings(BaseModel):
         manifest: The manifest; without one the site is a phantom hospital.
         images: Image root; by default the manifest's folder.
         scheme: The grading scheme or a preset's name; must be given with a manifest, save for pre-training alone.
+        modality: What the images are, so that a job for others is refused; None is what the preset that `scheme` names
+            grades, and for a scheme of the site's own nothing is refused.
         cache: Folder of the image cache.
         bad_files: Whether images that cannot be read are left out or stop the site.
         limit: At most so many images of a split, chosen by a hash of the file's name, for short runs. "pretrain" takes
@@ -60,6 +63,7 @@ class SiteDataSettings(BaseModel):
     manifest: Path | None = None
     images: Path | None = None
     scheme: GradingScheme | str | None = None
+    modality: Modality | None = None
     cache: Path | None = None
     bad_files: Literal["skip", "refuse"] = "skip"
     limit: dict[Literal["train", "val", "test", "pretrain"], int] | None = None
@@ -73,6 +77,12 @@ class SiteDataSettings(BaseModel):
         if low:
             raise ValueError(f"limit is {low}: allow at least one image a split, or leave the split out.")
         return limit
+
+    @property
+    def resolved_modality(self) -> Modality | None:
+        """What the images are; None where the site does not say. Phantoms are drawn as a job asks."""
+        said = self.modality
+        return preset_modality(self.scheme) if said is None and self.manifest is not None else said
 
     def resolved_scheme(self) -> GradingScheme | None:
         """The scheme itself where a preset is named.
@@ -152,7 +162,7 @@ def load_site_data(
     Args:
         site: Name of the site.
         settings: Where the data lie.
-        images: The deterministic transforms; a phantom takes only its modality and its size from them.
+        images: The deterministic transforms; a phantom's picture takes only its modality and its size from them.
         seed: Of the phantoms; real data do not depend on it.
         default_cache: Folder of the cache where the settings name none.
         needs_labels: Whether the job uses labels. One that only pre-trains does not: then the scheme may be missing,
@@ -161,7 +171,9 @@ def load_site_data(
     Raises:
         DataError: The manifest or the image root is missing, the scheme is not set, a row or a file is refused,
             a split that the job needs is empty, train has one class only, or no image can be read.
+        SettingsError: The site's images are of another modality than the job's; it names nothing of the site.
     """
+    require_modality(settings.resolved_modality, images.modality)
     scheme = settings.resolved_scheme()
     if settings.manifest is None:
         if settings.images is not None:
@@ -233,7 +245,7 @@ def _from_cache(
     )
     counts = {split: len(rows) for split, rows in places.items()}
     # Phantoms that were written to disk and read back stay synthetic; one among patients is enough to say so.
-    synthetic = any(is_phantom(root / record.file) for record in kept if record.file.lower().endswith(".png"))
+    synthetic = any(is_phantom(root / record.file) for record in kept if record.file.lower().endswith((".png", ".wav")))
     fingerprint = _fingerprint(manifest.scheme, lines)
     return SiteData(site, manifest.scheme, counts, synthetic, len(found.bad), fingerprint, read, settings.min_count)
 
@@ -241,10 +253,10 @@ def _from_cache(
 def _phantom(
     site: str, settings: SiteDataSettings, scheme: GradingScheme | None, transforms: ImageSettings, seed: int
 ) -> SiteData:
-    from fedretina.data.phantoms.draw import phantom_images
+    from fedretina.data.phantoms.draw import phantom_samples
     from fedretina.data.phantoms.hospital import PHANTOM_VERSION, phantom_hospital
 
-    size, modality = transforms.image_size, transforms.modality
+    modality = transforms.modality
     hospital = phantom_hospital(site, settings.phantom_images, scheme, modality)
     purposes = {split: (seed, "phantom", site, split) for split in SPLITS}
     limits = {str(name): most for name, most in (settings.limit or {}).items()}
@@ -261,15 +273,17 @@ def _phantom(
         if split not in drawn:
             chosen = cases[split]
             drawn[split] = Split(
-                phantom_images(hospital, chosen, size, purposes[split]),
+                phantom_samples(hospital, chosen, transforms, purposes[split]),
                 torch.tensor([case.label for case in chosen], dtype=torch.int64),
                 tuple(case.patient_name(split) for case in chosen),
-                tuple(case.file_name(split) for case in chosen),
+                tuple(case.file_name(split, modality) for case in chosen),
             )
         return drawn[split]
 
     counts = {split: len(chosen) for split, chosen in cases.items()}
     drawing = f"phantom {PHANTOM_VERSION}" if modality == "fundus" else f"phantom {modality} {PHANTOM_VERSION}"
+    # Of a signal the transforms are part of what is drawn, of a picture its size alone.
+    size = transforms.digest() if modality in SIGNALS else transforms.shape[1]
     lines = [f"{drawing} {site} {seed} {size} {list(hospital.mix)} {sorted(counts.items())}"]
     fingerprint = _fingerprint(hospital.scheme, lines)
     counts[PRETRAIN] = min(counts["train"], limits.get(PRETRAIN, counts["train"]))

@@ -103,7 +103,9 @@ def _named(plan: Plan) -> str | dict[str, Any] | None:
 def _site_file(name: str, root: Path, plan: Plan) -> str:
     images = plan.survey.images.name if plan.survey.images is not None else str(root.resolve())
     scheme = {} if plan.named is None else {"scheme": _named(plan)}
-    words = {"data": {"manifest": MANIFEST, "images": images, **scheme}}
+    said = READERS[name].modality
+    kind = {} if said is None else {"modality": said}
+    words = {"data": {"manifest": MANIFEST, "images": images, **scheme, **kind}}
     head = f"# Written by `fedretina data import {name}`. It names a folder of this site and stays here.\n"
     return head + yaml.safe_dump(words, sort_keys=False, allow_unicode=True)
 

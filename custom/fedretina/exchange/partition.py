@@ -20,12 +20,15 @@ from fedretina.exchange.payload import Task
 
 CONTROL = "control:"
 """Prefix of the control that goes beside a parameter."""
+KEY = "key:"
+"""Prefix of what travels of a key network, beside the encoder and projector that it follows."""
 STATISTIC, MEAN, VARIANCE = "statistic:", ".mean", ".variance"
 """Prefix and endings of what a site says of its activations."""
 GRAM, MOMENT = "calibration:gram", "calibration:moment"
 """What a site says of its features once, for temperatures an image."""
 _CALIBRATOR = "calibrator"
 _CONTRAST = "contrast"
+_FOLLOWED = ("encoder.", f"{_CONTRAST}.projector.")
 _PARTS = {
     "encoder": Kind.ENCODER,
     "head": Kind.HEAD,
@@ -104,16 +107,23 @@ class Moving(NamedTuple):
         shared: Keys of the network, sorted.
         parameters: Those of them that are parameters, not buffers.
         controls: Keys of the controls beside these, sorted.
+        keys: Keys of the key network beside them, sorted.
     """
 
     shared: tuple[str, ...]
     parameters: tuple[str, ...]
     controls: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+
+    @property
+    def mixed(self) -> tuple[str, ...]:
+        """What the server takes the weighted mean of."""
+        return (*self.shared, *self.keys)
 
     @property
     def travelling(self) -> tuple[str, ...]:
         """All keys that the step sends, both ways."""
-        return (*self.shared, *self.controls)
+        return (*self.shared, *self.controls, *self.keys)
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,7 @@ class Partition:
         dtypes: Their dtypes.
         sizes: For every key, how many numbers and how many bytes it holds.
         sealed: The shared keys that travel encrypted, sorted; their shapes and dtypes are those of what is inside.
+        keys: Keys of the key network's tensors that travel in label-free training, sorted; none unless it is averaged.
     """
 
     kinds: Mapping[str, Kind]
@@ -147,11 +158,12 @@ class Partition:
     dtypes: Mapping[str, torch.dtype]
     sizes: Mapping[str, tuple[int, int]]
     sealed: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
     @property
     def travelling(self) -> tuple[str, ...]:
         """All keys that any training step sends, both ways."""
-        return (*self.shared, *self.controls)
+        return (*self.shared, *self.controls, *self.keys)
 
     def moving(self, task: Task) -> Moving:
         """What of the network a task moves: label-free training the encoder and its contrast layers, all else the rest.
@@ -163,7 +175,10 @@ class Partition:
             part = key.removeprefix(CONTROL).partition(".")[0]
             return part in ("encoder", _CONTRAST) if task == "pretrain" else part != _CONTRAST
 
-        return Moving(*(tuple(filter(moves, keys)) for keys in (self.shared, self.parameters, self.controls)))
+        shared, parameters, controls = (
+            tuple(filter(moves, keys)) for keys in (self.shared, self.parameters, self.controls)
+        )
+        return Moving(shared, parameters, controls, self.keys if task == "pretrain" else ())
 
     def sent(self, task: Task) -> tuple[str, ...]:
         """Keys that a site's answer to a task holds."""
@@ -222,7 +237,11 @@ class Partition:
 
 
 def partition(
-    net: nn.Module, settings: ExchangeSettings, controls: bool = False, statistics: bool = False
+    net: nn.Module,
+    settings: ExchangeSettings,
+    controls: bool = False,
+    statistics: bool = False,
+    keys: bool = False,
 ) -> Partition:
     """Divide the state of a network; one on the meta device will do.
 
@@ -236,6 +255,8 @@ def partition(
         settings: What is personal.
         controls: Whether the correction sends a control beside each parameter that travels.
         statistics: Whether sites send the mean and variance of what enters each BatchNorm of the encoder.
+        keys: Whether a key network's tensors travel beside those of the encoder and the projector that do, of the same
+            kinds as theirs.
 
     Raises:
         SettingsError: A part is unknown, an entry of the state is no tensor, or the policy "none" meets a
@@ -262,14 +283,17 @@ def partition(
     shared = tuple(sorted(k for k in state if not stays[k]))
     parameters = tuple(sorted(dict(net.named_parameters()).keys() & set(shared)))
     beside = {f"{CONTROL}{key}": state[key] for key in parameters} if controls else {}
+    following = [key for key in shared if keys and key.startswith(_FOLLOWED)]
+    followers = {f"{KEY}{key}": state[key] for key in following}
     once = _statistics(owners) if statistics else {}
     calibrator = tuple(sorted(key for key in state if kinds[key] is Kind.CALIBRATION))
     last = _moments(state[f"{_CALIBRATOR}.weight"].numel()) if calibrator else {}
-    sent = {**{key: state[key] for key in shared}, **beside, **once, **last}
+    sent = {**{key: state[key] for key in shared}, **beside, **followers, **once, **last}
     wire = {**sent, **{key: state[key] for key in calibrator}}
     return Partition(
         kinds={**kinds, **dict.fromkeys(beside, Kind.CONTROL), **dict.fromkeys(once, Kind.STATISTIC)}
-        | dict.fromkeys(last, Kind.CALIBRATION),
+        | dict.fromkeys(last, Kind.CALIBRATION)
+        | {f"{KEY}{key}": kinds[key] for key in following},
         shared=shared,
         personal=tuple(sorted(k for k in state if stays[k])),
         parameters=parameters,
@@ -281,6 +305,7 @@ def partition(
         dtypes={k: v.dtype for k, v in wire.items()},
         sizes={k: (v.numel(), v.numel() * v.element_size()) for k, v in {**state, **sent}.items()},
         sealed=tuple(key for key in shared if settings.encrypt == kinds[key].value),
+        keys=tuple(followers),
     )
 
 

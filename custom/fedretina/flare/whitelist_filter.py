@@ -99,7 +99,7 @@ class WhitelistFilter(Filter):
         if step is None:
             raise RefusedError(f"{order.stamp.phase} round {order.stamp.round} is no step of this job.")
         if responsible and self._changes_tensors(fl_ctx):
-            model = {key: tensors[key] for key in parts.shared if key in tensors}
+            model = {key: tensors[key] for key in (*parts.shared, *parts.keys) if key in tensors}
             fl_ctx.set_prop(_RECEIVED, (order.stamp, model), private=True, sticky=False)
         return shareable
 

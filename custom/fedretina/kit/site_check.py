@@ -8,8 +8,9 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fedretina.data.modality import SIGNALS
 from fedretina.errors import DataError, FedretinaError
 from fedretina.experiment import Experiment
 from fedretina.kit.check import check_kit
@@ -67,6 +68,22 @@ def site_settings(kit: StartupKit) -> SiteSettings:
     scopes = {scope.get("name"): scope for scope in privacy.get("scopes") or []}
     properties = scopes.get(privacy.get("default_scope"), {}).get("properties") or {}
     return read_site_settings(properties, kit.name, kit.folder / "local")
+
+
+def usual_experiment(kit: StartupKit) -> Experiment:
+    """FedUAA's defaults for what the site's images are; fundus photographs where the site does not say.
+
+    Raises:
+        DataError: The kit's privacy.json cannot be read.
+    """
+    try:
+        said = site_settings(kit).data.resolved_modality if kit.role == "site" else None
+    except DataError:
+        said = None  # the check itself tells of a site file that cannot be used
+    words: dict[str, Any] = {} if said in (None, "fundus") else {"images": {"modality": said}}
+    if said in SIGNALS:
+        words["augment"] = {"flip": False, "rotate_degrees": 0}
+    return Experiment.resolve(words)
 
 
 def state_root_of(kit: StartupKit, settings: SiteSettings) -> Path:

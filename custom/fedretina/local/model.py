@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import torch
 
 from fedretina.corrections.correction import Ground, Outcome
 from fedretina.data.scheme import GradingScheme
-from fedretina.exchange.partition import CONTROL
+from fedretina.exchange.partition import CONTROL, KEY
 from fedretina.exchange.payload import Task, Tensors
 from fedretina.experiment import Experiment
 from fedretina.local.site_network import site_network
@@ -53,11 +55,11 @@ class LocalModel:
         """Put a model together; nothing may be missing or left over but what rests in the task.
 
         Args:
-            received: The aggregate, with or without controls.
+            received: The aggregate, with or without controls and key network.
             personal: What the site keeps.
             task: "pretrain" loads the encoder and its contrast layers, any other what answers.
         """
-        network = {key: tensor for key, tensor in received.items() if not key.startswith(CONTROL)}
+        network = {key: tensor for key, tensor in received.items() if not key.startswith((CONTROL, KEY))}
         rests = self._rests["pretrain" if task == "pretrain" else "train"]
         self.net.load_state_dict({**rests, **network, **personal}, strict=True)
 
@@ -73,11 +75,16 @@ class LocalModel:
         shared = {key: received[key] for key in moving.shared}
         return Ground(self.net, parameters, there(shared), there(control), there(start.memory), share)
 
-    def leaving(self, outcome: Outcome, task: Task) -> Tensors:
-        """What of the model goes up after a task, with the correction's controls."""
+    def keys(self, received: Tensors, task: Task) -> Tensors:
+        """What came down of the key network, by key of the network that it follows."""
+        return {key.removeprefix(KEY): received[key].to(self.device) for key in self.partition.moving(task).keys}
+
+    def leaving(self, outcome: Outcome, task: Task, keys: Tensors = MappingProxyType({})) -> Tensors:
+        """What of the model goes up after a task, with the correction's controls and the key network's tensors."""
         moving, state = self.partition.moving(task), self.net.state_dict()
         controls = {key: home(outcome.control[key.removeprefix(CONTROL)]) for key in moving.controls}
-        return {**{key: home(state[key]) for key in moving.shared}, **controls}
+        followers = {key: home(keys[key.removeprefix(KEY)]) for key in moving.keys}
+        return {**{key: home(state[key]) for key in moving.shared}, **controls, **followers}
 
     def staying(self) -> Tensors:
         """What of the model stays."""

@@ -34,7 +34,8 @@ class Pretrained(NamedTuple):
     """What a round of label-free training gives.
 
     Attributes:
-        tensors: Encoder and contrast layers after training, by key, and what the correction sends beside them.
+        tensors: Encoder and contrast layers after training, by key, what the correction sends beside them, and the key
+            network where it travels.
         images: Images of the site that took part, labelled or not.
         loss: Mean contrastive loss over the round, in nats.
         snapshot: The personal part, and the memories of correction and objective (key encoder, queue).
@@ -107,7 +108,8 @@ class Pretrainer:
                 part.requires_grad_(name in _TRAINS)
             ground = model.ground(received, start._replace(memory=others), share, "pretrain")
             count, size = len(split.images), settings.batch_size
-            own = ContrastiveGround(model.net, mine, count, size, purpose, first_views, patients, model.device)
+            keys = model.keys(received, "pretrain")
+            own = ContrastiveGround(model.net, mine, count, size, purpose, first_views, patients, model.device, keys)
             with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
                 objective = build_contrastive(phase.contrastive).begin(own)  # before a correction hooks into the net
             with corrected(build_correction(self._experiment.correction, settings), ground) as correction:
@@ -127,11 +129,11 @@ class Pretrainer:
                             penalty = correction.penalty(first)
                         losses.append(finite(loss, clock, step))
                         optimiser.step(loss if penalty is None else loss + penalty, correction, clock)
-                outcome, kept = correction.finish(), objective.finish()
+                outcome, kept, followers = correction.finish(), objective.finish(), objective.leaving()
             memory = {**outcome.memory, **{f"{_OWN}{name}": value for name, value in kept.items()}}
             mean = float(np.mean(losses))
             return Pretrained(
-                tensors=model.leaving(outcome, "pretrain"),
+                tensors=model.leaving(outcome, "pretrain", followers),
                 images=len(split.images),
                 loss=mean,
                 snapshot=Snapshot(

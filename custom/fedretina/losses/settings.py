@@ -10,25 +10,28 @@ from pydantic import BaseModel, ConfigDict
 
 from fedretina.losses.cross_entropy import CrossEntropyObjective
 from fedretina.losses.evidential import EvidentialObjective
+from fedretina.losses.focal import FocalObjective, FocalSettings
 from fedretina.losses.objective import Objective
 from fedretina.losses.tweu import TweuObjective, TweuSettings
 
-ObjectiveName = Literal["cross_entropy", "evidential", "tweu"]
+ObjectiveName = Literal["cross_entropy", "evidential", "tweu", "focal"]
 
 
 class ObjectiveSettings(BaseModel):
     """Which objective a site minimises.
 
     Attributes:
-        name: "cross_entropy" (BC in FedUAA's Table 2), "evidential" (EU) or "tweu" (TWEU, the default: the
-            method of this package's first paper).
-        tweu: Settings of TWEU. "evidential" reads its kl_anneal alone, "cross_entropy" reads nothing of it.
+        name: "cross_entropy" (BC in FedUAA's Table 2), "evidential" (EU), "tweu" (TWEU, the default: the method of
+            this package's first paper) or "focal" (FedEE and FLamby on dermoscopy).
+        tweu: Settings of TWEU. "evidential" reads its kl_anneal alone, the others read nothing of it.
+        focal: Settings of the focal loss.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: ObjectiveName = "tweu"
     tweu: TweuSettings = TweuSettings()
+    focal: FocalSettings = FocalSettings()
 
 
 OBJECTIVES: Mapping[ObjectiveName, Callable[[ObjectiveSettings], Objective]] = MappingProxyType(
@@ -36,6 +39,7 @@ OBJECTIVES: Mapping[ObjectiveName, Callable[[ObjectiveSettings], Objective]] = M
         "cross_entropy": lambda settings: CrossEntropyObjective(),
         "evidential": lambda settings: EvidentialObjective(settings.tweu.kl_anneal),
         "tweu": lambda settings: TweuObjective(settings.tweu),
+        "focal": lambda settings: FocalObjective(settings.focal),
     }
 )
 

@@ -18,13 +18,14 @@ EncoderName = Literal[
     "efficientnet_b0",
     "efficientnet_b4",
     "vit_small",
+    "signal_cnn",
 ]
 Normalisation = Literal["none", "imagenet", "half"]
 """How images in [0, 1] are normalised before an encoder sees them."""
 
 
 class Encoder(nn.Module):
-    """A chain of two or more stages, then a global average.
+    """A chain of two or more stages, then a global average, or what a subclass has in its place.
 
     Stage 0 is the stem, or the patch embedding. Where the others end is the architecture's: a ResNet and
     EfficientNet-Lite0 halve the side with each, MobileNetV2 and EfficientNet have a stage for each width of their
@@ -33,7 +34,7 @@ class Encoder(nn.Module):
     Attributes:
         stages: The stages, in order; their parameters are called `stages.0...`, `stages.1...`.
         widths: Channels after each stage.
-        features: Length F of the pooled vector, the width of the last stage.
+        features: Length F of the pooled vector, the width of the last stage where that is only averaged.
 
     Args:
         stages: The stages.
@@ -71,7 +72,11 @@ class Encoder(nn.Module):
         """
         for number, stage in enumerate(self.stages):
             x = stage(x) if visit is None else visit(number, stage(x))
-        return x.mean(dim=(2, 3))
+        return self.pool(x)
+
+    def pool(self, last: Tensor) -> Tensor:
+        """Return the features `[B, F]` of the last stage's map."""
+        return last.mean(dim=(2, 3))
 
     def load_renamed(self, state: Mapping[str, Tensor], homes: Mapping[str, str], classifier: str) -> None:
         """Load a published state, whose modules have other names than ours.

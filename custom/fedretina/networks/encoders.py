@@ -12,6 +12,7 @@ from fedretina.networks.efficientnet_lite import efficientnet_lite0_encoder, loa
 from fedretina.networks.encoder import Encoder, EncoderName, Normalisation
 from fedretina.networks.mobilenet import load_mobilenet_state, mobilenet_v2_encoder
 from fedretina.networks.resnet import load_torchvision_state, resnet18_encoder, resnet50_encoder
+from fedretina.networks.signal_cnn import signal_cnn_encoder
 from fedretina.networks.vit import vit_small_encoder
 
 ENCODERS: dict[EncoderName, Callable[[], Encoder]] = {
@@ -22,6 +23,7 @@ ENCODERS: dict[EncoderName, Callable[[], Encoder]] = {
     "efficientnet_b0": efficientnet_b0_encoder,
     "efficientnet_b4": efficientnet_b4_encoder,
     "vit_small": vit_small_encoder,
+    "signal_cnn": signal_cnn_encoder,
 }
 
 
@@ -37,6 +39,7 @@ EXITS: Mapping[EncoderName, tuple[int, ...]] = {
     "efficientnet_b0": (3, 4, 5, 6),  # FedEE: after MBConv blocks 4, 7, 10 and 14
     "efficientnet_b4": (3, 4, 5, 6),
     "vit_small": (1, 2, 3, 4),
+    "signal_cnn": (0, 1, 2),  # FedEE
 }
 """Stages that early exits follow where a job names none; blocks of the paper are counted from 0."""
 
@@ -61,4 +64,5 @@ PUBLISHED: dict[EncoderName, Published] = {
     "efficientnet_b0": Published(load_efficientnet_state, "imagenet"),
     "efficientnet_b4": Published(load_efficientnet_state, "imagenet"),
 }
-"""There are none for ViT-Small: those that one can find have positions of their own, a class token, or both."""
+"""There are none for ViT-Small: those that one can find have positions of their own, a class token, or both; and none
+for signals."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from fedretina.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp"})
+OF_SIGNALS = frozenset({".wav"})
 
 
 class Found(NamedTuple):
@@ -26,8 +27,8 @@ class Found(NamedTuple):
     left_out: Mapping[str, int]
 
 
-def find_photographs(folder: Path) -> Found:
-    """List the photographs of a folder and the folders in it, by the ending of their names.
+def find_photographs(folder: Path, suffixes: Set[str] = SUFFIXES) -> Found:
+    """List the photographs of a folder and the folders in it, by the ending of their names; or other files by theirs.
 
     A photograph that cannot be read is listed all the same, so that its patient is not forgotten. Names that begin
     with a dot belong to the system and are passed over. A link to a folder is not followed, since it may lead round in
@@ -50,7 +51,7 @@ def find_photographs(folder: Path) -> Found:
         for name in names:
             if name.startswith("."):
                 continue
-            if PurePosixPath(name).suffix.lower() in SUFFIXES and _may_be_read(here / name):
+            if PurePosixPath(name).suffix.lower() in suffixes and _may_be_read(here / name):
                 files.append((here / name).relative_to(folder).as_posix())
             else:
                 left_out[PurePosixPath(name).suffix.lower() or "no ending"] += 1

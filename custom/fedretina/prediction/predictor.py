@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedretina.data.modality import SIGNALS
 from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError, SettingsError, StateError, TrainingError
 from fedretina.exchange.payload import Tensors, tensors_digest
@@ -135,6 +136,11 @@ class Predictor:
             )
         training = operating.settings.training.model_copy(update={"device": device})
         return cls(card, _network(operating, tensors, folder), training)
+
+    @property
+    def of_signals(self) -> bool:
+        """Whether it reads WAV files and no pictures."""
+        return self._images.modality in SIGNALS
 
     def predict(self, root: Path, files: Sequence[str]) -> Iterator[ImageRow]:
         """Answer files in their order, one row each; none is left out.

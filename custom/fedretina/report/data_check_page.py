@@ -97,7 +97,7 @@ def _finding(finding: Finding, report: CheckReport, root: Path) -> dict[str, Any
         group = []
         for file in files[:FEW]:
             try:
-                picture = data_uri(stored_thumbnail(root / file))
+                picture = data_uri(stored_thumbnail(root / file, modality=report.modality))
             except DataError:
                 continue
             image = images.get(file)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fedretina.data.manifest import SPLITS, RawRow, write_manifest
-from fedretina.data.phantoms.draw import draw_cases
-from fedretina.data.phantoms.hospital import PHANTOM_VERSION, PhantomHospital
-from fedretina.data.phantoms.mark import write_png
+from fedretina.data.modality import SIGNALS
+from fedretina.data.phantoms.draw import draw_cases, draw_waves
+from fedretina.data.phantoms.hospital import PHANTOM_VERSION, Case, PhantomHospital
+from fedretina.data.phantoms.mark import write_png, write_wave
 from fedretina.data.scheme import PRESETS, preset
 from fedretina.errors import DataError
 
@@ -28,7 +30,7 @@ def write_hospital(site: str, hospital: PhantomHospital, folder: Path, size: int
         site: Name of the site.
         hospital: What to draw.
         folder: New or empty; made when missing.
-        size: Side S of the square pictures in pixels.
+        size: Side S of the square pictures in pixels; signals have none.
         seed: Of everything.
 
     Returns:
@@ -60,9 +62,12 @@ def write_hospital(site: str, hospital: PhantomHospital, folder: Path, size: int
     for at, split in enumerate(SPLITS):
         purpose = (seed, "phantom", site, split)
         cases = hospital.cases(at, purpose)
-        for case, image in zip(cases, draw_cases(hospital, cases, size, purpose), strict=True):
-            write_png(folder / IMAGES / case.file_name(split), image)
-            rows.append(RawRow(case.file_name(split), grades[case.label], case.patient_name(split), split))
+        names = [case.file_name(split, hospital.modality) for case in cases]
+        _draw(hospital, cases, [folder / IMAGES / name for name in names], size, purpose)
+        rows += [
+            RawRow(name, grades[case.label], case.patient_name(split), split)
+            for name, case in zip(names, cases, strict=True)
+        ]
         labels = [case.label for case in cases]
         record["images"][split] = {grade: labels.count(number) for number, grade in enumerate(grades)}
         record["patients"][split] = len({case.patient for case in cases})
@@ -72,26 +77,45 @@ def write_hospital(site: str, hospital: PhantomHospital, folder: Path, size: int
     return record
 
 
+def _draw(
+    hospital: PhantomHospital, cases: Sequence[Case], paths: Sequence[Path], size: int, seed: tuple[int | str, ...]
+) -> None:
+    if hospital.modality in SIGNALS:
+        for path, (rate, wave) in zip(paths, draw_waves(hospital, cases, seed), strict=True):
+            write_wave(path, rate, wave)
+        return
+    for path, image in zip(paths, draw_cases(hospital, cases, size, seed), strict=True):
+        write_png(path, image)
+
+
 def _site_file(hospital: PhantomHospital) -> str:
     named = [name for name in PRESETS if preset(name) == hospital.scheme]
     scheme = named[0] if named else hospital.scheme.model_dump(mode="json")
-    words = {"data": {"manifest": MANIFEST, "images": IMAGES, "scheme": scheme}}
+    words = {"data": {"manifest": MANIFEST, "images": IMAGES, "scheme": scheme, "modality": hospital.modality}}
     head = "# SYNTHETIC: a phantom hospital, written by `fedretina data phantom`. For FEDRETINA_SITE_FILE.\n"
     return head + yaml.safe_dump(words, sort_keys=False)
 
 
 def _readme(record: dict[str, Any]) -> str:
     total = sum(sum(counts.values()) for counts in record["images"].values())
-    return f"""SYNTHETIC IMAGES
+    signals = record["modality"] in SIGNALS
+    kind, size = ("signals", "") if signals else ("pictures", f", {record['size']} x {record['size']} pixels")
+    mark = (
+        """each WAV file carries the comment "Synthetic" in its list of
+information. A site that reads them is reported as synthetic."""
+        if signals
+        else """each PNG carries the text chunk "Synthetic", and pictures of 128 pixels or
+more have the word SYNTHETIC in their lower left corner. A site that reads them is reported as synthetic."""
+    )
+    return f"""SYNTHETIC {"SIGNALS" if signals else "IMAGES"}
 
-The {total} pictures in this folder were drawn by a program, `fedretina data phantom` (phantoms version \
+The {total} {kind} in this folder were drawn by a program, `fedretina data phantom` (phantoms version \
 {record["phantom_version"]}).
 They show no patient, and no figure that is computed from them says anything about patients.
 
-Each file's name begins with "phantom-", each PNG carries the text chunk "Synthetic", and pictures of 128 pixels or
-more have the word SYNTHETIC in their lower left corner. A site that reads them is reported as synthetic.
+Each file's name begins with "phantom-", {mark}
 
-site {record["site"]}, {record["modality"]}, seed {record["seed"]}, {record["size"]} x {record["size"]} pixels
+site {record["site"]}, {record["modality"]}, seed {record["seed"]}{size}
 {MANIFEST}: file, label, patient, split. {SITE_FILE}: the site file; point FEDRETINA_SITE_FILE to it.
 """
 

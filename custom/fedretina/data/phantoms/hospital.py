@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedretina.data.modality import SIGNALS, Modality
+from fedretina.data.phantoms.heart import HEARTS
+from fedretina.data.phantoms.motion import ACTIVITIES
 from fedretina.data.phantoms.oct_lesions import DISEASES
-from fedretina.data.phantoms.presets import FUNDUS, OCT
+from fedretina.data.phantoms.presets import PRESETS
+from fedretina.data.phantoms.skin import LESIONS
 from fedretina.data.phantoms.style import Style, drawn_style
 from fedretina.data.scheme import GradingScheme, preset
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed, generator
 
-Modality = Literal["fundus", "oct"]
+# What phantoms can show, where a class is more than a degree; neighbours are those that a grader mistakes.
+SHOWN: Mapping[Modality, tuple[str, ...]] = MappingProxyType(
+    {"oct": DISEASES, "dermoscopy": LESIONS, "heart_sound": HEARTS, "activity": ACTIVITIES}
+)
 
 # Raised whenever the pixels or labels of any phantom change.
 PHANTOM_VERSION = 2
@@ -39,22 +48,23 @@ class Case(NamedTuple):
         """The patient's name; no two splits share one."""
         return f"phantom-{split}-{self.patient:05d}"
 
-    def file_name(self, split: str) -> str:
-        """Name of the picture's file."""
-        return f"{self.patient_name(split)}-{'left' if self.left else 'right'}.png"
+    def file_name(self, split: str, modality: Modality = "fundus") -> str:
+        """Name of the file."""
+        eye = f"-{'left' if self.left else 'right'}" if modality in ("fundus", "oct") else ""
+        return f"{self.patient_name(split)}{eye}.{'wav' if modality in SIGNALS else 'png'}"
 
 
 class PhantomHospital(NamedTuple):
     """A synthetic hospital.
 
     Attributes:
-        modality: What it takes: fundus photographs or OCT scans.
+        modality: What it takes.
         scheme: Its grades.
         sizes: Images in train, val and test.
-        style: Its camera or scanner.
+        style: Its camera, scanner or stethoscope.
         mix: Share of each grade among its labels; sums to 1.
         label_noise: Share of images whose label is a neighbour of the grade that they show.
-        both_eyes: Share of patients who have a picture of each eye.
+        both_eyes: Share of patients who have a picture of each eye; 0 where pictures are not of eyes.
     """
 
     modality: Modality
@@ -107,8 +117,9 @@ class PhantomHospital(NamedTuple):
 
     def _order(self) -> list[int]:
         """Classes such that a grader mistakes neighbours for each other; the ungradable one has none."""
-        if self.modality == "oct":
-            return sorted(range(self.scheme.num_classes), key=lambda label: DISEASES.index(self.diseases()[label]))
+        if self.modality in SHOWN:
+            shown = SHOWN[self.modality]
+            return sorted(range(self.scheme.num_classes), key=lambda label: shown.index(self.diseases()[label]))
         return [label for label in range(self.scheme.num_classes) if label != self.scheme.ungradable_class]
 
     def _mistaken(self, label: int, order: list[int], rng: np.random.Generator) -> int:
@@ -120,17 +131,18 @@ class PhantomHospital(NamedTuple):
         return beside[0] if side else beside[-1]
 
     def diseases(self) -> tuple[str, ...]:
-        """The disease that each class of an OCT scheme shows.
+        """The disease, or whatever else there is to see or hear, that each class shows where it is no degree.
 
         Raises:
             DataError: A grade is called nothing that phantoms can draw.
         """
         found = []
+        shown = SHOWN[self.modality]
         for grade in self.scheme.grades:
             spellings = [grade, *(raw for raw, name in self.scheme.labels.items() if name == grade)]
-            known = [word.casefold() for word in spellings if word.casefold() in DISEASES]
+            known = [word.casefold() for word in spellings if word.casefold() in shown]
             if not known:
-                raise DataError(f"phantom scans cannot show {grade!r}: name the grade one of {list(DISEASES)}.")
+                raise DataError(f"phantom scans cannot show {grade!r}: name the grade one of {list(shown)}.")
             found.append(known[0])
         return tuple(found)
 
@@ -142,18 +154,19 @@ def phantom_hospital(
 
     site-1 to site-5 are modelled on the five sites of FedUAA (APTOS, Messidor, DDR, EyePACS, IDRiD), for OCT site-1 to
     site-4 on the four clients of the OCT paper: their grades, their true mix of grades, their camera, and roughly who
-    is small. Any other name gets one of them by a hash, with a camera of its own.
+    is small. Dermoscopy has four centres of Fed-ISIC2019, heart sounds the six databases of PhysioNet/CinC 2016,
+    activity eight wearers. Any other name gets one of them by a hash, with a camera of its own.
 
     Args:
         site: Name of the site.
         images: Training images of an average site.
         scheme: Grades to use instead of the preset's; with another number of them, all are equally common.
-        modality: "fundus" or "oct".
+        modality: What it takes.
 
     Raises:
-        DataError: The scheme names a disease that no phantom scan can show.
+        DataError: The scheme names a class that no phantom can show.
     """
-    presets = FUNDUS if modality == "fundus" else OCT
+    presets = PRESETS[modality]
     known = {f"site-{number + 1}": number for number in range(len(presets))}
     chosen = presets[known.get(site, derive_seed("phantom hospital", site) % len(presets))]
     usual = preset(chosen.scheme)
@@ -163,8 +176,10 @@ def phantom_hospital(
     mix = tuple(count / total for count in chosen.counts) if same else (1 / grades.num_classes,) * grades.num_classes
     train = max(2 * grades.num_classes, round(images * chosen.share))
     held = max(2 * grades.num_classes, round(train * 0.25))
-    style = chosen.style if site in known else drawn_style(modality, (site,))
+    style = (chosen.style if site in known else None) or drawn_style(modality, (site,))
     hospital = PhantomHospital(modality, grades, (train, held, round(held * 1.5)), style, mix, chosen.label_noise)
-    if modality == "oct":
+    if modality not in ("fundus", "oct"):
+        hospital = hospital._replace(both_eyes=0.0)
+    if modality in SHOWN:
         hospital.diseases()
     return hospital

@@ -1,4 +1,4 @@
-"""How a phantom is marked as synthetic: in words in its corner, and in a chunk of its PNG file."""
+"""How a phantom is marked as synthetic: in words in its corner, and in a chunk of its PNG or WAV file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedretina.data.waves import wave_bytes
 from fedretina.errors import DataError
 
 SMALLEST = 128  # side in pixels from which the words can be read
 _KEYWORD, _TEXT = b"Synthetic", b"fedretina phantom, not a patient"
+_WORDS = _KEYWORD + b": " + _TEXT  # of a WAV file, in its list of information
 _PNG = b"\x89PNG\r\n\x1a\n"
 _HEAD = 8 + 25  # the signature and the header chunk, after which ours stands
 _GREY = 110
@@ -70,11 +72,25 @@ def write_png(path: Path, image: NDArray[np.uint8]) -> None:
         raise DataError(f"{path} was not written ({error}): choose a folder that you may write to.") from error
 
 
+def write_wave(path: Path, rate: int, samples: NDArray[np.generic]) -> None:
+    """Write a phantom's signal, int16 or float32, as a WAV file that says what it is.
+
+    Raises:
+        DataError: The file cannot be written.
+    """
+    try:
+        path.write_bytes(wave_bytes(rate, samples, _WORDS))
+    except OSError as error:
+        raise DataError(f"{path} was not written ({error}): choose a folder that you may write to.") from error
+
+
 def is_phantom(path: Path) -> bool:
-    """Whether a file is a PNG with the phantoms' chunk; False also where it cannot be read."""
+    """Whether a file is a PNG or a WAV with the phantoms' mark; False also where it cannot be read."""
     try:
         with open(path, "rb") as handle:
             head = handle.read(1024)
     except OSError:
         return False
+    if head.startswith(b"RIFF"):
+        return _WORDS in head
     return head.startswith(_PNG) and b"tEXt" + _KEYWORD + b"\0" + _TEXT in head

@@ -1,10 +1,13 @@
-"""The hospitals that phantoms are modelled on: the five sites of FedUAA and the four clients of the OCT paper."""
+"""The hospitals that phantoms are modelled on: the sites of FedUAA, of the OCT paper, and of FedEE's three tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
-from fedretina.data.phantoms.style import FundusStyle, OctStyle, Style
+from fedretina.data.modality import Modality
+from fedretina.data.phantoms.style import FundusStyle, OctStyle, SkinStyle, StethoscopeStyle, Style
 
 
 class Preset(NamedTuple):
@@ -15,14 +18,14 @@ class Preset(NamedTuple):
         share: Training images in parts of the average hospital's; nearer to each other than the published sets', so
             that the small hospital is small and not empty.
         counts: Images a grade, as published.
-        style: Its camera or scanner.
+        style: Its camera or scanner; None draws one from the site's name.
         label_noise: Share of its images that its graders put into a neighbouring grade.
     """
 
     scheme: str
     share: float
     counts: tuple[int, ...]
-    style: Style
+    style: Style | None
     label_noise: float
 
 
@@ -87,4 +90,40 @@ OCT = (
     Preset("oct4", 1.1, (10525, 1001, 5574, 11059), _SPECTRALIS, 0.05),
     Preset("oct4", 1.0, (11781, 3569, 4947, 1400), _SPECTRALIS, 0.05),
     Preset("oct4", 0.7, (1600, 1050, 1100, 1250), _OTHER, 0.05),
+)
+
+# FedEE, Table 2. Dermoscopy: shares of the diagnoses in four of Fed-ISIC2019's six centres (1, 2, 3 and 5 of FLamby),
+# counted on samples of 1000, 1000, 800 and 349 of their pictures, with one picture for diagnoses that a sample lacks.
+_LESIONS = (
+    (2, 952, 1, 1, 27, 6, 13, 1),
+    (189, 539, 60, 6, 161, 18, 23, 4),
+    (114, 297, 99, 39, 174, 8, 1, 68),
+    (51, 282, 3, 1, 7, 4, 2, 1),
+)
+_TUBES = (
+    SkinStyle((226, 186, 176), (1.0, 0.98, 1.06), 0.9, 2.0, 0.15, 0.004, 3.0, 0.2),
+    SkinStyle((214, 170, 146), (1.05, 1.0, 0.9), 1.0, 4.0, 0.3, 0.003, 2.5, 0.4),
+    SkinStyle((228, 180, 164), (1.0, 0.95, 1.0), 1.25, 5.0, 0.6, 0.003, 2.0, 0.4),
+    SkinStyle((205, 165, 130), (1.12, 1.0, 0.82), 1.05, 8.0, 0.1, 0.007, 4.5, 0.3),
+)
+DERMOSCOPY = tuple(
+    Preset("isic8", share, counts, style, 0.04)
+    for share, counts, style in zip((1.3, 1.2, 0.9, 0.4), _LESIONS, _TUBES, strict=True)
+)
+
+# Heart sounds: the recordings of PhysioNet/CinC 2016's six databases, normal and abnormal, as the challenge lists them.
+HEART_SOUND = (
+    Preset("heart2", 1.0, (117, 292), StethoscopeStyle(74, 500, 0.03, 0.0, 60, 0.6), 0.04),
+    Preset("heart2", 1.1, (386, 104), StethoscopeStyle(70, 250, 0.05, 0.0, 50, 1.0), 0.06),
+    Preset("heart2", 0.3, (7, 24), StethoscopeStyle(76, 700, 0.02, 0.02, 50, 0.3), 0.02),
+    Preset("heart2", 0.4, (27, 28), StethoscopeStyle(80, 600, 0.04, 0.03, 50, 1.0), 0.04),
+    Preset("heart2", 1.6, (1958, 183), StethoscopeStyle(72, 800, 0.06, 0.01, 50, 1.5), 0.03),
+    Preset("heart2", 0.5, (80, 34), StethoscopeStyle(68, 900, 0.08, 0.0, 50, 0.5), 0.05),
+)
+
+# Activity: eight wearers, whose activities last about as long as in PAMAP2's protocol, minutes over all its subjects.
+ACTIVITY = tuple(Preset("activity8", 1.0, (32, 31, 32, 40, 20, 17, 29, 40), None, 0.0) for _ in range(8))
+
+PRESETS: Mapping[Modality, tuple[Preset, ...]] = MappingProxyType(
+    {"fundus": FUNDUS, "oct": OCT, "dermoscopy": DERMOSCOPY, "heart_sound": HEART_SOUND, "activity": ACTIVITY}
 )

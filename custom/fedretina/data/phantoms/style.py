@@ -1,9 +1,10 @@
-"""What makes one hospital's pictures differ from another's: its camera or its OCT scanner."""
+"""What makes one hospital's pictures differ from another's: its camera, its scanner, its stethoscope."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from fedretina.data.modality import Modality
 from fedretina.seeds import generator
 
 
@@ -69,12 +70,99 @@ class OctStyle(NamedTuple):
     spread: float = 0.3
 
 
-Style = FundusStyle | OctStyle
+class SkinStyle(NamedTuple):
+    """The dermatoscope of a clinic, and the skin that it sees.
+
+    Attributes:
+        skin: Usual colour of the skin, RGB 0 to 255.
+        light: Colour of its lamp, factors of red, green and blue.
+        zoom: Size of lesions in the picture, 1 is usual.
+        hair: Hairs a picture, on average.
+        vignette: Fall of light towards the rim; from 0.5 on the tube's black rim shows.
+        blur: In parts of the picture's side.
+        noise: Standard deviation of the sensor's noise, grey levels.
+        spread: How much the clinic's pictures differ among each other in colour and light, 0 to 1.
+    """
+
+    skin: tuple[float, float, float] = (222, 178, 158)
+    light: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    zoom: float = 1.0
+    hair: float = 3.0
+    vignette: float = 0.2
+    blur: float = 0.004
+    noise: float = 3.0
+    spread: float = 0.3
 
 
-def drawn_style(modality: Literal["fundus", "oct"], seed: tuple[int | str, ...]) -> Style:
-    """A camera or scanner that no preset describes, drawn from a seed."""
+class StethoscopeStyle(NamedTuple):
+    """The electronic stethoscope of a clinic.
+
+    Attributes:
+        pulse: Usual beats a minute.
+        cut: Frequency above which it hears little, Hz.
+        noise: Loudness of the room in parts of the first heart sound's.
+        hum: Loudness of the mains in the same parts.
+        mains: Its frequency, Hz.
+        clicks: Knocks and rubs a recording, on average.
+    """
+
+    pulse: float = 72.0
+    cut: float = 500.0
+    noise: float = 0.03
+    hum: float = 0.0
+    mains: float = 50.0
+    clicks: float = 0.5
+
+
+class WearerStyle(NamedTuple):
+    """A wearer of an accelerometer, who is a client of their own.
+
+    Attributes:
+        tilt: How the sensor sits on the wrist: turns about its three axes, degrees.
+        pace: Cadence in parts of the usual one.
+        vigour: Size of movements in parts of the usual.
+        noise: Standard deviation of the sensor's noise and of tremor, m/s2.
+    """
+
+    tilt: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    pace: float = 1.0
+    vigour: float = 1.0
+    noise: float = 0.4
+
+
+Style = FundusStyle | OctStyle | SkinStyle | StethoscopeStyle | WearerStyle
+
+
+def drawn_style(modality: Modality, seed: tuple[int | str, ...]) -> Style:
+    """A camera, scanner, stethoscope or wearer that no preset describes, drawn from a seed."""
     rng = generator(*seed, "style", modality)
+    if modality == "dermoscopy":
+        red = rng.uniform(175, 235)
+        green = red * rng.uniform(0.68, 0.84)
+        return SkinStyle(
+            skin=(red, green, green * rng.uniform(0.75, 0.95)),
+            light=(rng.uniform(0.9, 1.1), 1.0, rng.uniform(0.85, 1.15)),
+            zoom=rng.uniform(0.8, 1.3),
+            hair=float(rng.choice([1.0, 4.0, 8.0])),
+            vignette=float(rng.choice([0.1, 0.25, 0.6])),
+            blur=rng.uniform(0.002, 0.008),
+            noise=rng.uniform(2, 5),
+            spread=rng.uniform(0.2, 0.5),
+        )
+    if modality == "heart_sound":
+        return StethoscopeStyle(
+            pulse=rng.uniform(62, 88),
+            cut=float(rng.choice([250.0, 500.0, 900.0])),
+            noise=rng.uniform(0.01, 0.08),
+            hum=float(rng.choice([0.0, 0.02, 0.05])),
+            mains=float(rng.choice([50.0, 60.0])),
+            clicks=rng.uniform(0, 2),
+        )
+    if modality == "activity":
+        across, along, about = (float(rng.uniform(-25, 25)) for _ in range(3))
+        return WearerStyle(
+            (across, along, about), rng.uniform(0.85, 1.15), rng.uniform(0.7, 1.3), rng.uniform(0.2, 0.7)
+        )
     if modality == "oct":
         return OctStyle(
             zoom=rng.uniform(0.17, 0.3),

@@ -1,4 +1,4 @@
-"""Readers of public data sets as they unpack; each turns a folder into labelled photographs."""
+"""Readers of public data sets as they unpack; each turns a folder into labelled samples, mostly photographs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, cast
 
+from fedretina.data.modality import Modality
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
 from fedretina.errors import SettingsError
 
@@ -27,6 +28,7 @@ class PublicSet(NamedTuple):
         options: Settings of `ImportSettings` that only some readers know.
         official: Whether official parts are kept where the settings do not say.
         keyed: Whether patients always stand under a keyed hash.
+        modality: What its images are; None where any may lie in such folders.
     """
 
     title: str
@@ -38,6 +40,7 @@ class PublicSet(NamedTuple):
     options: tuple[str, ...] = ()
     official: bool = True
     keyed: bool = False
+    modality: Modality | None = "fundus"
 
 
 class Reader(Protocol):
@@ -79,6 +82,7 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "folders are read with all below them; one called `unlabelled` holds images without a label "
             "(`--unlabelled train`)",
             ("grades", "ungradable", "patient_pattern", "unlabelled"),
+            modality=None,
         ),
         "ddr": PublicSet(
             "DDR",
@@ -106,6 +110,7 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "the folder: a volume each",
             _BY_SEED,
             "each scan has its volume's label",
+            modality="oct",
         ),
         "eyepacs": PublicSet(
             "EyePACS (Kaggle Diabetic Retinopathy Detection)",
@@ -124,6 +129,19 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "test",
             "the same names stand for other images in train and test",
         ),
+        "isic2019": PublicSet(
+            "Fed-ISIC2019 (ISIC 2019 in FLamby's six centres)",
+            "`train_test_split` (image, target, center, fold), `ISIC_2019_Training_Input/NAME.jpg`; for the lesions "
+            "`ISIC_2019_Training_Metadata.csv` or `HAM10000_metadata`",
+            "isic8",
+            "lesion_id: the lesion; images without one are their own",
+            "with `--official` only: the public fold has lesions on both sides, and train then gives them up, unless "
+            "`--as-published`",
+            "`--client 0` to `5` is one centre; val comes from train",
+            ("client", "as_published"),
+            official=False,
+            modality="dermoscopy",
+        ),
         "kermany": PublicSet(
             "Kermany et al. 2018, OCT2017 and later releases",
             "`OCT2017/train/CLASS/CLASS-PATIENT-NUMBER.jpeg`, `val/`, `test/`; also `CellData/OCT/`",
@@ -132,6 +150,7 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "with `--official` only: train and test share patients, and train then gives theirs up",
             "a number that occurs in two classes is one patient",
             official=False,
+            modality="oct",
         ),
         "messidor1": PublicSet(
             "Messidor",
@@ -172,6 +191,7 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "table says which scan",
             ("labels", "grades", "ungradable", "unlabelled"),
             keyed=True,
+            modality="oct",
         ),
         "octdl": PublicSet(
             "OCTDL",
@@ -180,6 +200,7 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "patient_id",
             _BY_SEED,
             "none",
+            modality="oct",
         ),
         "octid": PublicSet(
             "OCTID",
@@ -188,6 +209,29 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             _EACH_IMAGE,
             _BY_SEED,
             "DR is retinopathy and stands for no class of Kermany's; other images are passed over",
+            modality="oct",
+        ),
+        "pamap2": PublicSet(
+            "PAMAP2 Physical Activity Monitoring",
+            "`Protocol/subject101.dat` to `subject109.dat` (54 columns, 100 Hz)",
+            "activity8",
+            "half a minute of one activity; a subject is a site (`--client 101`)",
+            "none: of each activity the first half-minutes are train, the next val, the last test, by `--fractions`",
+            "windows of 10 s of the wrist's 16 g accelerometer that do not overlap, written as WAV files of three "
+            "channels",
+            ("client",),
+            modality="activity",
+        ),
+        "physionet2016": PublicSet(
+            "PhysioNet/CinC Challenge 2016, heart sounds",
+            "`training-a/` to `training-f/` with `REFERENCE.csv` (recording, -1 or 1) and `a0001.wav`",
+            "heart2",
+            "the recording",
+            _BY_SEED,
+            "`--client a` to `f` is one database; the first 5 s of a recording, or all whole 5 s (`--segments all`), "
+            "which are then written as WAV files",
+            ("client", "segments"),
+            modality="heart_sound",
         ),
     }
 )

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedretina.data.scheme import GradingScheme, preset
 from fedretina.errors import SettingsError
 
-SchemeName = Literal["icdr5", "icdr5_ungradable", "normal_3stages", "oct3", "oct4", "octdl7", "octid", "duke3"]
+SchemeName = Literal[
+    "icdr5",
+    "icdr5_ungradable",
+    "normal_3stages",
+    "oct3",
+    "oct4",
+    "octdl7",
+    "octid",
+    "duke3",
+    "isic8",
+    "heart2",
+    "activity8",
+]
 
 
 class Photograph(NamedTuple):
@@ -82,6 +94,12 @@ class ImportSettings(BaseModel):
         labels: Table of the labels, for `dicom` and `oct_volumes`.
         patient_pattern: Regular expression with a group named `patient`, searched in the path of a file
             relative to the set's folder, for `class_folders`.
+        client: Which of a set's natural clients is imported: a centre, "0" to "5", of `isic2019`; a database, "a" to
+            "f", of `physionet2016`; a subject, "101" to "109", of `pamap2`. None takes all there are.
+        segments: Whether the first five seconds of a recording are taken or all whole five seconds of it, which are
+            then written into the folder of the import; for `physionet2016`.
+        as_published: Whether the public fold stands although lesions are on both of its sides, for comparison with
+            published figures; for `isic2019`, with `official`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -99,6 +117,9 @@ class ImportSettings(BaseModel):
     ungradable: str | None = None
     labels: Path | None = None
     patient_pattern: str | None = None
+    client: str | None = None
+    segments: Literal["first", "all"] = "first"
+    as_published: bool = False
 
     @field_validator("fractions")
     @classmethod
@@ -106,6 +127,12 @@ class ImportSettings(BaseModel):
         if not min(fractions) > 0 or not abs(sum(fractions) - 1) <= 1e-6:
             raise ValueError(f"fractions are {list(fractions)}: give three shares above 0 that sum to 1.")
         return fractions
+
+    @model_validator(mode="after")
+    def _as_published_is_official(self) -> Self:
+        if self.as_published and not self.official:
+            raise ValueError("as_published keeps the public fold as it is: give --official with it.")
+        return self
 
     @classmethod
     def of(cls, **words: Any) -> ImportSettings:

@@ -1,0 +1,106 @@
+"""Deterministic transforms of dermoscopic pictures, as MONAI transforms over uint8 [H, W, 3] arrays.
+
+This module imports MONAI (seconds); the image cache imports it only when an image must be computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import cv2
+import numpy as np
+from monai.transforms import Compose, Transform
+
+from fedretina.data.decode import decode_image
+from fedretina.data.dermoscopy_settings import DermoscopySettings
+from fedretina.data.transforms import Pixels
+from fedretina.errors import DataError
+
+
+class ShadesOfGrey(Transform):  # type: ignore[misc]
+    """Divide out the colour of the light, estimated by a Minkowski mean of each channel.
+
+    Source: Finlayson and Trezzi, CIC 2004, with the power 6 that they find best; FLamby's preparation uses the same.
+
+    Args:
+        power: Of the mean; 1 is the grey world, large ones the brightest pixel.
+    """
+
+    def __init__(self, power: int = 6) -> None:
+        self.power = power
+
+    def __call__(self, image: Pixels) -> Pixels:
+        """Return the picture under white light of the same strength, uint8 [H, W, 3]; a black one stays as it is."""
+        # A table of 256 powers in place of a power a pixel.
+        powers = (np.arange(256) / 255.0) ** self.power
+        light = np.array([np.mean(powers[image[..., channel]]) ** (1 / self.power) for channel in range(3)])
+        strength = float(np.sqrt(np.mean(light**2)))
+        if float(np.min(light)) < 1 / 255:
+            return image
+        levels = np.arange(256)[:, None] * (strength / light)[None]
+        table = np.clip(np.round(levels), 0, 255).astype(np.uint8)
+        return np.stack([table[image[..., channel], channel] for channel in range(3)], axis=-1)
+
+
+class ShorterSideTo(Transform):  # type: ignore[misc]
+    """Resize so that the shorter side has a length, keeping the aspect: area averages to shrink, bilinear to grow."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, image: Pixels) -> Pixels:
+        """Return uint8 [h, w, 3], the shorter of h and w being the size."""
+        height, width = image.shape[:2]
+        factor = self.size / min(height, width)
+        if factor == 1:
+            return image
+        shape = max(self.size, round(width * factor)), max(self.size, round(height * factor))
+        return cast(Pixels, cv2.resize(image, shape, interpolation=cv2.INTER_AREA if factor < 1 else cv2.INTER_LINEAR))
+
+
+class CentreSquare(Transform):  # type: ignore[misc]
+    """Cut the largest square out of the middle, where the lesion lies."""
+
+    def __call__(self, image: Pixels) -> Pixels:
+        """Return uint8 [T, T, 3], T the shorter side of [H, W, 3]."""
+        height, width = image.shape[:2]
+        size = min(height, width)
+        top, left = (height - size) // 2, (width - size) // 2
+        return image[top : top + size, left : left + size]
+
+
+class ChannelsFirst(Transform):  # type: ignore[misc]
+    """uint8 [S, S, 3] to contiguous [3, S, S], as the cache stores it."""
+
+    def __call__(self, image: Pixels) -> Pixels:
+        """Return the transposed image."""
+        return np.ascontiguousarray(image.transpose(2, 0, 1))
+
+
+def dermoscopy_pipeline(settings: DermoscopySettings) -> Callable[[str | Path], Pixels]:
+    """Load, resize, even out the light, crop: path to uint8 [3, S, S], RGB, 0 to 255.
+
+    FLamby makes the shorter side 224 and cuts 200 pixels of it, at random places in training and from the middle in
+    testing, so its networks see nine tenths of the shorter side. Ours see all of it; moving the picture about is left
+    to the random transforms.
+
+    Raises:
+        DataError: When called on a file that cannot be read.
+    """
+    steps: list[Transform] = [ShorterSideTo(settings.image_size)]
+    if settings.constancy:
+        steps.append(ShadesOfGrey())
+    steps += [CentreSquare(), ChannelsFirst()]
+    compose = Compose(steps, log_stats=False)
+
+    def run(path: str | Path) -> Pixels:
+        # Compose wraps every error and logs its input, so it sees pixels only, never the name of a file.
+        pixels = decode_image(path)
+        try:
+            return cast(Pixels, compose(pixels))
+        except RuntimeError as error:
+            raise DataError(f"{path} of shape {pixels.shape} cannot be transformed ({error}).") from error
+
+    return run

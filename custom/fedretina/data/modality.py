@@ -1,0 +1,42 @@
+"""The kinds of data that a run can take, and the refusal of a site whose data are of another kind than the job's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from fedretina.errors import SettingsError
+
+Modality = Literal["fundus", "oct", "dermoscopy", "heart_sound", "activity"]
+"""A kind of data; a new one joins here, in `IN_WORDS`, among `data.scheme.PRESETS_OF` and `data.image_settings`."""
+MODALITIES: tuple[Modality, ...] = get_args(Modality)
+SIGNALS: frozenset[Modality] = frozenset(("heart_sound", "activity"))
+"""Those whose files are WAV files and no pictures."""
+
+IN_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "fundus": "fundus photographs",
+        "oct": "OCT scans",
+        "dermoscopy": "dermoscopic pictures of skin",
+        "heart_sound": "recordings of hearts",
+        "activity": "windows of an accelerometer",
+    }
+)
+
+
+def require_modality(own: Modality | None, asked: str) -> None:
+    """Refuse a job of another modality than a site's images are of.
+
+    Args:
+        own: What the site's images are; None where the site does not know, which refuses nothing.
+        asked: The job's.
+
+    Raises:
+        SettingsError: They differ. It may leave the site, so it names nothing of it but the modality.
+    """
+    if own is not None and own != asked:
+        raise SettingsError(
+            f"the job takes {IN_WORDS.get(asked, asked)} (images.modality {asked!r}), and this site has "
+            f"{IN_WORDS[own]}: leave the site out of the job, or mend data.modality or data.scheme in its site file."
+        )
