@@ -81,8 +81,8 @@ def _departures(results: FedeeResults) -> list[str]:
         "the same images and the last round counts.",
         "Where misdiagnosis detection is undefined, at a site without an error or without a right answer, the site is "
         "left out and counted; the authors count 1.0.",
-        "u is the entropy of the mean softmax over log K. The authors' heart sounds have the entropy of one sigmoid "
-        "output instead, which is 0 at neither end of the doubt.",
+        "u is the entropy of the mean softmax over log K. In the authors' code heart sounds have -p log p of one sigmoid "
+        "output instead, which is largest at p = 1/e and so takes unsure answers for surer than they are above it.",
         *_ensembles(results),
     ]
     return ["Where we differ from the paper:", "", *(f"- {one}" for one in told), ""]

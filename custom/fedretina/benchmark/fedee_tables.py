@@ -19,6 +19,7 @@ from fedretina.benchmark.published_fedee import KEYS, METHODS, Printed, publishe
 from fedretina.report.numbers import NONE, number, percent
 
 TITLES = {"accuracy": "accuracy", "misdetection": "misdiagnosis detection", "selective": "selective prediction"}
+_ALIKE = 0.0005  # means that print the same
 _CALIBRATION = {"aurc": "AURC", "ece": "ECE", "brier": "Brier score", "nll": "NLL"}
 
 
@@ -40,14 +41,18 @@ def strategy_table(results: FedeeResults, strategies: Sequence[str] | None = Non
     head = ["strategy", "method", "seeds"]
     for key in KEYS:
         head += [TITLES[key], *(["paper"] if theirs else [])]
-    rows = []
+    rows, absent = [], []
     for strategy, methods in paper.rows.items():
         if strategies is not None and strategy not in strategies:
+            continue
+        if strategies is None and not theirs and not set(methods.values()) & set(results.benchmark.runs):
+            absent.append(strategy)
             continue
         for method in METHODS:
             printed = theirs.get(strategy, {}).get(method, {})
             rows.append([strategy, method, *_cells(results, methods[method], printed, bool(theirs), eta)])
-    return table(head, rows)
+    lines = table(head, rows)
+    return [*lines, f"{NOT_RUN.capitalize()}: {listed(absent)}.", ""] if absent else lines
 
 
 def other_table(results: FedeeResults) -> list[str]:
@@ -197,9 +202,9 @@ def win_words(results: FedeeResults, eta: float = BY_SIZE) -> list[str]:
                 continue
             whole += 1
             best = max(means, key=lambda one: means[one])
-            first += best == "FedEE"
-            if best != "FedEE":
-                gap = means[best] - means["FedEE"]
+            gap = means[best] - means["FedEE"]
+            first += gap < _ALIKE
+            if gap >= _ALIKE:
                 beaten.append(f"{best} under {strategy} by {number(gap, 3)}")
         if whole:
             said = f"**{TITLES[key].capitalize()}**: FedEE has the highest mean under {first} of "
