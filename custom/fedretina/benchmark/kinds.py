@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedretina.benchmark.cases import write_cases
+from fedretina.benchmark.fedee_page import write_fedee_page
 from fedretina.benchmark.label_efficiency import run_labels
 from fedretina.benchmark.label_page import write_label_page
 from fedretina.benchmark.label_plan import LabelPlan
@@ -79,6 +80,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "feduaa": Kind(_rows, write_benchmark_page),
         "oct": Kind(_rows, _oct),
+        "fedee": Kind(_rows, write_fedee_page),
         "oct_labels": Kind(_labels, write_label_page),
     }
 )

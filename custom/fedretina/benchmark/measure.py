@@ -1,86 +1,117 @@
-"""What a benchmark keeps of a trained model at a site: its figures, its answers, and its AUC under noise."""
+"""What a benchmark publishes of a model's answers at a site: figures, and its AUC under noise."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedretina.benchmark.asked import Asked, Read
+from fedretina.benchmark.stored import referral
 from fedretina.data.site_data import SiteData, Split
+from fedretina.evaluation.evaluate import evaluate
 from fedretina.evaluation.metrics import macro_auc
-from fedretina.evaluation.referable import referable
+from fedretina.evaluation.out_of_distribution import out_of_distribution
+from fedretina.evaluation.ranking import auroc
 from fedretina.exchange.payload import Tensors
 from fedretina.experiment import Experiment
 from fedretina.local.trainer import LocalTrainer
 from fedretina.seeds import derive_seed, generator
-from fedretina.storage import write_bytes
-from fedretina.uncertainty.estimators import ESTIMATORS, auc_scores
+from fedretina.uncertainty.estimators import ESTIMATORS
 
 _CHUNK = 256
 
 
-def measured(
-    experiment: Experiment, model: Tensors, data: SiteData, noise: Sequence[float], noise_images: int, answers: Path
-) -> dict[str, Any]:
-    """Answer a site's test split, store the answers, and sum them up.
+def reading_of(experiment: Experiment) -> Read:
+    """How a run's own settings read its logits."""
+    chosen = experiment.evaluation
+    return Read(chosen.estimator, chosen.auc_input, experiment.objective.tweu.tau)
 
-    Args:
-        experiment: The run's settings.
-        model: All tensors of the site's model.
-        data: The site.
-        noise: Variances of the noise.
-        noise_images: At most so many images under noise.
-        answers: File of the answers (npz); it tells images apart, so it stays where it is.
 
-    Returns:
-        Figures that may be published: no answer to a single image is among them.
-    """
-    trainer, split = LocalTrainer(experiment, data), data.split("test")
-    chosen, tau = experiment.evaluation, experiment.objective.tweu.tau
-    found = trainer.answers({}, model, split)
-    estimator = ESTIMATORS[chosen.estimator]
-    answer = estimator.answer(found.logits)
-    figures = trainer.evaluate(found)._asdict()
-    disease = referable(answer.probabilities, split.labels.numpy(), data.scheme)
-    buffer = io.BytesIO()
-    np.savez(
-        buffer,
-        probabilities=answer.probabilities,
-        uncertainty=answer.uncertainty,
-        labels=split.labels.numpy(),
-        patients=np.array([f"{derive_seed(data.name, who):016x}" for who in split.patients]),
-        scores=auc_scores(found.logits, chosen.auc_input, tau, estimator),
-        referable=np.array(data.scheme.referable_classes, dtype=np.int64),
-        ungradable=-1 if data.scheme.ungradable_class is None else data.scheme.ungradable_class,
-    )
-    write_bytes(answers, buffer.getvalue())
-    few = _first(split, noise_images, data.name)
-    by_logits = macro_auc(auc_scores(found.logits, "logits_softmax", tau, estimator), split.labels.numpy())[0]
-    test = {name: value for name, value in figures.items() if name not in ("auc_classes", "n")}
+def site_facts(data: SiteData) -> dict[str, Any]:
+    """What a record says of a site, whoever answers."""
     return {
         "grades": data.scheme.num_classes,
         "grade_names": list(data.scheme.grades),
         "images": data.graded,
         "fingerprint": data.fingerprint,
         "synthetic": data.synthetic,
-        "test": {**test, "auc_logits": by_logits, "referable_auc": None if disease is None else disease.auc},
-        "noise": [
-            {
-                "variance": variance,
-                "auc": trainer.evaluate(trainer.answers({}, model, noised(few, variance, data.name))).auc,
-            }
-            for variance in noise
-        ],
     }
 
 
-def _first(split: Split, most: int, site: str) -> Split:
+def measured(asked: Asked, read: Read) -> dict[str, Any]:
+    """Sum up what a model said about a site's images.
+
+    Args:
+        asked: Logits and truth.
+        read: How the logits are read.
+
+    Returns:
+        "test" figures, and where images from outside were asked about, how well u tells them from the site's own test
+        images: "strangers" by set and disease, "others" by site. No answer to a single image is among them.
+    """
+    figures = evaluate(asked.logits, asked.labels, ESTIMATORS[read.estimator], read.auc_input, read.tau)._asdict()
+    answer = read.answer(asked.logits)
+    disease = referral(answer.probabilities, asked.labels, asked.referable, asked.ungradable)
+    by_logits = macro_auc(read._replace(auc_input="logits_softmax").scores(asked.logits), asked.labels)[0]
+    test = {name: value for name, value in figures.items() if name not in ("auc_classes", "n")}
+    found: dict[str, Any] = {
+        "test": {
+            **test,
+            "auc_logits": by_logits,
+            "referable_auc": None if disease is None else auroc(disease.score, disease.diseased),
+        }
+    }
+    strangers, others = {}, {}
+    for name, one in asked.outside.items():
+        u = read.answer(one.logits).uncertainty
+        told = out_of_distribution(answer.uncertainty, u)._asdict() | {"synthetic": one.synthetic}
+        if one.other_site:
+            others[name] = told
+            continue
+        strangers[name] = told | {
+            "diseases": {
+                disease: out_of_distribution(answer.uncertainty, u[one.labels == at])._asdict()
+                for at, disease in enumerate(one.diseases)
+                if np.any(one.labels == at)
+            },
+        }
+    if strangers:
+        found["strangers"] = strangers
+    if others:
+        found["others"] = others
+    return found
+
+
+def under_noise(
+    experiment: Experiment, model: Tensors, data: SiteData, noise: Sequence[float], noise_images: int
+) -> list[dict[str, Any]]:
+    """Macro AUC of a site's model on test images with growing noise.
+
+    Args:
+        experiment: The run's settings.
+        model: All tensors of the site's model.
+        data: The site.
+        noise: Variances of the noise; none for nothing.
+        noise_images: At most so many images.
+    """
+    if not noise:
+        return []
+    trainer, few = LocalTrainer(experiment, data), first_images(data.split("test"), noise_images, "noise", data.name)
+    return [
+        {
+            "variance": variance,
+            "auc": trainer.evaluate(trainer.answers({}, model, noised(few, variance, data.name))).auc,
+        }
+        for variance in noise
+    ]
+
+
+def first_images(split: Split, most: int, purpose: str, site: str) -> Split:
     """Some of the images, chosen by a hash of their names."""
-    order = sorted(range(len(split.files)), key=lambda at: (derive_seed("noise", site, split.files[at]), at))
+    order = sorted(range(len(split.files)), key=lambda at: (derive_seed(purpose, site, split.files[at]), at))
     at = sorted(order[:most])
     return Split(
         split.images[at], split.labels[at], tuple(split.patients[i] for i in at), tuple(split.files[i] for i in at)

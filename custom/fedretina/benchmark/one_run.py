@@ -13,11 +13,13 @@ from typing import Any
 import psutil
 import torch
 
-from fedretina.benchmark.measure import measured
+from fedretina.benchmark.asked import ask, keep
+from fedretina.benchmark.measure import measured, reading_of, site_facts, under_noise
 from fedretina.benchmark.plan import BenchmarkPlan, RowChoice
 from fedretina.benchmark.resplit import resplit
 from fedretina.benchmark.run_course import moved_by_phase, rounds_of_sites
-from fedretina.benchmark.strangers import strangers_of, unlike_own
+from fedretina.benchmark.stored import answers_path
+from fedretina.benchmark.strangers import outside_of, strangers_of
 from fedretina.data.pooling import pools
 from fedretina.data.site_data import SiteData, SiteDataSettings, load_site_data
 from fedretina.data.site_file import read_site_file
@@ -49,7 +51,7 @@ def sites_of(plan: BenchmarkPlan, out: Path, seed: int, names: Collection[str] |
         settings = phantom if file is None else read_site_file(file, site)
         # Phantoms are drawn from one seed, like the images of a real site, which are the same for every seed.
         data = load_site_data(site, settings, experiment.images, plan.seeds[0], out / "cache" / site)
-        found[site] = resplit(data, plan.splits, seed)
+        found[site] = resplit(data, plan.splits, plan.tuning_seed if plan.splits.kind == "once" else seed)
     return found
 
 
@@ -93,15 +95,17 @@ def store(plan: BenchmarkPlan, choice: RowChoice, seed: int, change: Mapping[str
     results = read_json(folder / "server" / "results.json")
     home = homes(experiment, trained, sites)
     steps = [step for step in results["steps"] if step["task"] == "train"]
-    outside = strangers_of(plan, out)
+    strangers, read = strangers_of(plan, out), reading_of(experiment)
     figures = {}
     for site, host in home.items():
         model = read_tensors(folder / host / "final" / "model.safetensors")[0]
-        answers = out / "answers" / choice.name / f"seed-{seed}" / f"{site}.npz"
-        own = measured(experiment, model, sites[site], plan.noise, plan.noise_images, answers)
+        asked = ask(experiment, model, sites[site], outside_of(site, sites, strangers, plan.others))
+        keep(asked, read, answers_path(out, choice.name, seed, site))
         said = results["sites"][host] if site in trained else {"theta": None, "weight": None}
         figures[site] = {
-            **own,
+            **site_facts(sites[site]),
+            **measured(asked, read),
+            "noise": under_noise(experiment, model, sites[site], plan.noise, plan.noise_images),
             "trained": site in trained,
             "theta": said["theta"],
             "weight": said["weight"],
@@ -109,8 +113,6 @@ def store(plan: BenchmarkPlan, choice: RowChoice, seed: int, change: Mapping[str
             "weight_by_round": [step.get("weights", {}).get(host) for step in steps],
             "labelled": steps[0]["scalars"].get(host, {}).get("images") if site in trained else None,
         }
-        if outside:
-            figures[site]["strangers"] = unlike_own(experiment, model, sites[site], outside, answers)
     record = {
         "name": choice.name,
         "row": choice.of,

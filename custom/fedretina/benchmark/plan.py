@@ -49,18 +49,56 @@ class RowChoice(BaseModel):
         return self.row or self.name
 
 
+class ReadingChoice(BaseModel):
+    """Another reading of the answers that runs have stored: a row of the tables for which nothing trains.
+
+    Attributes:
+        name: How the benchmark calls it.
+        of: The row or variant whose runs it reads.
+        reading: "softmax" is the final head alone, of a row with early exits. "temperature" is that with one
+            temperature a site, fitted on its validation images. "deep_ensemble" is the mean softmax of several runs of
+            other seeds; it needs test images that are the same for all of them. "dempster" fuses the answers of a row
+            that answers by evidence by Dempster's rule.
+        members: Runs of a deep ensemble.
+    """
+
+    model_config = _STRICT
+    name: str = Field(pattern=_NAME)
+    of: str
+    reading: Literal["softmax", "temperature", "deep_ensemble", "dempster"]
+    members: int = Field(default=5, ge=2, le=100)
+
+    def trials(self, seeds: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Seeds of the runs that each trial reads, by the seed that the trial bears.
+
+        Trial t of an ensemble takes the runs t, t + 1 and so on, from the last on to the first. Trials so share runs,
+        and their spread is less than that of ensembles that share none. Where an ensemble takes all runs there is one
+        trial; where there are too few, none.
+
+        Args:
+            seeds: Seeds of the row.
+        """
+        if self.reading != "deep_ensemble":
+            return {seed: (seed,) for seed in seeds}
+        around = [*seeds, *seeds]
+        trials = len(seeds) if self.members < len(seeds) else 1 if self.members == len(seeds) else 0
+        return {seeds[at]: tuple(around[at : at + self.members]) for at in range(trials)}
+
+
 class SplitSettings(BaseModel):
     """Which images train and which test.
 
     Attributes:
         kind: "given" takes the sites' own splits for every seed. "repeated" splits each site anew for every seed, by
             patient, so that a figure's spread holds the luck of the split too, and rows stay paired within a seed.
-        fractions: Shares of train, val and test under "repeated".
-        limit: At most so many images a split under "repeated", whole patients.
+            "once" splits each site anew, with the tuning seed, alike for every seed: so runs of several seeds may
+            answer together, and a figure's spread holds the luck of training alone.
+        fractions: Shares of train, val and test under "repeated" and "once".
+        limit: At most so many images a split under these two, whole patients.
     """
 
     model_config = _STRICT
-    kind: Literal["given", "repeated"] = "given"
+    kind: Literal["given", "repeated", "once"] = "given"
     fractions: tuple[float, float, float] = (0.5, 0.2, 0.3)
     limit: dict[Literal["train", "val", "test"], int] = {}
 
@@ -73,6 +111,7 @@ class BenchmarkPlan(BaseModel):
         reference: The row that all others are compared with.
         beside: The row that is shown beside the reference in single cases.
         rows: Rows and variants, in the order of the tables.
+        readings: Other readings of the rows' stored answers, rows of the tables like them.
         seeds: Seeds of the runs; every row runs with every seed.
         sites: Site file of each site; none for a phantom hospital.
         spare_sites: Further sites, for the rows alone that name them.
@@ -80,6 +119,8 @@ class BenchmarkPlan(BaseModel):
             named is a set of its own.
         strangers: Site file of each set of images that no site's grades are for; it is asked of every row whether its
             uncertainty tells them from a site's own.
+        others: At most so many test images of each other site are answered by a site's model too, chosen by a hash:
+            does its uncertainty tell them from its own? 0 asks nothing.
         experiment: Settings of all rows, in the shape of `Experiment`; a row's own choice on its axes wins. `phases`
             may be a mapping of settings by the name of a phase: they go to the rows that have it, and a phase that is
             given null is left out.
@@ -90,6 +131,10 @@ class BenchmarkPlan(BaseModel):
         noise_images: At most so many test images a site are answered under noise, the same for all rows and variances.
         costs: Whether weights, arithmetic, memory and time of each row's network are measured, after the runs.
         target: Validation accuracy at which a run counts as there, in tables of rounds.
+        metric: What FedEE's tables call accuracy; for its skin images that is the balanced one, the mean recall.
+        level: Accuracies that a site should reach by referring cases, for FedEE's Figure 5.
+        alpha: Error rate of the sets of grades that stand in for single answers.
+        printed: Which of FedEE's data sets ours are set beside; None for none, since they are others.
         paper: Whose tables the page shows.
     """
 
@@ -98,11 +143,13 @@ class BenchmarkPlan(BaseModel):
     reference: str
     beside: str = ""
     rows: tuple[RowChoice, ...] = Field(min_length=1)
+    readings: tuple[ReadingChoice, ...] = ()
     seeds: tuple[int, ...] = Field(min_length=1)
     sites: dict[str, Path | None] = Field(min_length=1)
     spare_sites: dict[str, Path | None] = {}
     sets: dict[str, str] = {}
     strangers: dict[str, Path] = {}
+    others: int = Field(default=0, ge=0)
     experiment: dict[str, Any] = {}
     splits: SplitSettings = SplitSettings()
     grid: tuple[dict[str, Any], ...] = ()
@@ -111,7 +158,11 @@ class BenchmarkPlan(BaseModel):
     noise_images: int = Field(default=1_000_000, ge=1)
     costs: bool = False
     target: float = Field(default=0.9, ge=0, le=1)
-    paper: Literal["feduaa", "oct", "oct_labels"] = "feduaa"
+    metric: Literal["accuracy", "balanced_accuracy"] = "accuracy"
+    level: tuple[float, ...] = (0.9, 0.95)
+    alpha: float = Field(default=0.1, gt=0, lt=1)
+    printed: Literal["pamap2", "isic2019", "physionet2016"] | None = None
+    paper: Literal["feduaa", "oct", "oct_labels", "fedee"] = "feduaa"
 
     @model_validator(mode="before")
     @classmethod
@@ -139,6 +190,24 @@ class BenchmarkPlan(BaseModel):
                 raise ValueError(f"row {choice.name!r} trains on {unknown}: name sites or spare_sites of the plan.")
         return self
 
+    @model_validator(mode="after")
+    def _readings_have_runs_to_read(self) -> Self:
+        names = [choice.name for choice in self.rows]
+        every = [*names, *(one.name for one in self.readings)]
+        if len(set(every)) < len(every):
+            raise ValueError("readings must differ in name from each other and from the rows: list each once.")
+        for one in self.readings:
+            if one.of not in names:
+                raise ValueError(f"reading {one.name!r} is of {one.of!r}, which is none of the rows {names}.")
+            if one.reading == "deep_ensemble" and self.splits.kind == "repeated":
+                raise ValueError(
+                    f"reading {one.name!r} joins runs of several seeds, but under splits.kind 'repeated' each seed has "
+                    "other test images: use 'once' or 'given'."
+                )
+        if any(not 0 < one <= 1 for one in self.level):
+            raise ValueError(f"level is {list(self.level)}: an accuracy is above 0 and at most 1.")
+        return self
+
     @classmethod
     def read(cls, words: Mapping[str, Any]) -> BenchmarkPlan:
         """Check a plan and every run of it before anything trains.
@@ -153,7 +222,22 @@ class BenchmarkPlan(BaseModel):
         for choice in plan.rows:
             for change in plan.candidates(choice):
                 plan.experiment_of(choice, plan.seeds_of(choice)[0], change)
+        for one in plan.readings:
+            choice = plan.choice(one.of)
+            answers = plan.experiment_of(choice, plan.seeds_of(choice)[0], {}).evaluation
+            kind = "evidence" if one.reading == "dempster" else "softmax"
+            passes = answers.passes > 1 and one.reading in ("softmax", "temperature")
+            if not answers.estimator.startswith(kind) or passes:
+                raise SettingsError(
+                    f"reading {one.name!r} ({one.reading}) is of {one.of!r}, which answers by {answers.estimator} in "
+                    f"{answers.passes} passes: it needs a row that answers by {kind}"
+                    f"{' without dropout' if passes else ''}."
+                )
         return plan
+
+    def choice(self, name: str) -> RowChoice:
+        """A row or variant by its name."""
+        return next(choice for choice in self.rows if choice.name == name)
 
     def seeds_of(self, choice: RowChoice) -> tuple[int, ...]:
         """Seeds that a row runs with."""

@@ -12,11 +12,15 @@ from typing import Any, NamedTuple
 from fedretina.benchmark.measured_costs import measure_costs
 from fedretina.benchmark.one_run import sites_of, store, train
 from fedretina.benchmark.plan import BenchmarkPlan
+from fedretina.benchmark.readings import derive_readings
 from fedretina.benchmark.tuning import best_candidate, validation_auc
 from fedretina.errors import FedretinaError, SettingsError
 from fedretina.storage import folder_lock, read_json, write_json
 
-_BESIDE = {"spare_sites", "sets", "strangers", "costs", "target", "paper"}
+_BESIDE = {
+    *("spare_sites", "sets", "strangers", "costs", "target", "paper"),
+    *("readings", "others", "metric", "level", "alpha", "printed"),
+}
 """What no result depends on, or only the results of rows that name it."""
 
 
@@ -75,6 +79,7 @@ def run_benchmark(plan: BenchmarkPlan, out: Path, jobs: int, tell: Callable[[Tol
         waiting = [work for work in works if not _result(plan, out, work).exists()]
         for told in each_run(plan, out, waiting, jobs, len(works), _stored, missing):
             tell(told)
+        missing |= derive_readings(plan, out, lambda at, of, said: tell(Told(at, of, said, None)))
         if plan.costs:
             measure_costs(plan, out, lambda at, of, said: tell(Told(at, of, said, None)))
         return missing
@@ -120,12 +125,15 @@ def _tune(
             chosen[choice.name] = best_candidate(aucs)
             tuning[choice.name] = {"grid": list(grid), "validation": aucs, "chosen": grid[chosen[choice.name]]}
     told_plan = plan.model_dump(mode="json", exclude={"sites", "rows", "spare_sites", "strangers"})
-    rows = [choice.name for choice in plan.rows]
+    rows = [*(choice.name for choice in plan.rows), *(one.name for one in plan.readings)]
     kind = told_plan["splits"]["kind"]
     stored = {**told_plan, "rows": rows, "sites": sorted(plan.sites), "splits": kind, "tuning": tuning}
     named = {"spare_sites": sorted(plan.spare_sites), "strangers": sorted(plan.strangers)}
     settings = {"settings": told_plan["experiment"], "split": told_plan["splits"]}
-    write_json(out / "plan.json", {**stored, **named, **settings})
+    # Rows with seeds of their own, so that no page asks them for the plan's.
+    of_rows = {choice.name: list(choice.seeds) for choice in plan.rows if choice.seeds}
+    of_readings = {one.name: list(one.trials(plan.seeds_of(plan.choice(one.of)))) for one in plan.readings}
+    write_json(out / "plan.json", {**stored, **named, **settings, "seeds_of": {**of_rows, **of_readings}})
     return chosen
 
 

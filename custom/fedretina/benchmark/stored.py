@@ -142,13 +142,18 @@ def read_benchmark(out: Path) -> Benchmark:
     return Benchmark(plan, runs)
 
 
+def answers_path(out: Path, name: str, seed: int, site: str) -> Path:
+    """Where a run's answers about a site's images lie."""
+    return out / "answers" / name / f"seed-{seed}" / f"{site}.npz"
+
+
 def read_answers(out: Path, name: str, seed: int, site: str) -> Answers:
     """Read what a run answered about a site's test images.
 
     Raises:
         StateError: The file is missing or damaged.
     """
-    path = out / "answers" / name / f"seed-{seed}" / f"{site}.npz"
+    path = answers_path(out, name, seed, site)
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in stored.files}

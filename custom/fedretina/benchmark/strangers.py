@@ -1,24 +1,20 @@
-"""Images of diseases that no site grades: does a trained model's uncertainty tell them from a site's own?"""
+"""Images from outside: of diseases that no site grades, and other sites' own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 
+from fedretina.benchmark.asked import Stranger
+from fedretina.benchmark.measure import first_images
 from fedretina.benchmark.plan import BenchmarkPlan
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED
 from fedretina.data.site_data import SiteData, Split, load_site_data
 from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError
-from fedretina.evaluation.out_of_distribution import out_of_distribution
-from fedretina.exchange.payload import Tensors
-from fedretina.experiment import Experiment
-from fedretina.local.trainer import LocalTrainer
-from fedretina.uncertainty.estimators import ESTIMATORS
 
 
 class Strangers(NamedTuple):
@@ -65,35 +61,21 @@ def strangers_of(plan: BenchmarkPlan, out: Path) -> dict[str, Strangers]:
     return found
 
 
-def unlike_own(
-    experiment: Experiment, model: Tensors, data: SiteData, strangers: Mapping[str, Strangers], answers: Path
-) -> dict[str, Any]:
-    """How well a site's model tells each set of strangers from the site's own test images, by its uncertainty.
+def outside_of(
+    site: str, sites: Mapping[str, SiteData], strangers: Mapping[str, Strangers], others: int
+) -> dict[str, Stranger]:
+    """All images from outside that a site's model is asked about.
 
     Args:
-        experiment: The run's settings.
-        model: All tensors of the site's model.
-        data: The site.
-        strangers: Sets from outside.
-        answers: The site's stored answers to its own test split (npz), which hold their uncertainty.
-
-    Returns:
-        Figures by set, over all its images and by disease; none tells of a single image.
+        site: The site.
+        sites: All sites, itself among them.
+        strangers: The plan's sets.
+        others: At most so many test images of each other site; 0 for none.
     """
-    trainer, estimator = LocalTrainer(experiment, data), ESTIMATORS[experiment.evaluation.estimator]
-    with np.load(answers, allow_pickle=False) as stored:
-        inside = stored["uncertainty"].astype(np.float64)
-    found = {}
-    for name, one in strangers.items():
-        u = estimator.answer(trainer.answers({}, model, one.split).logits).uncertainty
-        labels = one.split.labels.numpy()
-        found[name] = {
-            **out_of_distribution(inside, u)._asdict(),
-            "synthetic": one.synthetic,
-            "diseases": {
-                disease: out_of_distribution(inside, u[labels == at])._asdict()
-                for at, disease in enumerate(one.diseases)
-                if np.any(labels == at)
-            },
-        }
+    found = {name: Stranger(one.split, one.diseases, one.synthetic, False) for name, one in strangers.items()}
+    for name, data in sites.items() if others else ():
+        if name != site:
+            few = first_images(data.split("test"), others, "others", name)
+            unlabelled = few._replace(labels=torch.full_like(few.labels, UNLABELLED))  # its grades are not these
+            found[name] = Stranger(unlabelled, (), data.synthetic, True)
     return found

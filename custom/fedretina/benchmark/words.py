@@ -31,10 +31,12 @@ def warnings(benchmark: Benchmark, found: Record | None) -> list[str]:
             f"> **{which} phantoms: drawn pictures, no photographs.** Nothing here tells how well anything grades eyes."
         )
     missing = [name for name in benchmark.plan["rows"] if name not in benchmark.runs]
+    own = benchmark.plan.get("seeds_of") or {}
+    asked = {name: len(own.get(name, benchmark.plan["seeds"])) for name in benchmark.runs}
     short = {
-        benchmark.title(name): len(benchmark.plan["seeds"]) - len(seeds)
+        benchmark.title(name): asked[name] - len(seeds)
         for name, seeds in benchmark.runs.items()
-        if len(seeds) < len(benchmark.plan["seeds"])
+        if len(seeds) < asked[name]
     }
     if missing or short:
         told = [f"{name} not at all" for name in missing] + [

@@ -37,9 +37,10 @@ def benchmark(
     page: Path | None,
     pictures: Path | None,
 ) -> None:
-    """Run the benchmark NAME and write its tables: `feduaa`, `oct`, or `oct-labels`.
+    """Run the benchmark NAME and write its tables: `feduaa`, `oct`, `oct-labels`, or one of FedEE's.
 
-    `oct-labels` asks what pre-training without labels is worth where labels are few.
+    `oct-labels` asks what pre-training without labels is worth where labels are few. FedEE's tables are those of
+    `fedee` (fundus photographs), `fedee-dermoscopy`, `fedee-heart` and `fedee-activity`.
 
     Stopped at any moment, it goes on where it stopped when it is called again; rows and seeds may be added later.
     `--out` holds the results, `page.md` with the tables, and, for eyes at this machine only, models and answers to
@@ -68,7 +69,10 @@ def benchmark(
         if rows:
             wanted = [row.strip() for row in rows.split(",")]
             named = {row if isinstance(row, str) else row["name"]: row for row in words["rows"]}
-            words["rows"] = [named.get(row, row) for row in wanted]
+            readings = {one["name"]: one for one in words.get("readings", ())}
+            words["rows"] = [named.get(row, row) for row in wanted if row not in readings]
+            kept = {row if isinstance(row, str) else row["name"] for row in words["rows"]}
+            words["readings"] = [one for one in readings.values() if one["of"] in kept]
         if seeds:
             words["seeds"] = _numbers(seeds)
         kind = kind_of(words)
