@@ -15,6 +15,8 @@ TASKS = ("prepare", "pretrain", "train", "validate", "tune", "calibrate", "final
 SITES = ("site-1", "site-2", "site-3", "site-4", "site-5")
 _FILTER = "fedretina.flare.whitelist_filter.WhitelistFilter"
 _CONTROLLER = "fedretina.flare.controller.RoundController"
+# FLARE's sites give up after 60 s where the server's process of the job is slow to start, and take the job with them.
+_PATIENCE_S = 300.0
 
 _HEAD = """\
 # {title}, at a size that two cores finish in {minutes} minutes; {whose} sizes stand behind each value.
@@ -164,6 +166,7 @@ def _client() -> dict[str, object]:
     executor = {"path": "fedretina.flare.executor.TrainerExecutor", "args": {}}
     return {
         "format_version": 2,
+        "max_runner_sync_timeout": _PATIENCE_S,
         "executors": [{"tasks": [*TASKS], "executor": executor}],
         "task_data_filters": _filters("order"),
         "task_result_filters": _filters("answer", ledger=True),
