@@ -1,4 +1,4 @@
-"""Draw the pictures of the docs on phantoms, scans and other modalities: `.venv/bin/python docs/draw_phantoms.py`."""
+"""Draw the pictures of phantoms.md, oct_scans.md and other_modalities.md: `.venv/bin/python docs/draw_phantoms.py`."""
 
 from __future__ import annotations
 

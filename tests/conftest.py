@@ -34,12 +34,13 @@ def tiny() -> Callable[..., Experiment]:
     """An experiment that trains in about a second a site; settings may be given as nested words."""
 
     def make(**words) -> Experiment:
+        activity = words.get("row") == "fedee_activity"
         base = {
             "row": "feduaa",
             "seed": 3,
             "phases": [{"name": "train", "rounds": 2}],
-            "images": {"image_size": 32},
-            "network": {"encoder": "efficientnet_lite0", "head": {"width": 16}},
+            "images": {"length": 128} if activity else {"image_size": 32},
+            "network": {"encoder": "signal_cnn" if activity else "efficientnet_lite0", "head": {"width": 16}},
             "training": {"batch_size": 8, "learning_rate": 0.05, "threads": 1},
             "phantom_images": 24,
             "report": {"draws": 10, "page": False},

@@ -149,3 +149,14 @@ def test_a_phase_is_filled_from_the_rows_phase_of_its_name_and_the_runs_settings
     assert (second.training.optimizer, second.training.batch_size, second.training.encoder_factor) == ("adam", 4, 0.1)
     assert Experiment.model_validate(found.agreed()).agreed() == found.agreed()
     assert found.phase("validate").name == "train"  # a step between phases has the last one's settings
+
+
+def test_random_transforms_that_spoil_a_modality_are_refused():
+    with pytest.raises(SettingsError, match="flip, rotate_degrees would spoil samples of heart_sound"):
+        Experiment.resolve({"images": {"modality": "heart_sound"}})
+    still = {"flip": False, "rotate_degrees": 0}
+    kept = Experiment.resolve({"images": {"modality": "heart_sound"}, "augment": still})
+    assert kept.images.modality == "heart_sound"
+    words = {"images": {"modality": "activity"}, "augment": still, "network": {"encoder": "vit_small"}}
+    with pytest.raises(SettingsError, match="samples are 1 x 1000: choose another encoder"):
+        Experiment.resolve(words)

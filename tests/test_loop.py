@@ -27,10 +27,12 @@ def test_every_row_runs_to_its_end(row, tiny, phantoms, tmp_path):
     listed = ROWS[row].settings.get("phases", [{"name": "train"}])
     short = {"training": {"epochs": 1, "batch_size": 8}}
     phases = [{"name": one["name"], "rounds": 1, **(short if "training" in one else {})} for one in listed]
-    experiment = tiny(row=row, phases=phases)
+    # The third of the phantom sites with heart sounds is as small as its model, and a batch must fit.
+    experiment = tiny(row=row, phases=phases, phantom_images=48 if row == "fedee_heart_sound" else 24)
     results = run_loop(experiment, phantoms(experiment, "site-1", "site-2", "site-3"), tmp_path, "r")
-    scans = experiment.images.modality == "oct"  # there all three have equal grades, so they make one pool
-    grades = [4] if scans and experiment.pooled else [4, 4, 4] if scans else [5, 4, 6]
+    agreed = {"oct": 4, "dermoscopy": 8, "heart_sound": 2, "activity": 8}.get(experiment.images.modality)
+    own = [5, 4, 6] if agreed is None else [agreed] * 3
+    grades = [agreed] if agreed and experiment.pooled else own  # equal grades make one pool
     assert [results["sites"][site]["grades"] for site in sorted(results["sites"])] == grades
     weights = [entry["weight"] for entry in results["sites"].values()]
     # With a model a site, each weight is the site's own share of its own model.
@@ -40,7 +42,9 @@ def test_every_row_runs_to_its_end(row, tiny, phantoms, tmp_path):
         card = json.loads((tmp_path / "r" / site / "final" / "card.json").read_text())
         assert card["synthetic"] is True
         assert "not a medical device" in card["notice"]
-        assert (tmp_path / "r" / site / "final" / "model.safetensors").stat().st_size > 10_000_000
+        assert (tmp_path / "r" / site / "final" / "model.safetensors").stat().st_size > (
+            3_000_000 if row == "fedee_activity" else 10_000_000
+        )
 
 
 def test_the_same_run_gives_the_same_bits(tiny, phantoms, tmp_path):

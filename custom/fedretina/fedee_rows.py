@@ -34,6 +34,26 @@ _EVIDENTIAL: Mapping[str, Any] = {
     "aggregation": {"rule": "uaw"},
 }
 
+
+def _task(modality: str, encoder: str, grades: int, rate: float, **more: Any) -> dict[str, Any]:
+    """One of the paper's tasks: grades agree, so the final head travels; one Adam a site for the whole run."""
+    return {
+        **_AVERAGED,
+        "images": {"modality": modality},
+        "network": {**_EXITS["network"], "encoder": encoder},
+        "training": {"optimizer": "adam", "optimizer_state": "keep", "learning_rate": rate},
+        "exchange": {"personal": "exits", "batchnorm": "shared_all"},
+        "grades": grades,
+        **more,
+    }
+
+
+# FLamby's weights of the eight classes: all images over those of the class.
+_ISIC = (5.58, 2.05, 7.02, 26.12, 9.54, 101.07, 92.52, 38.34)
+_SKIN = {"flip": True, "flip_vertical": True, "rotate_degrees": 50, "brightness": 0.15, "contrast": 0.1}
+_SOUND = {"flip": False, "rotate_degrees": 0, "roll": 0.5}
+_MOTION = {"flip": False, "rotate_degrees": 0}
+
 FEDEE_ROWS: Mapping[str, Row] = MappingProxyType(
     {
         "fedee": Row(
@@ -55,6 +75,28 @@ FEDEE_ROWS: Mapping[str, Row] = MappingProxyType(
             "FedEE under FedAP",
             f"{_PAPER}, Table 10",
             {**_LOCAL_NORM, "aggregation": {"rule": "similarity"}},
+        ),
+        "fedee_dermoscopy": Row(
+            "FedEE on dermoscopy",
+            f"{_PAPER}, ISIC2019: EfficientNet-B0, eight diagnoses, weighted focal loss",
+            _task(
+                "dermoscopy",
+                "efficientnet_b0",
+                8,
+                5e-4,
+                augment=_SKIN,
+                objective={"name": "focal", "focal": {"gamma": 2.0, "alpha": _ISIC}},
+            ),
+        ),
+        "fedee_heart_sound": Row(
+            "FedEE on heart sounds",
+            f"{_PAPER}, PhysioNet 2016: ResNet-18 on spectrograms; two classes by cross entropy, not one sigmoid",
+            _task("heart_sound", "resnet18", 2, 1e-4, augment=_SOUND),
+        ),
+        "fedee_activity": Row(
+            "FedEE on activity",
+            f"{_PAPER}, PAMAP2: three convolutions over ten seconds of an accelerometer, eight activities",
+            _task("activity", "signal_cnn", 8, 3e-4, augment=_MOTION),
         ),
         "mc_dropout": Row(
             "MC-dropout, personal head",

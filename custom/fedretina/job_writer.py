@@ -50,6 +50,37 @@ training:
   threads: 2
 phantom_images: 160             # training images of an average phantom site
 """
+_OF_TASKS = {
+    "dermoscopy": """\
+images:
+  image_size: 64                # paper: 200
+network:
+  weights: {source: none}       # paper: ImageNet; give a file with its sha256
+training:
+  epochs: 2                     # paper: 20
+  batch_size: 16                # paper: 64
+  threads: 2
+phantom_images: 160             # training pictures of an average phantom site
+""",
+    "heart_sound": """\
+images:
+  image_size: 64                # paper: spectrograms of 101 x 99
+training:
+  epochs: 2                     # paper: 20
+  batch_size: 16                # paper: 64
+  threads: 2
+phantom_images: 160             # training recordings of an average phantom site
+""",
+    "activity": """\
+images:
+  length: 1000                  # paper: 10 s at 100 Hz
+training:
+  epochs: 2                     # paper: 20
+  batch_size: 16                # paper: 32
+  threads: 2
+phantom_images: 160             # training windows of an average phantom site
+""",
+}
 _PHASES = {
     # With few steps a momentum of 0.999 leaves the keys where they began, and small batches want a smaller rate.
     "pretrain": """\
@@ -118,10 +149,11 @@ def _experiment(method: str, name: str) -> str:
     for phase in found.phases:
         kind = "pretrain" if phase.contrastive is not None else "train" if phase.training is None else "tuned"
         phases.append(_PHASES[kind].format(name=phase.name))
-    body, whose = (_OCT, "the paper's") if found.images.modality == "oct" else (_FUNDUS, "FedUAA's")
+    bodies = {"fundus": _FUNDUS, "oct": _OCT, **_OF_TASKS}
+    whose = "FedUAA's" if found.images.modality == "fundus" else "the paper's"
     minutes = "about three" if len(phases) == 1 else "about five"
     words = {"title": row(method).title, "minutes": minutes, "whose": whose, "name": name, "row": method}
-    return _HEAD.format(**words, phases="\n".join(phases)) + body
+    return _HEAD.format(**words, phases="\n".join(phases)) + bodies[found.images.modality]
 
 
 def _filters(direction: str, **more: object) -> list[dict[str, object]]:

@@ -167,7 +167,7 @@ class Disturbed:
         """The child process in which site-1 trains."""
         process = self.job_process("site-1", job)
         children = process.children() if process else []
-        return next((child for child in children if "fedretina.local.child_trainer" in child.cmdline()), None)
+        return next((child for child in children if "fedretina.local.trainer_process" in child.cmdline()), None)
 
     def switch_off(self, name: str) -> None:
         """Kill all of a participant's processes at once, as a power cut would."""

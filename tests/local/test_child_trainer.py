@@ -18,7 +18,8 @@ from fedretina.errors import RefusedError, StateError, StoppedError, TrainingErr
 from fedretina.exchange.payload import tensors_digest
 from fedretina.local.child_trainer import ChildTrainer
 from fedretina.local.site_recipe import SiteRecipe
-from fedretina.storage import folder_lock
+from fedretina.storage import folder_lock, write_tensors
+from memory_limit import memory_limit
 
 # A network of our own, so that no child pays the import of torchvision.
 ENCODER = {"encoder": "efficientnet_lite0", "head": {"width": 16}}
@@ -58,9 +59,10 @@ def drive(host, experiment, folder):
 
 
 def is_set_up(child):
-    """Whether a child has told the kernel how it wants to die."""
+    """Whether a child has told the kernel how it wants to die, and is about to work."""
     try:
-        return Path(f"/proc/{child.pid}/oom_score_adj").read_text().strip() == "1000"
+        told = Path(f"/proc/{child.pid}/oom_score_adj").read_text().strip() == "1000"
+        return told and "libtorch" in Path(f"/proc/{child.pid}/maps").read_text()
     except OSError:
         return False
 
@@ -185,3 +187,40 @@ def test_no_child_outlives_its_parent_and_the_folder_is_held_until_it_is_dead(re
     finally:
         parent.kill()
         parent.wait()
+
+
+def test_short_of_memory_the_kernel_takes_the_child_and_not_the_larger_parent(recipe, first_order, tmp_path):
+    order, tensors = first_order
+    code = (
+        "import sys, json; from pathlib import Path\n"
+        "from fedretina.errors import TrainingError\n"
+        "from fedretina.local.child_trainer import ChildTrainer; from fedretina.local.site_recipe import SiteRecipe\n"
+        "from fedretina.exchange.payload import Order; from fedretina.exchange.stamp import Stamp\n"
+        "from fedretina.storage import read_tensors\n"
+        "recipe = SiteRecipe.model_validate_json(sys.argv[1]); words = json.loads(sys.argv[2])\n"
+        "order = Order(**{**words, 'stamp': Stamp(*words['stamp'])})\n"
+        "tensors, _ = read_tensors(Path(sys.argv[3]))\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "try: ChildTrainer(recipe).answer(order, tensors)\n"
+        "except TrainingError as error: print(error, flush=True)\n"
+    )
+    write_tensors(tmp_path / "down", tensors, {}, durable=False)
+    made = recipe("site-1")
+    arguments = [made.model_dump_json(), json.dumps(order._asdict()), str(tmp_path / "down")]
+    with memory_limit(f"fedretina-test-{os.getpid()}") as limit:
+        if limit is None:
+            pytest.skip("a memory cgroup cannot be made here: that needs root")
+        put_in = 'echo $$ > "$0" && exec "$@"'
+        into = ["sh", "-c", put_in, str(limit.folder / "cgroup.procs"), sys.executable, "-c", code]
+        parent = subprocess.Popen([*into, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            assert parent.stdout.readline() == "ready\n"
+            limit.hold(limit.taken + 200 * 2**20)  # less than it takes to import what a trainer needs
+            told, _ = parent.communicate("go\n", 120)
+        finally:
+            parent.kill()
+            parent.wait()
+        assert parent.returncode == 0
+        assert "the trainer was killed by signal 9, perhaps out of memory; nothing of this round is kept." in told
+        assert limit.killed == 1
+    assert not (made.folder / "state.json").exists()

@@ -29,6 +29,7 @@ def settings(encoder=LITE, **exits):
     [
         ("efficientnet_b0", 8, [1843, 1682, 1535, 1402], 0.7076),
         ("resnet18", 2, [737, 673, 614, 560], 0.582),
+        ("signal_cnn", 8, [84, 76, 70], 0.010),
     ],
 )
 def test_widths_and_counts_are_the_papers(encoder, grades, hidden, millions):

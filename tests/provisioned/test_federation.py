@@ -6,6 +6,7 @@ import shutil
 import time
 
 import pytest
+import torch
 import yaml
 from credentials import expire, knock
 from hospital import SECRETS
@@ -28,7 +29,8 @@ from federation import (
 from fedretina.data.site_data import load_site_data
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.ledger import Ledger
-from fedretina.exchange.partition import partition
+from fedretina.exchange.partition import ExchangeSettings, partition
+from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, sealer_for
 from fedretina.experiment import Experiment
 from fedretina.kit.allowed import ALLOWED_CLASSES
 from fedretina.loop import run_loop
@@ -246,6 +248,46 @@ def test_each_site_sends_what_its_own_policy_lets_go_whatever_the_job_brings(fed
     assert "FILTER_ERROR" in steps[1]["refused"]["site-3"]
     assert "privacy budget is spent" in federation.running["site-3"].text()
     assert set(steps[1]["weights"]) == {"site-1", "site-2"}
+
+
+def test_a_head_travels_encrypted_from_a_child_process_and_from_its_parent(federation):
+    pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")
+    sites = ("site-1", "site-3")  # five grades each
+    keys = federation.folder / "he-keys"
+    fedretina("kit", "he-keys", keys)
+    privacy = federation.kit("server") / "local" / "privacy.json"
+    before = {
+        path: path.read_text() for path in (privacy, *(federation.hospital(site) / "site.yaml" for site in sites))
+    }
+    words = json.loads(before[privacy])
+    words["scopes"][0]["properties"]["fedretina_server"]["he_keys"] = str(keys / SERVER_FILE)
+    privacy.write_text(json.dumps(words))
+    for site, trainer in zip(sites, ("child", "inline"), strict=True):
+        path = federation.hospital(site) / "site.yaml"
+        own = {"policy": {"kinds": ["encoder", "head"]}, "he_keys": str(keys / SITE_FILE), "trainer": trainer}
+        path.write_text(yaml.safe_dump({**yaml.safe_load(before[path]), **own}))
+    exchange = {"personal": "nothing", "encrypt": "head"}
+    words = {**WORDS, "grades": 5, "exchange": exchange, "quorum": 2}
+    with federation.session(LEAD) as session:
+        job = session.submit_job(str(export(federation, "sealed", words, sites=sites)))
+        status = ended(session, job, 400)["status"]  # a child imports torch for each of its four answers
+    for path, text in before.items():
+        path.write_text(text)
+    assert status == "FINISHED:COMPLETED", federation.running["site-1"].text()[-4000:]
+    run = federation.storage / "runs" / "sealed" / "server"
+    found = json.loads((run / "results.json").read_text())
+    assert sorted(found["steps"][1]["weights"]) == list(sites)
+    mixed, _ = read_tensors(run / f"{found['chosen']}.safetensors")
+    heads = {key: value for key, value in mixed.items() if key.startswith("head.")}
+    assert heads
+    opens = sealer_for(ExchangeSettings(**exchange), keys / SITE_FILE, private=True)
+    for site in sites:
+        final, _ = read_tensors(federation.hospital(site) / "runs" / "sealed" / site / "final" / "model.safetensors")
+        for key, value in heads.items():
+            assert value.dtype == torch.uint8
+            assert torch.equal(opens.open(key, value, tuple(final[key].shape), final[key].dtype), final[key])
+        lines = Ledger(federation.hospital(site) / "runs" / "sealed" / site / "ledger.jsonl").lines()
+        assert [line["tensors"].get("head", 0) for line in lines] == [len(heads), len(heads), 0, 0]
 
 
 def test_a_site_leaves_a_job_that_puts_another_filter_behind_its_own(federation):

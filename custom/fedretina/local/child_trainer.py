@@ -8,7 +8,6 @@ folder, its last word through a pipe; the bits are those of a site in the same p
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
@@ -17,7 +16,6 @@ import signal
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +30,6 @@ from fedretina.storage import read_tensors, write_tensors
 
 _log = logging.getLogger(__name__)
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
-_PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.05
 _READ_S = 5.0
 
@@ -83,7 +80,7 @@ class ChildTrainer:
         try:
             # Started by this thread, which waits for it: the kernel's signal comes when the starting thread ends.
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "fedretina.local.child_trainer", *arguments],
+                [sys.executable, "-P", "-m", "fedretina.local.trainer_process", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -140,45 +137,3 @@ def _relay(lines: IO[bytes]) -> None:
             _log.log(getattr(logging, level), "trainer: %s", said)
         elif level or said:
             _log.warning("trainer: %s", f"{level} {said}".rstrip())
-
-
-def main(arguments: list[str]) -> None:
-    """Read an order, do it, write the answer: the child's whole life."""
-    parent, asked, answered = int(arguments[0]), Path(arguments[1]), Path(arguments[2])
-    _die_with(parent)
-    _be_the_first_to_go()
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
-    # The last word goes through a pipe, since the disk may be full; whatever else prints goes to the log.
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as told:
-        os.dup2(2, 1)
-        json.dump(_answered(asked, answered), told)
-
-
-def _answered(asked: Path, answered: Path) -> dict[str, Any]:
-    try:
-        tensors, words = read_tensors(asked)
-        order = Order(**{**words["order"], "stamp": Stamp(*words["order"]["stamp"])})
-        payload = SiteRecipe.model_validate_json(words["recipe"]).build().answer(order, tensors)
-        write_tensors(answered, payload.tensors, {}, durable=False)
-        return {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)}
-    except FedretinaError as error:
-        return {"error": type(error).__name__, "says": str(error)}
-    except Exception as error:  # noqa: BLE001 - the parent logs its trace at the site, and tells its class alone
-        return {"error": type(error).__name__, "says": traceback.format_exc()}
-
-
-def _die_with(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before it was asked
-        sys.exit(1)
-
-
-def _be_the_first_to_go() -> None:
-    """Ask Linux to choose this process, and not the job's, when memory is short."""
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -17,8 +17,8 @@ class ExitSettings(BaseModel):
     Attributes:
         after: Stages of the encoder that an exit follows, counted from 0. None takes those of the paper where it
             names some, else four late ones (`networks.encoders.EXITS`).
-        width: Hidden units H of a final head that the exits are measured by; None is the encoder's features, as in the
-            official code.
+        width: Hidden units H that the exits are measured by; None is the width of the encoder's last stage: 1280, 512
+            and 64 for the networks of the official code, as there.
         growth: How much wider a pair of stages makes an exit: h_i = floor(growth^((M - i) / 2) H) for exit i of M,
             counted from the input, so that early exits, which see simple features, are wider. The paper has 1.2.
     """
@@ -36,9 +36,9 @@ class ExitSettings(BaseModel):
             raise ValueError(f"exits.after is {list(after)}: name stages from 0, in ascending order, none twice.")
         return after
 
-    def widths(self, exits: int, features: int) -> tuple[int, ...]:
+    def widths(self, exits: int, last: int) -> tuple[int, ...]:
         """Hidden units of each of M exits, from the input to the end."""
-        base = self.width or features
+        base = self.width or last
         return tuple(math.floor(math.sqrt(self.growth) ** (exits - i) * base) for i in range(exits))  # h_i
 
 
@@ -64,7 +64,7 @@ class Exits(nn.ModuleList):
                 f"network.exits.after names stage {after[-1]}, but this encoder has {len(encoder.widths)} stages, "
                 f"0 to {len(encoder.widths) - 1}: name some of these."
             )
-        hidden = settings.widths(len(after), encoder.features)
+        hidden = settings.widths(len(after), encoder.widths[-1])
         super().__init__(
             nn.Sequential(nn.Linear(encoder.widths[stage], width), nn.ReLU(), nn.Linear(width, num_classes))
             for stage, width in zip(after, hidden, strict=True)

@@ -115,8 +115,7 @@ def draw_skin(
     picture *= shade[..., None] * np.float32(gain) * np.array(style.light, np.float32)
     small = cv2.resize(picture, (canvas.size, canvas.size), interpolation=cv2.INTER_AREA)
     small = small + rng.standard_normal(small.shape, dtype=np.float32) * np.float32(style.noise)
-    found: NDArray[np.uint8] = np.clip(small, 0, 255).astype(np.uint8)
-    return found
+    return np.asarray(np.clip(small, 0, 255), dtype=np.uint8)
 
 
 def _shape(

@@ -1,0 +1,68 @@
+"""The child process of `ChildTrainer`: reads an order, does it, writes the answer, and ends.
+
+What is said to the kernel comes first, before torch is imported: a child that grows while its parent is the larger of
+the two would else leave the parent to be killed, and the whole job with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> None:
+    """Read an order, do it, write the answer: the child's whole life."""
+    parent, asked, answered = int(arguments[0]), Path(arguments[1]), Path(arguments[2])
+    _die_with(parent)
+    _be_the_first_to_go()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
+    # The last word goes through a pipe, since the disk may be full; whatever else prints goes to the log.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as told:
+        os.dup2(2, 1)
+        json.dump(_answered(asked, answered), told)
+
+
+def _answered(asked: Path, answered: Path) -> dict[str, Any]:
+    from fedretina.errors import FedretinaError
+    from fedretina.exchange.payload import Order
+    from fedretina.exchange.stamp import Stamp
+    from fedretina.local.site_recipe import SiteRecipe
+    from fedretina.storage import read_tensors, write_tensors
+
+    try:
+        tensors, words = read_tensors(asked)
+        order = Order(**{**words["order"], "stamp": Stamp(*words["order"]["stamp"])})
+        payload = SiteRecipe.model_validate_json(words["recipe"]).build().answer(order, tensors)
+        write_tensors(answered, payload.tensors, {}, durable=False)
+        return {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)}
+    except FedretinaError as error:
+        return {"error": type(error).__name__, "says": str(error)}
+    except Exception as error:  # noqa: BLE001 - the parent logs its trace at the site, and tells its class alone
+        return {"error": type(error).__name__, "says": traceback.format_exc()}
+
+
+def _die_with(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before it was asked
+        sys.exit(1)
+
+
+def _be_the_first_to_go() -> None:
+    """Ask Linux to choose this process, and not the job's, when memory is short."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
