@@ -58,9 +58,9 @@ def cost_lines(results: FedeeResults, out: Path, shown: Pictures) -> list[str]:
         *cost_table(results, found),
         f"{found['encoder']}, samples of {shape}, batches of {found['batch_size']}. Parameters and multiply-adds are "
         "counted, of one sample; the paper's are for a batch whose size it does not tell, and of its own network. "
-        "Times and memory are measured on the CPU, after the runs and the methods in turn, so that what else the "
-        f"machine did falls on all alike: medians of {found['repeats']} turns, quartiles in brackets; a ratio is that "
-        "of two times in the same turn. Memory is what network and step take at their highest, over what the process "
+        "Times and memory are measured on the CPU after the runs, each method in turn with the backbone, so that what "
+        f"else the machine did falls on both: medians of {found['repeats']} turns, quartiles in brackets; a ratio is "
+        "that of two times in the same turn. Memory is what network and step take at their highest, over what the process "
         "held before. A deep ensemble trains one network after the other, each like the backbone.",
         "",
         *claim_words(found),

@@ -24,8 +24,8 @@ from fedretina.networks.network_settings import NetworkSettings
 from fedretina.storage import read_json, write_json
 
 COSTS = "side_by_side.json"
-_REPEATS = 15
-_TRAINING_REPEATS = 8
+_REPEATS = 25
+_TRAINING_REPEATS = 10
 _MEMBERS = 5
 _ANY_GRADES = 4  # of heads that do not travel
 
@@ -187,15 +187,25 @@ def _words(method: Method) -> dict[str, Any]:
 
 
 def _timed(methods: Mapping[str, Method]) -> dict[str, dict[str, Any]]:
-    answering = side_by_side({name: method() for name, method in methods.items()}, "Backbone", _REPEATS)
+    answering = _pairs({name: method() for name, method in methods.items()}, _REPEATS)
     steps = {name: _training(method)() for name, method in methods.items() if name != "Deep Ens."}
-    training = side_by_side(steps, "Backbone", _TRAINING_REPEATS)
+    training = _pairs(steps, _TRAINING_REPEATS)
     found: dict[str, dict[str, Any]] = {}
     for name in methods:
         own = _told("inference", answering[name])
         if name in training:
             own |= _told("training", training[name]) | {"power": _power(steps[name])}
         found[name] = own
+    return found
+
+
+def _pairs(steps: Mapping[str, Step], repeats: int) -> dict[str, Beside]:
+    """Each step in turn with the backbone's alone: between two that are compared lies no third one."""
+    base = "Backbone"
+    found = side_by_side({base: steps[base]}, base, repeats)
+    for name, step in steps.items():
+        if name != base:
+            found[name] = side_by_side({base: steps[base], name: step}, base, repeats)[name]
     return found
 
 
