@@ -60,8 +60,8 @@ def cost_lines(results: FedeeResults, out: Path, shown: Pictures) -> list[str]:
         "counted, of one sample; the paper's are for a batch whose size it does not tell, and of its own network. "
         "Times and memory are measured on the CPU after the runs, each method in turn with the backbone, so that what "
         f"else the machine did falls on both: medians of {found['repeats']} turns, quartiles in brackets; a ratio is "
-        "that of two times in the same turn. Memory is what network and step take at their highest, over what the process "
-        "held before. A deep ensemble trains one network after the other, each like the backbone.",
+        "that of two times in the same turn. Memory is what network and step take at their highest, over what the "
+        "process held before. A deep ensemble trains one network after the other, each like the backbone.",
         "",
         *claim_words(found),
         "## Table 12 and Figure 10: energy and CO2 equivalents of training",
