@@ -87,6 +87,7 @@ def strangers_chart(results: FedeeResults) -> Chart | None:
                 sums[kind] = sums.get(kind, np.zeros(BINS)) + np.asarray(one["counts"], dtype=np.float64)
     if len(sums) < 2:
         return None
+    sums = {kind: sums[kind] for kind in ("own", *(kind for kind in sums if kind != "own"))}
     edges = np.linspace(0, 1, BINS + 1)
     shares = {kind: counts / np.sum(counts) for kind, counts in sums.items()}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedretina.benchmark import fedee_charts as charts
 from fedretina.benchmark import fedee_tables as ours
 from fedretina.benchmark import tables, words
+from fedretina.benchmark.fedee_cost_page import cost_lines
 from fedretina.benchmark.fedee_figures import store_fedee_figures
 from fedretina.benchmark.fedee_results import PLAIN, FedeeResults, fedee_results
 from fedretina.benchmark.markdown import listed, several
@@ -49,6 +50,7 @@ def write_fedee_page(out: Path, page: Path, pictures: Path) -> None:
     found = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
     shown = Pictures(page, pictures, f"benchmark_{results.benchmark.plan['name']}")
     lines = [*_head(results, found), *_answers(results), *_referral(results, shown), *_beyond(results, shown)]
+    lines += [*cost_lines(results, out, shown), *ours.tuning_tables(results), *ours.personal_table(results)]
     lines += [*_sites(results, shown), *_differences(results, found)]
     write_page(page, "\n".join(lines).rstrip() + "\n")
 
@@ -79,10 +81,11 @@ def _departures(results: FedeeResults) -> list[str]:
     told = [
         "The round is chosen on validation images, and the test images are read once; in the authors' code the two are "
         "the same images and the last round counts.",
-        "Where misdiagnosis detection is undefined, at a site without an error or without a right answer, the site is "
-        "left out and counted; the authors count 1.0.",
-        "u is the entropy of the mean softmax over log K. In the authors' code heart sounds have -p log p of one sigmoid "
-        "output instead, which is largest at p = 1/e and so takes unsure answers for surer than they are above it.",
+        "Where misdiagnosis detection is undefined, at a site without an error or without a right answer, the site "
+        "is left out and counted; the authors count 1.0.",
+        "u is the entropy of the mean softmax over log K. In the authors' code heart sounds have -p log p of one "
+        "sigmoid output instead, which is largest at p = 1/e and takes unsure answers above it for surer than they "
+        "are.",
         *_ensembles(results),
     ]
     return ["Where we differ from the paper:", "", *(f"- {one}" for one in told), ""]
@@ -153,8 +156,8 @@ def _referral(results: FedeeResults, shown: Pictures) -> list[str]:
         *shown.show("refer", charts.refer_chart(results)),
         *ours.refer_table(results),
         "The first share is the paper's: cases of all sites together, those referred counted as right. The interval "
-        "draws patients anew and takes the models as they are; it is the mean over seeds of its ends. The next share "
-        "asks the accuracy of the kept cases alone, which is what patients live with whom no doctor sees. Both find the "
+        "draws patients anew and takes the models as they are; its ends are means over seeds. The next share asks the "
+        "accuracy of the kept cases alone, which is what patients live with whom no doctor sees. Both find the "
         "threshold on the cases that they are judged on, as the paper does, and are a little too good. The last two "
         "columns take each site's threshold from its validation images for the kept cases' accuracy, and are what a "
         "site could do; they weigh sites by size.",

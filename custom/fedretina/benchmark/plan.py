@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fedretina.costs.energy import GridSettings
 from fedretina.errors import SettingsError
 from fedretina.experiment import Experiment
 from fedretina.phases import merged
@@ -103,6 +104,19 @@ class SplitSettings(BaseModel):
     limit: dict[Literal["train", "val", "test"], int] = {}
 
 
+class EnergySettings(BaseModel):
+    """What energy is worked out from where nothing meters it, and what its CO2 equivalents are.
+
+    Attributes:
+        watts: Power of a machine that trains, where it has no meter.
+        grid: Network, router and electricity; its speeds and powers are assumptions of ours, since FedEE prints none.
+    """
+
+    model_config = _STRICT
+    watts: float = Field(default=65.0, gt=0, le=10_000)
+    grid: GridSettings = GridSettings(router_w=10, idle_w=20, up_mbit_s=50, down_mbit_s=100)
+
+
 class BenchmarkPlan(BaseModel):
     """What is run.
 
@@ -135,6 +149,7 @@ class BenchmarkPlan(BaseModel):
         level: Accuracies that a site should reach by referring cases, for FedEE's Figure 5.
         alpha: Error rate of the sets of grades that stand in for single answers.
         printed: Which of FedEE's data sets ours are set beside; None for none, since they are others.
+        energy: What energy and CO2 equivalents are worked out from.
         paper: Whose tables the page shows.
     """
 
@@ -162,6 +177,7 @@ class BenchmarkPlan(BaseModel):
     level: tuple[float, ...] = (0.9, 0.95)
     alpha: float = Field(default=0.1, gt=0, lt=1)
     printed: Literal["pamap2", "isic2019", "physionet2016"] | None = None
+    energy: EnergySettings = EnergySettings()
     paper: Literal["feduaa", "oct", "oct_labels", "fedee"] = "feduaa"
 
     @model_validator(mode="before")

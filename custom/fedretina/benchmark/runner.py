@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedretina.benchmark.fedee_costs import measure_side_by_side
 from fedretina.benchmark.measured_costs import measure_costs
 from fedretina.benchmark.one_run import sites_of, store, train
 from fedretina.benchmark.plan import BenchmarkPlan
@@ -19,7 +20,7 @@ from fedretina.storage import folder_lock, read_json, write_json
 
 _BESIDE = {
     *("spare_sites", "sets", "strangers", "costs", "target", "paper"),
-    *("readings", "others", "metric", "level", "alpha", "printed"),
+    *("readings", "others", "metric", "level", "alpha", "printed", "energy"),
 }
 """What no result depends on, or only the results of rows that name it."""
 
@@ -82,6 +83,8 @@ def run_benchmark(plan: BenchmarkPlan, out: Path, jobs: int, tell: Callable[[Tol
         missing |= derive_readings(plan, out, lambda at, of, said: tell(Told(at, of, said, None)))
         if plan.costs:
             measure_costs(plan, out, lambda at, of, said: tell(Told(at, of, said, None)))
+            if plan.paper == "fedee":
+                measure_side_by_side(plan, out, lambda at, of, said: tell(Told(at, of, said, None)))
         return missing
 
 
