@@ -156,7 +156,7 @@ def _settings(one: ReadingChoice) -> dict[str, Any]:
 def _site(first: Mapping[str, Any], found: Reread) -> dict[str, Any]:
     told: dict[str, Any] = {} if found.temperature is None else {"temperature": _told(found.temperature)}
     kept = {key: value for key, value in first.items() if key not in ("test", "strangers", "others")}
-    nothing = {"noise": [], "theta": None, "weight": None, "theta_by_round": [], "weight_by_round": []}
+    nothing: dict[str, Any] = {"noise": [], "theta": None, "weight": None, "theta_by_round": [], "weight_by_round": []}
     return {**kept, **nothing, **measured(found.asked, found.read), **told}
 
 

@@ -31,8 +31,8 @@ def warnings(benchmark: Benchmark, found: Record | None) -> list[str]:
             f"> **{which} phantoms: drawn pictures, no photographs.** Nothing here tells how well anything grades eyes."
         )
     missing = [name for name in benchmark.plan["rows"] if name not in benchmark.runs]
-    own = benchmark.plan.get("seeds_of") or {}
-    asked = {name: len(own.get(name, benchmark.plan["seeds"])) for name in benchmark.runs}
+    own: Mapping[str, Any] = benchmark.plan.get("seeds_of") or {}
+    asked = {name: len(own[name] if name in own else benchmark.plan["seeds"]) for name in benchmark.runs}
     short = {
         benchmark.title(name): asked[name] - len(seeds)
         for name, seeds in benchmark.runs.items()
