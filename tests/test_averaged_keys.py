@@ -10,7 +10,7 @@ from fedretina import storage
 from fedretina.contrastive.settings import ContrastiveSettings
 from fedretina.exchange.partition import KEY
 from fedretina.loop import run_loop
-from fedretina.networks.network import build_on_meta
+from fedretina.networks.build import build_on_meta
 
 
 def averaged(sync="aggregate", rounds=2, momentum=0.5, **words):

@@ -8,8 +8,8 @@ import yaml
 from click.testing import CliRunner
 
 from fedretina.cli import main
-from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.manifest import read_manifest
+from fedretina.data.oct_settings import OctSettings
 from fedretina.data.scheme import GradingScheme
 from fedretina.data.site_data import load_site_data
 from fedretina.data.site_file import read_site_file
@@ -68,8 +68,7 @@ def test_a_phantom_site_is_divided_by_its_site_file_and_read(tmp_path):
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "out" / "division.json").read_text())["alpha"] is None
     settings = read_site_file(tmp_path / "out" / "client-2" / "site.yaml")
-    fundus = FundusSettings(image_size=32, crop=False)
-    data = load_site_data("client-2", settings, fundus, 1, tmp_path / "cache")
+    data = load_site_data("client-2", settings, OctSettings(image_size=32), 1, tmp_path / "cache")
     assert data.synthetic
     assert len(data.split("train").labels) == data.counts["train"] >= 8
 

@@ -56,19 +56,22 @@ def methods(encoder: str, sites: int, names: Sequence[str] = ()) -> list[Method]
     Args:
         encoder: Name of the encoder; the rest of the network is the row's.
         sites: Number of sites N.
-        names: Rows to list; by default all that the encoder fits (FedAP needs one with BatchNorm).
+        names: Rows to list; by default all that the encoder fits: FedAP needs one with BatchNorm, and a ViT samples of
+            whole patches.
 
     Raises:
         SettingsError: An unknown row or encoder, or a row in `names` that the encoder does not fit.
     """
-    found = []
+    found, unfit = [], SettingsError("there is no row.")
     for name in names or ROWS:
-        experiment = Experiment.resolve({"row": name, "network": {"encoder": encoder}})
         try:
-            found.append(_method(name, experiment, sites))
-        except SettingsError:
+            found.append(_method(name, Experiment.resolve({"row": name, "network": {"encoder": encoder}}), sites))
+        except SettingsError as error:
+            unfit = error
             if names:
                 raise
+    if not found:
+        raise unfit
     return found
 
 

@@ -267,7 +267,7 @@ def test_defaults_are_the_papers():
         {"momentum": 1.1},
         {"queue": 1},
         {"splits": 0},
-        {"key_sync": "aggregate"},
+        {"key_sync": "mean"},
         {"teperature": 0.2},
     ],
 )

@@ -18,6 +18,7 @@ NAMES = (
     "efficientnet_b0",
     "efficientnet_b4",
     "vit_small",
+    "signal_cnn",
 )
 LITE = NetworkSettings(encoder="efficientnet_lite0")
 
@@ -103,7 +104,7 @@ def test_meta_needs_no_weights():
 @pytest.mark.parametrize("encoder", NAMES)
 def test_gradients_reach_every_parameter(encoder):
     net = build_network(NetworkSettings(encoder=encoder), 4, seed=0).train()
-    torch.nn.functional.cross_entropy(net(images()), torch.tensor([0, 1, 2, 3])).backward()
+    torch.nn.functional.cross_entropy(net(images(side=64)), torch.tensor([0, 1, 2, 3])).backward()
     for name, p in net.named_parameters():
         assert p.grad is not None, name
         assert torch.isfinite(p.grad).all(), name

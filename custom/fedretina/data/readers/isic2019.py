@@ -45,7 +45,9 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
         )
     table = next((root / name for name in (SPLIT_FILE, f"{SPLIT_FILE}.csv") if (root / name).is_file()), None)
     if table is None:
-        raise DataError(f"{root} holds no {SPLIT_FILE}, FLamby's list of centres and folds: put it beside the images.")
+        raise DataError(
+            f"{root} holds no {SPLIT_FILE}, FLamby's list of centres and folds: unpack it beside the images."
+        )
     images = ImageFolder(root, _IMAGES)
     lesions = _lesions(root)
     found = []
