@@ -14,6 +14,7 @@ from fedretina.data.oct_settings import OctSettings
 from fedretina.data.oct_transforms import oct_pipeline
 from fedretina.data.phantoms.draw import cases_of, draw_cases, phantom_samples
 from fedretina.data.phantoms.hospital import Case, phantom_hospital
+from fedretina.data.phantoms.mark import stamp
 
 FOLDER = Path(__file__).parent / "pictures"
 SIDE = 128
@@ -57,8 +58,9 @@ def draw_hearts(text: PngImagePlugin.PngInfo) -> None:
         hospital = phantom_hospital(site, modality="heart_sound")
         samples = phantom_samples(hospital, cases_of([0, 0, 0, 1, 1, 1]), settings, (2, "contact sheet", site))
         rows.append(np.hstack(list(samples[:, 0].numpy())))
-    picture = Image.fromarray(np.vstack(rows))
-    picture.quantize(32).save(FOLDER / "phantoms_heart_sound.png", optimize=True, pnginfo=text)
+    sheet = np.stack([np.vstack(rows)] * 3, axis=-1)
+    stamp(sheet)  # a recording bears its mark in its file, which a picture of it does not show
+    Image.fromarray(sheet).quantize(32).save(FOLDER / "phantoms_heart_sound.png", optimize=True, pnginfo=text)
 
 
 def draw_margins(text: PngImagePlugin.PngInfo, count: int = 6) -> None:
