@@ -14,6 +14,7 @@ import psutil
 import torch
 
 from fedretina.benchmark.asked import ask, keep
+from fedretina.benchmark.fine_tuned import begins_with, tune_on
 from fedretina.benchmark.measure import measured, reading_of, site_facts, under_noise
 from fedretina.benchmark.plan import BenchmarkPlan, RowChoice
 from fedretina.benchmark.resplit import resplit
@@ -63,6 +64,8 @@ def run_name(experiment: Experiment) -> str:
 def train(plan: BenchmarkPlan, choice: RowChoice, seed: int, change: Mapping[str, Any], out: Path) -> Path:
     """Train a row with a seed, or go on with it, or find it done.
 
+    A row that only fine-tunes what another row of the plan ends with begins with that row's run.
+
     Returns:
         The run's folder.
 
@@ -71,9 +74,14 @@ def train(plan: BenchmarkPlan, choice: RowChoice, seed: int, change: Mapping[str
     """
     experiment = plan.experiment_of(choice, seed, change)
     root, run = out / "runs" / choice.name, run_name(experiment)
-    if not (root / run / "seconds.json").exists():
+    if (root / run / "seconds.json").exists():
+        return root / run
+    sites, start = sites_of(plan, out, seed, plan.trained_on(choice)), begins_with(plan, choice)
+    if start is not None:
+        tune_on(experiment, sites, train(plan, start, seed, plan.candidates(start)[0], out), root / run)
+    else:
         fresh, began = not (root / run).exists(), time.monotonic()
-        run_loop(experiment, sites_of(plan, out, seed, plan.trained_on(choice)), root, run)
+        run_loop(experiment, sites, root, run)
         # A run that was interrupted has no honest time of its own.
         _forget_rounds(root / run)
         write_json(root / run / "seconds.json", {"seconds": round(time.monotonic() - began, 1) if fresh else None})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedretina.benchmark.fedee_costs import measure_side_by_side
+from fedretina.benchmark.fine_tuned import begins_with
 from fedretina.benchmark.measured_costs import measure_costs
 from fedretina.benchmark.one_run import sites_of, store, train
 from fedretina.benchmark.plan import BenchmarkPlan
@@ -78,8 +79,11 @@ def run_benchmark(plan: BenchmarkPlan, out: Path, jobs: int, tell: Callable[[Tol
             if choice.name in tuned and seed in plan.seeds_of(choice)
         ]
         waiting = [work for work in works if not _result(plan, out, work).exists()]
-        for told in each_run(plan, out, waiting, jobs, len(works), _stored, missing):
-            tell(told)
+        later = [work for work in waiting if begins_with(plan, plan.rows[work.row]) is not None]
+        for stage in ([work for work in waiting if work not in later], later):
+            total = len(works) - (len(later) if stage is not later else 0)
+            for told in each_run(plan, out, stage, jobs, total, _stored, missing):
+                tell(told)
         missing |= derive_readings(plan, out, lambda at, of, said: tell(Told(at, of, said, None)))
         if plan.costs:
             measure_costs(plan, out, lambda at, of, said: tell(Told(at, of, said, None)))
