@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedretina.local.eager import eager_step
 from fedretina.local.optimiser import OptimiserSettings, RoundOptimiser, scheduled
 from fedretina.losses.objective import Clock
 
@@ -39,7 +40,7 @@ def test_the_encoder_has_a_rate_of_its_own_and_every_parameter_is_named_once():
     for parameter in net.parameters():
         parameter.grad = torch.ones_like(parameter)
     before = {key: value.detach().clone() for key, value in net.named_parameters()}
-    optimiser.torch.step()
+    eager_step(optimiser.torch)
     for key, value in net.named_parameters():
         torch.testing.assert_close(before[key] - value, torch.full_like(value, rates[key]))
 
@@ -56,7 +57,7 @@ def test_two_groups_step_as_one_when_their_rates_are_equal(name, kind):
             a.grad = torch.randn_like(a)
             b.grad = a.grad.clone()
         optimiser.at(clock())
-        optimiser.torch.step()
+        eager_step(optimiser.torch)
         plain.step()
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(a, b)

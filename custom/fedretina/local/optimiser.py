@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedretina.corrections.correction import LocalRound
 from fedretina.exchange.payload import Tensors
+from fedretina.local.eager import EagerAdam, EagerSGD, eager_step
 from fedretina.losses.objective import Clock
 
 MEMORY = "optimizer:"
@@ -80,9 +81,9 @@ class RoundOptimiser:
         rate, decay = settings.learning_rate, settings.weight_decay
         self.torch: torch.optim.Optimizer
         if settings.optimizer == "adam":
-            self.torch = torch.optim.Adam(used, lr=rate, weight_decay=decay)
+            self.torch = EagerAdam(used, lr=rate, weight_decay=decay)
         else:
-            self.torch = torch.optim.SGD(used, lr=rate, momentum=settings.momentum, weight_decay=decay)
+            self.torch = EagerSGD(used, lr=rate, momentum=settings.momentum, weight_decay=decay)
 
     def at(self, clock: Clock) -> dict[str, float]:
         """Set the rates of a step and return them by key of the parameter."""
@@ -101,12 +102,13 @@ class RoundOptimiser:
             correction: Changes the gradient before the step, and the weights after it.
             clock: Where training stands.
         """
-        self.torch.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
         rates = self.at(clock)
         correction.adjust(rates)
         self.clip()
-        self.torch.step()
+        eager_step(self.torch)
         correction.stepped(rates)
 
     def memory(self) -> Tensors:
