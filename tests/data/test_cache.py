@@ -35,7 +35,7 @@ def draw(path, k):
 
 
 def slow(root, names, settings=SETTINGS):
-    from fedretina.data.transforms import fundus_pipeline
+    from fedretina.data.fundus_transforms import fundus_pipeline
 
     return np.stack([fundus_pipeline(settings)(root / name) for name in names])
 
@@ -43,15 +43,15 @@ def slow(root, names, settings=SETTINGS):
 @pytest.fixture
 def computed(monkeypatch):
     """Names of the files that the pipeline was called on."""
-    from fedretina.data import transforms
+    from fedretina.data import fundus_transforms
 
-    seen, real = [], transforms.fundus_pipeline
+    seen, real = [], fundus_transforms.fundus_pipeline
 
     def spy(settings):
         run = real(settings)
         return lambda path: (seen.append(Path(path).name), run(path))[1]
 
-    monkeypatch.setattr(transforms, "fundus_pipeline", spy)
+    monkeypatch.setattr(fundus_transforms, "fundus_pipeline", spy)
     return seen
 
 
@@ -200,10 +200,10 @@ def test_a_full_disk_leaves_the_old_cache(root, tmp_path, monkeypatch):
 
 
 def _build_and_die(root, folder, row):
-    from fedretina.data import transforms
+    from fedretina.data import fundus_transforms
 
     cv2.setNumThreads(0)  # its pool does not survive a fork
-    real, calls = transforms.fundus_pipeline, []
+    real, calls = fundus_transforms.fundus_pipeline, []
 
     def dying(settings):
         run = real(settings)
@@ -216,7 +216,7 @@ def _build_and_die(root, folder, row):
 
         return one
 
-    transforms.fundus_pipeline = dying
+    fundus_transforms.fundus_pipeline = dying
     build_cache(NAMES, root, SETTINGS, folder, "refuse")
 
 
@@ -236,10 +236,10 @@ def test_a_kill_leaves_the_old_cache_and_its_rest_is_swept(root, tmp_path):
 
 
 def _build_slowly(root, folder, log):
-    from fedretina.data import transforms
+    from fedretina.data import fundus_transforms
 
     cv2.setNumThreads(0)
-    real = transforms.fundus_pipeline
+    real = fundus_transforms.fundus_pipeline
 
     def careful(settings):
         run = real(settings)
@@ -252,7 +252,7 @@ def _build_slowly(root, folder, log):
 
         return one
 
-    transforms.fundus_pipeline = careful
+    fundus_transforms.fundus_pipeline = careful
     build_cache(NAMES, root, SETTINGS, folder, "refuse")
 
 

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.data.decode import decode_image
-from fedretina.data.transforms import FieldOfViewCrop, Pixels
+from fedretina.data.fundus_transforms import FieldOfViewCrop
+from fedretina.data.picture_transforms import Pixels
 from fedretina.errors import DataError
 
 _IN_FLIGHT = 4  # images a worker, so that large photographs do not fill the memory

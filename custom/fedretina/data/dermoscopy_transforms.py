@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
-import cv2
 import numpy as np
-from monai.transforms import Compose, Transform
+from monai.transforms import Transform
 
-from fedretina.data.decode import decode_image
 from fedretina.data.dermoscopy_settings import DermoscopySettings
-from fedretina.data.transforms import Pixels
-from fedretina.errors import DataError
+from fedretina.data.picture_transforms import ChannelsFirst, Pixels, picture_pipeline, resized
 
 
 class ShadesOfGrey(Transform):  # type: ignore[misc]
@@ -56,8 +52,8 @@ class ShorterSideTo(Transform):  # type: ignore[misc]
         factor = self.size / min(height, width)
         if factor == 1:
             return image
-        shape = max(self.size, round(width * factor)), max(self.size, round(height * factor))
-        return cast(Pixels, cv2.resize(image, shape, interpolation=cv2.INTER_AREA if factor < 1 else cv2.INTER_LINEAR))
+        shape = max(self.size, round(height * factor)), max(self.size, round(width * factor))
+        return resized(image, *shape, factor < 1)
 
 
 class CentreSquare(Transform):  # type: ignore[misc]
@@ -69,14 +65,6 @@ class CentreSquare(Transform):  # type: ignore[misc]
         size = min(height, width)
         top, left = (height - size) // 2, (width - size) // 2
         return image[top : top + size, left : left + size]
-
-
-class ChannelsFirst(Transform):  # type: ignore[misc]
-    """uint8 [S, S, 3] to contiguous [3, S, S], as the cache stores it."""
-
-    def __call__(self, image: Pixels) -> Pixels:
-        """Return the transposed image."""
-        return np.ascontiguousarray(image.transpose(2, 0, 1))
 
 
 def dermoscopy_pipeline(settings: DermoscopySettings) -> Callable[[str | Path], Pixels]:
@@ -93,14 +81,4 @@ def dermoscopy_pipeline(settings: DermoscopySettings) -> Callable[[str | Path], 
     if settings.constancy:
         steps.append(ShadesOfGrey())
     steps += [CentreSquare(), ChannelsFirst()]
-    compose = Compose(steps, log_stats=False)
-
-    def run(path: str | Path) -> Pixels:
-        # Compose wraps every error and logs its input, so it sees pixels only, never the name of a file.
-        pixels = decode_image(path)
-        try:
-            return cast(Pixels, compose(pixels))
-        except RuntimeError as error:
-            raise DataError(f"{path} of shape {pixels.shape} cannot be transformed ({error}).") from error
-
-    return run
+    return picture_pipeline(steps)

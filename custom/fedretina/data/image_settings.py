@@ -78,7 +78,7 @@ def image_pipeline(settings: ImageSettings) -> Callable[[str | Path], NDArray[np
         from fedretina.data.activity_transforms import activity_pipeline
 
         return activity_pipeline(settings)
-    from fedretina.data.transforms import fundus_pipeline
+    from fedretina.data.fundus_transforms import fundus_pipeline
 
     return fundus_pipeline(settings)
 

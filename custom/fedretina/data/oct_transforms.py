@@ -11,13 +11,11 @@ from typing import cast
 
 import cv2
 import numpy as np
-from monai.transforms import Compose, Transform
+from monai.transforms import Transform
 from numpy.typing import NDArray
 
-from fedretina.data.decode import decode_image
 from fedretina.data.oct_settings import OctSettings
-from fedretina.data.transforms import Pixels, ResizeArea
-from fedretina.errors import DataError
+from fedretina.data.picture_transforms import Pixels, ResizeArea, padded_square, picture_pipeline
 
 
 class Grey(Transform):  # type: ignore[misc]
@@ -78,12 +76,7 @@ class SquareOnBackground(Transform):  # type: ignore[misc]
 
     def __call__(self, image: Pixels) -> Pixels:
         """Return uint8 [T, T], T the longer side, with the image [H, W] in its middle."""
-        height, width = image.shape
-        size = max(height, width)
-        square = np.full((size, size), background(image), np.uint8)
-        y, x = (size - height) // 2, (size - width) // 2
-        square[y : y + height, x : x + width] = image
-        return square
+        return padded_square(image, background(image))
 
 
 class ThreeChannels(Transform):  # type: ignore[misc]
@@ -111,14 +104,4 @@ def oct_pipeline(settings: OctSettings) -> Callable[[str | Path], Pixels]:
     if settings.mask_borders:
         steps.append(MaskBorders())
     steps += [SquareOnBackground(), ResizeArea(settings.image_size), ThreeChannels()]
-    compose = Compose(steps, log_stats=False)
-
-    def run(path: str | Path) -> Pixels:
-        # Compose wraps every error and logs its input, so it sees pixels only, never the name of a file.
-        pixels = decode_image(path)
-        try:
-            return cast(Pixels, compose(pixels))
-        except RuntimeError as error:
-            raise DataError(f"{path} of shape {pixels.shape} cannot be transformed ({error}).") from error
-
-    return run
+    return picture_pipeline(steps)

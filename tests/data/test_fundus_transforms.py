@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from fedretina.data.decode import decode_image
 from fedretina.data.fundus_settings import FundusSettings
 from fedretina.errors import DataError
 
-transforms = pytest.importorskip("fedretina.data.transforms")
+transforms = pytest.importorskip("fedretina.data.fundus_transforms")
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "fundus"
 
 
@@ -126,7 +127,7 @@ def test_real_images_fill_the_crop(site):
     filled = 0
     files = sorted((REAL / site).glob("*.jpg"))[:40]
     for file in files:
-        square = crop(transforms.decode_image(file))
+        square = crop(decode_image(file))
         middle = square[square.shape[0] // 2].max(axis=1) > 20
         filled += middle[: len(middle) // 10].any() and middle[-len(middle) // 10 :].any()
     assert filled >= 0.9 * len(files)

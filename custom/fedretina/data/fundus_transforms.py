@@ -11,14 +11,10 @@ from typing import cast
 
 import cv2
 import numpy as np
-from monai.transforms import Compose, Transform
-from numpy.typing import NDArray
+from monai.transforms import Transform
 
-from fedretina.data.decode import decode_image
 from fedretina.data.fundus_settings import FundusSettings
-from fedretina.errors import DataError
-
-Pixels = NDArray[np.uint8]
+from fedretina.data.picture_transforms import ChannelsFirst, Pixels, ResizeArea, padded_square, picture_pipeline
 
 
 class FieldOfViewCrop(Transform):  # type: ignore[misc]
@@ -46,13 +42,7 @@ class FieldOfViewCrop(Transform):  # type: ignore[misc]
         if box is None:
             return image
         top, bottom, left, right = box
-        crop = image[top:bottom, left:right]
-        height, width = crop.shape[:2]
-        size = max(height, width)
-        square = np.zeros((size, size, 3), np.uint8)
-        y, x = (size - height) // 2, (size - width) // 2
-        square[y : y + height, x : x + width] = crop
-        return square
+        return padded_square(image[top:bottom, left:right], 0)
 
     def box(self, image: Pixels) -> tuple[int, int, int, int] | None:
         """Find top, bottom, left, right of the retina in pixels (ends exclusive); None when there is no border."""
@@ -80,19 +70,6 @@ class FieldOfViewCrop(Transform):  # type: ignore[misc]
         bottom = height if rows[-1] == grey.shape[0] - 1 else int(rows[-1] + 1) * step
         right = width if columns[-1] == grey.shape[1] - 1 else int(columns[-1] + 1) * step
         return top, bottom, left, right
-
-
-class ResizeArea(Transform):  # type: ignore[misc]
-    """Resize to a square, uint8 [S, S, 3]: area averages when it shrinks, bilinear when it grows."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __call__(self, image: Pixels) -> Pixels:
-        """Return the resized image; the aspect of an image that is not square is lost."""
-        shrinks = max(image.shape[:2]) > self.size
-        method = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-        return cast(Pixels, cv2.resize(image, (self.size, self.size), interpolation=method))
 
 
 class Clahe(Transform):  # type: ignore[misc]
@@ -133,19 +110,10 @@ class BenGraham(Transform):  # type: ignore[misc]
         return cast(Pixels, sharp)
 
 
-class ChannelsFirst(Transform):  # type: ignore[misc]
-    """uint8 [S, S, 3] to contiguous [3, S, S]."""
-
-    def __call__(self, image: Pixels) -> Pixels:
-        """Return the transposed copy."""
-        return np.ascontiguousarray(image.transpose(2, 0, 1))
-
-
 def fundus_pipeline(settings: FundusSettings) -> Callable[[str | Path], Pixels]:
     """Load, crop, resize, enhance: path to uint8 [3, S, S], RGB, 0 to 255.
 
-    The decoder is our own and not MONAI's LoadImage, so that every damaged file gives one kind of error and 16
-    bits, alpha and orientation have one meaning. The resize stands before the enhancement, as in Graham's
+    The resize stands before the enhancement, as in Graham's
     recipe: both enhancements are relative to the image's size, and on the full photograph they would cost far
     more.
 
@@ -158,14 +126,4 @@ def fundus_pipeline(settings: FundusSettings) -> Callable[[str | Path], Pixels]:
         steps.append(Clahe())
     elif settings.enhance == "ben_graham":
         steps.append(BenGraham())
-    compose = Compose([*steps, ChannelsFirst()], log_stats=False)
-
-    def run(path: str | Path) -> Pixels:
-        # Compose wraps every error and logs its input, so it sees pixels only, never the name of a file.
-        pixels = decode_image(path)
-        try:
-            return cast(Pixels, compose(pixels))
-        except RuntimeError as error:
-            raise DataError(f"{path} of shape {pixels.shape} cannot be transformed ({error}).") from error
-
-    return run
+    return picture_pipeline([*steps, ChannelsFirst()])
