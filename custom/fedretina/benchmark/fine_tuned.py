@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from fedretina.benchmark.plan import BenchmarkPlan, RowChoice
 from fedretina.data.site_data import SiteData
+from fedretina.ending_settings import TuneSettings
 from fedretina.exchange.payload import Tensors
-from fedretina.experiment import Experiment, TuneSettings
+from fedretina.experiment import Experiment
 from fedretina.local.history import History
 from fedretina.local.snapshot import Snapshot
 from fedretina.local.trainer import LocalTrainer
