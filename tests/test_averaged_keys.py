@@ -8,7 +8,7 @@ from tests.test_two_phases import scans, spied, two  # noqa: F401 - a fixture
 
 from fedretina import storage
 from fedretina.contrastive.settings import ContrastiveSettings
-from fedretina.exchange.partition import KEY
+from fedretina.exchange.parts import KEY
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
 

@@ -12,7 +12,7 @@ from fedretina.contrastive.settings import ContrastiveSettings
 from fedretina.data.scheme import GradingScheme
 from fedretina.data.site_data import SiteDataSettings, load_site_data
 from fedretina.exchange.kinds import Kind
-from fedretina.exchange.partition import CONTROL
+from fedretina.exchange.parts import CONTROL
 from fedretina.exchange.payload import tensors_bytes
 from fedretina.experiment import Experiment
 from fedretina.local.site import Site

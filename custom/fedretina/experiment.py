@@ -21,7 +21,9 @@ from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.image_settings import ImageSettings
 from fedretina.ending_settings import CalibrationSettings, EvaluationSettings, ReportSettings, TuneSettings
 from fedretina.errors import SettingsError
-from fedretina.exchange.partition import ExchangeSettings, Partition, partition
+from fedretina.exchange.partition import partition
+from fedretina.exchange.parts import Partition
+from fedretina.exchange.settings import ExchangeSettings
 from fedretina.experiment_checks import CHECKS
 from fedretina.local.training import TrainingSettings
 from fedretina.losses.settings import ObjectiveSettings

@@ -6,7 +6,7 @@ import torch
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.aggregation.similarity import among, distance, similarity_weights
 from fedretina.exchange.kinds import Kind
-from fedretina.exchange.partition import MEAN, STATISTIC, VARIANCE
+from fedretina.exchange.parts import MEAN, STATISTIC, VARIANCE
 from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.local.trainer import LocalTrainer

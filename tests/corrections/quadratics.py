@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from fedretina.corrections.correction import Ground, ServerRound
-from fedretina.exchange.partition import CONTROL
+from fedretina.exchange.parts import CONTROL
 
 
 class Line(nn.Module):

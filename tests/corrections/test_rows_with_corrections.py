@@ -5,7 +5,7 @@ import torch
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.exchange.kinds import Kind
-from fedretina.exchange.partition import CONTROL
+from fedretina.exchange.parts import CONTROL
 from fedretina.local.site import Site
 from fedretina.local.site_state import SiteState
 from fedretina.loop import run_loop

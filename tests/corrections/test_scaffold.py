@@ -7,7 +7,7 @@ from quadratics import Line, ground, local, sent_by, server, vector
 from fedretina.corrections.scaffold import Scaffold, ScaffoldSettings
 from fedretina.corrections.settings import CorrectionSettings, build_correction
 from fedretina.errors import SettingsError
-from fedretina.exchange.partition import CONTROL
+from fedretina.exchange.parts import CONTROL
 from fedretina.local.optimiser import OptimiserSettings
 
 

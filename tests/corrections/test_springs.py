@@ -7,7 +7,7 @@ from quadratics import Line, ground, local, sent_by, server, vector
 from fedretina.corrections.feddc import FedDc, FedDcSettings
 from fedretina.corrections.feddyn import FedDyn, FedDynSettings
 from fedretina.corrections.fedprox import FedProx, FedProxSettings
-from fedretina.exchange.partition import CONTROL
+from fedretina.exchange.parts import CONTROL
 
 
 def gradient_of(correction, at, **kept):

@@ -10,7 +10,8 @@ from torch import nn
 
 from fedretina.errors import SettingsError
 from fedretina.exchange.kinds import Kind
-from fedretina.exchange.partition import ExchangeSettings, partition
+from fedretina.exchange.partition import partition
+from fedretina.exchange.settings import ExchangeSettings
 from fedretina.networks.build import build_network, build_on_meta
 from fedretina.networks.heads import HeadSettings
 from fedretina.networks.network_settings import NetworkSettings

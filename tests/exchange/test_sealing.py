@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.cli import main
 from fedretina.errors import DataError, RefusedError, SettingsError
-from fedretina.exchange.partition import ExchangeSettings
 from fedretina.exchange.payload import Payload
 from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, new_keys, sealer_for
+from fedretina.exchange.settings import ExchangeSettings
 from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.loop import run_loop

@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from fedretina.errors import SettingsError
 from fedretina.exchange.kinds import Kind
-from fedretina.exchange.partition import ExchangeSettings, partition
+from fedretina.exchange.partition import partition
+from fedretina.exchange.settings import ExchangeSettings
 from fedretina.losses.cross_entropy import CrossEntropyObjective
 from fedretina.losses.objective import Clock, summed_score
 from fedretina.networks.build import build_network, build_on_meta

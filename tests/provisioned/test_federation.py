@@ -29,8 +29,9 @@ from federation import (
 from fedretina.data.site_data import load_site_data
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.ledger import Ledger
-from fedretina.exchange.partition import ExchangeSettings, partition
+from fedretina.exchange.partition import partition
 from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, sealer_for
+from fedretina.exchange.settings import ExchangeSettings
 from fedretina.experiment import Experiment
 from fedretina.kit.allowed import ALLOWED_CLASSES
 from fedretina.loop import run_loop

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from fedretina.errors import RefusedError
-from fedretina.exchange.partition import Partition
+from fedretina.exchange.parts import Partition
 from fedretina.exchange.payload import Payload, Tensors
 from fedretina.exchange.scalars import RANGES
 from fedretina.exchange.sealing import require_sealed

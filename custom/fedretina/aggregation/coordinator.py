@@ -25,7 +25,7 @@ from fedretina.aggregation.similarity import similarity_weights
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperatures import temperature_model
 from fedretina.errors import QuorumError, RefusedError, StateError
-from fedretina.exchange.partition import CONTROL, KEY
+from fedretina.exchange.parts import CONTROL, KEY
 from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes
 from fedretina.exchange.scalars import allowed_scalars
 from fedretina.exchange.sealing import Sealer

@@ -15,7 +15,7 @@ from fedretina.aggregation.spool import Spool
 from fedretina.corrections.correction import ServerRound
 from fedretina.corrections.settings import build_correction
 from fedretina.errors import SettingsError
-from fedretina.exchange.partition import Partition
+from fedretina.exchange.parts import Partition
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.exchange.sealing import NO_KEYS, Sealer
 from fedretina.experiment import Experiment

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.aggregation.choice import candidates
-from fedretina.exchange.partition import Partition
+from fedretina.exchange.parts import Partition
 from fedretina.experiment import Experiment
 from fedretina.plan import Plan
 from fedretina.report.page_file import write_page

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.exchange.partition import MEAN, VARIANCE
+from fedretina.exchange.parts import MEAN, VARIANCE
 from fedretina.exchange.payload import Tensors
 
 

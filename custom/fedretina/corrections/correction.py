@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedretina.exchange.partition import CONTROL
+from fedretina.exchange.parts import CONTROL
 from fedretina.exchange.payload import Tensors
 
 MEMORY = "memory:"

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome, Rates, ServerRound
 from fedretina.corrections.feddyn import with_mean_drift
-from fedretina.exchange.partition import CONTROL
+from fedretina.exchange.parts import CONTROL
 from fedretina.exchange.payload import Tensors
 
 

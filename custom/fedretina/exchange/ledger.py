@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.errors import StateError
-from fedretina.exchange.partition import Partition
+from fedretina.exchange.parts import Partition
 from fedretina.exchange.payload import Payload, tensors_bytes, tensors_digest
 
 

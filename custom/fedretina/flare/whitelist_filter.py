@@ -15,7 +15,7 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from fedretina.errors import DataError, FedretinaError, RefusedError
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.noise import noise_key
-from fedretina.exchange.partition import Partition
+from fedretina.exchange.parts import Partition
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
 from fedretina.exchange.scalars import allowed_scalars
 from fedretina.exchange.sealing import require_sealed

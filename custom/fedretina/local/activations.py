@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedretina.exchange.partition import MEAN, STATISTIC, VARIANCE
+from fedretina.exchange.parts import MEAN, STATISTIC, VARIANCE
 
 
 def activation_statistics(encoder: nn.Module, batches: Iterable[Tensor], run: Any) -> dict[str, Tensor]:

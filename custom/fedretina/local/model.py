@@ -8,7 +8,7 @@ import torch
 
 from fedretina.corrections.correction import Ground, Outcome
 from fedretina.data.scheme import GradingScheme
-from fedretina.exchange.partition import CONTROL, KEY
+from fedretina.exchange.parts import CONTROL, KEY
 from fedretina.exchange.payload import Task, Tensors
 from fedretina.experiment import Experiment
 from fedretina.local.site_network import site_network

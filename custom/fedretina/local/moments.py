@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedretina.errors import TrainingError
-from fedretina.exchange.partition import GRAM, MOMENT
+from fedretina.exchange.parts import GRAM, MOMENT
 
 
 def feature_moments(features: Iterable[Tensor], temperature: float) -> dict[str, Tensor]:

@@ -1,0 +1,51 @@
+"""Settings of what is personal and what travels."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+
+class ExchangeSettings(BaseModel):
+    """What is personal.
+
+    Attributes:
+        personal: "head" keeps the head and early exits at home, as grades that differ between sites
+            demand; "exits" keeps the exits and lets the head travel (FedEE); "nothing" lets both travel;
+            "everything" lets nothing travel (training alone, SingleSet).
+        batchnorm: "local_all" keeps every BatchNorm (FedBN, FedUAA). "local_stats" keeps its running
+            statistics and shares scale and shift: what code built on `model.parameters()` does and calls
+            FedAvg. "shared_all" shares the statistics too. "none" insists that neither the encoder nor
+            another part that travels has a BatchNorm. Counters are never averaged.
+        bn_match: "module" finds BatchNorm by the type of the module. "name" reproduces the official code of
+            FedUAA and FedBN: only keys that contain "bn" stay, so 5 of the 53 of ResNet-50 leak, and all of
+            EfficientNet's. Only for comparison with published numbers.
+        encrypt: "head" lets a travelling head leave a site under homomorphic encryption alone: the server mixes it
+            without reading it (`exchange.sealing`, extra `he`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    personal: Literal["nothing", "exits", "head", "everything"] = "head"
+    batchnorm: Literal["local_all", "local_stats", "shared_all", "none"] = "local_all"
+    bn_match: Literal["module", "name"] = "module"
+    encrypt: Literal["nothing", "head"] = "nothing"
+
+    @model_validator(mode="after")
+    def _name_match_keeps_all(self) -> ExchangeSettings:
+        if self.bn_match == "name" and self.batchnorm != "local_all":
+            raise ValueError(
+                f'bn_match "name" reproduces code that keeps BatchNorm, but batchnorm is "{self.batchnorm}"; '
+                'set batchnorm to "local_all" or bn_match to "module".'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_encrypted_travels(self) -> ExchangeSettings:
+        if self.encrypt == "head" and (self.personal != "nothing" or self.bn_match != "module"):
+            raise ValueError(
+                'encrypt is "head", but only a head that travels by the rules of modules can be encrypted: set '
+                'personal to "nothing" and bn_match to "module", or encrypt to "nothing".'
+            )
+        return self
