@@ -21,7 +21,8 @@ import torch
 
 from benchmarks.common import RESULTS, machine
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.data.site_data import SiteData, SiteDataSettings, load_site_data
+from fedretina.data.site_data import SiteData, load_site_data
+from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import QuorumError, RefusedError, TrainingError
 from fedretina.exchange.payload import Payload, Tensors
 from fedretina.experiment import Experiment

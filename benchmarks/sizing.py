@@ -28,7 +28,7 @@ _TIMEOUT_S = 900.0
 def measure(encoder: str, row: str, folder: Path) -> dict[str, float]:
     """Run two rounds and the end over one phantom site in this process; bytes, at its largest."""
     from fedretina.aggregation.coordinator import Coordinator
-    from fedretina.data.site_data import SiteDataSettings
+    from fedretina.data.site_data_settings import SiteDataSettings
     from fedretina.experiment import Experiment
     from fedretina.local.site_recipe import SiteRecipe
 

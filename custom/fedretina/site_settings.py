@@ -15,7 +15,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedretina.data.site_data import SiteDataSettings
+from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import DataError, SettingsError
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.policy import PolicySettings

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 from fedretina.aggregation.results_table import results_table
-from fedretina.data.site_data import SiteDataSettings, load_site_data
+from fedretina.data.site_data import load_site_data
+from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.experiment import Experiment
 from fedretina.loop import run_loop
 

@@ -9,9 +9,10 @@ import pytest
 from made_asked import made_asked
 
 from fedretina.benchmark.asked import Read, keep, read_asked
+from fedretina.benchmark.choices import ReadingChoice
 from fedretina.benchmark.measure import measured
 from fedretina.benchmark.one_run import sites_of
-from fedretina.benchmark.plan import BenchmarkPlan, ReadingChoice
+from fedretina.benchmark.plan import BenchmarkPlan
 from fedretina.benchmark.readings import derive_readings, reread
 from fedretina.errors import SettingsError, StateError
 from fedretina.uncertainty.temperature import fit_temperature

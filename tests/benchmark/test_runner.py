@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedretina.benchmark.choices import SplitSettings
 from fedretina.benchmark.measure import noised
 from fedretina.benchmark.one_run import sites_of, store
-from fedretina.benchmark.plan import BenchmarkPlan, SplitSettings, grid_of, preset
+from fedretina.benchmark.plan import BenchmarkPlan, grid_of, preset
 from fedretina.benchmark.resplit import resplit
 from fedretina.benchmark.runner import run_benchmark
 from fedretina.benchmark.tuning import best_candidate

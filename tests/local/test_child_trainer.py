@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.data.site_data import SiteDataSettings
+from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import RefusedError, StateError, StoppedError, TrainingError
 from fedretina.exchange.payload import tensors_digest
 from fedretina.local.child_trainer import ChildTrainer

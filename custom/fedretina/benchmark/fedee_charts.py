@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedretina.benchmark.fedee_figures import BINS, RATES
+from fedretina.benchmark.fedee_names import TITLES, eta_steps, label, shown_rows
 from fedretina.benchmark.fedee_results import FedeeResults
-from fedretina.benchmark.fedee_tables import TITLES, eta_steps, label, shown_rows
 from fedretina.benchmark.figures import Series, lines
 from fedretina.report.numbers import number
 from fedretina.report.svg import BLUE, GREY, ORANGE, VERMILION, Chart, draw

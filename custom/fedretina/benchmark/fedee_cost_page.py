@@ -7,12 +7,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from fedretina.benchmark.choices import EnergySettings
 from fedretina.benchmark.fedee_costs import COSTS, steps_a_round
 from fedretina.benchmark.fedee_results import FedeeResults
 from fedretina.benchmark.figures import Series, lines
 from fedretina.benchmark.markdown import NOT_RUN, table
 from fedretina.benchmark.pictures import Pictures
-from fedretina.benchmark.plan import EnergySettings
 from fedretina.benchmark.published_fedee import METHODS, published_fedee
 from fedretina.costs.energy import Energy, Footprint, communication, estimated, footprint
 from fedretina.report.numbers import NONE, number

@@ -9,7 +9,9 @@ from fedretina.benchmark import fedee_tables as ours
 from fedretina.benchmark import tables, words
 from fedretina.benchmark.fedee_cost_page import cost_lines
 from fedretina.benchmark.fedee_figures import store_fedee_figures
+from fedretina.benchmark.fedee_names import TITLES, rates_words
 from fedretina.benchmark.fedee_results import PLAIN, FedeeResults, fedee_results
+from fedretina.benchmark.fedee_variant_tables import personal_table, tuning_tables
 from fedretina.benchmark.markdown import listed, several
 from fedretina.benchmark.oct_benchmark_page import course_words
 from fedretina.benchmark.pictures import Pictures
@@ -50,7 +52,7 @@ def write_fedee_page(out: Path, page: Path, pictures: Path) -> None:
     found = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
     shown = Pictures(page, pictures, f"benchmark_{results.benchmark.plan['name']}")
     lines = [*_head(results, found), *_answers(results), *_referral(results, shown), *_beyond(results, shown)]
-    lines += [*cost_lines(results, out, shown), *ours.tuning_tables(results), *ours.personal_table(results)]
+    lines += [*cost_lines(results, out, shown), *tuning_tables(results), *personal_table(results)]
     lines += [*_sites(results, shown), *_differences(results, found)]
     write_page(page, "\n".join(lines).rstrip() + "\n")
 
@@ -148,7 +150,7 @@ def _referral(results: FedeeResults, shown: Pictures) -> list[str]:
         "## Figure 4: accuracy as cases are referred",
         "",
         *shown.show("selective", charts.selective_chart(results)),
-        f"Referred are {ours.rates_words()}. A line a method, the mean over seeds; the band reaches from the lowest "
+        f"Referred are {rates_words()}. A line a method, the mean over seeds; the band reaches from the lowest "
         "seed to the highest. A site counts by all of its test images, referred or not.",
         "",
         "## Figure 5: cases to refer for a target",
@@ -203,7 +205,7 @@ def _sites(results: FedeeResults, shown: Pictures) -> list[str]:
     lines += [*ours.eta_table(results), "A site weighs η^ln(n) = n^ln(η), n its test images (Equation 12).", ""]
     lines += ["## Each site", ""]
     for key in KEYS:
-        lines += [f"**{ours.TITLES[key].capitalize()}**", "", *ours.site_table(results, key)]
+        lines += [f"**{TITLES[key].capitalize()}**", "", *ours.site_table(results, key)]
     return lines
 
 

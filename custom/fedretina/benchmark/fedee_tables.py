@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
-from fedretina.benchmark.fedee_figures import PAPER_RATE, RATES
+from fedretina.benchmark.fedee_names import GLOBAL, TITLES, eta_steps, is_tuning, label, shown_rows
 from fedretina.benchmark.fedee_results import (
     BY_SIZE,
     HIGHER,
@@ -18,8 +17,6 @@ from fedretina.benchmark.markdown import NOT_RUN, listed, several, table
 from fedretina.benchmark.published_fedee import KEYS, METHODS, Printed, published_fedee
 from fedretina.report.numbers import NONE, number, percent
 
-TITLES = {"accuracy": "accuracy", "misdetection": "misdiagnosis detection", "selective": "selective prediction"}
-_GLOBAL = "fedee_global"
 _ALIKE = 0.0005  # means that print the same
 _CALIBRATION = {"aurc": "AURC", "ece": "ECE", "brier": "Brier score", "nll": "NLL"}
 
@@ -38,7 +35,7 @@ def strategy_table(results: FedeeResults, strategies: Sequence[str] | None = Non
         eta: e weighs sites by their test images (Tables 5 and 10), 1 weighs them alike (Table 13).
     """
     paper = published_fedee()
-    theirs = _theirs(results, eta)
+    theirs = printed_for(results, eta)
     head = ["strategy", "method", "seeds"]
     for key in KEYS:
         head += [TITLES[key], *(["paper"] if theirs else [])]
@@ -51,21 +48,21 @@ def strategy_table(results: FedeeResults, strategies: Sequence[str] | None = Non
             continue
         for method in METHODS:
             printed = theirs.get(strategy, {}).get(method, {})
-            rows.append([strategy, method, *_cells(results, methods[method], printed, bool(theirs), eta)])
+            rows.append([strategy, method, *row_cells(results, methods[method], printed, bool(theirs), eta)])
     lines = table(head, rows)
     return [*lines, f"{NOT_RUN.capitalize()}: {listed(absent)}.", ""] if absent else lines
 
 
 def other_table(results: FedeeResults) -> list[str]:
     """Rows of the plan that are in none of the paper's tables; nothing where there are none."""
-    known = {_GLOBAL, *(name for methods in published_fedee().rows.values() for name in methods.values())}
+    known = {GLOBAL, *(name for methods in published_fedee().rows.values() for name in methods.values())}
     names = [name for name in results.benchmark.plan["rows"] if name not in known and not is_tuning(name)]
     if not names:
         return []
     head = ["row", "seeds", *TITLES.values(), *_CALIBRATION.values()]
     rows = []
     for name in names:
-        cells = _cells(results, name, {}, False, BY_SIZE)
+        cells = row_cells(results, name, {}, False, BY_SIZE)
         extra = [results.over_seeds(name, results.figure(key)).cell() for key in _CALIBRATION]
         rows.append([results.benchmark.title(name), *cells, *extra])
     return table(head, rows)
@@ -214,41 +211,8 @@ def win_words(results: FedeeResults, eta: float = BY_SIZE) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def eta_steps() -> tuple[float, ...]:
-    """Values of eta from the plain mean to the one by size."""
-    return (PLAIN, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, math.e)
-
-
-def shown_rows(results: FedeeResults, under: str | None = None) -> list[str]:
-    """Rows that were run, those of the paper in its order and the others after them; variants of Tables 7 to 9 not.
-
-    Args:
-        results: What was run.
-        under: One strategy alone, without further rows.
-    """
-    paper = published_fedee().rows
-    chosen = paper if under is None else {under: paper[under]}
-    names = [name for methods in chosen.values() for name in (methods[method] for method in METHODS)]
-    if under is None:
-        names += [name for name in results.benchmark.runs if name not in names and not is_tuning(name)]
-    return [name for name in names if name in results.benchmark.runs]
-
-
-def label(results: FedeeResults, name: str) -> str:
-    """A row by strategy and method; its title where the paper has not the like."""
-    for strategy, methods in published_fedee().rows.items():
-        for method, ours in methods.items():
-            if ours == name:
-                return f"{method}, {strategy}"
-    return results.benchmark.title(name)
-
-
-def is_tuning(name: str) -> bool:
-    """Whether a row belongs to Tables 7 to 9."""
-    return name.startswith("fedee_b") and "_lr" in name
-
-
-def _cells(results: FedeeResults, name: str, printed: Mapping[str, Printed], beside: bool, eta: float) -> list[str]:
+def row_cells(results: FedeeResults, name: str, printed: Mapping[str, Printed], beside: bool, eta: float) -> list[str]:
+    """Cells of a row from its count of seeds on, the paper's figures between ours where they are to stand there."""
     there = name in results.benchmark.runs
     cells = [str(len(results.benchmark.runs[name])) if there else NONE]
     for key in KEYS:
@@ -257,7 +221,8 @@ def _cells(results: FedeeResults, name: str, printed: Mapping[str, Printed], bes
     return cells
 
 
-def _theirs(results: FedeeResults, eta: float) -> Mapping[str, Mapping[str, Mapping[str, Printed]]]:
+def printed_for(results: FedeeResults, eta: float) -> Mapping[str, Mapping[str, Mapping[str, Printed]]]:
+    """What the paper prints for this data set under this mean, by strategy, method and key; else nothing."""
     paper, ours = published_fedee(), results.printed
     if eta == BY_SIZE:
         return {} if ours is None else paper.table10[ours]
@@ -279,68 +244,3 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _weighted(pairs: Sequence[tuple[float | None, int]]) -> float | None:
     known = [(value, size) for value, size in pairs if value is not None]
     return sum(value * size for value, size in known) / sum(size for _, size in known) if known else None
-
-
-def rates_words() -> str:
-    """Shares that are referred in Figure 4."""
-    return f"{percent(RATES[0])} to {percent(RATES[-1])}; Tables 3, 5, 10 and 13 take {percent(PAPER_RATE)}"
-
-
-def tuning_tables(results: FedeeResults) -> list[str]:
-    """Tables 7 to 9: FedEE by batch size and learning rate; nothing where no such row is planned."""
-    cells: dict[tuple[int, float], str] = {}
-    for name in results.benchmark.plan["rows"]:
-        run = next(iter(results.benchmark.runs.get(name, {}).values()), None)
-        if is_tuning(name) and run is not None:
-            training = run["settings"]["training"]
-            cells[int(training["batch_size"]), float(training["learning_rate"])] = name
-    if not any(is_tuning(name) for name in results.benchmark.plan["rows"]):
-        return []
-    paper = published_fedee()
-    lines = ["## Tables 7 to 9: batch size and learning rate", ""]
-    for key in KEYS:
-        printed = paper.tuning[key]
-        rates = sorted({rate for row in printed.values() for rate in row} | {rate for _, rate in cells})
-        rows = []
-        for batch in sorted({*printed, *(batch for batch, _ in cells)}):
-            row = [str(batch)]
-            for rate in rates:
-                name = cells.get((batch, rate))
-                row.append(NOT_RUN if name is None else results.over_seeds(name, results.figure(key)).cell())
-                if results.printed == "pamap2":
-                    row.append(as_printed(printed.get(batch, {}).get(rate)))
-            rows.append(row)
-        head = ["batch"]
-        for rate in rates:
-            head += [f"{rate:g}", *(["paper"] if results.printed == "pamap2" else [])]
-        lines += [f"**{TITLES[key].capitalize()}**", "", *table(head, rows)]
-    return [*lines, *_range_words(results, list(cells.values()))]
-
-
-def _range_words(results: FedeeResults, names: Sequence[str]) -> list[str]:
-    """How far the cells lie apart; the paper speaks of less than 1 %."""
-    told = []
-    for key in KEYS:
-        means = [mean for name in names if (mean := results.over_seeds(name, results.figure(key)).mean) is not None]
-        if len(means) > 1:
-            told.append(f"{TITLES[key]} {number(max(means) - min(means), 3)}")
-    if not told:
-        return []
-    return [f"From the lowest to the highest cell: {listed(told)}. The paper speaks of less than 0.01.", ""]
-
-
-def personal_table(results: FedeeResults) -> list[str]:
-    """Table 11: exits that stay at their site against exits that travel; nothing where no such row is planned."""
-    if _GLOBAL not in results.benchmark.plan["rows"]:
-        return []
-    paper = published_fedee()
-    beside = results.printed == "pamap2"
-    head = ["row", "seeds"]
-    for key in KEYS:
-        head += [TITLES[key], *(["paper"] if beside else [])]
-    rows = [
-        [method, *_cells(results, name, _theirs(results, BY_SIZE).get("FedAvg", {}).get(method, {}), beside, BY_SIZE)]
-        for method, name in paper.rows["FedAvg"].items()
-    ]
-    rows.append(["Global EE", *_cells(results, _GLOBAL, paper.table11, beside, BY_SIZE)])
-    return ["## Table 11: exits that travel", "", *table(head, rows)]

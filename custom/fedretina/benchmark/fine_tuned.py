@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedretina.benchmark.plan import BenchmarkPlan, RowChoice
+from fedretina.benchmark.choices import RowChoice
+from fedretina.benchmark.plan import BenchmarkPlan
 from fedretina.data.site_data import SiteData
 from fedretina.ending_settings import TuneSettings
 from fedretina.exchange.payload import Tensors

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedretina.benchmark.choices import RowChoice
 from fedretina.benchmark.label_plan import LabelPlan, row_name
 from fedretina.benchmark.one_run import sites_of, train
-from fedretina.benchmark.plan import BenchmarkPlan, RowChoice
+from fedretina.benchmark.plan import BenchmarkPlan
 from fedretina.benchmark.runner import Told, Work, each_run, run_benchmark
 from fedretina.errors import SettingsError
 from fedretina.storage import folder_lock, read_json, write_json

@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fedretina.benchmark.plan import BenchmarkPlan, SplitSettings
+from fedretina.benchmark.choices import SplitSettings
+from fedretina.benchmark.plan import BenchmarkPlan
 from fedretina.errors import SettingsError
 from fedretina.phases import merged
 from fedretina.settings_faults import settings_faults

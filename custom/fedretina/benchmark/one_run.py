@@ -14,15 +14,17 @@ import psutil
 import torch
 
 from fedretina.benchmark.asked import ask, keep
+from fedretina.benchmark.choices import RowChoice
 from fedretina.benchmark.fine_tuned import begins_with, tune_on
 from fedretina.benchmark.measure import measured, reading_of, site_facts, under_noise
-from fedretina.benchmark.plan import BenchmarkPlan, RowChoice
+from fedretina.benchmark.plan import BenchmarkPlan
 from fedretina.benchmark.resplit import resplit
 from fedretina.benchmark.run_course import moved_by_phase, rounds_of_sites
 from fedretina.benchmark.stored import answers_path
 from fedretina.benchmark.strangers import outside_of, strangers_of
 from fedretina.data.pooling import pools
-from fedretina.data.site_data import SiteData, SiteDataSettings, load_site_data
+from fedretina.data.site_data import SiteData, load_site_data
+from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_file import read_site_file
 from fedretina.experiment import Experiment
 from fedretina.loop import run_loop

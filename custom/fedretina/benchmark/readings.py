@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 
 from fedretina.benchmark.asked import Asked, Outside, Read, keep, read_asked
+from fedretina.benchmark.choices import ReadingChoice
 from fedretina.benchmark.measure import measured
-from fedretina.benchmark.plan import BenchmarkPlan, ReadingChoice
+from fedretina.benchmark.plan import BenchmarkPlan
 from fedretina.benchmark.stored import answers_path
 from fedretina.errors import FedretinaError, StateError
 from fedretina.report.numbers import rounded

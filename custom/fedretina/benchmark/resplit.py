@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from fedretina.benchmark.plan import SplitSettings
+from fedretina.benchmark.choices import SplitSettings
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED
 from fedretina.data.site_data import SiteData, Split
 from fedretina.data.splits import split_by_patient

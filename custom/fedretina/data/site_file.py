@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fedretina.data.site_data import SiteDataSettings
+from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import DataError
 from fedretina.site_settings import SiteSettings
 

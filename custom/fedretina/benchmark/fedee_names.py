@@ -1,0 +1,53 @@
+"""What FedEE's tables and figures call rows and measures, and which rows they show in which order."""
+
+from __future__ import annotations
+
+import math
+
+from fedretina.benchmark.fedee_figures import PAPER_RATE, RATES
+from fedretina.benchmark.fedee_results import PLAIN, FedeeResults
+from fedretina.benchmark.published_fedee import METHODS, published_fedee
+from fedretina.report.numbers import percent
+
+GLOBAL = "fedee_global"
+"""The row whose exits travel like the rest."""
+TITLES = {"accuracy": "accuracy", "misdetection": "misdiagnosis detection", "selective": "selective prediction"}
+
+
+def eta_steps() -> tuple[float, ...]:
+    """Values of eta from the plain mean to the one by size."""
+    return (PLAIN, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, math.e)
+
+
+def shown_rows(results: FedeeResults, under: str | None = None) -> list[str]:
+    """Rows that were run, those of the paper in its order and the others after them; variants of Tables 7 to 9 not.
+
+    Args:
+        results: What was run.
+        under: One strategy alone, without further rows.
+    """
+    paper = published_fedee().rows
+    chosen = paper if under is None else {under: paper[under]}
+    names = [name for methods in chosen.values() for name in (methods[method] for method in METHODS)]
+    if under is None:
+        names += [name for name in results.benchmark.runs if name not in names and not is_tuning(name)]
+    return [name for name in names if name in results.benchmark.runs]
+
+
+def label(results: FedeeResults, name: str) -> str:
+    """A row by strategy and method; its title where the paper has not the like."""
+    for strategy, methods in published_fedee().rows.items():
+        for method, ours in methods.items():
+            if ours == name:
+                return f"{method}, {strategy}"
+    return results.benchmark.title(name)
+
+
+def is_tuning(name: str) -> bool:
+    """Whether a row belongs to Tables 7 to 9."""
+    return name.startswith("fedee_b") and "_lr" in name
+
+
+def rates_words() -> str:
+    """Shares that are referred in Figure 4."""
+    return f"{percent(RATES[0])} to {percent(RATES[-1])}; Tables 3, 5, 10 and 13 take {percent(PAPER_RATE)}"
