@@ -4,8 +4,8 @@ VENV   ?= .venv
 PYTHON ?=
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-SPREAD := -n auto --maxprocesses 4 --dist worksteal
-WAIT   := -n 2 --dist loadfile
+SPREAD := -n auto --maxprocesses 4 --dist worksteal --durations 15 --durations-min 5
+WAIT   := -n 2 --dist loadfile --durations 15 --durations-min 5
 
 .PHONY: demo poc test everyday lint lock benchmark clean
 

@@ -75,7 +75,7 @@ def test_the_record_says_what_became_of_a_hostile_site(name, batchnorm, tiny, tm
         assert min(taken for site, taken in record["robust"]["taken"].items() if site != "site-2") > 0.9
     else:
         assert record["weights"]["site-2"] < 0.001
-    start = coordinator._start
+    start = coordinator._model._start
     after = coordinator._store.model(0)
     for key in coordinator.partition.shared:
         assert float((after[key].double() - start[key].double()).abs().max()) < 10, key

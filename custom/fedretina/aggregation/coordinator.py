@@ -11,8 +11,6 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedretina.aggregation.admission import admit
 from fedretina.aggregation.lineage import Lineage
 from fedretina.aggregation.mixing import Mixer, Round
@@ -21,17 +19,16 @@ from fedretina.aggregation.rules import NEEDS
 from fedretina.aggregation.run_results import run_head, run_results, write_results
 from fedretina.aggregation.run_store import RunStore
 from fedretina.aggregation.sampling import sampled
+from fedretina.aggregation.server_model import ServerModel
 from fedretina.aggregation.similarity import similarity_weights
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperatures import temperature_model
 from fedretina.errors import QuorumError, RefusedError, StateError
-from fedretina.exchange.parts import CONTROL, KEY
 from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes
 from fedretina.exchange.scalars import allowed_scalars
 from fedretina.exchange.sealing import Sealer
 from fedretina.exchange.stamp import Stamp, require_name
 from fedretina.experiment import Experiment
-from fedretina.local.encoder_ending import write_encoder
 from fedretina.local.training import reproducible_torch
 from fedretina.networks.build import build_network
 from fedretina.plan import Plan, Step
@@ -69,20 +66,11 @@ class Coordinator:
         self.partition = experiment.partition(net)
         self._mixer = Mixer(experiment, self.partition, sealer)
         self.digest = experiment.digest(self.partition)
-        start = net.state_dict()
-        self._start = {
-            # Nothing is sealed yet: each site starts its head from the seed, as the server would.
-            **{key: start[key].clone() for key in self.partition.shared if key not in self.partition.sealed},
-            **{key: torch.zeros(self.partition.shapes[key]) for key in self.partition.controls},
-            **{key: start[key.removeprefix(KEY)].clone() for key in self.partition.keys},
-        }
-        self._start_encoder = {key: value for key, value in start.items() if key.startswith("encoder.")}
-        self._normalisation = net.normalisation
         self._head = run_head(run, experiment, self.partition)
         self._store = RunStore(folder, self.digest, self._head, lambda step: self.plan[step].name)
         self._lineage = Lineage(self.plan, self._store.records, experiment.choice.window)
+        self._model = ServerModel(experiment, net, self.partition, self._store, self._lineage)
         self._spool = Spool(folder / "spool")
-        self._state_cache: tuple[tuple[int, str], Tensors] | None = None
         self._enrolled: tuple[str, ...] = ()
         self.asked: tuple[str, ...] = ()
         self._lock = threading.RLock()
@@ -159,10 +147,7 @@ class Coordinator:
         They are the same for all, and read once a step, unless the aggregation keeps a model a site. Controls go where
         there is training, and the server's own memory never goes.
         """
-        state = self._state(site if self.experiment.aggregation.personal else "")
-        calibrated = self._lineage.calibrated
-        state = state if calibrated is None else {**state, **self._store.model(calibrated)}
-        return {key: state[key] for key in self._down_keys() if key in state}
+        return self._model.down(site if self.experiment.aggregation.personal else "")
 
     def accept(self, site: str, payload: Payload) -> None:
         """Take one site's answer into the running step.
@@ -233,7 +218,7 @@ class Coordinator:
             "scalars": {site: self._scalars[site] for site in sorted(self._scalars)},
             "refused": dict(sorted(self._refused.items())),
             "bytes_up": {site: self._bytes[site] for site in sorted(self._bytes)},
-            "bytes_down": self._bytes_down(),
+            "bytes_down": self._model.bytes_down(),
         }
         mixed: Tensors | None = None
         if self._lineage.learns:
@@ -252,60 +237,25 @@ class Coordinator:
         if step.task == "finalise":
             record["chosen"] = self._lineage.base
             if not self.experiment.supervised:
-                self._write_encoder()
+                self._model.write_encoder(self.run)
             results = run_results(self._head, self.digest, self.plan, self.records, record)
             write_results(self._store.folder, results, self.experiment.report.page)
         learned = self._lineage.learns
         self._store.commit(step.number, record, mixed, self._lineage.needed)
         self._spool.erase()
         if mixed is not None and learned:
-            self._state_cache = (step.number, ""), mixed
+            self._model.learned(step.number, mixed)
         self._attempt = -1
         return record
 
     def _mixed(self) -> tuple[Tensors, dict[str, Any]]:
-        round_ = Round(self._spool, self._scalars, self._enrolled, self.step, self._state())
+        round_ = Round(self._spool, self._scalars, self._enrolled, self.step, self._model.state())
         if not self.experiment.aggregation.personal:
             return self._mixer.one_for_all(round_)
         number = self.step.number
         return self._mixer.one_a_site(
             round_, self.records[0]["similarity"], lambda site, own: self._store.put_for(number, site, own)
         )
-
-    def _write_encoder(self) -> None:
-        """Write the pre-trained encoder where all of it travels; with BatchNorm at home only the sites can."""
-        state, own = self._state(), self._start_encoder
-        if all(key in state or key.endswith(".num_batches_tracked") for key in own):
-            whole = {key: state.get(key, value) for key, value in own.items()}
-            write_encoder(self.folder, self.run, self.experiment, whole, self._normalisation)
-
-    def _bytes_down(self) -> int:
-        plain = sum(self.partition.sizes[key][1] for key in self._down_keys() if key not in self.partition.sealed)
-        state = self._state() if self.partition.sealed else {}
-        down = set(self.partition.sealed) & set(self._down_keys())
-        return plain + tensors_bytes({key: state[key] for key in sorted(down) if key in state})
-
-    def _down_keys(self) -> tuple[str, ...]:
-        task = self.step.task
-        # A run without labels ends with what its training moved.
-        ends = "pretrain" if task == "finalise" and not self.experiment.supervised else task
-        moving = self.partition.moving(ends)
-        if task == "finalise":
-            return (*moving.shared, *self.partition.calibrator)
-        return moving.travelling if self._lineage.learns else moving.shared
-
-    def _state(self, site: str = "") -> Tensors:
-        """The model that the running step starts from, with all that the server keeps beside it."""
-        base = self._lineage.base
-        if self._state_cache is None or self._state_cache[0] != (base, site):
-            self._state_cache = (base, site), self._start if base < 0 else self._store.model(base, site)
-        state = self._state_cache[1]
-        if not self._lineage.begins_anew:
-            return state
-        # Controls, memories and key networks belong to an objective: another one begins with none.
-        fresh = {key: torch.zeros_like(state[key.removeprefix(CONTROL)]) for key in self.partition.controls}
-        fresh |= {key: state[key.removeprefix(KEY)].clone() for key in self.partition.keys}
-        return {**{key: state[key] for key in self.partition.shared if key in state}, **fresh}
 
     def _stamp(self) -> Stamp:
         return Stamp(self.run, self.step.phase, self.step.round, self._attempt, self.digest)
