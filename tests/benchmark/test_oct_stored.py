@@ -155,6 +155,19 @@ def test_strangers_are_a_mean_of_the_sites_over_seeds(out, tmp_path):
     assert "names no set of images" in "\n".join(stranger_table(read_benchmark(tmp_path)))
 
 
+def test_a_set_without_diseases_is_of_another_kind(tmp_path):
+    write_oct(tmp_path, ROWS[:1])
+    assert stranger_table(read_benchmark(tmp_path))[0] == "## Unseen disease"
+    for file in (tmp_path / "results" / ROWS[0]).glob("*.json"):
+        record = json.loads(file.read_text())
+        for site in record["sites"].values():
+            site["strangers"]["unseen"]["diseases"] = {}
+        file.write_text(json.dumps(record))
+    lines = stranger_table(read_benchmark(tmp_path))
+    assert lines[0] == "## Images of another kind"
+    assert any(line.startswith("| oct moco scaffold | 0.700") for line in lines)
+
+
 def test_records_of_a_benchmark_without_phases_can_be_read(tmp_path):
     write_benchmark(tmp_path, seeds=(1,))
     runs = read_oct_runs(tmp_path)

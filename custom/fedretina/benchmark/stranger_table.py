@@ -19,8 +19,11 @@ def stranger_table(benchmark: Benchmark) -> list[str]:
     Args:
         benchmark: Stored runs; those without the measurement say so.
     """
-    lines = ["## Unseen disease", ""]
     sets = list(benchmark.plan.get("strangers") or ())
+    found = [first for name in sets if (first := _any(benchmark, name)) is not None]
+    # A set without classes of its own is no disease: another modality, or what got into a folder by mistake.
+    kind = bool(found) and not any(first["diseases"] for first in found)
+    lines = ["## Images of another kind" if kind else "## Unseen disease", ""]
     if not sets:
         return [
             *lines,
