@@ -137,4 +137,4 @@ def test_the_plans_that_come_with_the_package(name):
     plan = BenchmarkPlan.read(preset(name))
     assert plan.reference == "fedee"
     assert plan.splits.kind == "once"
-    assert len(plan.readings) == 12
+    assert len(plan.readings) == 15

@@ -52,6 +52,17 @@ def test_the_final_head_alone():
     assert found.asked.outside["unseen"].logits.shape == (20, 1, 4)
 
 
+def test_what_members_disagree_on():
+    asked = made_asked()
+    found = reread([asked], "disagreement")
+    answer = found.read.answer(found.asked.logits)
+    each = softmax(asked.logits.numpy().astype(np.float64))
+    apart = entropy(each.mean(1)) - np.mean([entropy(each[:, m]) for m in range(each.shape[1])], axis=0)
+    assert answer.uncertainty == pytest.approx(apart, abs=1e-9)
+    assert answer.probabilities == pytest.approx(each.mean(1))
+    assert found.asked.outside["unseen"].logits.shape == asked.outside["unseen"].logits.shape
+
+
 def test_one_temperature_from_validation_alone():
     asked = made_asked()
     found = reread([asked], "temperature")
@@ -125,10 +136,13 @@ def test_readings_that_cannot_be_are_refused():
         ("fedee_tweu", "softmax", "softmax"),
         ("mc_dropout", "temperature", "without dropout"),
         ("fedavg", "dempster", "evidence"),
+        ("fedavg", "disagreement", "several members"),
+        ("fedee_tweu", "disagreement", "softmax"),
     ):
         with pytest.raises(SettingsError, match=needs):
             plan(readings=[{"name": "other", "of": of, "reading": reading}])
     plan(readings=[{"name": "fused", "of": "fedee_tweu", "reading": "dempster"}])
+    plan(readings=[{"name": "apart", "of": "mc_dropout", "reading": "disagreement"}])
 
 
 def test_readings_of_runs_that_are_not_there_say_so(tmp_path):

@@ -15,7 +15,7 @@ from fedretina.uncertainty.estimators import ESTIMATORS, auc_scores
 from fedretina.uncertainty.evidence import opinion
 from fedretina.uncertainty.members import members
 
-MEANS = ("softmax_mean", "evidence_mean", "evidence_dempster")
+MEANS = ("softmax_mean", "softmax_disagreement", "evidence_mean", "evidence_dempster")
 
 
 @pytest.fixture
@@ -38,6 +38,29 @@ def test_members_that_disagree_are_less_sure_than_each_of_them():
     # The entropy of two classes is even, unlike that of one sigmoid output alone.
     both = ESTIMATORS["softmax_mean"].answer(torch.tensor([[[3.0, 0.0]], [[0.0, 3.0]]]))
     assert both.uncertainty[0] == both.uncertainty[1]
+
+
+def test_disagreement_is_what_an_answer_tells_of_the_member(logits):
+    """The slow form: the mutual information of member and class, summed over their joint distribution."""
+    answer = ESTIMATORS["softmax_disagreement"].answer(logits)
+    raised = np.exp(logits.numpy())
+    each = raised / raised.sum(2, keepdims=True)
+    joint = each / each.shape[1]
+    alone = joint.sum(1, keepdims=True) * joint.sum(2, keepdims=True)
+    slow = (joint * np.log(joint / alone)).sum((1, 2)) / math.log(4)
+    assert answer.uncertainty == pytest.approx(slow, abs=1e-12)
+    assert answer.probabilities == pytest.approx(each.mean(1), abs=1e-12)
+
+
+def test_disagreement_at_its_ends(logits):
+    by = ESTIMATORS["softmax_disagreement"]
+    assert by.answer(logits[:, :1]).uncertainty == pytest.approx(0)  # one member alone
+    assert by.answer(logits[:, :1].expand(-1, 5, -1)).uncertainty == pytest.approx(0, abs=1e-12)
+    unsure = torch.zeros(1, 3, 4)  # all find it hard, and agree on that
+    assert by.answer(unsure).uncertainty[0] == pytest.approx(0, abs=1e-12)
+    assert ESTIMATORS["softmax_mean"].answer(unsure).uncertainty[0] == pytest.approx(1)
+    opposed = torch.tensor([[[60.0, 0.0], [0.0, 60.0]]])
+    assert by.answer(opposed).uncertainty[0] == pytest.approx(1)
 
 
 def test_mean_opinion(logits):

@@ -50,15 +50,16 @@ class ReadingChoice(BaseModel):
         of: The row or variant whose runs it reads.
         reading: "softmax" is the final head alone, of a row with early exits. "temperature" is that with one
             temperature a site, fitted on its validation images. "deep_ensemble" is the mean softmax of several runs of
-            other seeds; it needs test images that are the same for all of them. "dempster" fuses the answers of a row
-            that answers by evidence by Dempster's rule.
+            other seeds; it needs test images that are the same for all of them. "disagreement" takes for u what early
+            exits or passes of dropout disagree on. "dempster" fuses the answers of a row that answers by evidence by
+            Dempster's rule.
         members: Runs of a deep ensemble.
     """
 
     model_config = _STRICT
     name: str = Field(pattern=NAME)
     of: str
-    reading: Literal["softmax", "temperature", "deep_ensemble", "dempster"]
+    reading: Literal["softmax", "temperature", "deep_ensemble", "disagreement", "dempster"]
     members: int = Field(default=5, ge=2, le=100)
 
     def trials(self, seeds: Sequence[int]) -> dict[int, tuple[int, ...]]:

@@ -147,11 +147,12 @@ class BenchmarkPlan(BaseModel):
             answers = plan.experiment_of(choice, plan.seeds_of(choice)[0], {}).evaluation
             kind = "evidence" if one.reading == "dempster" else "softmax"
             passes = answers.passes > 1 and one.reading in ("softmax", "temperature")
-            if not answers.estimator.startswith(kind) or passes:
+            alone = one.reading == "disagreement" and answers.estimator != "softmax_mean"
+            if not answers.estimator.startswith(kind) or passes or alone:
                 raise SettingsError(
                     f"reading {one.name!r} ({one.reading}) is of {one.of!r}, which answers by {answers.estimator} in "
                     f"{answers.passes} passes: it needs a row that answers by {kind}"
-                    f"{' without dropout' if passes else ''}."
+                    f"{' without dropout' if passes else ' of several members' if alone else ''}."
                 )
         return plan
 

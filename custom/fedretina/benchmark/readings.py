@@ -23,6 +23,7 @@ _TITLES = {
     "softmax": "{}, final head alone",
     "temperature": "{} + temperature",
     "deep_ensemble": "{} + deep ensemble of {}",
+    "disagreement": "{}, u by disagreement",
     "dempster": "{}, fused by Dempster's rule",
 }
 _FINAL = Read("softmax", "logits_softmax", 1.0)
@@ -30,6 +31,7 @@ _READS = {
     "softmax": _FINAL,
     "temperature": _FINAL,
     "deep_ensemble": Read("softmax_mean", "answer", 1.0),
+    "disagreement": Read("softmax_disagreement", "answer", 1.0),
     "dempster": Read("evidence_dempster", "answer", 1.0),
 }
 
@@ -85,7 +87,7 @@ def reread(runs: Sequence[Asked], reading: str) -> Reread:
         StateError: Members answered different images.
     """
     first = runs[0]
-    if reading in ("deep_ensemble", "dempster"):
+    if reading in ("deep_ensemble", "disagreement", "dempster"):
         return Reread(_joined(runs), _READS[reading], None)
     alone = _mapped(first, lambda logits: logits[:, -1:])
     if reading == "softmax":

@@ -20,6 +20,7 @@ U_WORDS: Mapping[str, str] = {
     "evidence": "u is the share of its opinion for which the model has found no evidence in the photograph.",
     "softmax": "u is how evenly the model spreads its probabilities over the grades.",
     "softmax_mean": "u is how evenly the model's members together spread their probabilities over the grades.",
+    "softmax_disagreement": "u is how far the model's members disagree; what all of them find hard does not count.",
     "evidence_mean": "u is the mean share of their opinions for which the model's members have found no evidence.",
     "evidence_dempster": "u is the share of its members' joint opinion for which the model has found no evidence.",
 }

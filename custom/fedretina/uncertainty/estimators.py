@@ -15,9 +15,17 @@ from torch import Tensor
 from fedretina.errors import SettingsError
 from fedretina.uncertainty.answer import Answer
 from fedretina.uncertainty.evidence import opinion
-from fedretina.uncertainty.members import DempsterEstimator, EvidenceMeanEstimator, SoftmaxMeanEstimator, members
+from fedretina.uncertainty.members import (
+    DempsterEstimator,
+    DisagreementEstimator,
+    EvidenceMeanEstimator,
+    SoftmaxMeanEstimator,
+    members,
+)
 
-EstimatorName = Literal["softmax", "evidence", "softmax_mean", "evidence_mean", "evidence_dempster"]
+EstimatorName = Literal[
+    "softmax", "evidence", "softmax_mean", "softmax_disagreement", "evidence_mean", "evidence_dempster"
+]
 AucInput = Literal["expected_probability", "belief", "logits_softmax", "warmed_belief", "answer"]
 
 
@@ -67,6 +75,7 @@ ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(
         "softmax": SoftmaxEstimator(),
         "evidence": EvidenceEstimator(),
         "softmax_mean": SoftmaxMeanEstimator(),
+        "softmax_disagreement": DisagreementEstimator(),
         "evidence_mean": EvidenceMeanEstimator(),
         "evidence_dempster": DempsterEstimator(),
     }

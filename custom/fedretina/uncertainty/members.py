@@ -52,6 +52,23 @@ class SoftmaxMeanEstimator:
         return _answer(probabilities, entropy.clamp(0, 1), "softmax_mean")
 
 
+class DisagreementEstimator:
+    """Mean softmax of the members; u is what they disagree on, over log K, in [0, 1].
+
+    u = H(mean p_m) - mean H(p_m), the mutual information of answer and member (Houlsby et al., 2011; Smith and Gal, UAI
+    2018). The entropy of the mean is this and what the members are each unsure of; images of a kind that they never saw
+    may find each of them sure, and of different things. One member alone disagrees with nobody: u is 0.
+    """
+
+    def answer(self, logits: Tensor) -> Answer:
+        """See `Estimator.answer`."""
+        each = members(logits).softmax(2)
+        probabilities = each.mean(1)
+        shared = torch.special.entr(each).sum(2).mean(1)
+        u = (torch.special.entr(probabilities).sum(1) - shared) / math.log(probabilities.shape[1])
+        return _answer(probabilities, u.clamp(0, 1), "softmax_disagreement")
+
+
 class EvidenceMeanEstimator:
     """Mean of the members' expected probabilities alpha / S, and of their u = K / S. Experimental: in no paper."""
 
