@@ -85,3 +85,11 @@ def test_the_plans_that_come_with_the_package():
     personal = [choice for choice in with_classes.rows if choice.name in ("oct_centralised", "oct_moco_feduaa")]
     assert [with_classes.experiment_of(choice, 1, {}).classes for choice in personal] == [None, None]
     LabelPlan.read(preset("oct-labels"))
+
+
+def test_a_head_that_travels_is_not_called_personal():
+    plan = BenchmarkPlan.read(preset("fedee-heart"))
+    assert plan.title(plan.choice("fedavg")) == "FedAvg"
+    assert plan.title(plan.choice("mc_dropout_ft")) == "MC-dropout (mc_dropout_ft)"
+    fundus = BenchmarkPlan.read(preset("fedee"))
+    assert fundus.title(fundus.choice("fedavg")) == "FedAvg, personal head"

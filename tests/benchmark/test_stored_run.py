@@ -9,7 +9,14 @@ from click.testing import CliRunner
 from fedretina.cli import main
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-STORED = {"feduaa": "feduaa_benchmark", "oct": "oct_benchmark", "oct-labels": "oct_labels"}
+STORED = {
+    "feduaa": "feduaa_benchmark",
+    "oct": "oct_benchmark",
+    "oct-labels": "oct_labels",
+    "fedee": "fedee_benchmark",
+    "fedee-dermoscopy": "fedee_dermoscopy",
+    "fedee-heart": "fedee_heart",
+}
 RESULTS = REPOSITORY / "benchmarks" / "results"
 
 

@@ -187,8 +187,11 @@ class BenchmarkPlan(BaseModel):
         return Experiment.resolve({**words, "name": self.name, "row": choice.of, "seed": seed})
 
     def title(self, choice: RowChoice) -> str:
-        """What the tables call a row."""
-        return row(choice.of).title if choice.name == choice.of else f"{row(choice.of).title} ({choice.name})"
+        """What the tables call a row; its head is called personal only where it is."""
+        title = row(choice.of).title
+        if self.experiment_of(choice, self.seeds_of(choice)[0], {}).exchange.personal in ("nothing", "exits"):
+            title = title.replace(", personal head", "")
+        return title if choice.name == choice.of else f"{title} ({choice.name})"
 
 
 def _phases(named: Mapping[str, Any], of: str) -> list[dict[str, Any]]:
