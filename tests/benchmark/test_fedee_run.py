@@ -8,8 +8,10 @@ import shutil
 import numpy as np
 import pytest
 
+from fedretina.benchmark.fedee_estimator_tables import rows_of_estimators
 from fedretina.benchmark.fedee_figures import store_fedee_figures
 from fedretina.benchmark.fedee_page import write_fedee_page
+from fedretina.benchmark.fine_tuned import begins_with
 from fedretina.benchmark.plan import BenchmarkPlan, preset
 from fedretina.benchmark.runner import run_benchmark
 from fedretina.benchmark.statistics import statistics
@@ -62,6 +64,10 @@ METHODS = {
 }
 
 
+PRESETS = ["fedee", "fedee-dermoscopy", "fedee-heart", "fedee-activity"]
+NAMES = {"Backbone": "fedavg", "Deep Ens.": "deep_fedavg", "FedEE": "fedee", "Temperature": "fedavg_temperature"}
+
+
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fedee")
@@ -80,6 +86,18 @@ def out(tmp_path_factory):
 
 def answers(out, name, seed, site="site-1"):
     return np.load(out / "answers" / name / f"seed-{seed}" / f"{site}.npz")
+
+
+def brier(out, name):
+    runs = json.loads((out / "fedee.json").read_text())["runs"][name].values()
+    return np.mean(
+        [
+            np.average(
+                [site["brier"] for site in one["sites"].values()], weights=[s["images"] for s in one["sites"].values()]
+            )
+            for one in runs
+        ]
+    )
 
 
 def record(out, name, seed):
@@ -122,6 +140,11 @@ def test_the_page_comes_from_what_is_stored_alone(out, tmp_path):
     )
     assert "| FedAvg | FedEE | 2 |" in text
     assert "0.748 ± 0.01" in text  # the paper's, beside
+    across = text.split("## Every estimator under every strategy")[1].split("\n## ")[0]
+    assert "| estimator | FedAvg |\n" in across  # one strategy ran
+    assert across.count("| EU | not run |") == 5
+    best = min(NAMES, key=lambda one: brier(bare, NAMES[one]))
+    assert f"| best mean | {best} |" in across.split("**Brier score**")[1]
     assert "holds here: the median ratio is 1.020" in text
     assert "65 W are assumed" in text
     assert str(out) not in text
@@ -132,9 +155,29 @@ def test_the_page_comes_from_what_is_stored_alone(out, tmp_path):
         write_fedee_page(bare, second, second.parent / "pictures")
 
 
-@pytest.mark.parametrize("name", ["fedee", "fedee-dermoscopy", "fedee-heart", "fedee-activity"])
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_estimator_runs_under_the_settings_of_its_strategy(name):
+    plan = BenchmarkPlan.read(preset(name))
+    runs = {choice.name: choice for choice in plan.rows}
+    readings = {one.name: one.of for one in plan.readings}
+    estimators = rows_of_estimators()
+    assert set(estimators) == {"Backbone", "MCDrop", "Deep Ens.", "FedEE", "Temperature", "EU", "TWEU"}
+    for strategy, plain in estimators.pop("Backbone").items():
+        base = plan.experiment_of(runs[plain], 1, {})
+        assert bool(base.tune.epochs) == ("FT" in strategy)
+        for method, by in estimators.items():
+            if method in ("Deep Ens.", "Temperature"):
+                assert readings[by[strategy]] == plain
+                continue
+            own = plan.experiment_of(runs[by[strategy]], 1, {})
+            same = (own.aggregation, own.correction, own.tune, own.training, own.exchange.batchnorm)
+            assert same == (base.aggregation, base.correction, base.tune, base.training, base.exchange.batchnorm)
+            assert (begins_with(plan, runs[by[strategy]]) is not None) == ("FT" in strategy)
+
+
+@pytest.mark.parametrize("name", PRESETS)
 def test_the_plans_that_come_with_the_package(name):
     plan = BenchmarkPlan.read(preset(name))
     assert plan.reference == "fedee"
     assert plan.splits.kind == "once"
-    assert len(plan.readings) == 15
+    assert len(plan.readings) == 22

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from fedretina.benchmark.fedee_figures import PAPER_RATE, RATES
 from fedretina.benchmark.fedee_results import PLAIN, FedeeResults
@@ -11,6 +12,20 @@ from fedretina.report.numbers import percent
 
 GLOBAL = "fedee_global"
 """The row whose exits travel like the rest."""
+FURTHER: Mapping[str, Mapping[str, str]] = {
+    strategy: {"Temperature": f"{plain}_temperature", "EU": f"eu{ending}", "TWEU": f"tweu{ending}"}
+    for strategy, plain, ending in (
+        ("FedAvg", "fedavg", "_fedavg"),
+        ("FedProx", "fedprox", "_fedprox"),
+        ("FedAvg+FT", "fedavg_ft", "_fedavg_ft"),
+        ("FedProx+FT", "fedprox_ft", "_fedprox_ft"),
+        ("FedBN", "fedbn", ""),
+        ("FedBN(+FT)", "fedbn_ft", "_ft"),
+        ("FedAP", "fedap", "_fedap"),
+        ("FedAP(+FT)", "fedap_ft", "_fedap_ft"),
+    )
+}
+"""Estimators that the paper does not compare with, under its strategies: name of our row by strategy and estimator."""
 TITLES = {"accuracy": "accuracy", "misdetection": "misdiagnosis detection", "selective": "selective prediction"}
 
 
@@ -20,7 +35,7 @@ def eta_steps() -> tuple[float, ...]:
 
 
 def shown_rows(results: FedeeResults, under: str | None = None) -> list[str]:
-    """Rows that were run, those of the paper in its order and the others after them; variants of Tables 7 to 9 not.
+    """Rows that were run: the paper's in its order, `FURTHER`, then the others; variants of Tables 7 to 9 not.
 
     Args:
         results: What was run.
@@ -30,16 +45,18 @@ def shown_rows(results: FedeeResults, under: str | None = None) -> list[str]:
     chosen = paper if under is None else {under: paper[under]}
     names = [name for methods in chosen.values() for name in (methods[method] for method in METHODS)]
     if under is None:
+        names += [name for further in FURTHER.values() for name in further.values()]
         names += [name for name in results.benchmark.runs if name not in names and not is_tuning(name)]
     return [name for name in names if name in results.benchmark.runs]
 
 
 def label(results: FedeeResults, name: str) -> str:
     """A row by strategy and method; its title where the paper has not the like."""
-    for strategy, methods in published_fedee().rows.items():
-        for method, ours in methods.items():
-            if ours == name:
-                return f"{method}, {strategy}"
+    for rows in (published_fedee().rows, FURTHER):
+        for strategy, methods in rows.items():
+            for method, ours in methods.items():
+                if ours == name:
+                    return f"{method}, {strategy}"
     return results.benchmark.title(name)
 
 

@@ -8,8 +8,9 @@ from fedretina.benchmark import fedee_charts as charts
 from fedretina.benchmark import fedee_tables as ours
 from fedretina.benchmark import tables, words
 from fedretina.benchmark.fedee_cost_page import cost_lines
+from fedretina.benchmark.fedee_estimator_tables import estimator_tables
 from fedretina.benchmark.fedee_figures import store_fedee_figures
-from fedretina.benchmark.fedee_names import TITLES, rates_words
+from fedretina.benchmark.fedee_names import TITLES, label, rates_words
 from fedretina.benchmark.fedee_results import PLAIN, FedeeResults, fedee_results
 from fedretina.benchmark.fedee_variant_tables import personal_table, tuning_tables
 from fedretina.benchmark.markdown import listed, several
@@ -141,6 +142,7 @@ def _answers(results: FedeeResults) -> list[str]:
         "",
         *ours.strategy_table(results, eta=PLAIN),
         *ours.win_words(results, PLAIN),
+        *estimator_tables(results),
     ]
     return [*lines, "## Rows that the paper has not", "", *others] if others else lines
 
@@ -180,7 +182,7 @@ def _beyond(results: FedeeResults, shown: Pictures) -> list[str]:
         "The chance that an image of another site is less certain than an own one, the plain mean over pairs of sites. "
         "Another site's images may be like one's own: then 0.5 is right.",
         "",
-        *stranger_table(results.benchmark),
+        *stranger_table(results.benchmark, lambda name: label(results, name)),
         "## Sets of grades",
         "",
         *ours.sets_table(results),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedretina.benchmark.fedee_names import GLOBAL, TITLES, eta_steps, is_tuning, label, shown_rows
+from fedretina.benchmark.fedee_names import FURTHER, GLOBAL, TITLES, eta_steps, is_tuning, label, shown_rows
 from fedretina.benchmark.fedee_results import (
     BY_SIZE,
     HIGHER,
@@ -54,8 +54,9 @@ def strategy_table(results: FedeeResults, strategies: Sequence[str] | None = Non
 
 
 def other_table(results: FedeeResults) -> list[str]:
-    """Rows of the plan that are in none of the paper's tables; nothing where there are none."""
-    known = {GLOBAL, *(name for methods in published_fedee().rows.values() for name in methods.values())}
+    """Rows of the plan that are in no other table; nothing where there are none."""
+    placed = (*published_fedee().rows.values(), *FURTHER.values())
+    known = {GLOBAL, *(name for methods in placed for name in methods.values())}
     names = [name for name in results.benchmark.plan["rows"] if name not in known and not is_tuning(name)]
     if not names:
         return []

@@ -13,11 +13,12 @@ from fedretina.report.numbers import count
 _FIGURES = (("AUROC", "auroc"), ("AUPR", "aupr"), ("FPR95", "fpr95"))
 
 
-def stranger_table(benchmark: Benchmark) -> list[str]:
+def stranger_table(benchmark: Benchmark, label: Callable[[str], str] | None = None) -> list[str]:
     """Whether each row's uncertainty tells images of ungraded diseases from a site's own test images.
 
     Args:
         benchmark: Stored runs; those without the measurement say so.
+        label: What a row is called; its title by default.
     """
     sets = list(benchmark.plan.get("strangers") or ())
     found = [first for name in sets if (first := _any(benchmark, name)) is not None]
@@ -45,7 +46,7 @@ def stranger_table(benchmark: Benchmark) -> list[str]:
             values = [_over_seeds(benchmark, row, name, _figure(key)) for _, key in _FIGURES]
             values += [_over_seeds(benchmark, row, name, _of_disease(disease)) for disease in diseases]
             cells = [spread(one) for one in values] if any(values) else [NOT_RUN] * len(values)
-            rows.append([benchmark.title(row), *cells])
+            rows.append([(label or benchmark.title)(row), *cells])
         lines += [
             f"**{name}**: {several(first['outside'], 'image')}{told}{drawn}, none of which trained anything; inside "
             "are each site's own test images. Plain mean of the sites, over seeds.",
