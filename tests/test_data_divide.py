@@ -11,8 +11,8 @@ from fedretina.cli import main
 from fedretina.data.manifest import read_manifest
 from fedretina.data.oct_settings import OctSettings
 from fedretina.data.scheme import GradingScheme
-from fedretina.data.site_data import load_site_data
 from fedretina.data.site_file import read_site_file
+from fedretina.data.site_loader import load_site_data
 
 GRADES = "NORMAL,DRUSEN,DME,CNV"
 SCHEME = GradingScheme(grades=tuple(GRADES.split(",")))

@@ -76,8 +76,8 @@ def partition(experiment: Path, grades: int) -> None:
 def loop(experiment: Path, sites: str, root: Path, run: str) -> None:
     """Run an EXPERIMENT file over phantom sites in the plain loop, without FLARE."""
     from fedretina.aggregation.results_table import results_table
-    from fedretina.data.site_data import load_site_data
     from fedretina.data.site_data_settings import SiteDataSettings
+    from fedretina.data.site_loader import load_site_data
     from fedretina.errors import FedretinaError
     from fedretina.experiment import Experiment
     from fedretina.loop import run_loop

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedretina.benchmark.fedee_cost_page import claim_words, energy_of
+from fedretina.benchmark.fedee_cost_page import claim_words
 from fedretina.benchmark.fedee_costs import methods_of, steps_a_round
+from fedretina.benchmark.fedee_energy import energy_of
 from fedretina.benchmark.fedee_results import FedeeResults
 from fedretina.benchmark.plan import BenchmarkPlan, preset
 from fedretina.benchmark.stored import Benchmark

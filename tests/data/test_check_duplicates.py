@@ -7,7 +7,7 @@ from fedretina.data.check_duplicates import check_duplicates, similar_pairs
 from fedretina.data.check_findings import Findings
 from fedretina.data.check_pixels import measure
 from fedretina.data.check_rows import Image
-from fedretina.data.scheme import preset
+from fedretina.data.scheme_presets import preset
 from little_eyes import eye
 
 

@@ -2,7 +2,8 @@ import pytest
 
 from fedretina.data.check_source import Row, open_source
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError, SettingsError
 from little_eyes import GRADES, eye, save, write_rows, write_site
 

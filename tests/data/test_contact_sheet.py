@@ -8,7 +8,7 @@ from fedretina.data.check_rows import Image
 from fedretina.data.contact_sheet import SIDE, choose_images, contact_sheet, stored_thumbnail
 from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.oct_settings import OctSettings
-from fedretina.data.scheme import preset
+from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
 from little_eyes import GRADES, eye, save
 

@@ -1,7 +1,7 @@
 import pytest
 
 from fedretina.data.manifest import SPLITS, UNLABELLED, RawRow, Record, read_manifest, write_manifest
-from fedretina.data.scheme import preset
+from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
 
 GOOD = "file,label,patient,split\na.png,0,p1,train\nd/b.png,4,p2,val\nc.png,mild,p3,test\n"

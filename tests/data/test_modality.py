@@ -15,10 +15,10 @@ from fedretina.data.modality import IN_WORDS, Modality, require_modality
 from fedretina.data.oct_settings import OctSettings
 from fedretina.data.readers import READERS
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme import PRESETS, preset, preset_modality
-from fedretina.data.site_data import load_site_data
+from fedretina.data.scheme_presets import PRESETS, preset, preset_modality
 from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_file import read_site_file
+from fedretina.data.site_loader import load_site_data
 from fedretina.errors import DataError, SettingsError
 from fedretina.experiment import Experiment
 from fedretina.site_settings import read_site_settings

@@ -5,7 +5,8 @@ from pydantic import ValidationError
 
 from fedretina.commands.scheme_names import OCT_SCHEMES, SCHEMES
 from fedretina.data.readers.survey import SchemeName
-from fedretina.data.scheme import OCT_PRESETS, PRESETS, GradingScheme, preset
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import OCT_PRESETS, PRESETS, preset
 from fedretina.errors import DataError, SettingsError
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import recall_score, roc_auc_score
 
-from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import preset
 from fedretina.evaluation.referable import referable, referral_task
 
 

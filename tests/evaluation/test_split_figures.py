@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import preset
 from fedretina.evaluation.bootstrap import patient_bootstrap
 from fedretina.evaluation.evaluate import evaluate
 from fedretina.evaluation.exact_interval import exact_interval

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fedretina.data.fundus_settings import FundusSettings
-from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import preset
 from fedretina.evaluation.judged import Judged
 from fedretina.evaluation.triage import triage
 from fedretina.experiment import Experiment

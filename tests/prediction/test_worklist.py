@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedretina.data.scheme import preset
+from fedretina.data.scheme_presets import preset
 from fedretina.prediction.eyes import Owner
 from fedretina.prediction.predictor import ImageRow
 from fedretina.prediction.thumbnails import SIDE, thumbnail

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import preset
 from fedretina.evaluation.min_count import encode
 from fedretina.experiment import Experiment
 from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, site_report

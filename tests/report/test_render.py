@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 import pytest
 from site_inputs import CARD, DEGENERATE, UNKNOWN, site_inputs, stored_results
 
-from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import preset
 from fedretina.errors import StateError
 from fedretina.report.render import render_server, render_site
 from fedretina.report.server_report import server_report

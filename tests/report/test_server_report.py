@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from site_inputs import DEGENERATE, site_inputs, stored_results
 
-from fedretina.data.scheme import preset
+from fedretina.data.scheme_presets import preset
 from fedretina.evaluation.error_detection import error_detection_auroc
 from fedretina.report.render import render_server
 from fedretina.report.server_report import server_report

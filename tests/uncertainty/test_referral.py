@@ -8,7 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import preset
 from fedretina.errors import TrainingError
 from fedretina.uncertainty.referral import NO_ANSWER, UNREADABLE, refer, referral_threshold
 from fedretina.uncertainty.theta import ThetaSettings, youden_theta

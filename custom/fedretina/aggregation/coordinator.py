@@ -21,10 +21,10 @@ from fedretina.aggregation.run_store import RunStore
 from fedretina.aggregation.sampling import sampled
 from fedretina.aggregation.server_model import ServerModel
 from fedretina.aggregation.similarity import similarity_weights
-from fedretina.aggregation.spool import Spool
+from fedretina.aggregation.step_answers import StepAnswers
 from fedretina.aggregation.temperatures import temperature_model
-from fedretina.errors import QuorumError, RefusedError, StateError
-from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes
+from fedretina.errors import RefusedError
+from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.exchange.scalars import allowed_scalars
 from fedretina.exchange.sealing import Sealer
 from fedretina.exchange.stamp import Stamp, require_name
@@ -70,15 +70,11 @@ class Coordinator:
         self._store = RunStore(folder, self.digest, self._head, lambda step: self.plan[step].name)
         self._lineage = Lineage(self.plan, self._store.records, experiment.choice.window)
         self._model = ServerModel(experiment, net, self.partition, self._store, self._lineage)
-        self._spool = Spool(folder / "spool")
+        self._answers = StepAnswers(folder / "spool")
         self._enrolled: tuple[str, ...] = ()
         self.asked: tuple[str, ...] = ()
         self._lock = threading.RLock()
         self._attempt = -1
-        self._scalars: dict[str, dict[str, float]] = {}
-        self._bytes: dict[str, int] = {}
-        self._refused: dict[str, str] = {}
-        self._unstored: StateError | None = None
 
     @property
     def done(self) -> int:
@@ -112,8 +108,8 @@ class Coordinator:
             step=self.plan[done] if done < len(self.plan) else None,
             attempt=self._attempt,
             asked=() if self._attempt < 0 else self.asked,
-            answered=tuple(self._scalars),
-            refused=dict(self._refused),
+            answered=tuple(self._answers.scalars),
+            refused=dict(self._answers.refused),
         )
 
     def begin(self, sites: Collection[str]) -> None:
@@ -130,9 +126,7 @@ class Coordinator:
                 purpose = (self.experiment.seed, self.step.phase, self.step.round)
                 chosen = sampled(sites, self.experiment.sampling, self.experiment.quorum, purpose)
                 self.asked = tuple(chosen)
-            self._scalars, self._bytes, self._refused = {}, {}, {}
-            self._unstored = None
-            self._spool = Spool(self._store.folder / "spool")
+            self._answers = StepAnswers(self._store.folder / "spool")
 
     def order(self, site: str) -> Order:
         """What the running step asks of a site."""
@@ -161,7 +155,7 @@ class Coordinator:
                 require_name(site, "site")
                 if site not in self.asked:
                     raise RefusedError("the site was not asked in this step.")
-                if site in self._scalars:
+                if site in self._answers.scalars:
                     raise RefusedError("the site has answered this step before.")
                 task, largest = self.step.task, self.experiment.theta.largest
                 keys = self.partition.sent(task)
@@ -172,21 +166,12 @@ class Coordinator:
             except RefusedError as refusal:
                 self.refuse(site, str(refusal))
                 raise
-            if keys:
-                try:
-                    self._spool.put(site, payload.tensors)
-                except StateError as error:
-                    self._unstored = error
-                    raise
-            self._bytes[site] = tensors_bytes(payload.tensors)
-            self._scalars[site] = {name: float(payload.scalars[name]) for name in sorted(payload.scalars)}
-            self._refused.pop(site, None)
+            self._answers.put(site, payload)
 
     def refuse(self, site: str, why: str) -> None:
         """Note why a site has no part in the running step."""
         with self._lock:
-            if site not in self._scalars:
-                self._refused[site] = why
+            self._answers.refuse(site, why)
         _log.warning("%s: the answer of %s does not count: %s", self.step.name, site, why)
 
     def close(self) -> dict[str, Any]:
@@ -203,21 +188,12 @@ class Coordinator:
             return self._close()
 
     def _close(self) -> dict[str, Any]:
-        quorum = self.experiment.quorum
-        if len(self._scalars) < quorum:
-            if self._unstored is not None:  # asking again would let every site train for a disk that is full
-                raise self._unstored
-            reasons = "; ".join(f"{site}: {why}" for site, why in sorted(self._refused.items())) or "no answer"
-            raise QuorumError(
-                f"{self.step.name}: {len(self._scalars)} updates were accepted, the quorum is {quorum} ({reasons})."
-            )
-        step = self.step
+        step, answers = self.step, self._answers
+        answers.require(self.experiment.quorum, step.name)
         record: dict[str, Any] = {
             "step": step.name,
             "task": step.task,
-            "scalars": {site: self._scalars[site] for site in sorted(self._scalars)},
-            "refused": dict(sorted(self._refused.items())),
-            "bytes_up": {site: self._bytes[site] for site in sorted(self._bytes)},
+            **answers.record(),
             "bytes_down": self._model.bytes_down(),
         }
         mixed: Tensors | None = None
@@ -228,10 +204,10 @@ class Coordinator:
                 mixed, said = self._mixed()
             record |= said
         if step.task == "prepare":
-            statistics = {site: self._spool.read(site) for site in record["scalars"]}
+            statistics = {site: answers.spool.read(site) for site in record["scalars"]}
             record["similarity"] = similarity_weights(statistics, self.experiment.aggregation.own_share)
         if step.task == "calibrate":
-            moments = (self._spool.read(site) for site in record["scalars"])
+            moments = (answers.spool.read(site) for site in record["scalars"])
             solved = temperature_model(moments, self.experiment.calibration.ridge)
             mixed = {key: solved[key.rpartition(".")[2]] for key in self.partition.calibrator}
         if step.task == "finalise":
@@ -242,14 +218,14 @@ class Coordinator:
             write_results(self._store.folder, results, self.experiment.report.page)
         learned = self._lineage.learns
         self._store.commit(step.number, record, mixed, self._lineage.needed)
-        self._spool.erase()
+        answers.spool.erase()
         if mixed is not None and learned:
             self._model.learned(step.number, mixed)
         self._attempt = -1
         return record
 
     def _mixed(self) -> tuple[Tensors, dict[str, Any]]:
-        round_ = Round(self._spool, self._scalars, self._enrolled, self.step, self._model.state())
+        round_ = Round(self._answers.spool, self._answers.scalars, self._enrolled, self.step, self._model.state())
         if not self.experiment.aggregation.personal:
             return self._mixer.one_for_all(round_)
         number = self.step.number

@@ -9,7 +9,7 @@ import numpy as np
 from fedretina.benchmark.fedee_figures import BINS, RATES
 from fedretina.benchmark.fedee_names import TITLES, eta_steps, label, shown_rows
 from fedretina.benchmark.fedee_results import FedeeResults
-from fedretina.benchmark.figures import Series, lines
+from fedretina.benchmark.line_chart import Series, line_chart
 from fedretina.report.numbers import number
 from fedretina.report.svg import BLUE, GREY, ORANGE, VERMILION, Chart, draw
 
@@ -25,7 +25,7 @@ def selective_chart(results: FedeeResults) -> Chart | None:
         if seeds:
             by_seed = [[curve[seed] for curve in curves] for seed in seeds]
             series.append(Series(label(results, name), [100 * rate for rate in RATES], by_seed, name == _own(results)))
-    return lines("selective", series, "cases referred (%)", _metric(results))
+    return line_chart("selective", series, "cases referred (%)", _metric(results))
 
 
 def eta_chart(results: FedeeResults, key: str) -> Chart | None:
@@ -37,7 +37,7 @@ def eta_chart(results: FedeeResults, key: str) -> Chart | None:
         if seeds:
             by_seed = [[curve[seed] for curve in curves] for seed in seeds]
             series.append(Series(label(results, name), list(eta_steps()), by_seed, name == _own(results)))
-    return lines(f"eta_{key}", series, "η, from plain (1) to by size (e)", TITLES[key])
+    return line_chart(f"eta_{key}", series, "η, from plain (1) to by size (e)", TITLES[key])
 
 
 def refer_chart(results: FedeeResults) -> Chart | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedretina.benchmark import fedee_charts as charts
 from fedretina.benchmark import fedee_tables as ours
-from fedretina.benchmark import tables, words
+from fedretina.benchmark import tables
 from fedretina.benchmark.fedee_cost_page import cost_lines
 from fedretina.benchmark.fedee_estimator_tables import estimator_tables
 from fedretina.benchmark.fedee_figures import store_fedee_figures
@@ -20,6 +20,7 @@ from fedretina.benchmark.published_fedee import KEYS, published_fedee
 from fedretina.benchmark.statistics import STATISTICS
 from fedretina.benchmark.stored import Record
 from fedretina.benchmark.stranger_table import stranger_table
+from fedretina.benchmark.what_was_run import warnings, what_was_run
 from fedretina.report.numbers import percent
 from fedretina.report.page_file import write_page
 from fedretina.storage import read_json
@@ -73,8 +74,8 @@ def _head(results: FedeeResults, found: Record | None) -> list[str]:
         "Research software, not a medical device. Written from the stored runs; do not edit. The paper is "
         f"{paper.paper}; {beside}",
         "",
-        *words.warnings(benchmark, found),
-        *words.what_was_run(benchmark, found, course_words(benchmark, benchmark.reference), _BY_SIZE),
+        *warnings(benchmark, found),
+        *what_was_run(benchmark, found, course_words(benchmark, benchmark.reference), _BY_SIZE),
         *_departures(results),
     ]
 

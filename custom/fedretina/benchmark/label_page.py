@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from fedretina.benchmark import figures, words
 from fedretina.benchmark.label_efficiency import LABELS
 from fedretina.benchmark.label_plan import row_name
+from fedretina.benchmark.line_chart import Series, line_chart
 from fedretina.benchmark.markdown import NOT_RUN, chance, interval, listed, several, signed, spread, table
 from fedretina.benchmark.oct_benchmark_page import STARTS, course_words
 from fedretina.benchmark.pictures import Pictures
 from fedretina.benchmark.statistics import STATISTICS
 from fedretina.benchmark.stored import Benchmark, Record, read_benchmark
+from fedretina.benchmark.what_was_run import warnings, what_was_run
 from fedretina.evaluation.paired_seeds import seed_test
 from fedretina.report.numbers import NONE, count, number
 from fedretina.report.page_file import write_page
@@ -52,8 +53,8 @@ def write_label_page(out: Path, page: Path, pictures: Path) -> None:
         "each site, whole patients, and a smaller one lies within a larger one; the labels of validation, by which the "
         "round is chosen, are all used. Pre-training sees the images of train and no label.",
         "",
-        *words.warnings(benchmark, found),
-        *words.what_was_run(benchmark, found, _course(benchmark, asked), _MEANS),
+        *warnings(benchmark, found),
+        *what_was_run(benchmark, found, _course(benchmark, asked), _MEANS),
         *_pretraining(out, asked),
         "## Over shares of the labels",
         "",
@@ -108,23 +109,13 @@ def difference_tables(benchmark: Benchmark, asked: Record, other: str) -> list[s
         for start in (one for one in asked["order"] if one != other):
             for share in asked["shares"]:
                 ours, theirs = (row_name(one, share["tag"]) for one in (start, other))
-                gaps = paired(benchmark, ours, theirs, key, benchmark.sites)
+                gaps = benchmark.gaps(ours, theirs, key)
                 test = seed_test(gaps)
-                by_site = [_mean(paired(benchmark, ours, theirs, key, [site])) for site in benchmark.sites]
+                by_site = [_mean(benchmark.gaps(ours, theirs, key, [site])) for site in benchmark.sites]
                 cells = [_title(asked, start), _percent(share["share"]), str(test.n), *by_site, _mean(gaps)]
                 rows.append([*cells, interval(test._asdict()), chance(test.p)])
         lines += [f"**{title}**:", "", *table(head, rows)]
     return lines
-
-
-def paired(benchmark: Benchmark, ours: str, theirs: str, key: str, sites: Sequence[str]) -> list[float]:
-    """Ours less theirs for each seed that both have, the mean over the sites at which both have the figure."""
-    gaps = []
-    for seed in sorted(set(benchmark.runs.get(ours, {})) & set(benchmark.runs.get(theirs, {}))):
-        both = [(benchmark.figure(ours, seed, site, key), benchmark.figure(theirs, seed, site, key)) for site in sites]
-        found = [one - other for one, other in both if one is not None and other is not None]
-        gaps += [fmean(found)] if found else []
-    return gaps
 
 
 def label_chart(benchmark: Benchmark, asked: Record) -> Chart | None:
@@ -141,9 +132,9 @@ def label_chart(benchmark: Benchmark, asked: Record) -> Chart | None:
         if known:
             whole = [[value for value in line if value is not None] for line in known]
             bold = asked["starts"][start]["pretrain"] is not None
-            series.append(figures.Series(_title(asked, start), list(run), whole, bold))
+            series.append(Series(_title(asked, start), list(run), whole, bold))
     ticks = {share["share"]: _percent(share["share"]) for share in asked["shares"]}
-    return figures.lines("label_efficiency", series, _OVER, "macro AUC, mean of the sites", ticks)
+    return line_chart("label_efficiency", series, _OVER, "macro AUC, mean of the sites", ticks)
 
 
 def _macro(benchmark: Benchmark, name: str, seed: int) -> float | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedretina.benchmark import tables, words
+from fedretina.benchmark import tables
 from fedretina.benchmark.markdown import listed, several
 from fedretina.benchmark.measures import MAIN
 from fedretina.benchmark.oct_convergence import convergence_chart
@@ -16,6 +16,7 @@ from fedretina.benchmark.pictures import Pictures
 from fedretina.benchmark.statistics import STATISTICS
 from fedretina.benchmark.stored import Benchmark, Record, read_benchmark
 from fedretina.benchmark.stranger_table import stranger_table
+from fedretina.benchmark.what_was_run import warnings, what_was_run
 from fedretina.report.page_file import write_page
 from fedretina.storage import read_json
 
@@ -48,10 +49,10 @@ def write_oct_page(out: Path, page: Path, pictures: Path | None = None) -> None:
     benchmark = read_benchmark(out)
     found = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
     before = [
-        *words.warnings(benchmark, found),
+        *warnings(benchmark, found),
         *_shorter(benchmark),
         *_encoder_rates(benchmark),
-        *words.what_was_run(benchmark, found, course_words(benchmark, benchmark.reference), _POOLED),
+        *what_was_run(benchmark, found, course_words(benchmark, benchmark.reference), _POOLED),
     ]
     after = [*_differences(benchmark, found), *stranger_table(benchmark)]
     target, planned = float(benchmark.plan.get("target", 0.9)), tuple(benchmark.plan["rows"])

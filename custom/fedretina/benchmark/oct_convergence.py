@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedretina.benchmark import figures
+from fedretina.benchmark.line_chart import Series, line_chart
 from fedretina.benchmark.oct_runs import OctResults
 from fedretina.benchmark.oct_tables import not_in_the_paper
 from fedretina.benchmark.published_oct import published_oct
@@ -21,11 +21,11 @@ def convergence_chart(results: OctResults) -> Chart | None:
     own = courses.get(paper.proposed)
     least = len(own[0]) if own else max((len(xs) for xs, _ in courses.values()), default=0)
     series = [
-        figures.Series(results.runs[name][0].run.title, xs, by_seed, name == paper.proposed)
+        Series(results.runs[name][0].run.title, xs, by_seed, name == paper.proposed)
         for name, (xs, by_seed) in courses.items()
         if len(xs) >= least
     ]
-    return figures.lines("oct_convergence", series, "round", "validation accuracy, mean of the sites")
+    return line_chart("oct_convergence", series, "round", "validation accuracy, mean of the sites")
 
 
 def _course(results: OctResults, name: str) -> tuple[list[int], list[list[float]]] | None:

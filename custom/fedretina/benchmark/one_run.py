@@ -23,9 +23,10 @@ from fedretina.benchmark.run_course import moved_by_phase, rounds_of_sites
 from fedretina.benchmark.stored import answers_path
 from fedretina.benchmark.strangers import outside_of, strangers_of
 from fedretina.data.pooling import pools
-from fedretina.data.site_data import SiteData, load_site_data
+from fedretina.data.site_data import SiteData
 from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_file import read_site_file
+from fedretina.data.site_loader import load_site_data
 from fedretina.experiment import Experiment
 from fedretina.loop import run_loop
 from fedretina.rows import row

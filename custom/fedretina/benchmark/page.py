@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedretina.benchmark import claims, figures, tables, words
+from fedretina.benchmark import charts, claims, tables, words
 from fedretina.benchmark.measures import DISEASE, MAIN, MEASURES
 from fedretina.benchmark.pictures import Pictures
 from fedretina.benchmark.published import PublishedTable, published
 from fedretina.benchmark.statistics import STATISTICS
 from fedretina.benchmark.stored import Benchmark, Record, read_benchmark
+from fedretina.benchmark.what_was_run import warnings, what_was_run
 from fedretina.report.page_file import write_page
 from fedretina.storage import read_json
 
@@ -69,8 +70,8 @@ def _head(benchmark: Benchmark, found: Record | None) -> list[str]:
         f"The paper is {published().paper}; its figures stand beside ours where a site holds the same public set, but "
         "with another split, size of the images and number of rounds: they are for orientation, not a target.",
         "",
-        *words.warnings(benchmark, found),
-        *words.what_was_run(benchmark, found),
+        *warnings(benchmark, found),
+        *what_was_run(benchmark, found),
         "Figures are of the test splits: mean over seeds, smallest and largest in brackets.",
         "",
     ]
@@ -84,7 +85,7 @@ def _paper_tables(benchmark: Benchmark) -> list[str]:
     lines += _errors(first)
     lines += _apart("The paper's other sites, which are none of ours:", tables.elsewhere(benchmark, "table1"))
     lines += ["## Table 2: what the parts add", "", *tables.paper_table(benchmark, "table2")]
-    lines += ["Macro AUC, mean of the sites, with a part less without it:", "", *words.step_table(benchmark)]
+    lines += ["Macro AUC, mean of the sites, with a part less without it:", "", *tables.step_table(benchmark)]
     lines += [*_errors(second), *_apart("The paper's other sites:", tables.elsewhere(benchmark, "table2"))]
     return [*lines, "## Rows that the paper has not", "", *others] if others else lines
 
@@ -104,9 +105,9 @@ def _uncertainty_and_noise(benchmark: Benchmark, found: Record | None, shown: Pi
     lines: list[str] = []
     if found is not None and found["uncertainty"].get(benchmark.reference):
         lines += [f"## Figures 2a and 2b: uncertainty of {title}, right and wrong answers", ""]
-        lines += shown.show("uncertainty", figures.uncertainty(benchmark, found))
+        lines += shown.show("uncertainty", charts.uncertainty(benchmark, found))
         lines += words.uncertainty_words(benchmark, found)
-    chart = figures.noise(benchmark)
+    chart = charts.noise(benchmark)
     lines += ["## Figure 2c: growing noise on the test images", "", *shown.show("noise", chart)]
     if chart is not None:
         lines += ["A line a row, the mean over seeds; the band reaches from the lowest seed to the highest.", ""]
@@ -130,7 +131,7 @@ def _comparisons(benchmark: Benchmark, found: Record, shown: Pictures) -> list[s
         "",
         *claims.three_questions(benchmark, found),
         "",
-        *shown.show("differences", figures.differences(benchmark, found)),
+        *shown.show("differences", charts.differences(benchmark, found)),
         "Small circles are seeds, the dot their mean, the bar the 95 % interval over patients, the line "
         "the one together.",
         "",
@@ -166,9 +167,9 @@ def _left_out(benchmark: Benchmark) -> list[str]:
 
 def _rounds(benchmark: Benchmark, shown: Pictures) -> list[str]:
     title = benchmark.title(benchmark.reference)
-    lines = shown.show("validation", figures.validation(benchmark))
+    lines = shown.show("validation", charts.validation(benchmark))
     for what, key in (("theta", "theta_by_round"), ("weight", "weight_by_round")):
-        chart = figures.by_site(benchmark, key, f"{what} of {title}")
+        chart = charts.by_site(benchmark, key, f"{what} of {title}")
         lines += shown.show(what, chart)
     return ["## By round", "", *lines] if lines else []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,6 +111,25 @@ class Benchmark(NamedTuple):
             present = [value for value in found if value is not None]
             if present:
                 means.append(sum(present) / len(present))
+        return means
+
+    def gaps(self, ours: str, theirs: str, key: str, sites: Sequence[str] | None = None) -> list[float]:
+        """A test figure of one row less that of another for each seed that both have.
+
+        Args:
+            ours: A row.
+            theirs: The row that is subtracted.
+            key: The figure.
+            sites: Sites to take the plain mean over, of those at which both have the figure; None for all.
+        """
+        means = []
+        for seed in sorted(set(self.runs.get(ours, {})) & set(self.runs.get(theirs, {}))):
+            both = [
+                (self.figure(ours, seed, site, key), self.figure(theirs, seed, site, key))
+                for site in (self.sites if sites is None else sites)
+            ]
+            found = [one - other for one, other in both if one is not None and other is not None]
+            means += [fmean(found)] if found else []
         return means
 
     def some(self, site: str) -> Record:

@@ -12,8 +12,9 @@ from fedretina.benchmark.asked import Stranger
 from fedretina.benchmark.measure import first_images
 from fedretina.benchmark.plan import BenchmarkPlan
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED
-from fedretina.data.site_data import SiteData, Split, load_site_data
+from fedretina.data.site_data import SiteData, Split
 from fedretina.data.site_file import read_site_file
+from fedretina.data.site_loader import load_site_data
 from fedretina.errors import DataError
 
 

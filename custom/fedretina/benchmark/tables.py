@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from fedretina.benchmark.markdown import NOT_RUN, chance, interval, signed, spread, table
@@ -43,6 +44,19 @@ def elsewhere(benchmark: Benchmark, which: str) -> list[str]:
     printed = paper.tables[which]
     rows = [[name, *(_digits(printed.figure(row, site)) for site in sites)] for row, name in printed.rows.items()]
     return table(["as printed", *sites], rows) if sites else []
+
+
+def step_table(benchmark: Benchmark) -> list[str]:
+    """What each part of the method adds to macro AUC over the mean of the sites, here and in the paper."""
+    second = published().tables["table2"]
+    rows = []
+    for step, (without, with_it) in second.steps.items():
+        gaps = benchmark.gaps(with_it, without, MAIN)
+        ours, theirs = second.figure(with_it, AVERAGE), second.figure(without, AVERAGE)
+        printed = NONE if ours is None or theirs is None else signed(ours - theirs, 4)
+        told = f"{signed(fmean(gaps))} ({signed(min(gaps))} to {signed(max(gaps))})" if gaps else NOT_RUN
+        rows.append([step, told, printed])
+    return table(["part", "adds here, over seeds", "adds in the paper"], rows)
 
 
 def seed_tests(benchmark: Benchmark, found: Record) -> list[str]:

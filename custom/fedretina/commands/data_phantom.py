@@ -57,7 +57,7 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
     """  # noqa: D301
     from fedretina.data.phantoms.folder import SITE_FILE, write_hospital
     from fedretina.data.phantoms.hospital import phantom_hospital
-    from fedretina.data.scheme import preset
+    from fedretina.data.scheme_presets import preset
     from fedretina.errors import FedretinaError
 
     if scheme and scheme not in SCHEMES_OF[modality]:

@@ -8,17 +8,16 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedretina.data.image_settings import ImageSettings, image_pipeline
 from fedretina.data.manifest import require_inside
+from fedretina.data.pixel_array import PixelArrayWriter, Pixels, map_pixels
 from fedretina.errors import DataError, StateError
 from fedretina.storage import folder_lock, read_json, write_json
 
-Pixels = NDArray[np.uint8]
 CACHE_FORMAT = 1
 _LOCK_WAIT_S = 3600.0
 _CHUNK = 32  # images in flight, so that a slow disk does not fill the memory
@@ -94,21 +93,15 @@ class ImageCache:
         entries: list[_Entry] = []
         try:
             with open(temporary, "wb") as handle:
-                rows = 0
-                _write_header(handle, len(files), self.settings.shape)
+                array = PixelArrayWriter(handle, len(files), self.settings.shape)
                 for stat, pixels in zip(stats, self._rows(stats, known, images), strict=True):
                     if isinstance(pixels, DataError):
                         # A file that could not be opened is tried again next time, a damaged one when it changes.
                         retry = isinstance(pixels.__cause__, OSError)
                         entries.append(_Entry(stat[0], stat[1], -1 if retry else stat[2], -1, ""))
                         continue
-                    handle.write(pixels.tobytes())
-                    entries.append(_Entry(*stat, rows, hashlib.sha256(pixels.tobytes()).hexdigest()))
-                    rows += 1
-                handle.seek(0)
-                _write_header(handle, rows, self.settings.shape)
-                handle.flush()
-                os.fsync(handle.fileno())
+                    entries.append(_Entry(*stat, array.add(pixels), hashlib.sha256(pixels.tobytes()).hexdigest()))
+                array.finish()
             os.replace(temporary, path)
             listed = [list(entry) for entry in entries]
             record = {"format": CACHE_FORMAT, "digest": self._digest, "images": path.name, "files": listed}
@@ -121,7 +114,7 @@ class ImageCache:
             ) from error
         finally:
             self._sweep()
-        return _result(_map(path, rows, self.settings.shape), entries, path)
+        return _result(map_pixels(path, array.rows, self.settings.shape), entries, path)
 
     def _rows(
         self,
@@ -165,7 +158,7 @@ class ImageCache:
             entries = [_Entry(*fields) for fields in index["files"]]
             path = self.folder / Path(index["images"]).name
             rows = sum(entry.row >= 0 for entry in entries)
-            return entries, _map(path, rows, self.settings.shape), path
+            return entries, map_pixels(path, rows, self.settings.shape), path
         except (StateError, DataError, KeyError, TypeError):
             return [], None, None
 
@@ -231,21 +224,3 @@ def _result(images: Pixels, entries: Sequence[_Entry], path: Path | None) -> Cac
         digests=tuple(entry.sha256 for entry in entries if entry.row >= 0),
         path=path if len(images) else None,
     )
-
-
-def _write_header(handle: Any, rows: int, sample: tuple[int, int, int]) -> None:
-    # NumPy pads the header for growth of the first axis, so it keeps its length when `rows` is corrected.
-    np.lib.format.write_array_header_1_0(handle, {"descr": "|u1", "fortran_order": False, "shape": (rows, *sample)})
-
-
-def _map(path: Path, rows: int, sample: tuple[int, int, int]) -> Pixels:
-    shape = (rows, *sample)
-    if rows == 0:
-        return np.empty(shape, np.uint8)
-    try:
-        images: Pixels = np.load(path, mmap_mode="r")
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} is missing or damaged ({error}).") from error
-    if images.shape != shape or images.dtype != np.uint8:
-        raise DataError(f"{path} holds {images.dtype} {images.shape}, expected uint8 {shape}.")
-    return images

@@ -12,7 +12,8 @@ from fedretina.data.import_plan import to_train
 from fedretina.data.manifest import COLUMNS, raw_rows
 from fedretina.data.modality import Modality
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme import PRESETS, PRESETS_OF, GradingScheme, preset
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import PRESETS, PRESETS_OF, preset
 from fedretina.data.site_file import read_site_file
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError

@@ -12,7 +12,8 @@ from fedretina.data.manifest import SPLITS, RawRow, require_inside
 from fedretina.data.patient_keys import SALT, keyed, site_salt
 from fedretina.data.readers import READERS, reader
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, SchemeName, Survey
-from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import preset
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError, SettingsError
 

@@ -1,27 +1,19 @@
-"""The data of one site: its splits as tensors, from its manifest or from a phantom hospital."""
+"""The data of one site: its splits as tensors, and what holds for them wherever they come from."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
-from fedretina.data.image_settings import ImageSettings
-from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, Manifest, Record, read_manifest
-from fedretina.data.modality import SIGNALS, require_modality
-from fedretina.data.scheme import PRESETS, GradingScheme
-from fedretina.data.site_data_settings import SiteDataSettings
+from fedretina.data.manifest import PRETRAIN, SPLITS
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import PRESETS
 from fedretina.errors import DataError
 from fedretina.evaluation.min_count import MIN_COUNT
-from fedretina.seeds import derive_seed
-
-_MEND = f"name one of {', '.join(PRESETS)}, or list the grades"
 
 
 class Split(NamedTuple):
@@ -73,7 +65,7 @@ class SiteData:
             DataError: It has told none.
         """
         if self.grading is None:
-            raise DataError(f"the grading scheme of {self.name} is not set: {_MEND}.")
+            raise scheme_not_set(self.name)
         return self.grading
 
     @property
@@ -92,157 +84,19 @@ class SiteData:
         return self._read(name)
 
 
-def load_site_data(
-    site: str,
-    settings: SiteDataSettings,
-    images: ImageSettings,
-    seed: int,
-    default_cache: Path,
-    needs_labels: bool = True,
-) -> SiteData:
-    """Open a site's data; builds the image cache when it is stale.
+def require_splits(site: str, labels: Mapping[str, Sequence[int]], bad_files: int, needs_labels: bool = True) -> None:
+    """Refuse data that a job could not use.
 
     Args:
         site: Name of the site.
-        settings: Where the data lie.
-        images: The deterministic transforms; a phantom's picture takes only its modality and its size from them.
-        seed: Of the phantoms; real data do not depend on it.
-        default_cache: Folder of the cache where the settings name none.
-        needs_labels: Whether the job uses labels. One that only pre-trains does not: then the scheme may be missing,
-            and train, val and test may be empty as long as there is an image to pre-train on.
+        labels: Class of each image by split, those to pre-train on among them where no labels are needed.
+        bad_files: How many images could not be read.
+        needs_labels: See `load_site_data`.
 
     Raises:
-        DataError: The manifest or the image root is missing, the scheme is not set, a row or a file is refused,
-            a split that the job needs is empty, train has one class only, or no image can be read.
-        SettingsError: The site's images are of another modality than the job's; it names nothing of the site.
+        DataError: A split that the job needs is empty, or train has one class only.
     """
-    require_modality(settings.resolved_modality, images.modality)
-    scheme = settings.resolved_scheme()
-    if settings.manifest is None:
-        if settings.images is not None:
-            raise DataError("images are set but no manifest: name the manifest that lists and grades them.")
-        return _phantom(site, settings, scheme, images, seed)
-    if scheme is None and needs_labels:
-        raise DataError(f"the grading scheme of {site} is not set: {_MEND}.")
-    manifest = read_manifest(settings.manifest, scheme)
-    root = settings.manifest.parent if settings.images is None else settings.images
-    if not root.is_dir():
-        raise DataError(f"the image root {root} is no folder: mount it, or mend the path.")
-    return _from_cache(site, settings, manifest, root, images, settings.cache or default_cache, needs_labels)
-
-
-def _from_cache(
-    site: str,
-    settings: SiteDataSettings,
-    manifest: Manifest,
-    root: Path,
-    transforms: ImageSettings,
-    cache: Path,
-    needs_labels: bool,
-) -> SiteData:
-    from fedretina.data.cache import build_cache
-    from fedretina.data.phantoms.mark import is_phantom
-
-    chosen = {split: _limited(manifest.of(split), split, settings) for split in SPLITS}
-    chosen[PRETRAIN] = _limited([*chosen["train"], *manifest.unlabelled()], PRETRAIN, settings)
-    without = [record for record in chosen[PRETRAIN] if record.label == UNLABELLED]
-    # Those without a label stand beside train's, so that "pretrain" is one stretch of the file.
-    records = [*chosen["train"], *without, *chosen["val"], *chosen["test"]]
-    # A limited run has a cache of its own, so that it does not throw the whole set's away.
-    limit = "" if settings.limit is None else f"-{derive_seed(json.dumps(settings.limit, sort_keys=True)):016x}"
-    folder = cache / f"{transforms.digest()[:16]}{limit}"
-    found = build_cache([record.file for record in records], root, transforms, folder, settings.bad_files)
-    if not found.kept and records:
-        raise DataError(
-            f"none of the {len(records)} images under {root} can be read, such as {', '.join(found.bad[:5])}: "
-            "mount the image root, or mend the file names."
-        )
-    kept = [records[at] for at in found.kept]
-    row_of = {record.file: row for row, record in enumerate(kept)}
-    places = {
-        split: [row_of[record.file] for record in wanted if record.file in row_of] for split, wanted in chosen.items()
-    }
-    labels = {split: [kept[row].label for row in rows] for split, rows in places.items()}
-    _check(site, labels, len(found.bad), needs_labels)
-
-    try:
-        # A private map gives torch the writable memory that it asks for, and no write could reach the file.
-        # It is taken now: it outlives the file's name, which goes when another process rebuilds the cache.
-        images = np.load(found.path, mmap_mode="c") if found.path else found.images
-    except OSError as error:
-        raise DataError(f"the image cache {folder} was rebuilt by another process: start again.") from error
-
-    def read(split: str) -> Split:
-        rows = places[split]
-        # Rows of a split are neighbours in the file, unless a limit takes some of train for "pretrain".
-        whole = rows == list(range(rows[0], rows[-1] + 1)) if rows else False
-        return Split(
-            torch.from_numpy(images[rows[0] : rows[-1] + 1] if whole else np.asarray(images[rows])),
-            torch.tensor([UNLABELLED if split == PRETRAIN else kept[row].label for row in rows], dtype=torch.int64),
-            tuple(kept[row].patient for row in rows),
-            tuple(kept[row].file for row in rows),
-        )
-
-    lines = sorted(
-        f"{record.split} {record.label} {digest}" for record, digest in zip(kept, found.digests, strict=True)
-    )
-    counts = {split: len(rows) for split, rows in places.items()}
-    # Phantoms that were written to disk and read back stay synthetic; one among patients is enough to say so.
-    synthetic = any(is_phantom(root / record.file) for record in kept if record.file.lower().endswith((".png", ".wav")))
-    fingerprint = _fingerprint(manifest.scheme, lines)
-    return SiteData(site, manifest.scheme, counts, synthetic, len(found.bad), fingerprint, read, settings.min_count)
-
-
-def _phantom(
-    site: str, settings: SiteDataSettings, scheme: GradingScheme | None, transforms: ImageSettings, seed: int
-) -> SiteData:
-    from fedretina.data.phantoms.draw import phantom_samples
-    from fedretina.data.phantoms.hospital import PHANTOM_VERSION, phantom_hospital
-
-    modality = transforms.modality
-    hospital = phantom_hospital(site, settings.phantom_images, scheme, modality)
-    purposes = {split: (seed, "phantom", site, split) for split in SPLITS}
-    limits = {str(name): most for name, most in (settings.limit or {}).items()}
-    cases = {split: hospital.cases(at, purposes[split])[: limits.get(split)] for at, split in enumerate(SPLITS)}
-    _check(site, {split: [case.label for case in chosen] for split, chosen in cases.items()}, 0, True)
-    drawn: dict[str, Split] = {}
-
-    def read(split: str) -> Split:
-        if split == PRETRAIN:
-            train = read("train")
-            most = limits.get(PRETRAIN)
-            unlabelled = torch.full_like(train.labels, UNLABELLED)
-            return Split(train.images[:most], unlabelled[:most], train.patients[:most], train.files[:most])
-        if split not in drawn:
-            chosen = cases[split]
-            drawn[split] = Split(
-                phantom_samples(hospital, chosen, transforms, purposes[split]),
-                torch.tensor([case.label for case in chosen], dtype=torch.int64),
-                tuple(case.patient_name(split) for case in chosen),
-                tuple(case.file_name(split, modality) for case in chosen),
-            )
-        return drawn[split]
-
-    counts = {split: len(chosen) for split, chosen in cases.items()}
-    drawing = f"phantom {PHANTOM_VERSION}" if modality == "fundus" else f"phantom {modality} {PHANTOM_VERSION}"
-    # Of a signal the transforms are part of what is drawn, of a picture its size alone.
-    size = transforms.digest() if modality in SIGNALS else transforms.shape[1]
-    lines = [f"{drawing} {site} {seed} {size} {list(hospital.mix)} {sorted(counts.items())}"]
-    fingerprint = _fingerprint(hospital.scheme, lines)
-    counts[PRETRAIN] = min(counts["train"], limits.get(PRETRAIN, counts["train"]))
-    return SiteData(site, hospital.scheme, counts, True, 0, fingerprint, read, settings.min_count)
-
-
-def _limited(records: Sequence[Record], split: str, settings: SiteDataSettings) -> list[Record]:
-    count = {str(name): most for name, most in (settings.limit or {}).items()}.get(split)
-    if count is None or count >= len(records):
-        return list(records)
-    chosen = set(sorted((derive_seed("limit", record.file), record.file) for record in records)[:count])
-    return [record for record in records if (derive_seed("limit", record.file), record.file) in chosen]
-
-
-def _check(site: str, labels: Mapping[str, Sequence[int]], bad: int, needs_labels: bool) -> None:
-    left_out = f" ({bad} images could not be read)" if bad else ""
+    left_out = f" ({bad_files} images could not be read)" if bad_files else ""
     if not needs_labels:
         if not labels[PRETRAIN]:
             raise DataError(
@@ -261,6 +115,17 @@ def _check(site: str, labels: Mapping[str, Sequence[int]], bad: int, needs_label
         )
 
 
-def _fingerprint(scheme: GradingScheme | None, lines: Sequence[str]) -> str:
+def fingerprint(scheme: GradingScheme | None, lines: Sequence[str]) -> str:
+    """SHA-256 over a site's grades and what decides its pixels, labels and splits.
+
+    Args:
+        scheme: The grades; None where the site has told none.
+        lines: What decides the rest, in an order that does not depend on the manifest's.
+    """
     text = "\n".join(["" if scheme is None else scheme.model_dump_json(), *lines])
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def scheme_not_set(site: str) -> DataError:
+    """What is said where a site has told no grades and a job needs them."""
+    return DataError(f"the grading scheme of {site} is not set: name one of {', '.join(PRESETS)}, or list the grades.")

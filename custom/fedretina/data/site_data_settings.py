@@ -8,7 +8,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedretina.data.modality import Modality
-from fedretina.data.scheme import GradingScheme, preset, preset_modality
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import preset, preset_modality
 from fedretina.errors import DataError, SettingsError
 from fedretina.evaluation.min_count import MIN_COUNT
 
@@ -55,6 +56,10 @@ class SiteDataSettings(BaseModel):
         """What the images are; None where the site does not say. Phantoms are drawn as a job asks."""
         said = self.modality
         return preset_modality(self.scheme) if said is None and self.manifest is not None else said
+
+    def most(self, split: str) -> int | None:
+        """How many images of a split are taken at most, 1 or more; None for all."""
+        return {str(name): most for name, most in (self.limit or {}).items()}.get(split)
 
     def resolved_scheme(self) -> GradingScheme | None:
         """The scheme itself where a preset is named.

@@ -1,104 +1,17 @@
-"""The charts of the report, each from the part of the JSON record that it shows."""
+"""The report's charts of a model's answers, each from the part of the JSON record that it shows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedretina.evaluation.min_count import UNCERTAINTY_BINS
 from fedretina.report.numbers import number, percent
-from fedretina.report.svg import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, Chart, draw
+from fedretina.report.svg import BLACK, BLUE, GREY, SKY, VERMILION, Chart, draw, name_rows, whole_numbers
 
-Values = Sequence[float | None]
-COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)  # black is the mean
-DASHES = ("", "5 2", "1.5 1.5", "7 2 1.5 2", "", "5 2", "1.5 1.5")
-_MANY = "#b9c2c9"
 _FEW_IMAGES = 5
 _FINE = 1 / UNCERTAINTY_BINS
-
-
-class Line(NamedTuple):
-    """A line over rounds.
-
-    Attributes:
-        name: For the legend; the page escapes it.
-        values: One a round, None where there is none.
-        colour: Hex.
-        dash: As SVG's `stroke-dasharray`; empty for a whole line.
-        hollow: Rounds whose point is hollow.
-        bold: Whether the line stands out.
-    """
-
-    name: str
-    values: Values
-    colour: str
-    dash: str = ""
-    hollow: tuple[int, ...] = ()
-    bold: bool = False
-
-
-def site_lines(values: Mapping[str, Values], mean: Values | None = None) -> list[Line]:
-    """A line a site and their mean; above seven sites the lines are grey, for nobody tells more colours apart."""
-    few = len(values) <= len(COLOURS)
-    lines = [
-        Line(site, column, COLOURS[at] if few else _MANY, DASHES[at] if few else "")
-        for at, (site, column) in enumerate(sorted(values.items()))
-    ]
-    return lines if mean is None else [*lines, Line("mean", mean, BLACK, bold=True)]
-
-
-def legend(lines: Sequence[Line]) -> list[Line]:
-    """What stands above a chart of sites: every line by name, or, where they are grey, what grey means."""
-    named = [line for line in lines if line.colour != _MANY]
-    grey = [line for line in lines if line.colour == _MANY][:1]
-    return [*(line._replace(name="each site") for line in grey), *named]
-
-
-def rounds(
-    name: str,
-    steps: Sequence[str],
-    lines: Sequence[Line],
-    label: str,
-    chosen: str | None = None,
-    unit: bool = False,
-    over: str = "round",
-) -> Chart | None:
-    """Lines over the rounds; None where there is nothing to draw.
-
-    Args:
-        name: Of the chart.
-        steps: Names of the rounds.
-        lines: What is drawn.
-        label: Of the vertical axis.
-        chosen: The round to mark.
-        unit: Whether values lie in [0, 1] and the axis should show where in it.
-        over: What is counted on the horizontal axis.
-    """
-    drawn = [line for line in lines if any(value is not None for value in line.values)]
-    if not drawn:
-        return None
-
-    def paint(axes: Any) -> None:
-        for line in drawn:
-            points = [(at, value) for at, value in enumerate(line.values) if value is not None]
-            xs, ys = [at for at, _ in points], [value for _, value in points]
-            pattern = (0, tuple(float(part) for part in line.dash.split())) if line.dash else "solid"
-            axes.plot(xs, ys, color=line.colour, linestyle=pattern, linewidth=2.4 if line.bold else 1.5, zorder=2)
-            if len(steps) <= 40:
-                faces = ["white" if at in line.hollow else line.colour for at in xs]
-                axes.scatter(xs, ys, s=18, c=faces, edgecolors=line.colour, linewidths=1.2, zorder=3)
-        if chosen in steps:
-            axes.axvline(steps.index(chosen), color=GREY, linestyle=(0, (3, 2)), linewidth=1.2, zorder=1)
-        _round_ticks(axes, len(steps), over)
-        if unit:
-            values = [value for line in drawn for value in line.values if value is not None]
-            axes.set_ylim(max(0.0, min(values) - 0.05), min(1.02, max(values) + 0.05))
-        axes.set_ylabel(label)
-
-    ends = [(line.name, [value for value in line.values if value is not None]) for line in drawn]
-    told = "; ".join(f"{title} from {number(found[0])} to {number(found[-1])}" for title, found in ends[-4:])
-    return draw(name, f"{label} over {len(steps)} {over}s: {told}.", paint)
 
 
 def reliability(name: str, bins: Mapping[str, Any]) -> Chart:
@@ -168,7 +81,7 @@ def uncertainty(name: str, bins: Mapping[str, Any], threshold: float | None) -> 
         top, bottom = (max([*side, 1]) * 1.12 for side in (tall, deep))
         axes.set(xlim=(-0.01, 1.01), ylim=(-bottom, top), xlabel="uncertainty u")
         axes.set_ylabel(f"images in {_FINE} of u" if merged else "images")
-        axes.yaxis.set_major_locator(_whole())
+        axes.yaxis.set_major_locator(whole_numbers(6, 2))
         axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):.0f}")
 
     return draw(
@@ -215,8 +128,7 @@ def forest(
             axes.scatter([figure["value"]], [at], s=34, c=BLUE, zorder=3)
         if mean is not None:
             axes.axvline(mean, color=BLACK, linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
-        axes.set_yticks(range(len(known)), [_short(site) for site, _ in known])
-        axes.set_ylim(len(known) - 0.5, -0.5)
+        name_rows(axes, [_short(site) for site, _ in known])
         axes.set_xlabel(label)
         lowest = min(
             value for _, figure in known for value in (figure["value"], figure.get("low")) if value is not None
@@ -224,8 +136,6 @@ def forest(
         axes.set_xlim((0 if share else min(0.45, lowest - 0.03)), 1.02)
         if share:
             axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-        axes.grid(visible=False, axis="y")
-        axes.tick_params(axis="y", length=0)
 
     told = "; ".join(f"{site} {number(figure['value'])}" for site, figure in known)
     longest = max(len(_short(site)) for site, _ in known)
@@ -236,21 +146,6 @@ def forest(
         height=0.65 + 0.3 * len(known),
         left=0.3 + 0.078 * longest,
     )
-
-
-def _round_ticks(axes: Any, steps: int, over: str) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    axes.set_xlim(-0.5 if steps == 1 else -0.03 * steps, steps - 0.5 if steps == 1 else steps - 1 + 0.03 * steps)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value + 1:.0f}" if 0 <= value < steps else ""))
-    axes.set_xlabel(over)
-
-
-def _whole() -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(nbins=6, integer=True)
 
 
 def _median_end(edges: Sequence[float], images: Sequence[int]) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedretina.errors import StateError
 from fedretina.local.card import in_words
-from fedretina.report import REPORT_FORMAT, charts, numbers, summary, words
+from fedretina.report import REPORT_FORMAT, charts, numbers, round_charts, summary, words
 from fedretina.report.svg import BLACK, BLUE, VERMILION, Chart
 
 _SITE_TILES = ("accuracy", "auc", "kappa", "error_auroc")
@@ -54,7 +54,7 @@ def render_site(report: Mapping[str, Any]) -> str:
             uncertainty=charts.uncertainty("uncertainty", report["uncertainty"], referral.get("threshold")),
             risk_coverage=charts.risk_coverage("risk", report["risk_coverage"]),
             validation=_over(rounds, "validation", "val_auc", "validation AUC", report["chosen"], unit=True),
-            theta=charts.rounds("theta", steps, [_theta_line(rounds)], "theta", report["chosen"]),
+            theta=round_charts.rounds("theta", steps, [_theta_line(rounds)], "theta", report["chosen"]),
             weight=_over(rounds, "weight", "weight", "weight", report["chosen"]),
             loss=_over(rounds, "loss", "loss", "training loss", report["chosen"]),
         ),
@@ -85,13 +85,13 @@ def render_server(report: Mapping[str, Any]) -> str:
         way: list(accumulate(entry[way] / 1e6 for entry in report["rounds"])) for way in ("bytes_up", "bytes_down")
     }
     lines = {
-        "contrast": charts.site_lines(by_site("contrast_loss", blind)),
-        "validation": charts.site_lines(by_site("val_auc"), [entry["mean_val_auc"] for entry in trained]),
-        "theta": charts.site_lines(by_site("theta")),
-        "weight": charts.site_lines(by_site("weight")),
+        "contrast": round_charts.site_lines(by_site("contrast_loss", blind)),
+        "validation": round_charts.site_lines(by_site("val_auc"), [entry["mean_val_auc"] for entry in trained]),
+        "theta": round_charts.site_lines(by_site("theta")),
+        "weight": round_charts.site_lines(by_site("weight")),
         "bytes": [
-            charts.Line("up, from the sites", moved["bytes_up"], BLUE),
-            charts.Line("down, to the sites", moved["bytes_down"], VERMILION, "5 2"),
+            round_charts.Line("up, from the sites", moved["bytes_up"], BLUE),
+            round_charts.Line("down, to the sites", moved["bytes_down"], VERMILION, "5 2"),
         ],
     }
     labels = {
@@ -122,7 +122,7 @@ def render_server(report: Mapping[str, Any]) -> str:
         charts=_drawn(
             **overall,
             **{
-                key: charts.rounds(
+                key: round_charts.rounds(
                     key,
                     over.get(key, steps),
                     lines[key],
@@ -137,7 +137,7 @@ def render_server(report: Mapping[str, Any]) -> str:
             uncertainty=charts.uncertainty("uncertainty", pooled["uncertainty"], None) if pooled else None,
             risk_coverage=charts.risk_coverage("risk", pooled["risk_coverage"], points=True) if pooled else None,
         ),
-        legends={key: charts.legend(found) for key, found in lines.items()},
+        legends={key: round_charts.legend(found) for key, found in lines.items()},
         limits=words.SERVER_LIMITS,
     )
 
@@ -191,13 +191,13 @@ def _drawn(**found: Chart | None) -> dict[str, Any]:
 def _over(
     rounds: Sequence[Mapping[str, Any]], name: str, key: str, label: str, chosen: str, unit: bool = False
 ) -> Chart | None:
-    line = charts.Line(label, [entry[key] for entry in rounds], BLUE)
-    return charts.rounds(name, [entry["step"] for entry in rounds], [line], label, chosen, unit=unit)
+    line = round_charts.Line(label, [entry[key] for entry in rounds], BLUE)
+    return round_charts.rounds(name, [entry["step"] for entry in rounds], [line], label, chosen, unit=unit)
 
 
-def _theta_line(rounds: Sequence[Mapping[str, Any]]) -> charts.Line:
+def _theta_line(rounds: Sequence[Mapping[str, Any]]) -> round_charts.Line:
     hollow = tuple(at for at, entry in enumerate(rounds) if entry["theta_reason"] != "youden")
-    return charts.Line("theta", [entry["theta"] for entry in rounds], BLACK, hollow=hollow)
+    return round_charts.Line("theta", [entry["theta"] for entry in rounds], BLACK, hollow=hollow)
 
 
 def _shaded(matrix: Sequence[Sequence[int | None]]) -> list[list[dict[str, Any]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -94,6 +94,21 @@ def draw(
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         FigureCanvasSVG(figure).print_svg(file, metadata=nothing)
     return Chart(_inlined(file.getvalue(), name, alt), alt)
+
+
+def name_rows(axes: Any, names: Sequence[str]) -> None:
+    """Let the vertical axis hold named rows, the first one on top, in place of numbers."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+
+
+def whole_numbers(most: int = 8, least: int = 1) -> Any:
+    """A locator that marks an axis at whole numbers alone, at about `most` of them."""
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(nbins=most, integer=True, min_n_ticks=least)
 
 
 def _inlined(document: str, name: str, alt: str) -> str:

@@ -16,7 +16,8 @@ from fedretina.data.phantoms.oct_lesions import DISEASES
 from fedretina.data.phantoms.presets import PRESETS
 from fedretina.data.phantoms.skin import LESIONS
 from fedretina.data.phantoms.style import Style, drawn_style
-from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed, generator
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedretina.data.manifest import SPLITS
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
 from fedretina.data.readers.written import own_folder, write_file
-from fedretina.data.scheme import preset
+from fedretina.data.scheme_presets import preset
 from fedretina.data.waves import wave_bytes
 from fedretina.errors import DataError, SettingsError
 

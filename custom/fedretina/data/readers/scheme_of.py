@@ -8,7 +8,8 @@ from collections.abc import Set
 from pydantic import ValidationError
 
 from fedretina.data.readers.survey import ImportSettings, SchemeName
-from fedretina.data.scheme import GradingScheme, preset
+from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
 
 _UNGRADABLE = "ungradable"

@@ -2,50 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from fedretina.benchmark.line_chart import AXES, Series, line_chart
 from fedretina.benchmark.measures import MAIN, MEASURES
 from fedretina.benchmark.statistics import BINS
 from fedretina.benchmark.stored import Benchmark, Record
 from fedretina.report.numbers import number
-from fedretina.report.svg import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    HEIGHT,
-    LEFT,
-    ORANGE,
-    PURPLE,
-    RIGHT,
-    SKY,
-    VERMILION,
-    Chart,
-    draw,
-)
-
-_COLOURS = (VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)
-_AXES = 3.7  # inches between the axes' ends, whatever stands beside them
-_DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1.5, 1.5)), (0, (7, 2, 1.5, 2)))
-
-
-class Series(NamedTuple):
-    """A line of a picture.
-
-    Attributes:
-        label: In the legend.
-        xs: Where it has values.
-        by_seed: Its values, a row a seed.
-        bold: Whether it stands out.
-    """
-
-    label: str
-    xs: Sequence[float]
-    by_seed: Sequence[Sequence[float]]
-    bold: bool
+from fedretina.report.svg import BLACK, BLUE, GREY, RIGHT, VERMILION, Chart, draw, name_rows
 
 
 def noise(benchmark: Benchmark) -> Chart | None:
@@ -57,7 +24,7 @@ def noise(benchmark: Benchmark) -> Chart | None:
         if shared:
             by_seed = [[curve[variance] for variance in shared] for curve in found]
             series.append(Series(benchmark.title(name), shared, by_seed, name == benchmark.reference))
-    return lines("noise", series, "variance of the noise on pixels in 0 to 1", "macro AUC, mean of the sites")
+    return line_chart("noise", series, "variance of the noise on pixels in 0 to 1", "macro AUC, mean of the sites")
 
 
 def validation(benchmark: Benchmark) -> Chart | None:
@@ -68,7 +35,7 @@ def validation(benchmark: Benchmark) -> Chart | None:
         xs, whole = _whole_rounds(curves)
         if xs:
             series.append(Series(benchmark.title(name), xs, whole, name == benchmark.reference))
-    return lines("validation", series, "round", "validation AUC, mean of the sites")
+    return line_chart("validation", series, "round", "validation AUC, mean of the sites")
 
 
 def by_site(benchmark: Benchmark, key: str, label: str) -> Chart | None:
@@ -80,7 +47,7 @@ def by_site(benchmark: Benchmark, key: str, label: str) -> Chart | None:
         xs, whole = _whole_rounds(curves)
         if xs:
             series.append(Series(site, xs, whole, False))
-    return lines(key, series, "round", label)
+    return line_chart(key, series, "round", label)
 
 
 def uncertainty(benchmark: Benchmark, found: Record) -> Chart | None:
@@ -112,12 +79,9 @@ def uncertainty(benchmark: Benchmark, found: Record) -> Chart | None:
                         label=label,
                     )
             axes.axhline(at, color=GREY, linewidth=0.6)
-        axes.set_yticks(range(len(known)), list(known))
-        axes.set_ylim(len(known) - 0.5, -0.5)
+        name_rows(axes, list(known))
         axes.set_xlim(0, 1)
         axes.set_xlabel("uncertainty u")
-        axes.grid(visible=False, axis="y")
-        axes.tick_params(axis="y", length=0)
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
 
     told = "; ".join(
@@ -131,7 +95,7 @@ def uncertainty(benchmark: Benchmark, found: Record) -> Chart | None:
         height=0.7 + 0.75 * len(known),
         left=_room(known),
         right=1.5,
-        width=_AXES + _room(known) + 1.5,
+        width=AXES + _room(known) + 1.5,
     )
 
 
@@ -156,11 +120,8 @@ def differences(benchmark: Benchmark, found: Record, key: str = MAIN) -> Chart |
                 axes.plot([together["low"], together["high"]], [at, at], color=BLUE, linewidth=1.2, zorder=2)
             axes.scatter(one["by_seed"], [at] * len(one["by_seed"]), s=12, facecolors="none", edgecolors=GREY, zorder=3)
             axes.scatter([one["difference"]], [at], s=34, c=BLUE, zorder=4)
-        axes.set_yticks(range(len(rows)), list(rows))
-        axes.set_ylim(len(rows) - 0.5, -0.5)
+        name_rows(axes, list(rows))
         axes.set_xlabel(f"{MEASURES[key].title}: {benchmark.title(benchmark.reference)} less the row")
-        axes.grid(visible=False, axis="y")
-        axes.tick_params(axis="y", length=0)
 
     told = "; ".join(f"{title} {number(one['difference'], 3)}" for title, one in rows.items())
     return draw(
@@ -170,7 +131,7 @@ def differences(benchmark: Benchmark, found: Record, key: str = MAIN) -> Chart |
         paint,
         height=0.65 + 0.28 * len(rows),
         left=_room(rows),
-        width=_AXES + _room(rows) + RIGHT,
+        width=AXES + _room(rows) + RIGHT,
     )
 
 
@@ -192,82 +153,5 @@ def _whole_rounds(curves: Sequence[Sequence[float | None]]) -> tuple[list[int], 
     return (whole + 1).tolist(), table[:, whole].tolist() if shortest else []
 
 
-def lines(
-    name: str, series: Sequence[Series], over: str, label: str, ticks: Mapping[float, str] | None = None
-) -> Chart | None:
-    """Lines of means over seeds, each with a band from the lowest seed to the highest; None without any.
-
-    Args:
-        name: Of the picture.
-        series: The lines.
-        over: What they run over.
-        label: What they show.
-        ticks: Marks of a logarithmic horizontal axis, by value; None for a plain axis.
-    """
-    if not series:
-        return None
-    styles: Mapping[str, tuple[str, Any]] = {
-        one.label: (_COLOURS[at % len(_COLOURS)], _DASHES[at // len(_COLOURS) % len(_DASHES)])
-        for at, one in enumerate(one for one in series if not one.bold)
-    }
-    ranked = sorted(series, key=_last, reverse=True)  # the legend stands in the order of the lines' ends
-
-    def paint(axes: Any) -> None:
-        for one in ranked:
-            colour, dash = (BLUE, "solid") if one.bold else styles[one.label]
-            values = np.asarray(one.by_seed, dtype=np.float64)
-            if len(values) > 1:
-                axes.fill_between(
-                    one.xs, np.min(values, axis=0), np.max(values, axis=0), color=colour, alpha=0.1, linewidth=0
-                )
-            axes.plot(
-                one.xs,
-                np.mean(values, axis=0),
-                color=colour,
-                linestyle=dash,
-                linewidth=2.8 if one.bold else 1.5,
-                label=one.label,
-                zorder=4 if one.bold else 3,
-                marker="o" if len(one.xs) <= 12 else None,
-                markersize=3,
-            )
-        if ticks is not None:
-            axes.set_xscale("log")
-            axes.set_xticks(list(ticks), list(ticks.values()))
-            axes.minorticks_off()
-        if over == "round":
-            axes.xaxis.set_major_locator(_whole())
-        axes.set_xlabel(over)
-        axes.set_ylabel(label)
-        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), labelspacing=0.35)
-
-    ends = "; ".join(f"{one.label} {number(_first(one), 3)} to {number(_last(one), 3)}" for one in ranked)
-    longest = max(len(one.label) for one in series)
-    room = 0.6 + 0.085 * longest
-    return draw(
-        name,
-        f"{label} by {over}, from first to last: {ends}.",
-        paint,
-        height=max(HEIGHT, 0.5 + 0.19 * len(series)),
-        right=room,
-        width=LEFT + _AXES + room,
-    )
-
-
-def _first(one: Series) -> float:
-    return float(np.mean([line[0] for line in one.by_seed]))
-
-
-def _last(one: Series) -> float:
-    return float(np.mean([line[-1] for line in one.by_seed]))
-
-
 def _room(labels: Mapping[str, Any]) -> float:
     return 0.3 + 0.085 * max(len(label) for label in labels)
-
-
-def _whole() -> Callable[..., Any]:
-    from matplotlib.ticker import MaxNLocator
-
-    locator: Callable[..., Any] = MaxNLocator(nbins=8, integer=True, min_n_ticks=1)
-    return locator
