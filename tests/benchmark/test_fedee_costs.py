@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedretina.benchmark.fedee_cost_page import claim_words
-from fedretina.benchmark.fedee_costs import methods_of, steps_a_round
-from fedretina.benchmark.fedee_energy import energy_of
+from fedretina.benchmark.fedee_costs import methods_of
+from fedretina.benchmark.fedee_energy import energy_of, seconds_of, steps_a_round
 from fedretina.benchmark.fedee_results import FedeeResults
 from fedretina.benchmark.plan import BenchmarkPlan, preset
 from fedretina.benchmark.stored import Benchmark
@@ -25,7 +25,7 @@ def test_the_four_methods_of_a_plan():
 def made(members):
     run = {
         "rounds": 4,
-        "settings": {"phases": [{"training": None}], "training": {"batch_size": 10, "epochs": 2}},
+        "settings": {"phases": [{"training": None}], "training": {"batch_size": 10, "epochs": 2, "drop_last": False}},
         "sites": {"a": {"images": {"train": 25}}, "b": {"images": {"train": 10}, "trained": False}},
         "bytes_up": 3_600_000_000 * members,
         "bytes_down": 0,
@@ -47,6 +47,21 @@ def test_energy_is_power_times_the_time_of_the_steps_and_what_moves():
     assert five.run.total_wh == pytest.approx(5 * one.run.total_wh)
     assert one.run.co2e_g == pytest.approx(one.run.total_wh * 0.281)
     assert not one.run.metered
+
+
+def test_batches_that_are_left_out_cost_nothing():
+    run = made(1)
+    run["settings"]["training"]["drop_last"] = True
+    assert steps_a_round(run) == 4
+
+
+def test_methods_are_set_beside_each_other_by_the_turns_that_they_shared():
+    methods = {
+        "Backbone": {"training_s": {"median": 0.2}},
+        "FedEE": {"training_s": {"median": 0.1}, "training_ratio": {"median": 1.1}},  # the machine was idle then
+    }
+    assert seconds_of(methods, "FedEE", "training") == pytest.approx(0.22)
+    assert seconds_of(methods, "Backbone", "training") == 0.2
 
 
 @pytest.mark.parametrize(("ratio", "words"), [(1.04, "holds here"), (1.2, "does not hold here")])

@@ -9,9 +9,13 @@ import pytest
 from made_asked import made_asked
 
 from fedretina.benchmark.asked import Read
+from fedretina.benchmark.fedee_baseline_tables import constant_table, member_table
 from fedretina.benchmark.fedee_figures import RATES, site_figures
 from fedretina.benchmark.fedee_results import FedeeResults, spoken
+from fedretina.benchmark.fedee_trust_tables import refer_table
+from fedretina.benchmark.member_figures import member_figures
 from fedretina.benchmark.stored import Answers, Benchmark, referral
+from fedretina.evaluation.exact_interval import exact_interval
 
 READ = Read("softmax_mean", "answer", 1.0)
 
@@ -66,6 +70,9 @@ def test_sets_are_calibrated_on_validation(asked, found):
     assert found["sets"]["size"] == pytest.approx(sets.sum(1).mean(), abs=1e-6)
     assert found["sets"]["coverage"] == pytest.approx(sets[np.arange(60), asked.labels].mean(), abs=1e-6)
     assert found["sets"]["calibration"] == 40
+    assert len(set(asked.patients)) == 30  # two images each: the interval is that of 30
+    wide = exact_interval(round(30 * found["sets"]["coverage"]), 30)
+    assert (found["sets"]["low"], found["sets"]["high"]) == pytest.approx((wide.low, wide.high), abs=1e-6)
 
 
 def test_counts_of_u_hold_every_image(found):
@@ -115,3 +122,56 @@ def test_means_over_sites_and_seeds():
         == 0.5
     )
     assert results.over_seeds("fedprox", accuracy).cell() == spoken([])
+
+
+def test_each_member_alone():
+    several = made_asked(members=3)
+    found = member_figures(several, READ)
+    assert len(found) == 3
+    for member, one in enumerate(found):
+        alone = several._replace(logits=several.logits[:, member : member + 1])
+        answers = answers_of(alone, Read("softmax", "answer", 1.0))
+        right = answers.probabilities.argmax(1) == several.labels
+        assert one["accuracy"] == pytest.approx(right.mean(), abs=1e-6)
+        away = READ.answer(several.outside["unseen"].logits[:, member : member + 1]).uncertainty
+        pairs = [(b > a) + 0.5 * (a == b) for a in answers.uncertainty for b in away]
+        assert one["strangers"] == {"unseen": pytest.approx(np.mean(pairs), abs=1e-6)}
+    assert member_figures(made_asked(members=1), READ) == []
+
+
+def tabled(**sites):
+    same = {"accuracy": 0.5, "balanced_accuracy": 0.25, "brier": 0.6, "nll": 1.0}
+    refer = {"0.9": {"with_doctor": 0.4, "interval": None, "kept": 0.9}}
+    made = {name: {**same, "constant": same, "members": [], **one} for name, one in sites.items()}
+    plan = {"rows": ["fedee"], "sites": list(sites), "reference": "fedee", "splits": "once"}
+    figures = {"asked": {"level": [0.9]}, "runs": {"fedee": {"1": {"sites": made, "refer": refer}}}}
+    return FedeeResults(Benchmark(plan, {"fedee": {1: {"title": "FedEE"}}}), figures)
+
+
+def test_the_accuracy_of_what_is_kept_weighs_by_what_is_kept():
+    def site(images, rate, accuracy):
+        return {"images": images, "refer": {"0.9": {"validated": {"rate": rate, "accuracy": accuracy}}}}
+
+    results = tabled(a=site(100, 0.9, 0.5), b=site(100, 0.1, 0.9), c=site(100, 1.0, None))
+    row = refer_table(results)[4].replace("\u00a0", " ").split(" | ")
+    assert row[4] == "67 %"  # of all images
+    assert row[5] == "86 %"  # (10 x 0.5 + 90 x 0.9) / 100
+    assert row[6].startswith("1 of 3")
+
+
+def test_beside_an_answer_without_looking():
+    results = tabled(a={"images": 30, "accuracy": 0.8}, b={"images": 10})
+    same, ours = constant_table(results)[2:4]
+    assert same.startswith("| the same answer to all | 0.500 | 0.250 | 0.600 | 1.000 |")
+    assert ours.startswith("| FedEE, FedAvg | 0.725 | 0.250 |")
+    assert ours.endswith("| 1 of 2 |")
+
+
+def test_members_are_means_by_size():
+    def site(images, *accuracies):
+        return {"images": images, "members": [{"accuracy": one, "strangers": {}} for one in accuracies]}
+
+    lines = member_table(tabled(a=site(30, 0.2, 0.6), b=site(10, 0.6, 0.6)))
+    assert lines[0] == "**Accuracy**"
+    assert lines[4] == "| FedEE, FedAvg | 0.300 | 0.600 |"
+    assert member_table(tabled(a={"images": 3})) == []

@@ -150,7 +150,7 @@ def test_strangers_are_a_mean_of_the_sites_over_seeds(out, tmp_path):
     row = next(line for line in lines if line.startswith("| oct moco scaffold"))
     assert "0.700 (0.700 to 0.700)" in row
     assert row.count("0.900") == 3
-    assert next(line for line in lines if line.startswith("| oct_fedprox")).count("not run") == 4
+    assert next(line for line in lines if line.startswith("| oct_fedprox")).count("not run") == 6
     write_oct(tmp_path, ROWS[:1], outside=False)
     assert "names no set of images" in "\n".join(stranger_table(read_benchmark(tmp_path)))
 
@@ -166,6 +166,18 @@ def test_a_set_without_diseases_is_of_another_kind(tmp_path):
     lines = stranger_table(read_benchmark(tmp_path))
     assert lines[0] == "## Images of another kind"
     assert any(line.startswith("| oct moco scaffold | 0.700") for line in lines)
+
+
+def test_unseen_disease_and_another_kind_are_told_apart(tmp_path):
+    write_oct(tmp_path, ROWS[:1])
+    for file in (tmp_path / "results" / ROWS[0]).glob("*.json"):
+        record = json.loads(file.read_text())
+        for site in record["sites"].values():
+            site["strangers"]["skin"] = {**site["strangers"]["unseen"], "diseases": {}}
+        file.write_text(json.dumps(record))
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "strangers": ["unseen", "skin"]}))
+    assert stranger_table(read_benchmark(tmp_path))[0] == "## Unseen disease and images of another kind"
 
 
 def test_records_of_a_benchmark_without_phases_can_be_read(tmp_path):

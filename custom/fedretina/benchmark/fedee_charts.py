@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from fedretina.benchmark.fedee_figures import BINS, RATES
-from fedretina.benchmark.fedee_names import TITLES, eta_steps, label, shown_rows
+from fedretina.benchmark.fedee_names import eta_steps, label, shown_rows, titles
 from fedretina.benchmark.fedee_results import FedeeResults
 from fedretina.benchmark.line_chart import Series, line_chart
 from fedretina.report.numbers import number
 from fedretina.report.svg import BLUE, GREY, ORANGE, VERMILION, Chart, draw
 
+_LINES = ("solid", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1.5, 2)), (0, (1, 3)))
 _SIDES = ((BLUE, ""), (ORANGE, "////"), (VERMILION, "xxxx"), (GREY, "...."))
 
 
@@ -37,7 +38,7 @@ def eta_chart(results: FedeeResults, key: str) -> Chart | None:
         if seeds:
             by_seed = [[curve[seed] for curve in curves] for seed in seeds]
             series.append(Series(label(results, name), list(eta_steps()), by_seed, name == _own(results)))
-    return line_chart(f"eta_{key}", series, "η, from plain (1) to by size (e)", TITLES[key])
+    return line_chart(f"eta_{key}", series, "η, from plain (1) to by size (e)", titles(results)[key])
 
 
 def refer_chart(results: FedeeResults) -> Chart | None:
@@ -99,7 +100,7 @@ def strangers_chart(results: FedeeResults) -> Chart | None:
                 where="post",
                 label=kind,
                 color=_SIDES[at % len(_SIDES)][0],
-                linestyle=("solid", (0, (5, 2)), (0, (1.5, 1.5)))[at % 3],
+                linestyle=_LINES[at % len(_LINES)],
             )
         axes.set_xlim(0, 1)
         axes.set_ylim(bottom=0)

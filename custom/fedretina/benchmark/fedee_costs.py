@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -226,11 +225,3 @@ def _power(step: Step) -> dict[str, Any] | None:
             step()
     seconds = time.perf_counter() - began
     return {"watts": meter.energy.wh * 3600 / seconds, "source": meter.energy.source}
-
-
-def steps_a_round(record: Mapping[str, Any]) -> int:
-    """Training steps of all sites in a round of a stored run."""
-    settings = record["settings"]
-    training = settings["phases"][-1]["training"] or settings["training"]
-    images = [site["images"]["train"] for site in record["sites"].values() if site.get("trained", True)]
-    return sum(math.ceil(one / training["batch_size"]) * training["epochs"] for one in images)

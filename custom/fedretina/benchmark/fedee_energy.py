@@ -7,13 +7,13 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedretina.benchmark.choices import EnergySettings
-from fedretina.benchmark.fedee_costs import steps_a_round
 from fedretina.benchmark.fedee_results import FedeeResults
 from fedretina.benchmark.line_chart import Series, line_chart
 from fedretina.benchmark.markdown import NOT_RUN, table
 from fedretina.benchmark.pictures import Pictures
 from fedretina.benchmark.published_fedee import METHODS, published_fedee
 from fedretina.costs.energy import Energy, Footprint, communication, estimated, footprint
+from fedretina.local.batches import batches_an_epoch
 from fedretina.report.numbers import number
 from fedretina.report.svg import Chart
 
@@ -53,6 +53,7 @@ def energy_lines(results: FedeeResults, found: Mapping[str, Any], shown: Picture
         *energy_table(results, energies),
         *_assumed(results, found),
         *shown.show("traffic", traffic_chart(energies)),
+        *shown.show("computation", computation_chart(energies)),
         *shown.show("emission", emission_chart(energies)),
     ]
 
@@ -68,12 +69,13 @@ def energy_of(results: FedeeResults, found: Mapping[str, Any]) -> dict[str, Meth
     told = {}
     for method, name in published_fedee().rows["FedAvg"].items():
         runs = list(results.benchmark.runs.get(name, {}).values())
-        costs = found["methods"].get("Backbone" if method == "Deep Ens." else method)
+        measured = "Backbone" if method == "Deep Ens." else method
+        costs = found["methods"].get(measured)
         if not runs or costs is None:
             continue
         members = len(runs[0].get("reading", {}).get("runs", (1,)))
         rounds, steps = int(runs[0]["rounds"]), members * steps_a_round(runs[0])
-        seconds = steps * costs["training_s"]["median"]
+        seconds = steps * seconds_of(found["methods"], measured, "training")
         power = costs["power"]
         watts = settings.watts if power is None else float(power["watts"])
         if power is None:
@@ -84,6 +86,30 @@ def energy_of(results: FedeeResults, found: Mapping[str, Any]) -> dict[str, Meth
         run = footprint(training, communication(up, down, settings.grid), settings.grid)
         told[method] = MethodEnergy(rounds, steps, seconds, (up + down) / rounds, watts, run)
     return told
+
+
+def steps_a_round(record: Mapping[str, Any]) -> int:
+    """Training steps of all sites in a round of a stored run."""
+    settings = record["settings"]
+    training = settings["phases"][-1]["training"] or settings["training"]
+    images = [site["images"]["train"] for site in record["sites"].values() if site.get("trained", True)]
+    size, whole = training["batch_size"], training["drop_last"]
+    return sum(batches_an_epoch(one, size, whole) * training["epochs"] for one in images)
+
+
+def seconds_of(methods: Mapping[str, Any], method: str, what: str) -> float:
+    """Seconds of a method's answer or training step: the backbone's times the ratio of turns that it shared.
+
+    Two methods met the backbone at different moments, under different loads; their own seconds cannot be set beside
+    each other, their ratios can.
+
+    Args:
+        methods: Stored measurements by method.
+        method: Whose.
+        what: "inference" or "training".
+    """
+    base = float(methods["Backbone"][f"{what}_s"]["median"])
+    return base if method == "Backbone" else base * float(methods[method][f"{what}_ratio"]["median"])
 
 
 def energy_table(results: FedeeResults, energies: Mapping[str, MethodEnergy]) -> list[str]:
@@ -113,6 +139,11 @@ def energy_table(results: FedeeResults, energies: Mapping[str, MethodEnergy]) ->
 def traffic_chart(energies: Mapping[str, MethodEnergy]) -> Chart | None:
     """Figure 10, communication: what has moved after so many rounds, in GB."""
     return _by_round("traffic", energies, lambda one: one.bytes / 1e9, "moved, up and down (GB)")
+
+
+def computation_chart(energies: Mapping[str, MethodEnergy]) -> Chart | None:
+    """Figure 10, computation: time of all sites' training steps after so many rounds, in minutes."""
+    return _by_round("computation", energies, lambda one: one.seconds / 60, "training steps (min)")
 
 
 def emission_chart(energies: Mapping[str, MethodEnergy]) -> Chart | None:

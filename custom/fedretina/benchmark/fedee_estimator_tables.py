@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedretina.benchmark.fedee_names import FURTHER, TITLES
+from fedretina.benchmark.fedee_names import FURTHER, LESS_IS_BETTER, titles
 from fedretina.benchmark.fedee_results import BY_SIZE, FedeeResults, spoken
-from fedretina.benchmark.markdown import NOT_RUN, listed, table
-from fedretina.benchmark.published_fedee import KEYS, METHODS, published_fedee
+from fedretina.benchmark.markdown import NOT_RUN, listed, sentence_case, table
+from fedretina.benchmark.published_fedee import METHODS, published_fedee
 from fedretina.report.numbers import NONE
 
-_ALSO = {"ece": "ECE", "brier": "Brier score"}
+_ALSO = ("ece", "brier")
 
 
 def estimator_tables(results: FedeeResults) -> list[str]:
@@ -26,10 +26,11 @@ def estimator_tables(results: FedeeResults) -> list[str]:
     shown = [strategy for strategy in FURTHER if any(by[strategy] in ran for by in rows.values())]
     absent = [strategy for strategy in FURTHER if strategy not in shown]
     lines = ["## Every estimator under every strategy", ""]
-    for key, title in {**{key: TITLES[key].capitalize() for key in KEYS}, **_ALSO}.items():
+    figures = {**titles(results), **{key: LESS_IS_BETTER[key] for key in _ALSO}}
+    for key, title in figures.items():
         cells = [[method, *(_cell(results, by[strategy], key) for strategy in shown)] for method, by in rows.items()]
         best = _best(results, rows, shown, key)
-        lines += [f"**{title}**", "", *table(["estimator", *shown], [*cells, ["best mean", *best]])]
+        lines += [f"**{sentence_case(title)}**", "", *table(["estimator", *shown], [*cells, ["best mean", *best]])]
     lines += [
         "Temperature scales the logits of Backbone's runs. EU and TWEU are evidential heads, trained without and with "
         "a temperature: another loss, so that their accuracy differs too.",

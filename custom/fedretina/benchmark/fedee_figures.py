@@ -9,20 +9,24 @@ from typing import Any
 import numpy as np
 
 from fedretina.benchmark.asked import Asked, Read, read_asked
+from fedretina.benchmark.member_figures import member_figures
 from fedretina.benchmark.stored import Answers, Benchmark, answers_path, read_answers, read_benchmark
 from fedretina.errors import StateError
 from fedretina.evaluation.calibration import brier, ece, nll
 from fedretina.evaluation.classification import classification
 from fedretina.evaluation.conformal import conformal_rule, judge_sets, prediction_sets
+from fedretina.evaluation.constant_answer import constant_answer
 from fedretina.evaluation.error_detection import aurc, error_detection
+from fedretina.evaluation.exact_interval import exact_interval
 from fedretina.evaluation.refer_for_accuracy import at_threshold, refer_for_accuracy
 from fedretina.evaluation.selective import selective_accuracy, selective_balanced_accuracy
 from fedretina.report.numbers import rounded
 from fedretina.seeds import derive_seed
 from fedretina.storage import read_json, write_json
+from fedretina.uncertainty.evidence import as_if_graded
 
 FIGURES = "fedee.json"
-FORMAT = 1
+FORMAT = 2
 RATES = tuple(round(0.1 * tenth, 1) for tenth in range(10))
 """Shares of the least sure cases that are referred (FedEE, Figure 4)."""
 PAPER_RATE = 0.4
@@ -123,6 +127,11 @@ def site_figures(answers: Answers, asked: Asked, read: Read, level: Sequence[flo
         "refer": {str(one): _refer(u, wrong, one, val.uncertainty, val_wrong) for one in level},
         "sets": _sets(answers, asked, val.probabilities, alpha),
         "u": _distributions(answers, asked, read),
+        "constant": {
+            key: rounded(value)
+            for key, value in constant_answer(asked.val_labels, labels, p.shape[1])._asdict().items()
+        },
+        "members": member_figures(asked, read),
     }
 
 
@@ -136,12 +145,13 @@ def _of_run(out: Path, benchmark: Benchmark, name: str, seed: int, draws: int) -
         answered[site] = read_answers(out, name, seed, site)
         asked = read_asked(answers_path(out, name, seed, site))
         sites[site] = site_figures(answered[site], asked, read, level, alpha)
-    return {"sites": sites, "refer": {str(one): _refer_all(answered, one, draws) for one in level}}
+    return {"sites": sites, "refer": {str(one): _refer_all(answered, read, one, draws) for one in level}}
 
 
-def _refer_all(answers: Mapping[str, Answers], target: float, draws: int) -> dict[str, Any]:
-    """Cases of all sites together, ranked by u, whose scale (entropy over log K, or K / S) all sites share."""
-    u = np.concatenate([one.uncertainty for one in answers.values()])
+def _refer_all(answers: Mapping[str, Answers], read: Read, target: float, draws: int) -> dict[str, Any]:
+    """Cases of all sites together, ranked by u: entropy over log K as it is, K / S as if all had as many grades."""
+    grades = max(one.probabilities.shape[1] for one in answers.values())
+    u = np.concatenate([_comparable(one, read, grades) for one in answers.values()])
     wrong = np.concatenate([one.wrong for one in answers.values()])
     patients = [f"{site} {who}" for site, one in answers.items() for who in one.patients]
     seed = derive_seed("refer", repr(target))  # the same draws for every row
@@ -154,6 +164,12 @@ def _refer_all(answers: Mapping[str, Answers], target: float, draws: int) -> dic
         else {"low": rounded(doctor.interval.low), "high": rounded(doctor.interval.high)},
         "kept": rounded(alone.rate),
     }
+
+
+def _comparable(answers: Answers, read: Read, grades: int) -> np.ndarray:
+    """U on a scale that sites with other numbers of grades share ; K / S is none by itself."""
+    mass = read.estimator in ("evidence", "evidence_mean")
+    return as_if_graded(answers.uncertainty, answers.probabilities.shape[1], grades) if mass else answers.uncertainty
 
 
 def _refer(
@@ -175,7 +191,10 @@ def _refer(
 def _sets(answers: Answers, asked: Asked, val: np.ndarray, alpha: float) -> dict[str, Any]:
     rule = conformal_rule(val, asked.val_labels, alpha)
     found = judge_sets(prediction_sets(answers.probabilities, rule), answers.labels, answers.patients)
-    share = found.coverage
+    share, patients = found.coverage, len(set(answers.patients))
+    if patients < answers.labels.size:  # as if a patient's images said the same: never too narrow
+        wide = exact_interval(round(patients * share.value), patients)
+        share = share if wide is None else share._replace(low=wide.low, high=wide.high)
     return {
         "coverage": rounded(share.value),
         "low": rounded(share.low),

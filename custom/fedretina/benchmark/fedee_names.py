@@ -26,7 +26,15 @@ FURTHER: Mapping[str, Mapping[str, str]] = {
     )
 }
 """Estimators that the paper does not compare with, under its strategies: name of our row by strategy and estimator."""
-TITLES = {"accuracy": "accuracy", "misdetection": "misdiagnosis detection", "selective": "selective prediction"}
+LESS_IS_BETTER = {"aurc": "AURC", "ece": "ECE", "brier": "Brier score", "nll": "NLL"}
+"""Figures of which less is better, by key."""
+
+
+def titles(results: FedeeResults) -> dict[str, str]:
+    """What the figures of the paper's tables are called, by key, under the plan's metric."""
+    metric = str(results.benchmark.plan.get("metric") or "accuracy").replace("_", " ")
+    kept = "" if metric == "accuracy" else f" ({metric})"
+    return {"accuracy": metric, "misdetection": "misdiagnosis detection", "selective": f"selective prediction{kept}"}
 
 
 def eta_steps() -> tuple[float, ...]:

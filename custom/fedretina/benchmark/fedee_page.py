@@ -6,14 +6,17 @@ from pathlib import Path
 
 from fedretina.benchmark import fedee_charts as charts
 from fedretina.benchmark import fedee_tables as ours
+from fedretina.benchmark import fedee_trust_tables as trust
 from fedretina.benchmark import tables
+from fedretina.benchmark.fedee_baseline_tables import constant_table, member_table
 from fedretina.benchmark.fedee_cost_page import cost_lines
+from fedretina.benchmark.fedee_departures import departures
 from fedretina.benchmark.fedee_estimator_tables import estimator_tables
 from fedretina.benchmark.fedee_figures import store_fedee_figures
-from fedretina.benchmark.fedee_names import TITLES, label, rates_words
+from fedretina.benchmark.fedee_names import LESS_IS_BETTER, label, rates_words, titles
 from fedretina.benchmark.fedee_results import PLAIN, FedeeResults, fedee_results
 from fedretina.benchmark.fedee_variant_tables import personal_table, tuning_tables
-from fedretina.benchmark.markdown import listed, several
+from fedretina.benchmark.markdown import sentence_case, several
 from fedretina.benchmark.oct_benchmark_page import course_words
 from fedretina.benchmark.pictures import Pictures
 from fedretina.benchmark.published_fedee import KEYS, published_fedee
@@ -26,14 +29,20 @@ from fedretina.report.page_file import write_page
 from fedretina.storage import read_json
 
 _BY_SIZE = (
-    "Means over sites weigh a site by its test images unless they say otherwise, as the paper's do; sites keep their "
-    "own models and are never pooled."
+    "Means over sites weigh a site by its test images unless they say otherwise, as the paper's do. Sites keep their "
+    "own models; only Figure 5 ranks the cases of all of them together, as the paper's does."
 )
+_BALANCED = "**Balanced accuracy** is the mean recall of the classes, the paper's figure for skin images."
+_ALONE = (
+    "Members from the input on, the final head last; passes of dropout and runs of an ensemble in their order. Means "
+    "by size, over seeds. AUROC above 0.5: strange images are less certain than own ones."
+)
+_RISES = ", which may rise where a whole class is referred"
 _COLUMNS = (
-    "**Accuracy** is the share of right answers{balanced}. **Misdiagnosis detection** is the AUROC with which u finds "
-    "the wrong answers: 0.5 is chance. **Selective prediction** is the accuracy of what is left when the 40 % least "
-    "sure cases go to a doctor. More is better for all three. Each is a mean over seeds, ± the population standard "
-    "deviation over them, as in the paper."
+    "{accuracy} **Misdiagnosis detection** is the AUROC with which u finds "
+    "the wrong answers: 0.5 is chance. **Selective prediction** is the {metric} of what is left when the 40 % least "
+    "sure cases go to a doctor{rises}. More is better for all three. Each is a mean over seeds, ± the population "
+    "standard deviation over them, as in the paper."
 )
 
 
@@ -76,62 +85,33 @@ def _head(results: FedeeResults, found: Record | None) -> list[str]:
         "",
         *warnings(benchmark, found),
         *what_was_run(benchmark, found, course_words(benchmark, benchmark.reference), _BY_SIZE),
-        *_departures(results),
-    ]
-
-
-def _departures(results: FedeeResults) -> list[str]:
-    """What differs from the paper, whatever the plan."""
-    told = [
-        "The round is chosen on validation images, and the test images are read once; in the authors' code the two are "
-        "the same images and the last round counts.",
-        "Where misdiagnosis detection is undefined, at a site without an error or without a right answer, the site "
-        "is left out and counted; the authors count 1.0.",
-        "u is the entropy of the mean softmax over log K. In the authors' code heart sounds have -p log p of one "
-        "sigmoid output instead, which is largest at p = 1/e and takes unsure answers above it for surer than they "
-        "are.",
-        *_ensembles(results),
-    ]
-    return ["Where we differ from the paper:", "", *(f"- {one}" for one in told), ""]
-
-
-def _ensembles(results: FedeeResults) -> list[str]:
-    made = {
-        len(run["reading"]["runs"])
-        for seeds in results.benchmark.runs.values()
-        for run in seeds.values()
-        if run.get("reading", {}).get("reading") == "deep_ensemble"
-    }
-    if not made:
-        return []
-    trials = max(
-        len(seeds)
-        for seeds in results.benchmark.runs.values()
-        if next(iter(seeds.values())).get("reading", {}).get("reading") == "deep_ensemble"
-    )
-    shared = (
-        "Their trials share runs, so that their spread is less than that of ensembles that share none"
-        if trials > 1
-        else "There is one trial of all runs, so that nothing is known of their spread"
-    )
-    return [
-        f"Deep ensembles join {listed([str(one) for one in sorted(made)])} runs of other seeds, the paper's 5 (4 on "
-        f"ISIC-2019). {shared}. Seconds and bytes are the sums of their members'; nothing was trained for them."
+        *departures(results),
     ]
 
 
 def _answers(results: FedeeResults) -> list[str]:
     errors = published_fedee().errors
     metric = str(results.benchmark.plan.get("metric") or "accuracy")
-    balanced = ", here balanced: the mean recall of the classes" if metric == "balanced_accuracy" else ""
+    balanced = metric == "balanced_accuracy"
     others = ours.other_table(results)
     lines = [
         "## Table 3: the methods under FedAvg",
         "",
         *ours.main_table(results),
-        _COLUMNS.format(balanced=balanced),
+        _COLUMNS.format(
+            metric=metric.replace("_", " "),
+            accuracy=_BALANCED if balanced else "**Accuracy** is the share of right answers.",
+            rises=_RISES if balanced else "",
+        ),
         "",
         *(_known(errors["table3"]) if results.printed else []),
+        "## Beside an answer without looking",
+        "",
+        *constant_table(results),
+        "The same answer to all is each site's most frequent grade among its validation images, with their frequencies "
+        "as its probabilities. A row that stands no higher has learnt how common the grades are, whatever its "
+        "accuracy; balanced accuracy, the mean recall of the grades, is 1 over their number then.",
+        "",
         "## Tables 5 and 10: under every strategy",
         "",
         *ours.strategy_table(results),
@@ -145,7 +125,9 @@ def _answers(results: FedeeResults) -> list[str]:
         *ours.win_words(results, PLAIN),
         *estimator_tables(results),
     ]
-    return [*lines, "## Rows that the paper has not", "", *others] if others else lines
+    lines += ["## Rows that the paper has not", "", *others] if others else []
+    alone = member_table(results)
+    return [*lines, "## Each exit alone", "", *alone, _ALONE, ""] if alone else lines
 
 
 def _referral(results: FedeeResults, shown: Pictures) -> list[str]:
@@ -159,13 +141,14 @@ def _referral(results: FedeeResults, shown: Pictures) -> list[str]:
         "## Figure 5: cases to refer for a target",
         "",
         *shown.show("refer", charts.refer_chart(results)),
-        *ours.refer_table(results),
+        *trust.refer_table(results),
         "The first share is the paper's: cases of all sites together, those referred counted as right. The interval "
-        "draws patients anew and takes the models as they are; its ends are means over seeds. The next share asks the "
-        "accuracy of the kept cases alone, which is what patients live with whom no doctor sees. Both find the "
-        "threshold on the cases that they are judged on, as the paper does, and are a little too good. The last two "
-        "columns take each site's threshold from its validation images for the kept cases' accuracy, and are what a "
-        "site could do; they weigh sites by size.",
+        f"draws {results.unit}s anew and takes the models as they are; its ends are means over seeds. The next share "
+        "asks the accuracy of the kept cases alone, which is what patients live with whom no doctor sees. Both find "
+        "the threshold on the cases that they are judged on, as the paper does, and are a little too good. The two "
+        "columns before the last take each site's threshold from its validation images for the kept cases' accuracy, "
+        "as a site could: a share of all images, and the accuracy of all that are kept. A site may find that no "
+        "threshold keeps the target and refer every case; the last column counts these.",
         "",
         "## Misdiagnosis detection where it is undefined",
         "",
@@ -179,22 +162,23 @@ def _beyond(results: FedeeResults, shown: Pictures) -> list[str]:
         "## Figure 6: images from elsewhere",
         "",
         *shown.show("strangers", charts.strangers_chart(results)),
-        *ours.others_table(results),
+        *trust.others_table(results),
         "The chance that an image of another site is less certain than an own one, the plain mean over pairs of sites. "
         "Another site's images may be like one's own: then 0.5 is right.",
         "",
         *stranger_table(results.benchmark, lambda name: label(results, name)),
         "## Sets of grades",
         "",
-        *ours.sets_table(results),
+        *trust.sets_table(results),
         f"Split-conformal sets, made to hold the true grade in {percent(1 - alpha)} of the images, calibrated on each "
         "site's validation images: share that does, and grades in a set, the mean over seeds. Few calibration images "
         "leave the coverage to chance: it is promised on average over them. A cell is clearly below where the whole "
-        "95 % interval of its coverage is.",
+        "95 % interval of its coverage is, with as many independent images as there are "
+        f"{results.unit}s; seeds share the images, so that cells of one site go together.",
         "",
         "## Calibration",
         "",
-        *ours.calibration_table(results),
+        *trust.calibration_table(results),
         "AURC: error rate while the surest answers are kept. ECE: gap between claimed and true share of right answers. "
         "Brier score: squared error of the probabilities, 0 to 2. NLL in nats. Less is better for all.",
         "",
@@ -202,13 +186,15 @@ def _beyond(results: FedeeResults, shown: Pictures) -> list[str]:
 
 
 def _sites(results: FedeeResults, shown: Pictures) -> list[str]:
+    named = titles(results)
     lines = ["## Figure 11: from the plain mean to the mean by size", ""]
     for key in KEYS:
         lines += shown.show(f"eta_{key}", charts.eta_chart(results, key))
     lines += [*ours.eta_table(results), "A site weighs η^ln(n) = n^ln(η), n its test images (Equation 12).", ""]
     lines += ["## Each site", ""]
-    for key in KEYS:
-        lines += [f"**{TITLES[key].capitalize()}**", "", *ours.site_table(results, key)]
+    for key, title in {**named, **LESS_IS_BETTER}.items():
+        summary = f"<details><summary>{sentence_case(title)}</summary>"
+        lines += [summary, "", *ours.site_table(results, key), "</details>", ""]
     return lines
 
 
@@ -218,7 +204,8 @@ def _differences(results: FedeeResults, found: Record | None) -> list[str]:
         return []
     title = benchmark.title(benchmark.reference)
     lines = [f"## What may be claimed: {title} less each row", ""]
-    for key, name in (("accuracy", "Accuracy"), ("error_auroc", "Misdiagnosis detection"), ("aurc", "AURC")):
+    tested = {"accuracy": "Share of right answers", "error_auroc": "Misdiagnosis detection", "aurc": "AURC"}
+    for key, name in tested.items():
         lines += [f"**{name}**, plain mean of the sites:", "", *tables.mean_tests(benchmark, found, key)]
     seeds = several(len(benchmark.plan["seeds"]), "seed")
     return [*lines, f"Holm's p below 0.05 carries a claim; {seeds} show large differences only.", ""]

@@ -58,6 +58,11 @@ class FedeeResults(NamedTuple):
         found = self.benchmark.plan.get("printed")
         return None if found is None else str(found)
 
+    @property
+    def unit(self) -> str:
+        """What stands for a patient."""
+        return str(self.benchmark.plan.get("unit") or "patient")
+
     def figure(self, key: str) -> SiteFigure:
         """How a figure of a site is read: "accuracy" and "selective" follow the plan's metric."""
         metric = str(self.benchmark.plan.get("metric") or "accuracy")

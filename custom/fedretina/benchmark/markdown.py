@@ -54,6 +54,11 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def sentence_case(text: str) -> str:
+    """The first letter large, the others as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def several(count: int, thing: str) -> str:
     """A count with its noun: "1 seed", "3 seeds"."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

@@ -49,6 +49,7 @@ class BenchmarkPlan(BaseModel):
         noise_images: At most so many test images a site are answered under noise, the same for all rows and variances.
         costs: Whether weights, arithmetic, memory and time of each row's network are measured, after the runs.
         target: Validation accuracy at which a run counts as there, in tables of rounds.
+        unit: What the manifests' patient ids stand for where they are no patients, such as "recording" or "lesion".
         metric: What FedEE's tables call accuracy; for its skin images that is the balanced one, the mean recall.
         level: Accuracies that a site should reach by referring cases, for FedEE's Figure 5.
         alpha: Error rate of the sets of grades that stand in for single answers.
@@ -77,6 +78,7 @@ class BenchmarkPlan(BaseModel):
     noise_images: int = Field(default=1_000_000, ge=1)
     costs: bool = False
     target: float = Field(default=0.9, ge=0, le=1)
+    unit: str = Field(default="patient", pattern=r"^[a-z]{3,20}$")
     metric: Literal["accuracy", "balanced_accuracy"] = "accuracy"
     level: tuple[float, ...] = (0.9, 0.95)
     alpha: float = Field(default=0.1, gt=0, lt=1)

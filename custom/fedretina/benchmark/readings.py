@@ -137,7 +137,7 @@ def _run(records: Sequence[Mapping[str, Any]], one: ReadingChoice, seed: int) ->
     return {
         **first,
         "name": one.name,
-        "title": _TITLES[one.reading].format(first["title"], one.members),
+        "title": _title(first, one),
         "paper": f"read from the stored answers of {one.of}; nothing was trained for it",
         "seed": seed,
         "seconds": None if None in seconds else round(sum(seconds), 1),
@@ -149,6 +149,13 @@ def _run(records: Sequence[Mapping[str, Any]], one: ReadingChoice, seed: int) ->
         "settings": settings,
         "validation": {},
     }
+
+
+def _title(first: Mapping[str, Any], one: ReadingChoice) -> str:
+    """Temperature scales the final head alone, also where a row has others."""
+    several = one.reading == "temperature" and first["settings"]["network"].get("exits") is not None
+    of = _TITLES["softmax"].format(first["title"]) if several else first["title"]
+    return _TITLES[one.reading].format(of, one.members)
 
 
 def _settings(one: ReadingChoice) -> dict[str, Any]:

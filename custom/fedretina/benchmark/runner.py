@@ -21,7 +21,7 @@ from fedretina.storage import folder_lock, read_json, write_json
 
 _BESIDE = {
     *("spare_sites", "sets", "strangers", "costs", "target", "paper"),
-    *("readings", "others", "metric", "level", "alpha", "printed", "energy"),
+    *("readings", "others", "metric", "unit", "level", "alpha", "printed", "energy"),
 }
 """What no result depends on, or only the results of rows that name it."""
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any
 
-from fedretina.benchmark.markdown import NOT_RUN, listed, several, spread, table
+from fedretina.benchmark.markdown import NOT_RUN, listed, sentence_case, several, spread, table
 from fedretina.benchmark.stored import Benchmark, Record
+from fedretina.evaluation.eta_mean import BY_SIZE, eta_mean, worst_site
 from fedretina.report.numbers import count
 
 _FIGURES = (("AUROC", "auroc"), ("AUPR", "aupr"), ("FPR95", "fpr95"))
+_DISEASE, _KIND = "unseen disease", "images of another kind"
 
 
 def stranger_table(benchmark: Benchmark, label: Callable[[str], str] | None = None) -> list[str]:
@@ -23,8 +25,8 @@ def stranger_table(benchmark: Benchmark, label: Callable[[str], str] | None = No
     sets = list(benchmark.plan.get("strangers") or ())
     found = [first for name in sets if (first := _any(benchmark, name)) is not None]
     # A set without classes of its own is no disease: another modality, or what got into a folder by mistake.
-    kind = bool(found) and not any(first["diseases"] for first in found)
-    lines = ["## Images of another kind" if kind else "## Unseen disease", ""]
+    kinds = {_DISEASE if first["diseases"] else _KIND for first in found} or {_DISEASE}
+    lines = [f"## {sentence_case(' and '.join(sorted(kinds, reverse=True)))}", ""]
     if not sets:
         return [
             *lines,
@@ -40,10 +42,12 @@ def stranger_table(benchmark: Benchmark, label: Callable[[str], str] | None = No
         sizes = [f"{disease} {count(one['outside'])}" for disease, one in first["diseases"].items()]
         told = f" ({listed(sizes)})" if sizes else ""
         drawn = ", phantoms" if first["synthetic"] else ""
-        head = ["row", *(title for title, _ in _FIGURES), *(f"AUROC, {disease}" for disease in diseases)]
+        head = ["row", *(title for title, _ in _FIGURES), "AUROC by size", "AUROC, worst site"]
+        head += [f"AUROC, {disease}" for disease in diseases]
         rows = []
         for row in benchmark.plan["rows"]:
             values = [_over_seeds(benchmark, row, name, _figure(key)) for _, key in _FIGURES]
+            values += [_by_size(benchmark, row, name), _worst(benchmark, row, name)]
             values += [_over_seeds(benchmark, row, name, _of_disease(disease)) for disease in diseases]
             cells = [spread(one) for one in values] if any(values) else [NOT_RUN] * len(values)
             rows.append([(label or benchmark.title)(row), *cells])
@@ -78,6 +82,30 @@ def _figure(key: str) -> Callable[[Mapping[str, Any]], Any]:
 
 def _of_disease(disease: str) -> Callable[[Mapping[str, Any]], Any]:
     return lambda one: one["diseases"].get(disease, {}).get("auroc")
+
+
+def _sites(benchmark: Benchmark, row: str, name: str) -> list[dict[str, Record]]:
+    """Sites that were asked about the set, by seed."""
+    runs = benchmark.runs.get(row, {}).values()
+    return [{at: site for at, site in run["sites"].items() if name in site.get("strangers", {})} for run in runs]
+
+
+def _by_size(benchmark: Benchmark, row: str, name: str) -> list[float]:
+    means = []
+    for sites in _sites(benchmark, row, name):
+        values = {at: site["strangers"][name]["auroc"] for at, site in sites.items()}
+        over = eta_mean(values, {at: int(site["images"]["test"]) for at, site in sites.items()}, BY_SIZE)
+        means += [] if over.value is None else [over.value]
+    return means
+
+
+def _worst(benchmark: Benchmark, row: str, name: str) -> list[float]:
+    """Of each seed the site that notices strangers least."""
+    found = (
+        worst_site({at: site["strangers"][name]["auroc"] for at, site in sites.items()})
+        for sites in _sites(benchmark, row, name)
+    )
+    return [one.value for one in found if one is not None]
 
 
 def _over_seeds(

@@ -58,7 +58,8 @@ def what_was_run(
         pooling: How figures of several sites come together.
     """
     sites = [_site_words(benchmark, site, found) for site in benchmark.sites if benchmark.some(site)]
-    split = "a new split of the patients for each" if benchmark.resplit else "one split of the patients for all"
+    unit = str(benchmark.plan.get("unit") or "patient")
+    split = f"a new split of the {unit}s for each" if benchmark.resplit else f"one split of the {unit}s for all"
     seeds = ", ".join(str(seed) for seed in benchmark.plan["seeds"])
     runs = [run for seeds_of in benchmark.runs.values() for run in seeds_of.values()]
     return [
@@ -82,8 +83,9 @@ def _site_words(benchmark: Benchmark, site: str, found: Record | None) -> str:
     words = f"**{site}** ({there['grades']} grades; {images} images for training, validation and test"
     tested = None if found is None else found["tested"].get(site)
     if tested is not None:
+        unit = str(benchmark.plan.get("unit") or "patient")
         words += (
-            f"; {several(tested['patients'], 'patient')} behind the tests, {several(tested['rarest_grade'], 'image')} "
+            f"; {several(tested['patients'], unit)} behind the tests, {several(tested['rarest_grade'], 'image')} "
             "of the rarest grade in the scarcest test set"
         )
     drawn = ", phantoms" if there.get("synthetic") else ""

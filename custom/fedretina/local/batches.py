@@ -29,6 +29,12 @@ def batches(images: int, settings: TrainingSettings, purpose: tuple[int | str, .
             yield samples
 
 
+def batches_an_epoch(images: int, batch_size: int, drop_last: bool) -> int:
+    """How many batches `batches` gives."""
+    whole, rest = divmod(images, batch_size)
+    return whole + (not drop_last and rest > 1)
+
+
 def require_a_batch(images: int, settings: TrainingSettings, what: str = "training images") -> None:
     """Refuse fewer images than a batch.
 
