@@ -1,15 +1,9 @@
-"""What FedEE's methods cost: which networks are measured, and energy from steps and bytes."""
+"""What FedEE's methods cost: which networks are measured."""
 
 from __future__ import annotations
 
-import pytest
-
-from fedretina.benchmark.fedee_cost_page import claim_words
 from fedretina.benchmark.fedee_costs import methods_of
-from fedretina.benchmark.fedee_energy import energy_of, seconds_of, steps_a_round
-from fedretina.benchmark.fedee_results import FedeeResults
 from fedretina.benchmark.plan import BenchmarkPlan, preset
-from fedretina.benchmark.stored import Benchmark
 
 
 def test_the_four_methods_of_a_plan():
@@ -20,53 +14,3 @@ def test_the_four_methods_of_a_plan():
     assert methods["FedEE"].network["exits"] is not None
     assert methods["Backbone"].network["exits"] is None
     assert methods["Backbone"].shape == (3, 64, 64)
-
-
-def made(members):
-    run = {
-        "rounds": 4,
-        "settings": {"phases": [{"training": None}], "training": {"batch_size": 10, "epochs": 2, "drop_last": False}},
-        "sites": {"a": {"images": {"train": 25}}, "b": {"images": {"train": 10}, "trained": False}},
-        "bytes_up": 3_600_000_000 * members,
-        "bytes_down": 0,
-    }
-    return {**run, "reading": {"runs": dict.fromkeys(range(members))}} if members > 1 else run
-
-
-def test_energy_is_power_times_the_time_of_the_steps_and_what_moves():
-    runs = {"fedavg": {1: made(1)}, "deep_fedavg": {1: made(5)}}
-    energy = {"watts": 100, "grid": {"router_w": 6, "idle_w": 4, "up_mbit_s": 8, "down_mbit_s": 8}}
-    results = FedeeResults(Benchmark({"rows": list(runs), "energy": energy}, runs), {})
-    costs = {"methods": {"Backbone": {"training_s": {"median": 0.5}, "power": None}}}
-    found = energy_of(results, costs)
-    assert steps_a_round(made(1)) == 6  # three batches, two epochs, one site that trains
-    one, five = found["Backbone"], found["Deep Ens."]
-    assert (one.seconds, five.seconds) == (3, 15)
-    assert one.run.training.wh == pytest.approx(4 * 3 * 100 / 3600)
-    assert one.run.communication.wh == pytest.approx(3600 * 10 / 3600)  # 3.6 GB at 1 MB a second, 10 W
-    assert five.run.total_wh == pytest.approx(5 * one.run.total_wh)
-    assert one.run.co2e_g == pytest.approx(one.run.total_wh * 0.281)
-    assert not one.run.metered
-
-
-def test_batches_that_are_left_out_cost_nothing():
-    run = made(1)
-    run["settings"]["training"]["drop_last"] = True
-    assert steps_a_round(run) == 4
-
-
-def test_methods_are_set_beside_each_other_by_the_turns_that_they_shared():
-    methods = {
-        "Backbone": {"training_s": {"median": 0.2}},
-        "FedEE": {"training_s": {"median": 0.1}, "training_ratio": {"median": 1.1}},  # the machine was idle then
-    }
-    assert seconds_of(methods, "FedEE", "training") == pytest.approx(0.22)
-    assert seconds_of(methods, "Backbone", "training") == 0.2
-
-
-@pytest.mark.parametrize(("ratio", "words"), [(1.04, "holds here"), (1.2, "does not hold here")])
-def test_the_claim_is_worded_by_the_measurement(ratio, words):
-    exits = {"inference_ratio": {"median": ratio, "low": ratio - 0.01, "high": ratio}, "multiply_adds": 101}
-    text = claim_words({"methods": {"FedEE": exits, "Backbone": {"multiply_adds": 100}}})[0]
-    assert words in text
-    assert "add 1.00 %" in text

@@ -9,7 +9,7 @@ from made_oct_folder import write_oct
 from test_oct_run import PHASES, SMALL
 
 from fedretina.benchmark.label_efficiency import LABELS, run_labels
-from fedretina.benchmark.label_page import difference_tables, paired, share_table, write_label_page
+from fedretina.benchmark.label_page import difference_tables, share_table, write_label_page
 from fedretina.benchmark.label_plan import LabelPlan, Share
 from fedretina.benchmark.stored import read_benchmark
 from fedretina.errors import SettingsError
@@ -118,7 +118,7 @@ def test_figures_and_differences_of_starts(stored):
     row = cells(difference_tables(benchmark, asked, "scratch"), "pre-trained here", "50 %")
     assert row[2:7] == ["2", *["\u22120.100"] * 4]
     assert cells(difference_tables(benchmark, asked, "scratch"), "pre-trained here", "100 %")[2] == "0"
-    gaps = paired(benchmark, "own_50", "scratch_50", "accuracy", benchmark.sites)
+    gaps = benchmark.gaps("own_50", "scratch_50", "accuracy")
     both = [benchmark.by_seed(name, "accuracy") for name in ("own_50", "scratch_50")]
     assert gaps == pytest.approx([one - other for one, other in zip(*both, strict=True)])
 

@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 import pytest
 
-from fedretina.data import cache as module
 from fedretina.data.cache import build_cache
 from fedretina.data.fundus_settings import FundusSettings
 from fedretina.errors import DataError
@@ -190,7 +189,7 @@ def test_a_full_disk_leaves_the_old_cache(root, tmp_path, monkeypatch):
     def full(fd):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DataError, match="disk is full"):
         build_cache(NAMES, root, SETTINGS, folder, "refuse")
     monkeypatch.undo()

@@ -1,35 +1,15 @@
-from typing import get_args
-
 import pytest
 from pydantic import ValidationError
 
-from fedretina.commands.scheme_names import OCT_SCHEMES, SCHEMES
-from fedretina.data.readers.survey import SchemeName
 from fedretina.data.scheme import GradingScheme
-from fedretina.data.scheme_presets import OCT_PRESETS, PRESETS, preset
-from fedretina.errors import DataError, SettingsError
+from fedretina.data.scheme_presets import preset
+from fedretina.errors import DataError
 
 
 def test_default_labels_are_numbers_and_names():
     scheme = GradingScheme(grades=("a", "b", "c"))
     assert [scheme.index(raw) for raw in ("0", 1, " 2 ", "a", "c")] == [0, 1, 2, 0, 2]
     assert scheme.num_classes == 3
-
-
-def test_a_scheme_survives_json():
-    for name in PRESETS:
-        scheme = preset(name)
-        assert GradingScheme.model_validate_json(scheme.model_dump_json()) == scheme
-
-
-def test_presets():
-    assert [preset(name).num_classes for name in ("icdr5", "icdr5_ungradable", "normal_3stages")] == [5, 6, 4]
-    assert preset("icdr5_ungradable").index(5) == 5
-    assert preset("icdr5_ungradable").ungradable == "ungradable"
-    assert preset("icdr5").ungradable is None
-    assert [preset("normal_3stages").index(raw) for raw in range(5)] == [0, 1, 2, 3, 3]
-    with pytest.raises(SettingsError, match="icdr5"):
-        preset("icdr9")
 
 
 @pytest.mark.parametrize("raw", ["5", -1, "", "2.0", "moderate DR"])
@@ -64,19 +44,6 @@ def test_a_scheme_is_frozen():
 
 
 OCT4 = preset("oct4").grades
-
-
-def test_all_lists_of_presets_agree():
-    assert get_args(SchemeName) == PRESETS
-    assert (tuple(SCHEMES), tuple(OCT_SCHEMES)) == (PRESETS, OCT_PRESETS)
-
-
-def test_oct_presets_read_the_public_spellings():
-    assert [preset("oct4").index(raw) for raw in ("NORMAL", "DRUSEN", "DME", "CNV")] == [0, 1, 2, 3]
-    assert [preset("oct3").index(raw) for raw in ("NORMAL", "AMD", "DRUSEN", "CNV", "DME")] == [0, 1, 1, 1, 2]
-    assert [preset("octdl7").index(raw) for raw in ("NO", "AMD", "DME", "ERM", "RVO", "VID", "RAO")] == list(range(7))
-    assert [preset("octid").index(raw) for raw in ("NORMAL", "AMRD", "CSR", "DR", "MH")] == list(range(5))
-    assert preset("duke3").covers == {"amd": ("drusen",)}
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-import pytest
-
-from fedretina.report import charts
 from fedretina.report.svg import draw
 
 
@@ -29,28 +26,3 @@ def test_ids_of_two_charts_stay_apart():
     assert ids[0]
     assert all(f"#{name}" in draw("a", "", lambda axes: axes.plot([1, 2])).svg for name in ids[0])
     assert not set(ids[0]) & set(ids[1])
-
-
-def test_rounds_without_a_value_have_no_chart():
-    assert charts.rounds("a", ["x"], [charts.Line("l", [None], "#000000")], "theta") is None
-    assert charts.forest("a", "AUC", [("s", {})], None) is None
-
-
-@pytest.mark.parametrize("steps", [1, 2, 60])
-def test_few_and_many_rounds_are_drawn(steps):
-    values = [None if at == 1 else at / steps for at in range(steps)]
-    names = [f"train-{at:04}" for at in range(steps)]
-    line = charts.Line("theta", values, "#000000", dash="5 2", hollow=(0,))
-    chart = charts.rounds("a", names, [line], "theta", names[-1])
-    ET.fromstring(chart.svg)
-    assert f"over {steps} rounds" in chart.alt
-
-
-def test_above_eight_lines_the_sites_are_grey():
-    few = charts.site_lines({f"s{at}": [0.5] for at in range(7)}, [0.5])
-    assert len({line.colour for line in few}) == 8
-    many = charts.site_lines({f"s{at}": [0.5] for at in range(9)}, [0.5])
-    assert len({line.colour for line in many}) == 2
-    assert [line.bold for line in many] == [False] * 9 + [True]
-    assert [line.name for line in charts.legend(many)] == ["each site", "mean"]
-    assert charts.legend(few) == few
