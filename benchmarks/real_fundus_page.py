@@ -185,7 +185,7 @@ def _conclusions(runs: Runs, sites: Sequence[str], seeds: Sequence[int]) -> list
     return [
         *lines,
         f"- {len(seeds)} seeds on one split of the patients say nothing about significance: even if all agree, chance "
-        f"alone does that once in {2 ** (len(seeds) - 1)}. The benchmark over all rows and seeds is another issue.",
+        f"alone does that once in {2 ** (len(seeds) - 1)}. The benchmark over all rows is [a page of its own](feduaa_benchmark.md).",
         "- The rows differ in two things at once: sharing, and the head with its loss (SingleSet is softmax with cross "
         "entropy, as in the paper's table).",
         *_suspicion(runs, sites, seeds),
@@ -202,8 +202,9 @@ def _suspicion(runs: Runs, sites: Sequence[str], seeds: Sequence[int]) -> list[s
     return [
         "- Why FedUAA trails here was not measured. Suspected: fifteen epochs are few for an encoder that is averaged "
         "over sites as unlike as these; the KL term grows to its full weight within those fifteen rounds, where the "
-        "paper has a hundred; and UAW's weights are nearly equal, so they cannot help. The ablation that would tell "
-        "(FedBN, TWEU without UAW, slower annealing) is part of the benchmark over all rows.",
+        "paper has a hundred; and UAW's weights are nearly equal, so they cannot help. The rows that tell "
+        "(FedBN, TWEU without UAW, slower annealing) have run since, at another size: [why it trails there]"
+        "(paper_tables.md#the-stored-run-feduaa-and-its-rivals-over-four-real-sites).",
     ]
 
 

@@ -126,7 +126,7 @@ def encoders_table() -> str:
         weights = f"{sum(p.numel() for p in encoder.parameters()) / 1e6:.1f}"
         published = []
         if name in PACKAGED:
-            published.append("`source: package`, the extra `weights`; their file with its own keys")
+            published.append("`source: package`, installed with fedretina; their file with its own keys")
         if name in PUBLISHED and name in torchvisions:
             published.append("torchvision's: " + ", ".join(f"`{Path(w.url).name}`" for w in get_model_weights(name)))
         widths = ", ".join(map(str, encoder.widths))

@@ -30,14 +30,14 @@ phases:
 """
 _FUNDUS = """\
 images:
-  image_size: 64                # paper: 256
+  image_size: 64                # FedUAA: 256
 network:
-  encoder: efficientnet_lite0   # paper: resnet50
+  encoder: efficientnet_lite0   # FedUAA: resnet50
   weights: {source: package}    # ImageNet, as in the paper; from an installed package, never a download
 training:
-  epochs: 1                     # paper: 1
-  batch_size: 16                # paper: 32
-  learning_rate: 0.05           # paper: 0.01
+  epochs: 1                     # FedUAA: 1
+  batch_size: 16                # FedUAA: 32
+  learning_rate: 0.05           # FedUAA: 0.01
   threads: 2
 phantom_images: 160             # training images of an average phantom site
 """
@@ -90,9 +90,11 @@ _PHASES = {
     rounds: 2                   # paper: 100
     contrastive: {{momentum: 0.99, splits: 2}}     # paper: 0.999; splits not said
     training: {{epochs: 1, learning_rate: 0.01}}   # paper: 5 epochs, 0.03 at batches of 64""",
-    "train": "  - {{name: {name}, rounds: 3}}    # paper: 100",
+    "train": "  - {{name: {name}, rounds: 3}}    # {rounds}",
     "tuned": "  - {{name: {name}, rounds: 3, training: {{epochs: 2}}}}    # paper: 50 rounds of 3 epochs",
 }
+
+_ROUNDS = {"dermoscopy": "paper: 47", "heart_sound": "paper: 32", "activity": "paper: 10"}
 
 _MARKER = """\
 Empty on purpose. FLARE 2.9 refuses classes outside its allow-list unless the app has a `custom` folder; with it a job
@@ -150,7 +152,7 @@ def _experiment(method: str, name: str) -> str:
     phases = []
     for phase in found.phases:
         kind = "pretrain" if phase.contrastive is not None else "train" if phase.training is None else "tuned"
-        phases.append(_PHASES[kind].format(name=phase.name))
+        phases.append(_PHASES[kind].format(name=phase.name, rounds=_ROUNDS.get(found.images.modality, "FedUAA: 100")))
     bodies = {"fundus": _FUNDUS, "oct": _OCT, **_OF_TASKS}
     whose = "FedUAA's" if found.images.modality == "fundus" else "the paper's"
     minutes = "about three" if len(phases) == 1 else "about five"

@@ -40,7 +40,7 @@ def benchmark(
     """Run the benchmark NAME and write its tables: `feduaa`, `oct`, `oct-labels`, or one of FedEE's.
 
     `oct-labels` asks what pre-training without labels is worth where labels are few. FedEE's tables are those of
-    `fedee` (fundus photographs), `fedee-dermoscopy`, `fedee-heart` and `fedee-activity`.
+    `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`, `fedee-heart` and `fedee-activity`.
 
     Stopped at any moment, it goes on where it stopped when it is called again; rows and seeds may be added later.
     `--out` holds the results, `page.md` with the tables, and, for eyes at this machine only, models and answers to

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fedretina.commands.lazy import fail
+from fedretina.commands.scheme_names import SCHEMES
 
 
 def _names(ctx: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
@@ -17,7 +18,7 @@ def _names(ctx: click.Context, option: click.Parameter, text: str | None) -> tup
 
 @click.command()
 @click.argument("manifest", type=click.Path(exists=True, path_type=Path))
-@click.option("--scheme", type=click.Choice(["icdr5", "icdr5_ungradable", "normal_3stages"]),
+@click.option("--scheme", type=click.Choice(SCHEMES),
               help="Grading scheme of the manifest; a site file brings its own.")  # fmt: skip
 @click.option("--grades", callback=_names,
               help="Instead of --scheme: names of the grades by comma, the healthy one first.")  # fmt: skip

@@ -52,7 +52,7 @@ class Objective(Protocol):
 
 
 def summed_score(objective: Objective, logits: Tensor, labels: Tensor, clock: Clock) -> Tensor:
-    """Score what a network answers: one head, or the sum over early exits and the final head (FedEE, Eq. 5).
+    """Score what a network answers: one head, or the sum over early exits and the final head (FedEE, Eq. 6).
 
     Every exit weighs 1, the final head included, as in the official code; the paper allows weights in [0, 1].
 

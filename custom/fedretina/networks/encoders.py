@@ -34,7 +34,7 @@ PATCH: Mapping[EncoderName, int] = {"vit_small": 16}
 EXITS: Mapping[EncoderName, tuple[int, ...]] = {
     "resnet18": (1, 2, 3, 4),  # FedEE: after blocks 1, 3, 5 and 7
     "resnet50": (1, 2, 3, 4),
-    "efficientnet_lite0": (0, 1, 2, 3),
+    "efficientnet_lite0": (0, 1, 2, 3),  # all of its five but the last; earlier than FedEE's of efficientnet_b0
     "mobilenet_v2": (3, 4, 5, 6),
     "efficientnet_b0": (3, 4, 5, 6),  # FedEE: after MBConv blocks 4, 7, 10 and 14
     "efficientnet_b4": (3, 4, 5, 6),

@@ -12,11 +12,11 @@ from fedretina.networks.encoder import Encoder
 
 
 class ExitSettings(BaseModel):
-    """Early exits of an encoder (FedEE, section 3.2).
+    """Early exits of an encoder (FedEE, section 4.2, Eq. 7).
 
     Attributes:
         after: Stages of the encoder that an exit follows, counted from 0. None takes those of the paper where it
-            names some, else four late ones (`networks.encoders.EXITS`).
+            names some, else those of the encoder (`networks.encoders.EXITS`).
         width: Hidden units H that the exits are measured by; None is the width of the encoder's last stage: 1280, 512
             and 64 for the networks of the official code, as there.
         growth: How much wider a pair of stages makes an exit: h_i = floor(growth^((M - i) / 2) H) for exit i of M,

@@ -38,7 +38,7 @@ def members(logits: Tensor) -> Tensor:
 
 
 class SoftmaxMeanEstimator:
-    """Mean softmax of the members and its entropy divided by log K, in [0, 1] (FedEE, Eq. 6 and 7).
+    """Mean softmax of the members and its entropy divided by log K, in [0, 1] (FedEE, Eq. 2).
 
     The paper's entropy is in nats; the division lets sites with other numbers of grades be compared, and changes no
     order. Its code has the entropy of one sigmoid output where there are two classes, which is largest at p = 1/e;
