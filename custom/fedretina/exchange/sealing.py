@@ -119,9 +119,9 @@ class Sealer:
             sound = all(self._sound(vector, fresh) for vector in vectors)
         except _NATIVE as error:
             raise RefusedError(f"tensor {key!r} holds no ciphertext.") from error
-        if not sound:
-            raise RefusedError(f"tensor {key!r} holds a ciphertext that cannot be mixed: it is not as a site seals one.")
-        return vectors
+        if sound:
+            return vectors
+        raise RefusedError(f"tensor {key!r} holds a ciphertext that cannot be mixed: it is not as a site seals one.")
 
     def _sound(self, vector: Any, fresh: bool) -> bool:
         """Whether a vector holds the one ciphertext that its size speaks of, of the form that sealing gives.
