@@ -46,8 +46,10 @@ def refused_alone(coordinator, said, bad):
 
 
 def test_images_held_back_where_a_label_free_phase_weighs_by_them(tiny, tmp_path):
-    phases = [{"name": "pretrain", "rounds": 1, "contrastive": {"name": "moco"}, "weights": "samples"}, *ONE_ROUND]
-    coordinator = Coordinator(tiny(row="moco", phases=phases), "r", tmp_path)
+    phases = [{"name": "pretrain", "rounds": 1, "weights": "samples"}, *ONE_ROUND]
+    coordinator = Coordinator(
+        tiny(row="oct_moco_fedavg", phases=phases, network={"contrast": {"hidden": 16, "width": 8}}), "r", tmp_path
+    )
     coordinator.begin("ab")
     assert coordinator.step.task == "pretrain"
     scalars = {"images": 50.0, "contrast_loss": 1.0}
