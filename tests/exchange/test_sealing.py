@@ -1,6 +1,10 @@
 """Encrypted heads: what comes back is what went in, the server cannot open it, and a run ends as one in the clear."""
 
 import stat
+import struct
+import subprocess
+import sys
+import zlib
 
 import pytest
 import torch
@@ -90,6 +94,89 @@ def test_a_ciphertext_that_was_mixed_before_is_refused(site, server):
     replayed = server.mix([(1.0, site.seal(values(10)))])
     with pytest.raises(RefusedError, match="cannot be mixed"):
         server.require("head.w", replayed, 10)
+
+
+FORGED = """
+import sys
+from pathlib import Path
+import torch
+from fedretina.errors import RefusedError
+from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, sealer_for
+from fedretina.exchange.settings import ExchangeSettings
+
+keys, forged = Path(sys.argv[1]), Path(sys.argv[2])
+exchange = ExchangeSettings(personal="nothing", encrypt="head")
+site, server = (sealer_for(exchange, keys / name, private=name == SITE_FILE) for name in (SITE_FILE, SERVER_FILE))
+honest = site.seal(torch.ones(100))
+body = torch.tensor(list(forged.read_bytes()), dtype=torch.uint8)
+sealed = torch.cat([honest[:16], torch.tensor(list(len(body).to_bytes(8, "little")), dtype=torch.uint8), body])
+try:
+    server.require("head.w", sealed, 100)
+    server.mix([(0.5, honest), (0.5, sealed)])  # which ended the process
+except RefusedError as refusal:
+    print(refusal)
+try:
+    site.open("head.w", sealed, (100,), torch.float32)
+except RefusedError as refusal:
+    print(refusal)
+"""
+
+
+def field(number, content):
+    """A field of a protobuf message."""
+    length, size = b"", len(content)
+    while size > 127:
+        length, size = length + bytes([size & 127 | 128]), size >> 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+def forge(keys, polynomials=2, scale=2.0**40, number=1):
+    """What TenSEAL reads as a vector of 100 numbers under these keys, its parts as one likes."""
+    context = tenseal.context_from((keys / SERVER_FILE).read_bytes()[16:])
+    level = context.seal_context().data.first_parms_id()
+
+    def stored(content, form=0):  # SEAL's header: its mark, version 4.1, as it is or compressed by zlib
+        return bytes.fromhex("5ea1100401") + bytes([form, 0, 0]) + struct.pack("<Q", len(content) + 16) + content
+
+    words = [number] * (polynomials * 8192 * 2)
+    header = struct.pack("<4QB3Qd", *level, 1, polynomials, 8192, 2, scale) + struct.pack("<Q", 1)
+    data = stored(struct.pack("<Q", len(words)) + struct.pack(f"<{len(words)}Q", *words))
+    return field(1, b"\x64") + field(2, stored(zlib.compress(header + data), 1)) + b"\x19" + struct.pack("<d", 2.0**40)
+
+
+NO_CIPHERTEXT = bytes.fromhex("0a0164")
+FORGERIES = {
+    "no ciphertext": lambda keys, good: NO_CIPHERTEXT,
+    "a ciphertext under another field's number": lambda keys, good: good[:3] + b"\x72" + good[4:],
+    "two ciphertexts": lambda keys, good: good[:-9] + good[3:],
+    "no polynomial": lambda keys, good: forge(keys, polynomials=0),
+    "three polynomials": lambda keys, good: forge(keys, polynomials=3),
+    "another scale": lambda keys, good: forge(keys, scale=2.0**20),
+    "no number for a scale": lambda keys, good: forge(keys, scale=float("nan")),
+    "numbers in the clear": lambda keys, good: forge(keys, number=0),
+    "nothing": lambda keys, good: b"",
+    "a byte changed within": lambda keys, good: good[:50] + bytes([good[50] ^ 1]) + good[51:],
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_what_would_end_the_servers_process_is_refused(site, keys, tmp_path, forgery):
+    """In a process of its own, which a native fault would end by a signal."""
+    good = site.seal(torch.ones(100)).numpy().tobytes()[24:]
+    (tmp_path / "forged").write_bytes(FORGERIES[forgery](keys, good))
+    done = subprocess.run(
+        [sys.executable, "-c", FORGED, keys, tmp_path / "forged"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    assert done.stdout.count("tensor 'head.w' holds") == 2, done.stdout
+
+
+def test_a_forged_vector_of_the_right_form_is_taken(server, keys):
+    """So that the forgeries above fail for what they change, not for how they are written."""
+    body = torch.tensor(list(forge(keys)), dtype=torch.uint8)
+    length = torch.tensor(list(len(body).to_bytes(8, "little")), dtype=torch.uint8)
+    name = torch.tensor(list((keys / SERVER_FILE).read_bytes()[:16]), dtype=torch.uint8)
+    server.require("head.w", torch.cat([name, length, body]), 100)
 
 
 def test_key_files(keys, tmp_path):

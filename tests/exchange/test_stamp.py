@@ -1,7 +1,7 @@
 import pytest
 
 from fedretina.errors import RefusedError
-from fedretina.exchange.stamp import Stamp, require_name
+from fedretina.exchange.stamp import Stamp, one_line, require_name
 
 STAMP = Stamp("run", "train", 3, 0, "d" * 64)
 
@@ -23,6 +23,21 @@ def test_equal_stamps_pass():
 def test_each_field_is_refused_by_name(changed, said):
     with pytest.raises(RefusedError, match=said):
         STAMP._replace(**changed).require(STAMP)
+
+
+def test_a_stamp_of_a_million_letters_is_refused_in_a_line():
+    for changed in ({"run": "r" * 1_000_000}, {"phase": "p\n" * 1_000_000}, {"digest": "e" * 1_000_000}):
+        with pytest.raises(RefusedError) as refusal:
+            STAMP._replace(**changed).require(STAMP)
+        assert len(str(refusal.value)) < 500
+        assert str(refusal.value).isprintable()
+
+
+def test_one_line_is_printable_and_short_and_keeps_what_is_so_already():
+    assert one_line("Überlänge: 3 Bilder fehlen.") == "Überlänge: 3 Bilder fehlen."
+    assert one_line("a\nb\x1b[31m\u2028c") == "a b [31m c"
+    assert one_line("x" * 500) == "x" * 500
+    assert one_line("x" * 501) == "x" * 497 + "..."
 
 
 @pytest.mark.parametrize("name", ["", "..", ".hidden", "a/b", "a\\b", "a b", "x" * 101, "\x00"])

@@ -8,11 +8,15 @@ from collections.abc import Mapping
 import torch
 
 from fedretina.errors import RefusedError
-from fedretina.exchange.parts import Partition
+from fedretina.exchange.parts import GRAM, STATISTIC, VARIANCE, Partition
 from fedretina.exchange.payload import Payload, Tensors
 from fedretina.exchange.scalars import RANGES
 from fedretina.exchange.sealing import require_sealed
 from fedretina.exchange.stamp import Stamp
+
+LARGEST = 1e30
+"""Largest size of a number that a site may send: far beyond any network that computes, and so far below the largest
+float32, 3.4e38, that what the server adds up over a run's rounds stays below it too."""
 
 
 def admit(
@@ -50,11 +54,12 @@ def admit_tensors(tensors: Tensors, partition: Partition, keys: tuple[str, ...])
     """Check keys, shapes, types and values; exactly the named keys must come.
 
     Raises:
-        RefusedError: Unknown or missing keys, another shape or type, or a value that is not finite.
+        RefusedError: Unknown or missing keys, another shape or type, or a value that is not finite, is absurdly large,
+            or cannot be what its key says.
     """
     unknown = sorted(set(tensors) - set(keys))
     if unknown:
-        raise RefusedError(f"{len(unknown)} tensors do not travel in this run, the first is {unknown[0]!r}.")
+        raise RefusedError(f"{len(unknown)} tensors do not travel in this run, the first is {unknown[0][:100]!r}.")
     missing = sorted(set(keys) - set(tensors))
     if missing:
         raise RefusedError(f"{len(missing)} tensors are missing, the first is {missing[0]!r}.")
@@ -69,8 +74,44 @@ def admit_tensors(tensors: Tensors, partition: Partition, keys: tuple[str, ...])
             )
         if tensor.dtype != partition.dtypes[key]:
             raise RefusedError(f"tensor {key!r} has type {tensor.dtype}, expected {partition.dtypes[key]}.")
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise RefusedError(f"tensor {key!r} holds a value that is not finite.")
+        if tensor.is_floating_point() and tensor.numel():
+            size = float(tensor.abs().max())
+            if not math.isfinite(size):
+                raise RefusedError(f"tensor {key!r} holds a value that is not finite.")
+            if size > LARGEST:
+                raise RefusedError(f"tensor {key!r} holds a value of size {size:.3g}, at most {LARGEST:g} is taken.")
+        _admit_sums(key, tensor)
+
+
+def _admit_sums(key: str, tensor: torch.Tensor) -> None:
+    """Check what a site says once of its activations or features, from which the server divides or draws roots."""
+    if key.startswith(STATISTIC) and key.endswith(VARIANCE) and bool((tensor < 0).any()):
+        raise RefusedError(
+            f"tensor {key!r} holds a negative variance; noise of the site's own policy can make one of a small one."
+        )
+    if key == GRAM:
+        if not float(tensor[-1, -1]) >= 1:
+            raise RefusedError(f"tensor {key!r} counts {float(tensor[-1, -1]):g} images, at least 1 must be behind it.")
+        if bool((tensor.diagonal() < 0).any()):
+            raise RefusedError(
+                f"tensor {key!r} holds a negative sum of squares; noise of the site's own policy can make one of a "
+                "small one."
+            )
+
+
+def require_finite(mixed: Tensors, step: str) -> None:
+    """Refuse to go on from an aggregate that is not finite, though each update was.
+
+    Raises:
+        RefusedError: It names the step and the tensor.
+    """
+    for key in sorted(mixed):
+        if mixed[key].is_floating_point() and not bool(torch.isfinite(mixed[key]).all()):
+            raise RefusedError(
+                f"{step}: the aggregate is not finite in tensor {key!r}, so nothing of this step is kept: a site sends "
+                "numbers that grow without bound. Leave it out, lower the learning rate, or begin a new run with a "
+                "robust rule (aggregation.robust)."
+            )
 
 
 def admit_scalars(scalars: Mapping[str, float], names: frozenset[str], needed: frozenset[str] = frozenset()) -> None:
@@ -81,7 +122,7 @@ def admit_scalars(scalars: Mapping[str, float], names: frozenset[str], needed: f
     """
     for name, value in sorted(scalars.items()):
         if name not in names:
-            raise RefusedError(f"scalar {name!r} is not one of those that this task sends.")
+            raise RefusedError(f"scalar {name[:100]!r} is not one of those that this task sends.")
         low, high, _ = RANGES[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise RefusedError(f"scalar {name!r} is not a finite number.")

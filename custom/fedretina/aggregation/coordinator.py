@@ -11,11 +11,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedretina.aggregation.admission import admit
+from fedretina.aggregation.admission import admit, require_finite
 from fedretina.aggregation.lineage import Lineage
 from fedretina.aggregation.mixing import Mixer, Round
 from fedretina.aggregation.progress import Progress
-from fedretina.aggregation.rules import NEEDS
 from fedretina.aggregation.run_results import run_head, run_results, write_results
 from fedretina.aggregation.run_store import RunStore
 from fedretina.aggregation.sampling import sampled
@@ -27,7 +26,7 @@ from fedretina.errors import RefusedError
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.exchange.scalars import allowed_scalars
 from fedretina.exchange.sealing import Sealer
-from fedretina.exchange.stamp import Stamp, require_name
+from fedretina.exchange.stamp import Stamp, one_line, require_name
 from fedretina.experiment import Experiment
 from fedretina.local.training import reproducible_torch
 from fedretina.networks.build import build_network
@@ -117,7 +116,12 @@ class Coordinator:
 
         Args:
             sites: Names of the sites that take part in the run, whether they answer in this step or not.
+
+        Raises:
+            RefusedError: A name could leave its folder, since sites' own models lie in files of their names.
         """
+        for site in sites:
+            require_name(site, "site")
         with self._lock:
             self._attempt += 1
             self._enrolled = tuple(sorted(sites))
@@ -159,8 +163,8 @@ class Coordinator:
                     raise RefusedError("the site has answered this step before.")
                 task, largest = self.step.task, self.experiment.theta.largest
                 keys = self.partition.sent(task)
-                needed = NEEDS.get(self.experiment.aggregation.rule, frozenset()) if task == "train" else frozenset()
                 names = allowed_scalars(task, self.experiment.supervised)
+                needed = self._mixer.needed(self.step)
                 admit(payload, self._stamp(), self.partition, names, keys, largest, needed)
                 self._mixer.require(payload.tensors)
             except RefusedError as refusal:
@@ -169,7 +173,8 @@ class Coordinator:
             self._answers.put(site, payload)
 
     def refuse(self, site: str, why: str) -> None:
-        """Note why a site has no part in the running step."""
+        """Note why a site has no part in the running step; a site's own words are cut to one line."""
+        why = one_line(why)
         with self._lock:
             self._answers.refuse(site, why)
         _log.warning("%s: the answer of %s does not count: %s", self.step.name, site, why)
@@ -183,6 +188,7 @@ class Coordinator:
         Raises:
             QuorumError: Too few updates were accepted; the step may be begun again.
             StateError: The disk is full or not writable; the step may be begun again.
+            RefusedError: What was accepted has no finite mean or solution; the step may be begun again.
         """
         with self._lock:
             return self._close()
@@ -216,6 +222,8 @@ class Coordinator:
                 self._model.write_encoder(self.run)
             results = run_results(self._head, self.digest, self.plan, self.records, record)
             write_results(self._store.folder, results, self.experiment.report.page)
+        if mixed is not None:
+            require_finite(mixed, step.name)
         learned = self._lineage.learns
         self._store.commit(step.number, record, mixed, self._lineage.needed)
         answers.spool.erase()

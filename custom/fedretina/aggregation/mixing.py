@@ -9,7 +9,7 @@ import torch
 
 from fedretina.aggregation.combining import Accepted
 from fedretina.aggregation.robust import combine
-from fedretina.aggregation.rules import Scalars, site_weights
+from fedretina.aggregation.rules import NEEDS, AggregationSettings, Scalars, site_weights
 from fedretina.aggregation.similarity import among
 from fedretina.aggregation.spool import Spool
 from fedretina.corrections.correction import ServerRound
@@ -61,6 +61,10 @@ class Mixer:
         self._sealer = sealer
         self._correction = build_correction(experiment.correction, experiment.training)
 
+    def needed(self, step: Step) -> frozenset[str]:
+        """Scalars that the step's updates cannot be weighed without, besides those that every site must bring."""
+        return NEEDS.get(self._weighing(step).rule, frozenset()) if step.task in ("pretrain", "train") else frozenset()
+
     def require(self, tensors: Tensors) -> None:
         """Refuse an update whose encrypted part cannot be mixed.
 
@@ -77,10 +81,8 @@ class Mixer:
         Returns:
             The model with what the server keeps beside it, and what the step's record says of it.
         """
-        settings, moving = self._settings, self._parts.moving(round_.step.task)
-        if round_.step.task == "pretrain":
-            settings = settings.model_copy(update={"rule": self._experiment.phase(round_.step.phase).weights})
-        weights = site_weights(round_.scalars, settings)
+        moving = self._parts.moving(round_.step.task)
+        weights = site_weights(round_.scalars, self._weighing(round_.step))
         dtypes = {key: self._parts.dtypes[key] for key in moving.mixed if key not in self._parts.sealed}
         accepted = Accepted(round_.spool, weights, round_.state, dtypes, frozenset(moving.parameters))
         combined = combine(accepted, self._settings.robust)
@@ -125,6 +127,12 @@ class Mixer:
             "digests": digests,
             "digest": tensors_digest(mean),
         }
+
+    def _weighing(self, step: Step) -> AggregationSettings:
+        """How a step weighs the sites: a label-free phase has a rule of its own."""
+        if step.task != "pretrain":
+            return self._settings
+        return self._settings.model_copy(update={"rule": self._experiment.phase(step.phase).weights})
 
     def _resting(self, state: Tensors) -> dict[str, torch.Tensor]:
         """What the server holds and the step did not move: a head while an encoder is pre-trained, and its controls."""

@@ -41,6 +41,6 @@ def temperature_model(moments: Iterable[dict[str, Tensor]], ridge: float) -> dic
     held = torch.full((gram.shape[0],), float(ridge * gram.diagonal()[:-1].mean()), dtype=torch.float64)
     held[-1] = 0.0
     solved = torch.linalg.lstsq(gram + torch.diag(held), moment.unsqueeze(1), driver="gelsd").solution.squeeze(1)
-    if not bool(torch.isfinite(solved).all()):
+    if not bool(torch.isfinite(solved.float()).all()):
         raise RefusedError("the sites' moments have no finite solution: look for a site whose features are broken.")
     return {"weight": solved[:-1].float(), "bias": solved[-1].float()}

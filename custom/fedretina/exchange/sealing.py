@@ -32,7 +32,9 @@ NO_KEYS = (
 _SLOTS = 4096  # numbers a ciphertext: half the ring degree
 _ID = 16  # bytes that tell one pair of key files from another
 _LENGTH = 8  # bytes of a ciphertext's length
+_POLYNOMIALS = 2  # of a ciphertext that was encrypted, or multiplied by plain weights, and by nothing else
 _LARGEST = 300_000  # bytes of one ciphertext: two polynomials of 8192 numbers in two primes, and a header
+_NATIVE = (ValueError, RuntimeError, MemoryError, IndexError, OverflowError)  # what C++ exceptions become in Python
 
 
 class Sealer:
@@ -63,7 +65,7 @@ class Sealer:
         Raises:
             RefusedError: It was sealed with other keys, or holds no ciphertext of that many numbers.
         """
-        vectors = self._vectors(key, sealed, math.prod(shape))
+        vectors = self._vectors(key, sealed, math.prod(shape), fresh=False)
         flat = [number for vector in vectors for number in vector.decrypt()]
         return torch.tensor(flat, dtype=torch.float64).reshape(shape).to(dtype)
 
@@ -75,38 +77,68 @@ class Sealer:
         """
         import tenseal
 
-        for vector in self._vectors(key, sealed, numbers):
+        for vector in self._vectors(key, sealed, numbers, fresh=True):
             try:
                 vector * 0.5 + tenseal.ckks_vector(self._context, [0.0] * vector.size()) * 0.5
-            except (ValueError, RuntimeError) as error:
+            except _NATIVE as error:
                 raise RefusedError(f"tensor {key!r} holds a ciphertext that cannot be mixed.") from error
 
     def mix(self, weighted: Sequence[tuple[float, torch.Tensor]]) -> torch.Tensor:
-        """The encrypted sum_i w_i x_i of tensors that `require` has passed, in their order."""
+        """The encrypted sum_i w_i x_i of tensors that `require` has passed, in their order.
+
+        Raises:
+            RefusedError: They cannot be mixed after all.
+        """
         import tenseal
 
         mixed: list[Any] = []
-        for weight, sealed in weighted:
-            for at, data in enumerate(self._unpacked("", sealed)):
-                share = tenseal.ckks_vector_from(self._context, data) * weight
-                if at == len(mixed):
-                    mixed.append(share)
-                else:
-                    mixed[at] += share
-        return self._packed([vector.serialize() for vector in mixed])
+        try:
+            for weight, sealed in weighted:
+                for at, data in enumerate(self._unpacked("", sealed)):
+                    share = tenseal.ckks_vector_from(self._context, data) * weight
+                    if at == len(mixed):
+                        mixed.append(share)
+                    else:
+                        mixed[at] += share
+            return self._packed([vector.serialize() for vector in mixed])
+        except _NATIVE as error:
+            raise RefusedError("the sites' encrypted tensors cannot be mixed.") from error
 
-    def _vectors(self, key: str, sealed: torch.Tensor, numbers: int) -> list[Any]:
+    def _vectors(self, key: str, sealed: torch.Tensor, numbers: int, fresh: bool) -> list[Any]:
         import tenseal
 
         require_sealed(key, sealed, numbers)
-        try:
-            vectors = [tenseal.ckks_vector_from(self._context, data) for data in self._unpacked(key, sealed)]
-        except (ValueError, RuntimeError) as error:
-            raise RefusedError(f"tensor {key!r} holds no ciphertext.") from error
+        parts = self._unpacked(key, sealed)
         sizes = [min(_SLOTS, numbers - begin) for begin in range(0, numbers, _SLOTS)]
-        if [vector.size() for vector in vectors] != sizes:
-            raise RefusedError(f"tensor {key!r} holds ciphertexts of another length, {numbers} numbers were expected.")
-        return vectors
+        try:
+            vectors = [tenseal.ckks_vector_from(self._context, data) for data in parts[: len(sizes) + 1]]
+            if [vector.size() for vector in vectors] != sizes:
+                raise RefusedError(
+                    f"tensor {key!r} holds ciphertexts of another length, {numbers} numbers were expected."
+                )
+            sound = all(self._sound(vector, fresh) for vector in vectors)
+        except _NATIVE as error:
+            raise RefusedError(f"tensor {key!r} holds no ciphertext.") from error
+        if sound:
+            return vectors
+        raise RefusedError(f"tensor {key!r} holds a ciphertext that cannot be mixed: it is not as a site seals one.")
+
+    def _sound(self, vector: Any, fresh: bool) -> bool:
+        """Whether a vector holds the one ciphertext that its size speaks of, of the form that sealing gives.
+
+        TenSEAL believes what a message says of itself and computes with what is not there: a vector that claims a size
+        and brings no ciphertext ends the process when it is added to.
+        """
+        levels = self._context.seal_context().data  # a weight takes a ciphertext from the first to the last
+        known = [levels.first_parms_id()] if fresh else [levels.first_parms_id(), levels.last_parms_id()]
+        held = vector.ciphertext()
+        return len(held) == 1 and (
+            held[0].size() == _POLYNOMIALS
+            and held[0].parms_id() in known
+            and held[0].scale == self._context.global_scale
+            and held[0].is_ntt_form()
+            and not held[0].is_transparent()
+        )
 
     def _packed(self, parts: Sequence[bytes]) -> torch.Tensor:
         framed = b"".join(len(part).to_bytes(_LENGTH, "little") + part for part in parts)

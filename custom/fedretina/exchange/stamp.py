@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fedretina.errors import RefusedError
 
+_LONGEST = 500  # characters of a reason
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -34,11 +35,11 @@ class Stamp(NamedTuple):
             RefusedError: A sentence that names the field that differs.
         """
         if self.run != expected.run:
-            raise RefusedError(f"the message belongs to run {self.run!r}, this is run {expected.run!r}.")
+            raise RefusedError(f"the message belongs to run {self.run[:100]!r}, this is run {expected.run!r}.")
         self.require_digest(expected.digest)
         if self[1:4] != expected[1:4]:
             raise RefusedError(
-                f"the message is for {self.phase} round {self.round} attempt {self.attempt}, "
+                f"the message is for {one_line(self.phase, 100)} round {self.round} attempt {self.attempt}, "
                 f"expected {expected.phase} round {expected.round} attempt {expected.attempt}."
             )
 
@@ -53,6 +54,12 @@ class Stamp(NamedTuple):
                 f"the two ends disagree on settings, network partition or version (digest {self.digest[:12]} "
                 f"against {digest[:12]}): install the same fedretina at both ends and send the same job to both."
             )
+
+
+def one_line(words: str, most: int = _LONGEST) -> str:
+    """What another end says, as it may stand in a log or a record: one printable line, cut to so many characters."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in words[: most + 1])
+    return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 
 def require_name(name: str, what: str) -> str:

@@ -15,7 +15,7 @@ from nvflare.app_common.app_constant import AppConstants
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.aggregation.results_table import results_table
-from fedretina.errors import FedretinaError, QuorumError, StateError
+from fedretina.errors import FedretinaError, QuorumError, TrainingError
 from fedretina.exchange.scalars import BY_TASK
 from fedretina.flare.aggregator import SpoolAggregator
 from fedretina.flare.server_run import ServerRun
@@ -122,8 +122,13 @@ class RoundController(Controller):
                 self.log_warning(fl_ctx, str(error))
                 server_run.note("repeated", where=where, why=str(error))
                 continue
-            except StateError as error:
+            except FedretinaError as error:
                 self._stop(error, fl_ctx)
+                return False
+            except Exception as error:  # noqa: BLE001 - FLARE would end the job without a word, and so every resume
+                self.log_exception(fl_ctx, f"{step.name} failed at the server")
+                named = f"{step.name} failed at the server with {type(error).__name__}: its own log says where."
+                self._stop(TrainingError(named), fl_ctx)  # its words may name files or hold a site's own
                 return False
             board.end(trained=step.number in coordinator.plan.learning)
             seconds, record = time.monotonic() - began, coordinator.records[step.number]

@@ -13,11 +13,12 @@ from nvflare.apis.shareable import Shareable, make_reply
 
 from fedretina.errors import FedretinaError, RefusedError
 from fedretina.exchange.payload import Order, Payload, Task, Tensors
-from fedretina.exchange.stamp import Stamp
+from fedretina.exchange.stamp import Stamp, one_line
 
 META = "fedretina"
 ENTRIES = frozenset({"stamp", "task", "accepted", "best", "share", "weight", "scalars"})
 """What may stand under `META`; the whitelist filter refuses anything else."""
+_MANY = 2**31  # rounds and attempts of a run
 WHY = "fedretina_why"
 """Header of an error reply: a sentence that names no path, file or patient."""
 
@@ -57,7 +58,7 @@ def unpack_payload(shareable: Shareable) -> Payload:
     """
     tensors, meta = _read(shareable)
     scalars = meta.get("scalars")
-    if not isinstance(scalars, dict):
+    if not isinstance(scalars, dict) or not all(isinstance(name, str) for name in scalars):
         raise RefusedError("the answer lacks its scalars: server and site must run the same fedretina.")
     return Payload(tensors, scalars, _stamp(meta))
 
@@ -69,8 +70,8 @@ def pack_error(error: FedretinaError) -> Shareable:
 
 
 def why(shareable: Shareable) -> str:
-    """The sentence of an error reply, or FLARE's return code when there is none."""
-    return str(shareable.get_header(WHY) or f"the site answered {shareable.get_return_code()}.")
+    """The sentence of an error reply as one line, or FLARE's return code when there is none."""
+    return one_line(str(shareable.get_header(WHY) or f"the site answered {shareable.get_return_code()}."))
 
 
 def _dxo(tensors: Tensors, meta: Mapping[str, Any]) -> Shareable:
@@ -84,16 +85,23 @@ def _read(shareable: Shareable) -> tuple[dict[str, torch.Tensor], dict[str, Any]
     except ValueError as error:
         raise RefusedError("the message carries no data: server and site must run the same fedretina.") from error
     meta = dxo.get_meta_prop(META)
-    if dxo.data_kind != DataKind.WEIGHTS or not isinstance(meta, dict):
+    if dxo.data_kind != DataKind.WEIGHTS or not isinstance(meta, dict) or not isinstance(dxo.data, dict):
         raise RefusedError("the message was not written by fedretina: use the jobs of this package.")
     tensors = {}
     for key, value in dxo.data.items():
-        array = np.asarray(value)
-        if array.dtype.kind not in "fiub":
-            raise RefusedError(f"tensor {str(key)[:100]!r} is no array of numbers.")
-        # Arrays that FLARE hands out may be read-only views of its buffers, which torch must not write to.
-        tensors[str(key)] = torch.from_numpy(array if array.flags.writeable else array.copy())
+        tensors[str(key)] = _tensor(str(key), value)
     return tensors, meta
+
+
+def _tensor(key: str, value: Any) -> torch.Tensor:
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind in "fiub":
+            # Arrays that FLARE hands out may be read-only views of its buffers, which torch must not write to.
+            return torch.from_numpy(array if array.flags.writeable else array.copy())
+    except (ValueError, TypeError) as error:  # numbers that torch has no type for, or lists of unequal lengths
+        raise RefusedError(f"tensor {key[:100]!r} is no array of numbers that can be read here.") from error
+    raise RefusedError(f"tensor {key[:100]!r} is no array of numbers.")
 
 
 def _stamp(meta: Mapping[str, Any]) -> Stamp:
@@ -102,5 +110,7 @@ def _stamp(meta: Mapping[str, Any]) -> Stamp:
     if not isinstance(found, list | tuple) or len(found) != len(kinds):
         raise RefusedError("the message carries no stamp: server and site must run the same fedretina.")
     if not all(isinstance(value, kind) for value, kind in zip(found, kinds, strict=True)):
+        raise RefusedError("the message's stamp is malformed: server and site must run the same fedretina.")
+    if any(isinstance(value, int) and not 0 <= value < _MANY for value in found):
         raise RefusedError("the message's stamp is malformed: server and site must run the same fedretina.")
     return Stamp(*found)

@@ -1,0 +1,59 @@
+"""What arrives over FLARE is a payload, or is refused in a sentence."""
+
+import numpy as np
+import pytest
+import torch
+from nvflare.apis.dxo import DXO, DataKind
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import make_reply
+
+from fedretina.errors import RefusedError
+from fedretina.exchange.payload import Payload
+from fedretina.exchange.stamp import Stamp
+from fedretina.flare.wire import META, WHY, pack_payload, unpack_payload, why
+
+STAMP = Stamp("r", "train", 0, 0, "d" * 64)
+
+
+def sent(array=0.0, **meta):
+    meta = {"stamp": list(STAMP), "scalars": {}, **meta}
+    return DXO(DataKind.WEIGHTS, data={"k": array}, meta={META: meta}).to_shareable()
+
+
+def test_a_payload_survives():
+    whole = Payload({"k": torch.arange(6.0).reshape(2, 3)}, {"theta": 0.5}, STAMP)
+    found = unpack_payload(pack_payload(whole))
+    assert torch.equal(found.tensors["k"], whole.tensors["k"])
+    assert found[1:] == whole[1:]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.zeros(3, ">f4"), np.zeros(3, np.longdouble), np.array(["a"]), [[1.0], [1.0, 2.0]], np.array([None]), {"a": 1}],
+    ids=["big-endian", "longdouble", "words", "ragged", "objects", "a record"],
+)
+def test_arrays_that_torch_cannot_hold_are_refused(array):
+    with pytest.raises(RefusedError, match="tensor 'k' is no array of numbers"):
+        unpack_payload(sent(array))
+
+
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        ({"scalars": {1: 2.0, "theta": 0.5}}, "lacks its scalars"),
+        ({"scalars": None}, "lacks its scalars"),
+        ({"stamp": ["r", "train", 10**5000, 0, "d"]}, "stamp is malformed"),
+        ({"stamp": ["r", "train", -1, 0, "d"]}, "stamp is malformed"),
+        ({"stamp": ["r", "train", 0.5, 0, "d"]}, "stamp is malformed"),
+        ({"stamp": None}, "no stamp"),
+    ],
+)
+def test_malformed_words_are_refused(meta, said):
+    with pytest.raises(RefusedError, match=said):
+        unpack_payload(sent(np.zeros(3, np.float32), **meta))
+
+
+def test_a_sites_reason_is_one_short_line():
+    reply = make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={WHY: "smith\n2026 ERROR forged line " * 200_000})
+    assert len(why(reply)) == 500
+    assert why(reply).isprintable()
