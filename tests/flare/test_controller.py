@@ -1,0 +1,95 @@
+"""How long the controller waits for a site, against tasks that end by themselves; no FLARE process."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from nvflare.apis.controller_spec import TaskCompletionStatus
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+
+from fedretina.flare.controller import RoundController
+from fedretina.flare.server_run import ServerRun
+
+OK, DEAD, TIMEOUT = TaskCompletionStatus.OK, TaskCompletionStatus.CLIENT_DEAD, TaskCompletionStatus.TIMEOUT
+GOES_ON = SimpleNamespace(triggered=False)
+
+
+class Tasks:
+    """Answers of sites on a clock of their own: after how many seconds, and as what FLARE ends the task."""
+
+    def __init__(self, monkeypatch, **ends):
+        self.now, self.ends, self.cancelled, self.refused = 0.0, ends, [], []
+        self.asked, self.plan = tuple(ends), SimpleNamespace(learning=range(3))
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "sleep", self._sleep)
+
+    def _sleep(self, seconds):
+        self.now += seconds
+
+    def waited(self, controller, number):
+        """Ask all in a step; give the seconds until it closed."""
+        self.step, began = SimpleNamespace(number=number), self.now
+        tasks = self
+
+        class Task:
+            def __init__(self, site, coordinator):
+                self.site, self.cancelled = site, False
+
+            @property
+            def completion_status(self):
+                seconds, status = tasks.ends[self.site]
+                return status if tasks.now - began >= seconds else None
+
+        controller._task = Task
+        controller.send = lambda task, fl_ctx, targets: None
+        controller.cancel_task = lambda task, fl_ctx: self.cancelled.append(task.site)
+        controller._ask(self, GOES_ON, None)
+        return self.now - began
+
+    def refuse(self, site, why):
+        self.refused.append(site)
+
+
+@pytest.fixture
+def controller():
+    made = RoundController(["train", "validate", "finalise"], budget_s=3600, grace_s=5.0)
+    made._missed = frozenset({"b"})
+    return made
+
+
+def test_a_round_waits_a_grace_for_who_missed_the_last_step(controller, monkeypatch):
+    tasks = Tasks(monkeypatch, a=(1.0, OK), b=(1000.0, OK))
+    assert tasks.waited(controller, 2) == pytest.approx(6.0, abs=0.5)
+    assert tasks.refused == tasks.cancelled == ["b"]
+
+
+def test_a_step_that_comes_once_waits_for_who_missed_the_last_step(controller, monkeypatch):
+    tasks = Tasks(monkeypatch, a=(1.0, OK), b=(1000.0, OK))
+    assert tasks.waited(controller, 4) == pytest.approx(1000.0, abs=0.5)
+    assert tasks.refused == []
+
+
+@pytest.mark.parametrize(("status", "seconds"), [(DEAD, 30.0), (TIMEOUT, 3600.0)])
+def test_it_waits_no_longer_than_flare_does(controller, monkeypatch, status, seconds):
+    tasks = Tasks(monkeypatch, a=(1.0, OK), b=(seconds, status))
+    assert tasks.waited(controller, 4) == pytest.approx(seconds, abs=0.5)
+    assert tasks.refused == ["b"]
+
+
+def test_who_is_dead_in_one_workflow_is_reported_to_the_next(controller, monkeypatch):
+    run, reported = ServerRun(), []
+    for event, key, site in (
+        (EventType.CLIENT_DISCONNECTED, FLContextKey.DISCONNECTED_CLIENT_NAME, "a"),
+        (EventType.CLIENT_DISCONNECTED, FLContextKey.DISCONNECTED_CLIENT_NAME, "b"),
+        (EventType.CLIENT_RECONNECTED, FLContextKey.RECONNECTED_CLIENT_NAME, "a"),
+    ):
+        context = FLContext()
+        context.set_prop(key, site)
+        run.handle_event(event, context)
+    monkeypatch.setattr(run, "open", lambda fl_ctx: None)
+    controller._server_run = lambda fl_ctx: run
+    controller.communicator = SimpleNamespace(process_dead_client_report=lambda site, fl_ctx: reported.append(site))
+    controller.start_controller(FLContext())
+    assert reported == ["b"]
