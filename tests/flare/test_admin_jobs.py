@@ -1,10 +1,14 @@
 """Runs and jobs from the admin side, against a server made of a list."""
 
 import json
+from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from fedretina.cli import main
 from fedretina.errors import AdminError, NotFoundError, SettingsError
 from fedretina.flare.admin_jobs import COMPLETED, Job, find_job, submit
 from fedretina.flare.admin_resume import resume
@@ -183,3 +187,28 @@ def test_a_job_is_lost_when_the_server_is_younger_and_does_not_run_it(server, st
     job_id = server.add("study", status, **({} if begun is None else {"last_schedule_time": begun}))
     server.running = {job_id} if running else set()
     assert Job.of(server.job(job_id)).lost(server.federation()) is lost
+
+
+def test_the_commands_say_which_sites_lack_a_result(server, monkeypatch):
+    submit(server, NAMED)
+    server.metas[0]["status"] = COMPLETED
+    server.results = {**RESULTS, "sites": {"a": {}, "b": {}}}
+    for command in ("resume", "status"):
+        module = import_module(f"fedretina.commands.{command}")
+        monkeypatch.setattr(module, "connected", lambda *_: nullcontext(server))
+
+    def said(*words):
+        result = CliRunner().invoke(main, [*words, "--kit", "kit"])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "c trained and has no model yet: `fedretina resume study`" in said("status", "--run", "study")
+    assert json.loads(said("status", "--run", "study", "--json"))["owed"] == ["c"]
+    assert "no result from c: not connected, so nobody was asked" in said("resume", "study")
+    server.sites = ("a", "b", "c")
+    again = said("resume", "study")
+    assert "submitted, with the settings of 00000000-0000" in again
+    assert "but for the results of c: only these are asked" in again
+    server.metas[1]["status"], server.results = COMPLETED, RESULTS
+    assert said("resume", "study") == "run study has completed: job 00000001-0000\n"
+    assert json.loads(said("resume", "study", "--json"))["owed"] == []
