@@ -82,8 +82,6 @@ def test_so_it_does_whatever_the_end_is_made_of(row, words, tiny, phantoms, tmp_
     experiment = tiny(**merged({"row": row}, words))
     data = phantoms(experiment, "site-1", "site-2")
     late_ends_as_undisturbed(experiment, data, tmp_path)
-    encoders = list(tmp_path.glob("late/*/encoder.safetensors")) + list(tmp_path.glob("late/*/final/encoder*.s*"))
-    assert bool(encoders) is (row == "oct_moco_scaffold")
 
 
 def test_a_site_that_missed_the_round_before_too_gets_its_model_all_the_same(tiny, phantoms, tmp_path):
