@@ -171,6 +171,8 @@ def test_pretraining_alone_gives_an_encoder_file_and_finetuning_starts_from_it(s
     assert results["chosen"] == "pretrain-0001"
     said = json.loads((tmp_path / "pre" / "site-1" / "final" / "encoder.json").read_text())
     assert said["sha256"] == json.loads((tmp_path / "pre" / "server" / "encoder.json").read_text())["sha256"]
+    encoders = [tmp_path / "pre" / end / "encoder.safetensors" for end in ("server", "site-1/final", "site-2/final")]
+    assert len({path.read_bytes() for path in encoders}) == 1
     assert not (tmp_path / "pre" / "site-1" / "final" / "model.safetensors").exists()
     file = tmp_path / "pre" / "site-1" / "final" / "encoder.safetensors"
     weights = {"source": "file", "file": str(file), "sha256": said["sha256"]}

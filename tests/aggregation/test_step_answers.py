@@ -37,6 +37,20 @@ def test_an_answer_outweighs_a_refusal_whichever_came_first(tmp_path):
     assert answers.refused == {}
 
 
+def test_a_step_that_was_closed_is_gone_on_with(tmp_path):
+    answers = StepAnswers(tmp_path / "spool")
+    record = {"scalars": {"b": {"auc": 0.5}}, "refused": {"a": "too late.", "c": "away."}, "bytes_up": {"b": 0}}
+    answers.keep(record, ("a",))
+    assert answers.refused == {"c": "away."}
+    answers.put("a", payload(auc=1))
+    assert answers.record() == {
+        "scalars": {"a": {"auc": 1.0}, "b": {"auc": 0.5}},
+        "refused": {"c": "away."},
+        "bytes_up": {"a": 0, "b": 0},
+    }
+    assert list(record["scalars"]) == ["b"]  # what was stored is not written into
+
+
 def test_too_few_answers_are_named(tmp_path):
     answers = StepAnswers(tmp_path / "spool")
     with pytest.raises(QuorumError, match=r"train-0003: 0 updates were accepted, the quorum is 1 \(no answer\)"):

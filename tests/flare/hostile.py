@@ -10,11 +10,13 @@ from fedretina.flare.executor import TrainerExecutor
 
 
 class HostileExecutor(TrainerExecutor):
-    """Behaves in every step but the first attempt of the first training round."""
+    """Behaves in every step but the first attempt of the first training round, or in `finalise` while told so."""
 
     def execute(self, task_name, shareable, fl_ctx, abort_signal):
-        reply = super().execute(task_name, shareable, fl_ctx, abort_signal)
         site = fl_ctx.get_identity_name()
+        if site == "absent" and task_name == "finalise" and "ABSENT" in os.environ:
+            raise RuntimeError("away when the run ends")
+        reply = super().execute(task_name, shareable, fl_ctx, abort_signal)
         stamp = from_shareable(shareable).meta["fedretina"]["stamp"]
         if task_name != "train" or stamp[2] != 0 or stamp[3] != 0:
             return reply

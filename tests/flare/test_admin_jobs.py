@@ -1,13 +1,26 @@
 """Runs and jobs from the admin side, against a server made of a list."""
 
+import json
+from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from fedretina.cli import main
 from fedretina.errors import AdminError, NotFoundError, SettingsError
-from fedretina.flare.admin_jobs import COMPLETED, Job, find_job, resume, submit
+from fedretina.flare.admin_jobs import COMPLETED, Job, find_job, submit
+from fedretina.flare.admin_resume import resume
 from fedretina.flare.admin_session import Federation
 from fedretina.flare.named_job import DIGEST, SUBMITTED_AS, NamedJob
+
+RESULTS = {
+    "run": "study",
+    "steps": [{"step": "train-0000", "task": "train", "scalars": {"a": {}, "b": {}, "c": {}}}],
+    "chosen": "train-0000",
+    "sites": {"a": {}, "b": {}, "c": {}},
+}
 
 
 class ListServer:
@@ -15,6 +28,7 @@ class ListServer:
 
     def __init__(self):
         self.metas, self.tokens, self.started, self.running = [], {}, 1000.0, set()
+        self.sites, self.results = (), RESULTS
 
     def add(self, run, status, folder=SUBMITTED_AS, **more):
         job_id = f"{len(self.metas):08d}-0000"
@@ -29,7 +43,7 @@ class ListServer:
         return next(meta for meta in self.metas if meta["job_id"] == job_id)
 
     def federation(self):
-        return Federation(self.started, (), frozenset(self.running))
+        return Federation(self.started, self.sites, frozenset(self.running))
 
     def submit(self, folder, token):
         if token not in self.tokens:
@@ -40,6 +54,14 @@ class ListServer:
     def clone(self, job_id):
         old = self.job(job_id)
         return self.add(old["name"], "SUBMITTED", old["job_folder_name"], cloned_from=job_id)
+
+    def download(self, job_id, into):
+        folder = into / job_id / "workspace" / "fedretina"
+        folder.mkdir(parents=True)
+        if self.results is None:
+            raise AdminError("you may not download a job.")
+        (folder / "results.json").write_text(json.dumps(self.results))
+        return into / job_id
 
 
 NAMED = NamedJob(Path("job"), "study", "d1", ())
@@ -105,6 +127,24 @@ def test_a_run_that_still_runs_or_has_completed_is_not_resumed(server):
         resume(server, "never")
 
 
+def test_a_run_that_lacks_a_result_is_resumed_when_its_site_is_there(server):
+    first = submit(server, NAMED).job.id
+    server.metas[0]["status"] = COMPLETED
+    server.results = {**RESULTS, "sites": {"a": {}}}
+    server.sites = ("a",)
+    away = resume(server, "study")
+    assert (away.new, away.job.id, away.owed) == (False, first, ("b", "c"))
+    server.sites = ("a", "c")
+    asked = resume(server, "study")
+    assert (asked.new, asked.job.resumes, asked.owed) == (True, first, ("b", "c"))
+    server.metas[1]["status"] = COMPLETED
+    server.results = RESULTS
+    done = resume(server, "study")
+    assert (done.new, done.job.id, done.owed) == (False, asked.job.id, ())
+    server.results = None  # who may not fetch is told no more than before
+    assert not resume(server, "study").new
+
+
 def test_a_deleted_job_may_be_submitted_again(server):
     first = submit(server, NAMED)
     server.metas.clear()
@@ -147,3 +187,28 @@ def test_a_job_is_lost_when_the_server_is_younger_and_does_not_run_it(server, st
     job_id = server.add("study", status, **({} if begun is None else {"last_schedule_time": begun}))
     server.running = {job_id} if running else set()
     assert Job.of(server.job(job_id)).lost(server.federation()) is lost
+
+
+def test_the_commands_say_which_sites_lack_a_result(server, monkeypatch):
+    submit(server, NAMED)
+    server.metas[0]["status"] = COMPLETED
+    server.results = {**RESULTS, "sites": {"a": {}, "b": {}}}
+    for command in ("resume", "status"):
+        module = import_module(f"fedretina.commands.{command}")
+        monkeypatch.setattr(module, "connected", lambda *_: nullcontext(server))
+
+    def said(*words):
+        result = CliRunner().invoke(main, [*words, "--kit", "kit"])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "c trained and has no model yet: `fedretina resume study`" in said("status", "--run", "study")
+    assert json.loads(said("status", "--run", "study", "--json"))["owed"] == ["c"]
+    assert "no result from c: not connected, so nobody was asked" in said("resume", "study")
+    server.sites = ("a", "b", "c")
+    again = said("resume", "study")
+    assert "submitted, with the settings of 00000000-0000" in again
+    assert "but for the results of c: only these are asked" in again
+    server.metas[1]["status"], server.results = COMPLETED, RESULTS
+    assert said("resume", "study") == "run study has completed: job 00000001-0000\n"
+    assert json.loads(said("resume", "study", "--json"))["owed"] == []

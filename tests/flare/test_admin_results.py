@@ -53,7 +53,7 @@ def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path):
 
 def test_the_run_decides_not_flares_word(tmp_path):
     done = Downloads(results={}).download("j-1", tmp_path / "a")
-    assert outcome_of(done, job()) == (True, None)
+    assert outcome_of(done, job()) == (True, None, ())
     abnormal = outcome_of(done, job("FINISHED:ABNORMAL"))
     assert abnormal.complete
     assert "though FLARE calls its job FINISHED:ABNORMAL" in abnormal.why
@@ -67,6 +67,19 @@ def test_the_run_decides_not_flares_word(tmp_path):
     assert "FLARE calls it FINISHED:ABORTED" in became.why
 
 
+def test_a_complete_run_says_which_sites_lack_a_result():
+    steps = [{"step": "train-0000", "task": "train", "scalars": {"a": {}, "b": {}}}]
+    words = {"run": "study", "steps": steps, "chosen": "train-0000", "sites": {"a": {}}}
+    sight = Sight(job(), None, False)
+    became = outcome(Downloads(results=words), sight)
+    assert (became.complete, became.owed) == (True, ("b",))
+    assert became.why.startswith("b trained and has no model yet: `fedretina resume study`")
+    assert outcome(Downloads(results={**words, "sites": {"a": {}, "b": {}}}), sight) == (True, None, ())
+    assert outcome(Downloads(), sight) == (True, None, ())  # FLARE says so, and nothing was published
+    abnormal = outcome(Downloads(results=words), Sight(job("FINISHED:ABNORMAL"), None, False))
+    assert len(abnormal.why.splitlines()) == 2
+
+
 def test_who_may_watch_but_not_fetch_is_told_that_much():
     class Refused:
         def download(self, job_id, into):
@@ -76,6 +89,7 @@ def test_who_may_watch_but_not_fetch_is_told_that_much():
     assert outcome(Refused(), failed) == (
         False,
         "FLARE calls it FINISHED:ABORTED; why is not known here, since member may not download a job.",
+        (),
     )
-    assert outcome(Refused(), Sight(job(), None, False)) == (True, None)
+    assert outcome(Refused(), Sight(job(), None, False)) == (True, None, ())
     assert "resume study" in outcome(Refused(), Sight(job("RUNNING"), None, True)).why

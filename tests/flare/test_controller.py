@@ -1,98 +1,95 @@
-"""The controller around a step that fails at the server; no FLARE process."""
+"""How long the controller waits for a site, against tasks that end by themselves; no FLARE process."""
 
-import json
+import time
 from types import SimpleNamespace
 
 import pytest
+from nvflare.apis.controller_spec import TaskCompletionStatus
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import FLContextKey, ReservedKey
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.signal import Signal
 
-from fedretina.aggregation.coordinator import Coordinator
-from fedretina.errors import QuorumError, RefusedError, StateError
-from fedretina.flare.aggregator import SpoolAggregator
 from fedretina.flare.controller import RoundController
-from fedretina.flare.publication import FOLDER, STOPPED
 from fedretina.flare.server_run import ServerRun
-from fedretina.tracking.settings import TrackingSettings
-from fedretina.tracking.tracker import Tracker
 
-JOB = "job"
-
-
-class Engine:
-    """All that the controller asks of FLARE's engine."""
-
-    def __init__(self, folder, components):
-        self.get_component = components.get
-        self.get_workspace = lambda: SimpleNamespace(get_run_dir=lambda job: str(folder / job))
-        self.get_clients = lambda: [SimpleNamespace(name="site-1")]
-        self.panics = []
-
-    def fire_event(self, event, fl_ctx):
-        if event == EventType.FATAL_SYSTEM_ERROR:
-            self.panics.append(fl_ctx.get_prop(FLContextKey.EVENT_DATA))
+OK, DEAD, TIMEOUT = TaskCompletionStatus.OK, TaskCompletionStatus.CLIENT_DEAD, TaskCompletionStatus.TIMEOUT
+GOES_ON = SimpleNamespace(triggered=False)
 
 
-class Asking(RoundController):
-    """Asks nobody."""
+class Tasks:
+    """Answers of sites on a clock of their own: after how many seconds, and as what FLARE ends the task."""
 
-    def _ask(self, coordinator, abort_signal, fl_ctx):
-        pass
+    def __init__(self, monkeypatch, **ends):
+        self.now, self.ends, self.cancelled, self.refused = 0.0, ends, [], []
+        self.asked, self.plan = tuple(ends), SimpleNamespace(learning=range(3))
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "sleep", self._sleep)
+
+    def _sleep(self, seconds):
+        self.now += seconds
+
+    def waited(self, controller, number):
+        """Ask all in a step; give the seconds until it closed."""
+        self.step, began = SimpleNamespace(number=number), self.now
+        tasks = self
+
+        class Task:
+            def __init__(self, site, coordinator):
+                self.site, self.cancelled = site, False
+
+            @property
+            def completion_status(self):
+                seconds, status = tasks.ends[self.site]
+                return status if tasks.now - began >= seconds else None
+
+        controller._task = Task
+        controller.send = lambda task, fl_ctx, targets: None
+        controller.cancel_task = lambda task, fl_ctx: self.cancelled.append(task.site)
+        controller._ask(self, GOES_ON, None)
+        return self.now - began
+
+    def refuse(self, site, why):
+        self.refused.append(site)
 
 
 @pytest.fixture
-def stopped(tiny, tmp_path, monkeypatch):
-    """Runs a step whose close raises; gives what the job left: the sentence, the note and the panic."""
-
-    def run(error):
-        coordinator = Coordinator(tiny(), "r", tmp_path / "server")
-        server_run = ServerRun()
-        monkeypatch.setattr(server_run, "_coordinator", coordinator)
-        tracker = Tracker(TrackingSettings(log=True), tmp_path / "server", "r", "server", "e")
-        monkeypatch.setattr(server_run, "_tracker", tracker)
-
-        def close():
-            raise error
-
-        monkeypatch.setattr(coordinator, "close", close)
-        engine = Engine(tmp_path, {"run": server_run, "aggregator": SpoolAggregator()})
-        fl_ctx = FLContext()
-        fl_ctx.set_prop(ReservedKey.ENGINE, engine, private=True, sticky=False)
-        fl_ctx.set_prop(ReservedKey.RUN_NUM, JOB, private=False, sticky=False)
-        controller = Asking(["train"])
-        monkeypatch.setattr(controller, "_engine", engine, raising=False)
-        monkeypatch.setattr(controller, "_opened", True)
-        controller.control_flow(Signal(), fl_ctx)
-        why = json.loads((tmp_path / JOB / FOLDER / STOPPED).read_text())["why"]
-        notes = [json.loads(line) for line in (tmp_path / "server" / "log.jsonl").read_text().splitlines()]
-        return why, notes[-1], engine.panics
-
-    return run
+def controller():
+    made = RoundController(["train", "validate", "finalise"], budget_s=3600, grace_s=5.0)
+    made._missed = frozenset({"b"})
+    return made
 
 
-@pytest.mark.parametrize(
-    ("error", "said", "noted"),
-    [
-        (RefusedError("the sums have no solution."), "the sums have no solution.", "the sums have no solution."),
-        (StateError("/srv/runs is full."), "/srv/runs is full.", "StateError"),
-        (QuorumError("too few."), "too few. It was tried 3 times.", "too few. It was tried 3 times."),
-        (
-            KeyError("images of patient smith"),
-            "train-0000 failed at the server with KeyError: its own log says where.",
-            "train-0000 failed at the server with KeyError: its own log says where.",
-        ),
-        (
-            MemoryError(),
-            "train-0000 failed at the server with MemoryError: its own log says where.",
-            "train-0000 failed at the server with MemoryError: its own log says where.",
-        ),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
-)
-def test_whatever_ends_a_step_the_job_says_why(stopped, error, said, noted):
-    why, note, panics = stopped(error)
-    assert why == said
-    assert (note["event"], note["why"]) == ("stopped", noted)
-    assert panics == [said]
+def test_a_round_waits_a_grace_for_who_missed_the_last_step(controller, monkeypatch):
+    tasks = Tasks(monkeypatch, a=(1.0, OK), b=(1000.0, OK))
+    assert tasks.waited(controller, 2) == pytest.approx(6.0, abs=0.5)
+    assert tasks.refused == tasks.cancelled == ["b"]
+
+
+def test_a_step_that_comes_once_waits_for_who_missed_the_last_step(controller, monkeypatch):
+    tasks = Tasks(monkeypatch, a=(1.0, OK), b=(1000.0, OK))
+    assert tasks.waited(controller, 4) == pytest.approx(1000.0, abs=0.5)
+    assert tasks.refused == []
+
+
+@pytest.mark.parametrize(("status", "seconds"), [(DEAD, 30.0), (TIMEOUT, 3600.0)])
+def test_it_waits_no_longer_than_flare_does(controller, monkeypatch, status, seconds):
+    tasks = Tasks(monkeypatch, a=(1.0, OK), b=(seconds, status))
+    assert tasks.waited(controller, 4) == pytest.approx(seconds, abs=0.5)
+    assert tasks.refused == ["b"]
+
+
+def test_who_is_dead_in_one_workflow_is_reported_to_the_next(controller, monkeypatch):
+    run, reported = ServerRun(), []
+    for event, key, site in (
+        (EventType.CLIENT_DISCONNECTED, FLContextKey.DISCONNECTED_CLIENT_NAME, "a"),
+        (EventType.CLIENT_DISCONNECTED, FLContextKey.DISCONNECTED_CLIENT_NAME, "b"),
+        (EventType.CLIENT_RECONNECTED, FLContextKey.RECONNECTED_CLIENT_NAME, "a"),
+    ):
+        context = FLContext()
+        context.set_prop(key, site)
+        run.handle_event(event, context)
+    monkeypatch.setattr(run, "open", lambda fl_ctx: None)
+    controller._server_run = lambda fl_ctx: run
+    controller.communicator = SimpleNamespace(process_dead_client_report=lambda site, fl_ctx: reported.append(site))
+    controller.start_controller(FLContext())
+    assert reported == ["b"]

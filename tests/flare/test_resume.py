@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from simulation import SMALL, Simulation, done, results, run_oracle, write_job
+from simulation import SMALL, Simulation, done, make_hostile, results, run_oracle, write_job
 
 pytestmark = pytest.mark.flare
 SITES = ("site-1", "site-2")
@@ -45,3 +45,20 @@ def test_a_sites_process_killed_in_training_goes_on_by_name(oracle, tmp_path):
     again = start(tmp_path, job)
     assert again.wait() == 0, again.text()[-3000:]
     assert results(tmp_path, "r") == oracle
+
+
+def test_a_complete_run_asks_the_site_that_missed_its_end_and_no_other(tmp_path):
+    sites = ("absent", "good")
+    job = make_hostile(write_job(tmp_path / "job", SMALL, sites))
+    environment = {"FEDRETINA_RUN": "r", "FEDRETINA_STATE_ROOT": str(tmp_path)}
+    first = Simulation(job, tmp_path / "first", 2, **environment, ABSENT="1")
+    assert first.wait() == 0, first.text()[-3000:]
+    assert set(results(tmp_path, "r")["sites"]) == {"good"}
+    assert "absent trained and has no model yet" in first.text()
+    ledger = (tmp_path / "r" / "good" / "ledger.jsonl").read_bytes()
+    again = Simulation(job, tmp_path / "again", 2, **environment)
+    assert again.wait() == 0, again.text()[-3000:]
+    assert "complete but for the results of absent" in again.text()
+    assert results(tmp_path, "r") == run_oracle(tmp_path, SMALL, sites)
+    assert (tmp_path / "r" / "absent" / "final" / "model.safetensors").exists()
+    assert (tmp_path / "r" / "good" / "ledger.jsonl").read_bytes() == ledger

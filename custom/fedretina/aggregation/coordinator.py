@@ -14,6 +14,7 @@ from typing import Any
 from fedretina.aggregation.admission import admit, require_finite
 from fedretina.aggregation.lineage import Lineage
 from fedretina.aggregation.mixing import Mixer, Round
+from fedretina.aggregation.owed import owed_sites
 from fedretina.aggregation.progress import Progress
 from fedretina.aggregation.run_results import run_head, run_results, write_results
 from fedretina.aggregation.run_store import RunStore
@@ -40,11 +41,13 @@ _ANY_GRADES = 2
 class Coordinator:
     """Runs the steps of one run at the server.
 
-    Begun on a folder that holds a part of the run, it goes on after the last step that is done there. Answers may
+    Begun on a folder that holds a part of the run, it goes on after the last step that is done there. A complete run
+    whose `finalise` lacks the answer of a site that trained asks for that alone, and keeps what it has. Answers may
     arrive from other threads while a step closes; a lock decides whether they still count.
 
     Attributes:
         asked: Names of the sites that the running step asks, in alphabetical order.
+        owed: Of a run that was complete when it was opened: the sites that have trained and no final figures.
 
     Args:
         experiment: The run's settings.
@@ -72,6 +75,8 @@ class Coordinator:
         self._answers = StepAnswers(folder / "spool")
         self._enrolled: tuple[str, ...] = ()
         self.asked: tuple[str, ...] = ()
+        self.owed = self._owed()
+        self._ended = self._store.reopen() if self.owed else None
         self._lock = threading.RLock()
         self._attempt = -1
 
@@ -131,6 +136,9 @@ class Coordinator:
                 chosen = sampled(sites, self.experiment.sampling, self.experiment.quorum, purpose)
                 self.asked = tuple(chosen)
             self._answers = StepAnswers(self._store.folder / "spool")
+            if self._ended is not None:
+                self.asked = tuple(site for site in self._enrolled if site in self.owed)
+                self._answers.keep(self._ended, self.asked)
 
     def order(self, site: str) -> Order:
         """What the running step asks of a site."""
@@ -231,6 +239,12 @@ class Coordinator:
             self._model.learned(step.number, mixed)
         self._attempt = -1
         return record
+
+    def _owed(self) -> tuple[str, ...]:
+        if self.done < len(self.plan):
+            return ()
+        *steps, final = self.records
+        return owed_sites(steps, self.plan[int(final["chosen"])].name, final["scalars"])
 
     def _mixed(self) -> tuple[Tensors, dict[str, Any]]:
         round_ = Round(self._answers.spool, self._answers.scalars, self._enrolled, self.step, self._model.state())

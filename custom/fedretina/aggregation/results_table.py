@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedretina.aggregation.owed import owed_words
+
 _COLUMNS = (
     ("site", 12),
     ("grades", 6),
@@ -56,6 +58,9 @@ def results_table(results: Mapping[str, Any]) -> str:
         lines.append(f"synthetic images (phantom hospitals): {', '.join(phantoms)}")
     for site, reason in sorted(results.get("without_result", {}).items()):
         lines.append(f"no result from {site}: {reason}")
+    words = owed_words(results)
+    if words is not None:
+        lines.append(words)
     return "\n".join(lines)
 
 

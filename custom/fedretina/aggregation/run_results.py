@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.aggregation.choice import candidates
+from fedretina.aggregation.owed import owed_sites
 from fedretina.exchange.parts import Partition
 from fedretina.experiment import Experiment
 from fedretina.plan import Plan
@@ -53,6 +54,8 @@ def run_results(
         }
         for site, figures in final["scalars"].items()
     }
+    # Who was not even there when the end was asked for must not go missing from the results in silence.
+    absent = dict.fromkeys(owed_sites(records, plan[chosen].name, sites), "it was not connected.")
     return {
         **head,
         "digest": digest,
@@ -62,7 +65,7 @@ def run_results(
             plan[c.step].name: {"mean_auc": c.mean, "auc": dict(c.aucs)} for c in candidates(records, plan.training)
         },
         "sites": sites,
-        "without_result": final["refused"],
+        "without_result": dict(sorted({**absent, **final["refused"]}.items())),
         "steps": list(records),
     }
 

@@ -72,10 +72,20 @@ class RunStore:
         write_json(self._path, run)
         self._run = run
         self.records.append(record)
-        wanted = {self._name_of(number) for number in kept}
+        # Of the steps' models alone: the encoder that a run without labels ends with lies here too.
+        unwanted = {self._name_of(number) for number in range(step + 1)} - {self._name_of(number) for number in kept}
         for path in self.folder.glob("*.safetensors"):
-            if path.stem.partition(_OF)[0] not in wanted:
+            if path.stem.partition(_OF)[0] in unwanted:
                 path.unlink(missing_ok=True)
+
+    def reopen(self) -> dict[str, Any]:
+        """Take the last step as not done, until it is committed again; on disk it stays done.
+
+        Returns:
+            Its record.
+        """
+        self._run = {**self._run, "done": self.done - 1}
+        return self.records.pop()
 
     def put_for(self, step: int, site: str, tensors: Tensors) -> None:
         """Store a site's own model of a step that is about to be committed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ class StepAnswers:
         self._bytes[site] = tensors_bytes(payload.tensors)
         self.scalars[site] = {name: float(payload.scalars[name]) for name in sorted(payload.scalars)}
         self.refused.pop(site, None)
+
+    def keep(self, record: Mapping[str, Any], asked: Collection[str]) -> None:
+        """Begin with the answers to a step that was closed before.
+
+        Args:
+            record: The step's record.
+            asked: Sites that are asked once more; why they had no part is forgotten.
+        """
+        self.scalars = {site: dict(scalars) for site, scalars in record["scalars"].items()}
+        self.refused = {site: why for site, why in record["refused"].items() if site not in asked}
+        self._bytes = dict(record["bytes_up"])
 
     def refuse(self, site: str, why: str) -> None:
         """Note why a site has no part, unless it has answered already."""

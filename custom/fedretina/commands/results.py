@@ -43,7 +43,6 @@ def results(job: str | None, run: str | None, out: Path, kit: Path, connect_time
         words = [results_table(read_json(path)), f"results: {path}"]
         if path.with_name("report.html").exists():
             words.append(f"report over all sites: {path.with_name('report.html')}")
-        if became.why:
-            words.append(became.why)
+        words += [line for line in (became.why or "").splitlines() if line not in words[0]]
         record = {**job_record(found), "folder": str(folder), "results_file": str(path), "results": read_json(path)}
         tell(record, "\n".join(words), as_json)

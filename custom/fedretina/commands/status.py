@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 def status(job: str | None, run: str | None, kit: Path, connect_timeout: float, as_json: bool) -> None:
     """Say how far a JOB is: its state, the round, the sites. Without one: the federation and its jobs.
 
-    A job is named by its id or the beginning of it. This needs the right to view, which every role has.
+    A job is named by its id or the beginning of it. This needs the right to view, which every role has;
+    whoever may also download the job is told of a completed run which sites have no result.
 
     Exit codes: 0 said, 2 no server answers, 3 there is no such job or run.
     """
     from fedretina.flare.admin_jobs import find_job
+    from fedretina.flare.admin_results import outcome
     from fedretina.flare.admin_watch import see
 
     with connected(kit, connect_timeout, as_json) as session:
@@ -37,7 +39,12 @@ def status(job: str | None, run: str | None, kit: Path, connect_timeout: float, 
         found = find_job(session, job, run)
         sight = see(session, found.id)
         words = f"job {found.id}, run {found.run or '-'}\n{sight.words()}"
-        tell(sight_record(sight), words, as_json)
+        record = sight_record(sight)
+        if sight.job.completed:
+            became = outcome(session, sight)
+            record["owed"] = list(became.owed)
+            words += f"\n{became.why}" if became.why else ""
+        tell(record, words, as_json)
 
 
 def _federation(session: AdminSession, in_json: bool) -> None:

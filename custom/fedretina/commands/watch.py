@@ -49,6 +49,7 @@ def watch(
             if sight.over:
                 became = outcome(session, sight)
                 record |= {"complete": became.complete, "why": became.why}
+                record["owed"] = list(became.owed)
                 words += f"\n{became.why}" if became.why else ""
             tell(record, words, as_json)
         sys.exit(0 if became.complete else JOB_FAILED)

@@ -89,10 +89,12 @@ class Submission(NamedTuple):
     Attributes:
         job: The job of the run.
         new: Whether it was submitted now.
+        owed: Where the run is complete: sites that trained and have no result, which resuming asks for.
     """
 
     job: Job
     new: bool
+    owed: tuple[str, ...] = ()
 
 
 def all_jobs(session: AdminSession) -> list[Job]:
@@ -145,21 +147,6 @@ def submit(session: AdminSession, named: NamedJob) -> Submission:
         return Submission(newest, False)
     became = "was lost by the server" if lost else f"ended as {newest.status}"
     raise AdminError(f"job {newest.id} of run {named.run} {became}: `fedretina resume {named.run}` goes on with it.")
-
-
-def resume(session: AdminSession, run: str) -> Submission:
-    """Submit the settings of a run's newest job again, under a new job, unless it has completed.
-
-    Raises:
-        NotFoundError: There is no such run.
-        AdminError: Its job still runs.
-    """
-    newest = _of_run(all_jobs(session), run)[-1]
-    if newest.completed:
-        return Submission(newest, False)
-    if not newest.ended and not newest.lost(session.federation()):
-        raise AdminError(f"job {newest.id} of run {run} is {newest.status}: watch it, or abort it before you resume.")
-    return Submission(Job.of(session.job(session.clone(newest.id))), True)
 
 
 def _of_run(jobs: list[Job], run: str) -> list[Job]:

@@ -7,11 +7,13 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from fedretina.aggregation.owed import owed, owed_words
 from fedretina.errors import AdminError, NotDoneError, StateError
 from fedretina.flare.admin_jobs import Job
 from fedretina.flare.admin_session import AdminSession
 from fedretina.flare.admin_watch import Sight
 from fedretina.flare.publication import RESULTS, published, why_stopped
+from fedretina.storage import read_json
 
 
 def fetch(session: AdminSession, job: Job, out: Path) -> Path:
@@ -46,32 +48,37 @@ class Outcome(NamedTuple):
 
     Attributes:
         complete: Whether its run is complete.
-        why: Why not, as far as it says; or what FLARE thinks of a job whose run is complete all the same.
+        why: Why not, as far as it says; of a complete run, which sites lack a result, or what FLARE thinks of its job.
+        owed: Sites that trained for its model and have no result; resuming the run asks for it.
     """
 
     complete: bool
     why: str | None
+    owed: tuple[str, ...] = ()
 
 
 def outcome(session: AdminSession, sight: Sight) -> Outcome:
-    """Tell what became of a job that is over; what it left is looked at where FLARE calls it a failure."""
-    if sight.job.completed:
-        return Outcome(True, None)
+    """Tell what became of a job that is over, from what it left, where that may be fetched."""
     if sight.lost:
         return Outcome(False, f"the server lost it: `fedretina resume {sight.job.run or 'RUN'}` goes on with its run.")
     with tempfile.TemporaryDirectory() as folder:
         try:
-            return outcome_of(fetch(session, sight.job, Path(folder)), sight.job)
+            became = outcome_of(fetch(session, sight.job, Path(folder)), sight.job)
         except AdminError as error:  # whoever may watch a job may not always fetch it
+            if sight.job.completed:
+                return Outcome(True, None)
             return Outcome(False, f"FLARE calls it {sight.job.status}; why is not known here, since {error}")
+    return Outcome(True, None) if sight.job.completed and not became.complete else became
 
 
 def outcome_of(downloaded: Path, job: Job) -> Outcome:
     """Tell what became of a downloaded job."""
-    if results_file(downloaded) is not None:
-        return Outcome(
-            True, None if job.completed else f"the run is complete, though FLARE calls its job {job.status}."
-        )
+    path = results_file(downloaded)
+    if path is not None:
+        results = read_json(path)
+        said = [None if job.completed else f"the run is complete, though FLARE calls its job {job.status}."]
+        why = "\n".join(words for words in [*said, owed_words(results)] if words)
+        return Outcome(True, why or None, owed(results))
     why = why_stopped(downloaded) or (
         f"FLARE calls it {job.status}, and the run left no word: it was aborted, or a process of the job at the server "
         "or at a site died; their logs say which."

@@ -33,7 +33,8 @@ class RoundController(Controller):
         tasks: Which tasks of the plan this workflow runs: `prepare`, `pretrain` and `train`, or `validate`, `tune`,
             `calibrate` and `finalise`.
         budget_s: Longest time a step waits for the sites, in seconds. Never 0.
-        grace_s: How long a step goes on waiting for sites that missed the last step, once all others have answered.
+        grace_s: How long a round of training goes on waiting for sites that missed the last step, once all others have
+            answered. Steps that come once, such as `finalise`, wait for all.
         repeats: How often a step below the quorum is tried again.
         aggregator_id: Component id of the aggregator.
         run_id: Component id of the `ServerRun`.
@@ -71,10 +72,16 @@ class RoundController(Controller):
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Open the run; a fault there ends the job with its sentence."""
         try:
-            self._server_run(fl_ctx).open(fl_ctx)
+            server_run = self._server_run(fl_ctx)
+            server_run.open(fl_ctx)
             self._opened = True
         except FedretinaError as error:
             self._stop(error, fl_ctx)
+            return
+        # FLARE says only once, and to the workflow that runs then, that a site is dead; a site that is not asks for
+        # work, and is off the list again.
+        for site in sorted(server_run.dead):
+            self.communicator.process_dead_client_report(site, fl_ctx)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Do every step of this workflow's tasks that is not done, then say where the results lie."""
@@ -149,7 +156,9 @@ class RoundController(Controller):
         tasks = {site: self._task(site, coordinator) for site in coordinator.asked}
         for site, task in tasks.items():
             self.send(task, fl_ctx, targets=[site])
-        awaited = set(tasks) - self._missed or set(tasks)
+        # The next round asks again who misses this one; nothing does so for a step that comes once.
+        excused = self._missed if coordinator.step.number in coordinator.plan.learning else frozenset()
+        awaited = set(tasks) - excused or set(tasks)
         grace_ends = float("inf")
         while not abort_signal.triggered:
             waiting = {site for site, task in tasks.items() if task.completion_status is None}

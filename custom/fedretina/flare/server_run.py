@@ -9,6 +9,7 @@ from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.widgets.info_collector import InfoCollector
 
@@ -36,6 +37,10 @@ class ServerRun(FLComponent):
     A run is new unless it is named: by `run` in the experiment file, or by FEDRETINA_RUN in the server's
     environment.
 
+    Attributes:
+        board: What the admin side is told of the running step.
+        dead: Sites that FLARE takes for dead.
+
     Args:
         experiment_file: Name of the experiment file in the job's config folder.
     """
@@ -47,6 +52,7 @@ class ServerRun(FLComponent):
         self._coordinator: Coordinator | None = None
         self._tracker: Tracker | None = None
         self.board = ProgressBoard()
+        self.dead: set[str] = set()
 
     @property
     def coordinator(self) -> Coordinator:
@@ -79,6 +85,10 @@ class ServerRun(FLComponent):
             self._coordinator = coordinator
             self.note("opened", done=coordinator.done, steps=len(coordinator.plan))
             self.log_info(fl_ctx, f"run {run}: {self._coordinator.done} of {len(self._coordinator.plan)} steps done")
+            if coordinator.owed:
+                self.publish(fl_ctx)  # what the run has already is there, whatever becomes of this job
+                owed = ", ".join(coordinator.owed)
+                self.log_info(fl_ctx, f"run {run} is complete but for the results of {owed}: only these are asked")
             self.log_info(fl_ctx, "what travels and what stays:\n" + self._coordinator.partition.table())
         return self._coordinator
 
@@ -106,6 +116,10 @@ class ServerRun(FLComponent):
             collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
             if coordinator is not None and collector is not None:
                 collector.set_info(GROUP, self.board.report(coordinator.progress)._asdict())
+        elif event_type == EventType.CLIENT_DISCONNECTED:
+            self.dead.add(fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME))
+        elif event_type == EventType.CLIENT_RECONNECTED:
+            self.dead.discard(fl_ctx.get_prop(FLContextKey.RECONNECTED_CLIENT_NAME))
         elif event_type == EventType.END_RUN:
             if self._tracker is not None:
                 self._tracker.close()

@@ -1,0 +1,46 @@
+"""Which sites of a complete run trained for its model and have no final figures: resuming the run asks them again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+
+def owed_sites(steps: Sequence[Mapping[str, Any]], chosen: str, answered: Collection[str]) -> tuple[str, ...]:
+    """Sites with an update in the chosen model, or in an earlier one, that did not answer `finalise`.
+
+    A site whose updates all came later has no personal part for that model, and one that never trained has none at
+    all: neither could end the run however often it is asked.
+
+    Args:
+        steps: Records of the steps before the last.
+        chosen: Name of the step whose model was chosen.
+        answered: Sites that have final figures.
+
+    Returns:
+        Names in alphabetical order.
+    """
+    task = "train" if any(step["task"] == "train" for step in steps) else "pretrain"
+    trained: set[str] = set()
+    for step in steps:
+        if step["task"] == task:
+            trained.update(step["scalars"])
+        if step["step"] == chosen:
+            break
+    return tuple(sorted(trained.difference(answered)))
+
+
+def owed(results: Mapping[str, Any]) -> tuple[str, ...]:
+    """The same from a run's stored results."""
+    return owed_sites(results.get("steps", ()), results.get("chosen", ""), results.get("sites", ()))
+
+
+def owed_words(results: Mapping[str, Any]) -> str | None:
+    """What is to be done about them, in a sentence; None where every site that trained has its result."""
+    sites = owed(results)
+    if not sites:
+        return None
+    return (
+        f"{', '.join(sites)} trained and {'has' if len(sites) == 1 else 'have'} no model yet: "
+        f"`fedretina resume {results['run']}`, or the run started again by its name, asks for that alone."
+    )

@@ -1,0 +1,98 @@
+"""The controller around a step that fails at the server; no FLARE process."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.signal import Signal
+
+from fedretina.aggregation.coordinator import Coordinator
+from fedretina.errors import QuorumError, RefusedError, StateError
+from fedretina.flare.aggregator import SpoolAggregator
+from fedretina.flare.controller import RoundController
+from fedretina.flare.publication import FOLDER, STOPPED
+from fedretina.flare.server_run import ServerRun
+from fedretina.tracking.settings import TrackingSettings
+from fedretina.tracking.tracker import Tracker
+
+JOB = "job"
+
+
+class Engine:
+    """All that the controller asks of FLARE's engine."""
+
+    def __init__(self, folder, components):
+        self.get_component = components.get
+        self.get_workspace = lambda: SimpleNamespace(get_run_dir=lambda job: str(folder / job))
+        self.get_clients = lambda: [SimpleNamespace(name="site-1")]
+        self.panics = []
+
+    def fire_event(self, event, fl_ctx):
+        if event == EventType.FATAL_SYSTEM_ERROR:
+            self.panics.append(fl_ctx.get_prop(FLContextKey.EVENT_DATA))
+
+
+class Asking(RoundController):
+    """Asks nobody."""
+
+    def _ask(self, coordinator, abort_signal, fl_ctx):
+        pass
+
+
+@pytest.fixture
+def stopped(tiny, tmp_path, monkeypatch):
+    """Runs a step whose close raises; gives what the job left: the sentence, the note and the panic."""
+
+    def run(error):
+        coordinator = Coordinator(tiny(), "r", tmp_path / "server")
+        server_run = ServerRun()
+        monkeypatch.setattr(server_run, "_coordinator", coordinator)
+        tracker = Tracker(TrackingSettings(log=True), tmp_path / "server", "r", "server", "e")
+        monkeypatch.setattr(server_run, "_tracker", tracker)
+
+        def close():
+            raise error
+
+        monkeypatch.setattr(coordinator, "close", close)
+        engine = Engine(tmp_path, {"run": server_run, "aggregator": SpoolAggregator()})
+        fl_ctx = FLContext()
+        fl_ctx.set_prop(ReservedKey.ENGINE, engine, private=True, sticky=False)
+        fl_ctx.set_prop(ReservedKey.RUN_NUM, JOB, private=False, sticky=False)
+        controller = Asking(["train"])
+        monkeypatch.setattr(controller, "_engine", engine, raising=False)
+        monkeypatch.setattr(controller, "_opened", True)
+        controller.control_flow(Signal(), fl_ctx)
+        why = json.loads((tmp_path / JOB / FOLDER / STOPPED).read_text())["why"]
+        notes = [json.loads(line) for line in (tmp_path / "server" / "log.jsonl").read_text().splitlines()]
+        return why, notes[-1], engine.panics
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "noted"),
+    [
+        (RefusedError("the sums have no solution."), "the sums have no solution.", "the sums have no solution."),
+        (StateError("/srv/runs is full."), "/srv/runs is full.", "StateError"),
+        (QuorumError("too few."), "too few. It was tried 3 times.", "too few. It was tried 3 times."),
+        (
+            KeyError("images of patient smith"),
+            "train-0000 failed at the server with KeyError: its own log says where.",
+            "train-0000 failed at the server with KeyError: its own log says where.",
+        ),
+        (
+            MemoryError(),
+            "train-0000 failed at the server with MemoryError: its own log says where.",
+            "train-0000 failed at the server with MemoryError: its own log says where.",
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_whatever_ends_a_step_the_job_says_why(stopped, error, said, noted):
+    why, note, panics = stopped(error)
+    assert why == said
+    assert (note["event"], note["why"]) == ("stopped", noted)
+    assert panics == [said]
