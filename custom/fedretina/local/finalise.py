@@ -44,6 +44,7 @@ class Ending(NamedTuple):
         chosen: The step whose model was chosen by mean validation AUC.
         shared: The aggregate of that step.
         kept: The site's personal part of that step.
+        data_changes: Steps that the site began with other data than those before.
     """
 
     run: str
@@ -54,6 +55,7 @@ class Ending(NamedTuple):
     chosen: Step
     shared: Tensors
     kept: Snapshot
+    data_changes: tuple[str, ...] = ()
 
 
 def finalise(ending: Ending) -> dict[str, float]:
@@ -113,6 +115,7 @@ def _card(ending: Ending, model_digest: str, validation: Judged, test: Judged) -
         chosen=ending.chosen,
         theta=ending.kept.record.get("theta"),
         fingerprint=ending.data.fingerprint,
+        data_changes=ending.data_changes,
         counts=ending.data.graded,
         model_digest=model_digest,
         normalisation=ending.trainer.normalisation,

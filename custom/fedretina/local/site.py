@@ -95,8 +95,9 @@ class Site:
         if step is None or step.task != order.task:
             raise RefusedError(f"{order.task} in {order.stamp.phase} round {order.stamp.round} is no step of this run.")
         _log.info("%s: %s, attempt %d", self._data.name, step.name, order.stamp.attempt)
-        state = SiteState(self._folder, self.digest, lambda index: self._plan[index].name)
+        state = SiteState(self._folder, self.digest, lambda index: self._plan[index].name, self._data.listed)
         asked = _Asked(order, step, tensors, state, state.open(order.accepted, order.best), stop)
+        state.require_data(step.number, accept=self._data.changes == "accept")
         if order.task == "prepare":
             leaving, scalars = self.trainer.statistics(tensors), {"images": float(self._data.counts["train"])}
         else:
@@ -202,7 +203,10 @@ class Site:
         calibrator = {key: tensors[key] for key in self.trainer.partition.calibrator}
         shared = {key: tensor for key, tensor in tensors.items() if key not in calibrator}
         whole = kept._replace(tensors={**kept.tensors, **calibrator})
-        return finalise(Ending(run, self._folder, self._experiment, self._data, self.trainer, chosen, shared, whole))
+        changes = tuple(state.data_changes)
+        return finalise(
+            Ending(run, self._folder, self._experiment, self._data, self.trainer, chosen, shared, whole, changes)
+        )
 
     def _finalise_encoder(self, order: Order, state: SiteState, tensors: Tensors) -> dict[str, float]:
         kept = None if order.accepted is None else state.kept(order.accepted)
