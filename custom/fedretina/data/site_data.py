@@ -78,6 +78,10 @@ class SiteData:
         """Labelled images of train, val and test."""
         return {split: self.counts[split] for split in SPLITS}
 
+    def may_be_told(self, name: str) -> bool:
+        """Whether figures of a split may leave the site: at least `min_count` patients stand behind them."""
+        return len(set(self.split(name).patients)) >= self.min_count
+
     def split(self, name: str) -> Split:
         """Read "train", "val" or "test", or "pretrain", whose labels are all -1.
 

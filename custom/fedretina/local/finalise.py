@@ -151,6 +151,8 @@ def _scalars(ending: Ending, report: dict[str, Any], test: Judged) -> dict[str, 
     data = ending.data
     values = {name: report["figures"].get(name, {}).get("value") for name in _LEAVING}
     figures = {f"test_{name}": value for name, value in values.items() if value is not None} | leaving_scalars(report)
+    if len(set(test.patients)) < data.min_count:
+        figures = {}  # an accuracy of one patient is that patient's
     return {
         # At full precision a figure such as kappa narrows down the counts that are withheld.
         **{name: round(float(value), _DIGITS) for name, value in figures.items()},
