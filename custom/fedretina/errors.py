@@ -1,8 +1,8 @@
 """The errors that people read: what is wrong, where, what was found, and how to mend it.
 
 An error reply travels to the server, so a message that may leave the site must not name a path, a file,
-a patient or a label, nor count images or patients, which a site may hold back. Each class states whether its message may
-leave (`public`); what is for the site's own log besides goes `with_note`.
+a patient or a label, nor count images or patients, which a site may hold back. Each class states whether its message
+may leave (`public`); what is for the site's own log besides goes `with_note`.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_a_long_run_does_not_fill_the_disk(tmp_path, best):
     assert value(site.kept(59 if best is None else best)) == (59 if best is None else best)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_whatever_may_be_asked_is_answered(tmp_path, seed):
     """A server as it chooses rounds, sites that come and go, and backups of the server some rounds old."""
     rng = np.random.default_rng(seed)
@@ -149,7 +149,7 @@ def test_other_data_are_refused_once_a_round_counts(tmp_path):
     again.stage(1, snapshot(1))
     other = state(tmp_path, listed="one")
     other.open(1, None)
-    with pytest.raises(TrainingError, match=r"put the old manifest back, or start a new run"):
+    with pytest.raises(TrainingError, match=r"put the old list back, or start a new run"):
         other.require_data(2, accept=False)
     back = state(tmp_path, listed="two")
     back.open(1, None)

@@ -117,8 +117,8 @@ class SiteState:
         if not accept:
             raise TrainingError(
                 "the site's list of images, labels, patients and splits is not the one that its earlier rounds of this "
-                "run learned from, so it could be tested on what it was trained on: let it put the old manifest back, "
-                "or start a new run; a site that knows better sets data.changes to accept."
+                "run learned from, so it could be tested on what it was trained on: let it put the old list back, or "
+                "start a new run; a site that knows better sets data.changes to accept."
             )
         self._settle(data=self._listed, data_changes=[*self.data_changes, self._name_of(step)])
 
