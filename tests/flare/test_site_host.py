@@ -105,7 +105,7 @@ def test_a_site_has_its_own_curves(hospital, tmp_path):
 
 
 def test_a_damaged_history_costs_curves_and_no_word_of_a_path_leaves(tmp_path, monkeypatch, caplog):
-    """What follows the work may fail as the work itself may; FLARE would log what escapes as an error, and stream it."""
+    """What escaped, FLARE would log as an error, and stream."""
     folder = tmp_path / "patient_data" / "site-1"
     folder.mkdir(parents=True)
     (folder / "history.json").write_text("")

@@ -1,4 +1,4 @@
-"""A hospital's own images between the rounds of a run: changed lists, files that cannot be read, splits of few patients."""
+"""A hospital's own images within a run: lists that change, files that cannot be read, splits of few patients."""
 
 import json
 import stat
@@ -60,7 +60,8 @@ def test_a_list_that_changed_within_a_run_is_refused_until_it_is_back(tiny, tmp_
     with pytest.raises(QuorumError, match="put the old list back, or start a new run") as told:
         run_loop(experiment, {"site-1": changed}, root, "r")
     assert not any(word in str(told.value) for word in (".png", "p0", str(tmp_path)))
-    got = run_loop(experiment, {"site-1": hospital.data(turned=True)}, root, "r")  # rows in another order are the same
+    assert hospital.data(turned=True).listed == hospital.data().listed  # rows in another order are the same
+    got = run_loop(experiment, {"site-1": hospital.data()}, root, "r")
     alone = run_loop(experiment, {"site-1": hospital.data()}, root, "alone")
     assert got["model_digest"] == alone["model_digest"]
     card = json.loads((root / "r" / "site-1" / "final" / "card.json").read_text())
@@ -101,6 +102,7 @@ def test_no_figure_leaves_of_a_split_of_few_patients(tiny, tmp_path, sizes, told
     hospital = Hospital(tmp_path / "images", experiment, sizes=sizes, classes=2)
     results = run_loop(experiment, {"site-1": hospital.data()}, tmp_path / "runs", "r")
     sent = {name for step in results["steps"] for name in step["scalars"].get("site-1", {})}
+    sent |= {name for name in results["sites"]["site-1"] if name not in ("theta", "weight")}
     assert sent <= set(RANGES)
     assert {name.split("_")[0] for name in sent if name.startswith(("val_", "test_"))} == told
     assert any(name.startswith("bin_") for name in sent) == ("test" in told)
