@@ -67,6 +67,14 @@ def test_the_same_words_give_the_same_bytes(tmp_path):
     assert yaml.safe_load(first["experiment.yaml"])["run"] == "spring"
 
 
+@pytest.mark.parametrize("name", ["20261122", "2026-11-22", "1e5", "null", "on", "yes", "0x1F", "1_000", "spring"])
+def test_a_runs_name_stays_text_whatever_it_looks_like(tmp_path, name):
+    export(JOBS / "feduaa", "--sites", "north,south", "--out", tmp_path / "out", "--run", name)
+    written = tmp_path / "out/app/config/experiment.yaml"
+    assert yaml.safe_load(written.read_text())["run"] == name
+    assert Experiment.load(written).run == name
+
+
 def test_a_rehearsal_keeps_its_phantoms(tmp_path):
     export(JOBS / "feduaa", "--sites", "north", "--out", tmp_path / "out", "--phantoms")
     assert Experiment.load(tmp_path / "out/app/config/experiment.yaml").phantom_images == 160

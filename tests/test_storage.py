@@ -1,5 +1,7 @@
 import errno
+import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -9,6 +11,8 @@ import torch
 
 from fedretina import storage
 from fedretina.errors import StateError
+from fedretina.exchange.noise import noise_key
+from fedretina.kit import renewal
 
 STATE = {"a": torch.arange(6, dtype=torch.float32).reshape(2, 3), "n": torch.tensor(7)}
 
@@ -90,3 +94,51 @@ def test_what_a_killed_process_left_half_written_goes_with_the_next_lock(tmp_pat
     with storage.folder_lock(tmp_path, 0):
         assert not any(path.exists() for path in left)
         assert all(path.exists() for path in kept)
+
+
+@pytest.fixture
+def rights(monkeypatch):
+    """The rights that each file has at the moment at which it gets its name, under a umask that is open to readers."""
+    before, found, replace = os.umask(0o022), {}, os.replace
+
+    def seen(temporary, path):
+        found[os.path.basename(path)] = stat.S_IMODE(os.stat(temporary).st_mode)
+        replace(temporary, path)
+
+    monkeypatch.setattr(os, "replace", seen)
+    yield found
+    os.umask(before)
+
+
+def test_a_secret_is_the_owners_alone_before_it_has_its_name(tmp_path, rights):
+    storage.write_text(tmp_path / "plain", "x")
+    left = tmp_path / f".secret.{os.getpid()}.tmp"
+    left.write_text("left by a killed process, open to all")
+    (tmp_path / "secret").write_text("the old one")
+    storage.write_text(tmp_path / "secret", "\u00e9", mode=0o600)
+    assert rights == {"plain": 0o644, "secret": 0o600}
+    assert (tmp_path / "secret").read_text(encoding="utf-8") == "\u00e9"
+    assert not left.exists()
+
+
+def test_the_authoritys_key_is_never_open_to_others(tmp_path, rights):
+    held = {"root_cert": "x", "root_pri_key": "SECRET", "site-1": {"cert": "y"}}
+    (tmp_path / "cert.json").write_text(json.dumps(held))
+    renewal.forget(tmp_path, ["site-1"])
+    assert rights == {"cert.json": 0o600, "cert.json.before_renewal": 0o600}
+    for name in rights:
+        assert "SECRET" in (tmp_path / name).read_text()
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+def test_the_key_of_the_noise_is_never_open_to_others(tmp_path, rights):
+    noise_key(tmp_path / "noise.key")
+    assert rights == {"noise.key": 0o600}
+
+
+def test_a_locked_folder_is_the_owners_alone(tmp_path, rights):
+    with storage.folder_lock(tmp_path / "run" / "site-1", 0):
+        assert stat.S_IMODE((tmp_path / "run" / "site-1").stat().st_mode) == 0o700
+    (tmp_path / "open").mkdir()
+    with storage.folder_lock(tmp_path / "open", 0):  # one that its owner opened to others on purpose stays so
+        assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o755

@@ -1,10 +1,13 @@
 """The errors that people read: what is wrong, where, what was found, and how to mend it.
 
 An error reply travels to the server, so a message that may leave the site must not name a path, a file,
-a patient or a label. Each class states whether its message may leave (`public`).
+a patient or a label, nor count images or patients, which a site may hold back. Each class states whether its message
+may leave (`public`); what is for the site's own log besides goes `with_note`.
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 
 class FedretinaError(Exception):
@@ -15,6 +18,16 @@ class FedretinaError(Exception):
     """
 
     public = False
+
+    def with_note(self, note: str) -> Self:
+        """Add what stays at home, such as numbers of images: a traceback and the site's own log have it."""
+        self.add_note(note)
+        return self
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was added with `with_note`."""
+        return tuple(getattr(self, "__notes__", ()))
 
 
 class SettingsError(FedretinaError, ValueError):

@@ -56,7 +56,7 @@ def export_job(
     if not phantoms:
         words = _with(words, "phantom_images", 0)
     if run is not None:
-        words = _with(words, "run", require_name(run, "run"))
+        words = _with(words, "run", json.dumps(require_name(run, "run")))  # 20261122 and on are names too
     experiment = Experiment.resolve(yaml.safe_load(words))
     if experiment.quorum > len(sites):
         raise SettingsError(f"the quorum is {experiment.quorum}, but only {len(sites)} sites are named.")

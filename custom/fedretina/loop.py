@@ -61,6 +61,8 @@ def _run(coordinator: Coordinator, sites: Mapping[str, SiteData], folder: Path, 
                 coordinator.accept(name, hosts[name].answer(coordinator.order(name), coordinator.down(name)))
             except TrainingError as error:
                 coordinator.refuse(name, str(error))
+                for note in error.notes:
+                    _log.warning("%s: %s", name, note)
             except RefusedError as error:
                 _log.warning("%s: %s", name, error)
         coordinator.close()

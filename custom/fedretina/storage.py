@@ -38,22 +38,40 @@ def write_json(path: Path, record: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, mode: int | None = None) -> None:
     """Write a text file atomically.
 
+    Args:
+        path: The file.
+        text: What it is to hold.
+        mode: Its rights, 0o600 for a secret: it has them before the first word is in it. None for those that the
+            process gives every file.
+
     Raises:
         StateError: The disk is full or not writable; the old file is whole.
     """
-    _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_bytes(path, text.encode("utf-8"), mode)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, mode: int | None = None) -> None:
     """Write a file atomically.
 
+    Args:
+        path: The file.
+        content: What it is to hold.
+        mode: See `write_text`.
+
     Raises:
         StateError: The disk is full or not writable; the old file is whole.
     """
-    _replace(path, lambda temporary: temporary.write_bytes(content))
+
+    def write(temporary: Path) -> None:
+        if mode is not None:
+            temporary.unlink(missing_ok=True)  # one that a killed process left may be open to others
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        temporary.write_bytes(content)
+
+    _replace(path, write)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -134,7 +152,7 @@ def folder_lock(folder: Path, wait_s: float) -> Iterator[int]:
     instead of writing beside them. What a holder that was killed left half written is erased.
 
     Args:
-        folder: Created when missing.
+        folder: Created when missing, for its owner alone: it will hold models, answers and images of patients.
         wait_s: How long to wait for the holder, in seconds.
 
     Yields:
@@ -143,7 +161,7 @@ def folder_lock(folder: Path, wait_s: float) -> Iterator[int]:
     Raises:
         StateError: The folder is still held after the wait.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(folder / "lock", "a", encoding="utf-8") as handle:
         deadline = time.monotonic() + wait_s
         while True:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import cohen_kappa_score, log_loss, roc_auc_score
 
+from fedretina.data.scheme_presets import preset
 from fedretina.errors import TrainingError
+from fedretina.evaluation.classification import confusion_matrix
 from fedretina.evaluation.evaluate import Evaluation, evaluate
+from fedretina.evaluation.inputs import checked_errors, checked_scores
+from fedretina.evaluation.judged import Judged
+from fedretina.evaluation.metrics import accuracy
+from fedretina.evaluation.selective import selective_balanced_accuracy
+from fedretina.evaluation.triage import triage
 from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.theta import ThetaSettings, youden_theta
 
 SOFTMAX, EVIDENCE = ESTIMATORS["softmax"], ESTIMATORS["evidence"]
 
@@ -75,11 +84,30 @@ def test_a_whole_evaluation_has_every_scalar(split):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_logits_that_are_not_finite_are_refused_with_their_number(split, value):
+def test_logits_that_are_not_finite_are_refused_and_counted_at_home_alone(split, value):
     logits, labels = split
     logits[3, 1] = logits[3, 2] = logits[5, 0] = value
-    with pytest.raises(TrainingError, match="not finite for 2 of 80 images"):
+    with pytest.raises(TrainingError, match="not finite") as told:
         evaluate(logits, labels, EVIDENCE)
+    assert not re.search(r"\d", str(told.value).replace("float32", ""))
+    assert told.value.notes == ("They are those for 2 of 80 images.",)
+
+
+def test_no_public_sentence_of_a_metric_counts_images():
+    scores, judged = np.full((7, 5), 0.2), Judged(np.full((7, 5), 0.2), np.zeros(7), np.zeros(9, int), ("a",) * 7)
+    for ask in (
+        lambda: checked_scores(scores, np.zeros(9, int)),
+        lambda: checked_errors(np.zeros(7), np.zeros(9)),
+        lambda: accuracy(np.zeros(7, int), np.zeros(9, int)),
+        lambda: confusion_matrix(np.zeros(7, int), np.zeros(9, int), 5),
+        lambda: triage(judged, 0.5, preset("icdr5")),
+        lambda: selective_balanced_accuracy(np.zeros(7), np.zeros(9), np.zeros(7), 0.4),
+        lambda: youden_theta(np.zeros(7), np.zeros(9, bool), ThetaSettings(), None),
+    ):
+        with pytest.raises(TrainingError) as told:
+            ask()
+        assert not {"7", "9"} & set(str(told.value)), told.value
+        assert any("7" in note and "9" in note for note in told.value.notes)
 
 
 def test_unfit_splits_are_refused_and_name_no_label():

@@ -173,6 +173,16 @@ def test_cells_that_hold_nobody_need_no_partner():
 def test_settings_that_cannot_be_met_are_refused():
     with pytest.raises(SettingsError, match="1 or more"):
         SITES[0].sent(0)
-    with pytest.raises(SettingsError, match="at most 20 grades"):
-        encode(np.full((2, 21), 1 / 21), np.zeros(2, int), np.zeros(2), ["a", "b"])
     assert len(SCALARS) == 15 * 3 + 20 * 2 + 20 * 20
+
+
+@pytest.mark.parametrize("grades", [20, 21, 22])
+def test_of_many_grades_the_bins_leave_without_a_matrix(grades):
+    many = Raw(5, 400, classes=grades)
+    sent = many.sent()
+    assert set(sent) <= set(SCALARS)
+    bins = decode(sent)
+    assert int(bins.confidence.images.sum()) == int(bins.uncertainty.images.sum()) == 400
+    assert int(bins.uncertainty.wrong.sum()) == int(many.wrong.sum())
+    assert any(name.startswith("confusion") for name in sent) == (grades <= 20)
+    assert (confusion(sent, grades) is None) == (grades > 20)

@@ -1,10 +1,13 @@
 """A site's policy on an answer: what is held back, rounded, noised, refused."""
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
 from fedretina.errors import RefusedError
+from fedretina.evaluation.binned_answers import decode
+from fedretina.evaluation.min_count import encode
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.noise import GaussianNoise
 from fedretina.exchange.payload import Payload
@@ -57,6 +60,19 @@ def test_scalars_are_rounded():
     assert dict(leaving.scalars) == {"theta": 0.12, "images": 24.0, "val_auc": 0.99}
     assert done == {"scalar_digits": 2}
     assert [significant(value, 3) for value in (0.0, 12345.0, -0.00123456, 1e300)] == [0.0, 12300.0, -0.00123, 1e300]
+
+
+@pytest.mark.parametrize("digits", [1, 2, 3])
+def test_counts_of_answers_are_not_rounded_and_still_add_up(digits):
+    rng = np.random.default_rng(digits)
+    scores = rng.dirichlet(np.full(5, 0.4), 9000)
+    labels = (scores.cumsum(1) < rng.random((9000, 1))).sum(1)
+    counts = encode(scores, labels, rng.random(9000), [str(at) for at in range(9000)])
+    sent = Payload({}, {**counts, "images_test": 9000.0, "test_auc": 0.98765}, STAMP)
+    leaving, _ = apply(sent, None, scalar_digits=digits)
+    assert {name: leaving.scalars[name] for name in counts} == counts
+    assert decode(leaving.scalars) is not None
+    assert leaving.scalars["test_auc"] != 0.98765
 
 
 def test_seven_bits_are_bfloat16_and_ten_are_float16():

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from simulation import SMALL
@@ -11,10 +12,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "provisioned"))
 from hospital import SECRETS, write_hospital
 
 from fedretina.aggregation.coordinator import Coordinator
+from fedretina.exchange.payload import Order, Payload
+from fedretina.exchange.stamp import Stamp
 from fedretina.experiment import Experiment
 from fedretina.flare import site_host
-from fedretina.flare.wire import pack_order, unpack_payload
+from fedretina.flare.wire import pack_order, unpack_payload, why
+from fedretina.local.batches import require_a_batch
+from fedretina.local.training import TrainingSettings
 from fedretina.site_settings import read_site_settings
+from fedretina.tracking.settings import TrackingSettings
+from fedretina.tracking.tracker import Tracker
 
 WORDS = {**SMALL, "phases": [{"name": "train", "rounds": 1}], "phantom_images": 0}
 
@@ -95,3 +102,41 @@ def test_a_site_has_its_own_curves(hospital, tmp_path):
     found = EventAccumulator(str(hospital / "runs/spring/site-1/tensorboard"))
     found.Reload()
     assert {"loss", "accuracy", "theta/value", "weight"} <= set(found.Tags()["scalars"])
+
+
+def test_a_damaged_history_costs_curves_and_no_word_of_a_path_leaves(tmp_path, monkeypatch, caplog):
+    """What escaped, FLARE would log as an error, and stream."""
+    folder = tmp_path / "patient_data" / "site-1"
+    folder.mkdir(parents=True)
+    (folder / "history.json").write_text("")
+    followed = []
+
+    class Curves:
+        def follow(self, steps):
+            followed.append(steps)
+
+    host = site_host.SiteHost("experiment.yaml")
+    monkeypatch.setattr(host, "_folder", folder)
+    monkeypatch.setattr(host, "_tracker", Tracker(TrackingSettings(log=True), folder, "spring", "site-1", "x"))
+    monkeypatch.setattr(host._tracker, "_curves", [Curves()])
+    payload = Payload({}, {"val_auc": 0.5}, Stamp("spring", "train", 0, 0, "d"))
+    monkeypatch.setattr(host, "_open", lambda *_: SimpleNamespace(answer=lambda *_: payload))
+    order = Order("train", payload.stamp, None, None, 1.0, None)
+    assert unpack_payload(host.answer(pack_order(order, {}), Context(), lambda: False)).scalars == {"val_auc": 0.5}
+    assert followed == []
+    assert "history.json" in caplog.text  # a warning, which stays in the site's own log
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_a_site_that_holds_its_number_back_does_not_tell_it_in_an_error(tmp_path, monkeypatch, caplog):
+    def answer(*_):
+        require_a_batch(713, TrainingSettings(batch_size=1024))
+
+    host = site_host.SiteHost("experiment.yaml")
+    monkeypatch.setattr(host, "_open", lambda *_: SimpleNamespace(answer=answer))
+    stamp = Stamp("spring", "train", 0, 0, "d")
+    reply = host.answer(pack_order(Order("train", stamp, None, None, 1.0, None), {}), Context(), lambda: False)
+    assert "fewer than one batch of 1024" in why(reply)
+    assert "713" not in f"{dict(reply)}"
+    assert ["713" in record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [False]
+    assert "There are 713 training images." in caplog.text

@@ -1,13 +1,17 @@
+import copy
+
+import numpy as np
 import pytest
 import torch
 
-from fedretina.errors import StateError
+from fedretina.aggregation.choice import best_step
+from fedretina.errors import StateError, TrainingError
 from fedretina.local.site_state import SiteState
 from fedretina.local.snapshot import Snapshot
 
 
-def state(folder, digest="d1"):
-    return SiteState(folder, digest, lambda step: f"train-{step:04d}")
+def state(folder, digest="d1", listed="one"):
+    return SiteState(folder, digest, lambda step: f"train-{step:04d}", listed)
 
 
 def snapshot(value):
@@ -36,21 +40,137 @@ def test_an_order_sent_twice_opens_the_same_state(tmp_path):
     assert value(first) == value(second) == 1
 
 
+def files(folder):
+    return sorted(int(path.stem.removeprefix("train-")) for path in folder.glob("*.safetensors"))
+
+
 def test_only_what_may_be_asked_for_is_kept(tmp_path):
-    for step in range(6):
+    for step in range(8):
         site = state(tmp_path)
         site.open(step - 1 if step else None, 1 if step > 2 else None)
         site.stage(step, snapshot(step))
     site = state(tmp_path)
-    site.open(5, 1)
+    site.open(7, 1)
     assert value(site.kept(1)) == 1
-    assert value(site.kept(9)) == 5
-    site.open(5, 4)
-    assert value(site.kept(4)) == 4
-    assert sorted(path.name for path in tmp_path.glob("*.safetensors")) == [
-        "train-0004.safetensors",
-        "train-0005.safetensors",
-    ]
+    assert value(site.kept(9)) == 7
+    assert files(tmp_path) == [1, 5, 6, 7]
+    for step in (8, 9, 10):
+        site.stage(step, snapshot(step))
+        site.open(step, step - 1)
+    assert files(tmp_path) == [7, 8, 9, 10]  # 1 was the best when 7 was the last
+    site.stage(11, snapshot(11))
+    site.open(11, 7)
+    assert files(tmp_path) == [7, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("best", [0, None])
+def test_a_long_run_does_not_fill_the_disk(tmp_path, best):
+    for step in range(60):
+        site = state(tmp_path)
+        site.open(step - 1 if step else None, best if step > 1 else None)
+        site.stage(step, snapshot(step))
+        assert len(files(tmp_path)) <= 5
+    site = state(tmp_path)
+    site.open(59, 59 if best is None else best)  # no site could measure any round: the last is as good as any
+    assert value(site.kept(59 if best is None else best)) == (59 if best is None else best)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_may_be_asked_is_answered(tmp_path, seed):
+    """A server as it chooses rounds, sites that come and go, and backups of the server some rounds old."""
+    rng = np.random.default_rng(seed)
+    window, sites = int(rng.integers(1, 4)), ("mine", "b", "c")
+    dull = rng.random() < 0.3  # the first round stays the best
+    records, counted, backups = [], [], []  # of the server; the steps of this site that it accepted
+    training = range(40)
+
+    def asked():
+        best, last = best_step(records, training, window), counted[-1] if counted else None
+        site = state(tmp_path)
+        found = site.open(last, best)
+        assert value(found) == last
+        belongs = [step for step in counted if best is not None and step <= best]
+        if best is not None:
+            assert value(site.kept(best)) == (belongs[-1] if belongs else None)
+        return site
+
+    restored = 0
+    while len(records) < 40:
+        before = best_step(records, training, window)
+        backups.append(copy.deepcopy((records, counted)))
+        there = rng.random() < 0.85
+        if there:
+            site = asked()
+            for _ in range(int(rng.integers(1, 3))):  # sometimes the order comes again
+                site.stage(len(records), snapshot(len(records)))
+        auc = 1 / (1 + len(records)) if dull else rng.random()
+        scalars = {name: {"val_auc": auc} for name in sites if rng.random() < 0.9}
+        if there and rng.random() < 0.9:
+            counted.append(len(records))
+        records.append({"scalars": scalars})
+        now = best_step(records, training, window)
+        assert now in (before, len(records) - 2)  # what the state relies on
+        assert len(files(tmp_path)) <= 5
+        old = [backup for backup in backups if backup[1] and backup[1][-1] in counted[-2:]]
+        if old and restored < 5 and rng.random() < 0.2:
+            (records, counted), backups = copy.deepcopy(old[0]), []
+            restored += 1
+            asked()
+    asked()
+    assert restored
+
+
+def test_a_server_that_is_further_behind_is_refused(tmp_path):
+    for step in range(8):
+        site = state(tmp_path)
+        site.open(step - 1 if step else None, 1 if step > 2 else None)
+        site.stage(step, snapshot(step))
+    state(tmp_path).open(6, 1)
+    for lost in (1, 3, 4):  # 1 and 4 are here still, but perhaps not what their own best needs
+        with pytest.raises(StateError, match=f"does not hold the state after train-000{lost}"):
+            state(tmp_path).open(lost, None)
+    assert files(tmp_path) == [1, 4, 5, 6]
+    assert value(state(tmp_path).open(5, 1)) == 5
+    with pytest.raises(StateError, match="does not hold the state after train-0004"):
+        state(tmp_path).open(4, 1)
+
+
+def test_other_data_are_refused_once_a_round_counts(tmp_path):
+    site = state(tmp_path)
+    site.open(None, None)
+    site.stage(0, snapshot(0))
+    mended = state(tmp_path, listed="two")  # the first round was refused: nothing was learned from the old list
+    mended.open(None, None)
+    mended.require_data(0, accept=False)
+    mended.stage(0, snapshot(0))
+    again = state(tmp_path, listed="two")
+    again.open(0, None)
+    again.require_data(1, accept=False)
+    again.stage(1, snapshot(1))
+    other = state(tmp_path, listed="one")
+    other.open(1, None)
+    with pytest.raises(TrainingError, match=r"put the old list back, or start a new run"):
+        other.require_data(2, accept=False)
+    back = state(tmp_path, listed="two")
+    back.open(1, None)
+    back.require_data(2, accept=False)
+    assert back.data_changes == []
+
+
+def test_a_site_may_accept_other_data_and_remembers_when(tmp_path):
+    site = state(tmp_path)
+    site.open(None, None)
+    site.stage(0, snapshot(0))
+    for _ in range(2):  # sent twice, noted once
+        other = state(tmp_path, listed="two")
+        other.open(0, None)
+        other.require_data(1, accept=True)
+    assert state(tmp_path, listed="two").data_changes == ["train-0001"]
+    other.stage(1, snapshot(1))
+    last = state(tmp_path, listed="three")
+    last.open(1, 0)
+    last.require_data(2, accept=True)
+    assert last.data_changes == ["train-0001", "train-0002"]
 
 
 def test_a_site_that_missed_the_best_round_keeps_its_last_one_before_it(tmp_path):

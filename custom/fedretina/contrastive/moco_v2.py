@@ -56,9 +56,9 @@ class MocoV2Round(ContrastiveRound):
         length = queue_length(settings.queue, ground.count, ground.batch_size)
         if length == 0:
             raise TrainingError(
-                f"the site has {ground.count} training images, fewer than one batch of {ground.batch_size}: "
+                f"the site's training images are fewer than one batch of {ground.batch_size}: "
                 "lower training.batch_size or let the site add images."
-            )
+            ).with_note(f"There are {ground.count} training images.")
         self._queue = KeyQueue(length, ground.head.width, ground.device)
         if settings.queue_start == "refill":
             self._refill(ground)

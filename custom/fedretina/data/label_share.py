@@ -36,7 +36,8 @@ def labelled_subset(patients: Sequence[str], labels: Sequence[int], share: float
     if not 0 < share <= 1:
         raise SettingsError(f"the share of labelled images is {share}: give a share above 0 to 1.")
     if len(patients) != len(labels):
-        raise SettingsError(f"found {len(patients)} patients for {len(labels)} labels: give one of each per image.")
+        counts = f"There are {len(patients)} patients for {len(labels)} labels."
+        raise SettingsError("found more patients than labels, or fewer: give one of each per image.").with_note(counts)
     sizes = Counter(patients)
     order, first = _order(patients, labels, sizes, seed)
     held = np.cumsum([sizes[patient] for patient in order], dtype=np.int64)

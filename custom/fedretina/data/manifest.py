@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -58,6 +60,10 @@ class Manifest:
     def unlabelled(self) -> tuple[Record, ...]:
         """The rows of train without a label, which count for label-free pre-training alone."""
         return tuple(record for record in self.records if record.split == "train" and record.label == UNLABELLED)
+
+    def digest(self) -> str:
+        """SHA-256 over files, classes, patients and splits, whatever the order of the rows; it reads no image."""
+        return hashlib.sha256(json.dumps(sorted(self.records)).encode()).hexdigest()
 
     def counts(self) -> dict[str, list[int]]:
         """Labelled images a grade, for each split; no grade where the labels were not read."""

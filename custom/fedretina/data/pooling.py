@@ -66,4 +66,6 @@ def _joined(name: str, parts: Sequence[SiteData]) -> SiteData:
         fingerprint=hashlib.sha256("\n".join(part.fingerprint for part in parts).encode()).hexdigest(),
         _read=read,
         min_count=max(part.min_count for part in parts),
+        listed=hashlib.sha256("\n".join(part.listed for part in parts).encode()).hexdigest(),
+        changes="accept" if all(part.changes == "accept" for part in parts) else "refuse",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -45,7 +45,10 @@ class SiteData:
         synthetic: Whether there are phantoms among the images, drawn here or read from files that say so.
         bad_files: How many images could not be read and were left out.
         fingerprint: SHA-256 over pixels, labels and splits: equal for equal data, whatever the order of rows.
-        min_count: Fewest patients behind any count of answers that leaves the site.
+        min_count: Fewest patients behind any count or figure of answers that leaves the site.
+        listed: SHA-256 over the manifest's files, labels, patients and splits, those of files that cannot be read
+            among them; "" where nothing is listed, for phantoms.
+        changes: What becomes of a run whose site comes with another list later; see `SiteDataSettings`.
     """
 
     name: str
@@ -56,6 +59,8 @@ class SiteData:
     fingerprint: str
     _read: Callable[[str], Split]
     min_count: int = MIN_COUNT
+    listed: str = ""
+    changes: Literal["refuse", "accept"] = "refuse"
 
     @property
     def scheme(self) -> GradingScheme:
@@ -72,6 +77,10 @@ class SiteData:
     def graded(self) -> dict[str, int]:
         """Labelled images of train, val and test."""
         return {split: self.counts[split] for split in SPLITS}
+
+    def may_be_told(self, name: str) -> bool:
+        """Whether figures of a split may leave the site: at least `min_count` patients stand behind them."""
+        return len(set(self.split(name).patients)) >= self.min_count
 
     def split(self, name: str) -> Split:
         """Read "train", "val" or "test", or "pretrain", whose labels are all -1.

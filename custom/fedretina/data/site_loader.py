@@ -118,7 +118,18 @@ def _from_cache(
     # Phantoms that were written to disk and read back stay synthetic; one among patients is enough to say so.
     synthetic = any(is_phantom(root / record.file) for record in kept if record.file.lower().endswith((".png", ".wav")))
     identity = fingerprint(manifest.scheme, lines)
-    return SiteData(site, manifest.scheme, counts, synthetic, len(found.bad), identity, read, settings.min_count)
+    return SiteData(
+        site,
+        manifest.scheme,
+        counts,
+        synthetic,
+        len(found.bad),
+        identity,
+        read,
+        settings.min_count,
+        manifest.digest(),
+        settings.changes,
+    )
 
 
 def _limited(records: Sequence[Record], split: str, settings: SiteDataSettings) -> list[Record]:

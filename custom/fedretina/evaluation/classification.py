@@ -86,9 +86,9 @@ def confusion_matrix(predicted: ArrayLike, labels: ArrayLike, classes: int) -> N
         unfit = side.ndim != 1 or side.shape != truth.shape
         if unfit or (side.size and (not np.issubdtype(side.dtype, np.integer) or np.min(side) < 0)):
             raise TrainingError(
-                f"A confusion matrix needs whole class numbers for the same images, but got {answer.dtype} of shape "
-                f"{answer.shape} and {truth.dtype} of shape {truth.shape}. Collect both from the same images."
-            )
+                f"A confusion matrix needs whole class numbers for the same images, but got {answer.dtype} and "
+                f"{truth.dtype}, or one longer than the other. Collect both from the same images."
+            ).with_note(f"Their shapes are {answer.shape} and {truth.shape}.")
         if side.size and np.max(side) >= classes:
             raise TrainingError(
                 f"A confusion matrix of {classes} classes met a class number beyond them. Let the site's grading "

@@ -76,9 +76,9 @@ def evaluate(
     broken = int((~logits.detach().isfinite()).flatten(1).any(1).sum())
     if broken:
         raise TrainingError(
-            f"The network gave outputs that are not finite for {broken} of {logits.shape[0]} images. "
+            "The network gave outputs that are not finite. "
             "Lower the learning rate or train in float32, and start again from an earlier round."
-        )
+        ).with_note(f"They are those for {broken} of {logits.shape[0]} images.")
     truth = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     answer = estimator.answer(logits)
     probabilities, truth = checked_scores(answer.probabilities, truth)

@@ -25,9 +25,9 @@ def checked_scores(scores: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.flo
     classes = np.asarray(labels)
     if matrix.ndim != 2 or matrix.shape[1] < 2 or classes.shape != matrix.shape[:1]:
         raise TrainingError(
-            f"A metric needs scores [N, K] with K of 2 or more and labels [N], but got {matrix.shape} and "
-            f"{classes.shape}. Collect both from the same images."
-        )
+            "A metric needs scores [N, K] with K of 2 or more and labels [N], but got others. Collect both from the "
+            "same images."
+        ).with_note(f"Their shapes are {matrix.shape} and {classes.shape}.")
     if not classes.size:
         raise TrainingError("A metric was asked for a split without images. Give the split at least one image.")
     if not np.isfinite(matrix).all():
@@ -58,9 +58,9 @@ def checked_errors(uncertainty: ArrayLike, wrong: ArrayLike) -> tuple[NDArray[np
     scores, verdicts = np.asarray(uncertainty, dtype=np.float64), np.asarray(wrong)
     if scores.ndim != 1 or scores.shape != verdicts.shape:
         raise TrainingError(
-            f"A metric needs one uncertainty and one verdict an image, but got shapes {scores.shape} and "
-            f"{verdicts.shape}. Collect both from the same images."
-        )
+            "A metric needs one uncertainty and one verdict an image, but got others. Collect both from the same "
+            "images."
+        ).with_note(f"Their shapes are {scores.shape} and {verdicts.shape}.")
     if not scores.size:
         raise TrainingError("A metric was asked for a split without images. Give the split at least one image.")
     if not np.isfinite(scores).all():

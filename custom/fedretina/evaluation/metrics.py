@@ -93,7 +93,7 @@ def _pair(predicted: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarr
     answer, truth = np.asarray(predicted), np.asarray(labels)
     if answer.ndim != 1 or answer.shape != truth.shape or not answer.size:
         raise TrainingError(
-            f"A metric needs one prediction and one label an image, and at least one image, but got shapes "
-            f"{answer.shape} and {truth.shape}. Collect both from the same images."
-        )
+            "A metric needs one prediction and one label an image, and at least one image, but got others. Collect "
+            "both from the same images."
+        ).with_note(f"Their shapes are {answer.shape} and {truth.shape}.")
     return answer, truth

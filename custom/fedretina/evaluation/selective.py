@@ -120,9 +120,9 @@ def selective_balanced_accuracy(
     answer, truth = np.asarray(predicted), np.asarray(labels)
     if answer.shape != truth.shape or answer.shape != np.asarray(uncertainty).shape:
         raise TrainingError(
-            f"Selective prediction needs one answer, label and uncertainty an image, but got shapes {answer.shape}, "
-            f"{truth.shape} and {np.asarray(uncertainty).shape}. Collect all from the same images."
-        )
+            "Selective prediction needs one answer, label and uncertainty an image, but got more of one than of "
+            "another. Collect all from the same images."
+        ).with_note(f"Their shapes are {answer.shape}, {truth.shape} and {np.asarray(uncertainty).shape}.")
 
     def mean_recall(places: NDArray[np.intp]) -> float:
         there, right = truth[places], answer[places] == truth[places]

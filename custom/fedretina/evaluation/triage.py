@@ -58,9 +58,9 @@ def triage(judged: Judged, threshold: float, scheme: GradingScheme) -> Triage:
     sizes = {len(judged.probabilities), len(judged.uncertainty), len(judged.labels), len(judged.patients)}
     if len(sizes) != 1:
         raise TrainingError(
-            f"triage needs one answer, label and patient an image, but got lengths {sorted(sizes)}. Collect all of "
+            "triage needs one answer, label and patient an image, but got more of one than of another. Collect all of "
             "them from the same split."
-        )
+        ).with_note(f"Their lengths are {sorted(sizes)}.")
     reasons: dict[str, set[str]] = {}
     truths: dict[str, set[int]] = {}
     predicted = np.argmax(judged.probabilities, axis=1) if len(judged.labels) else ()

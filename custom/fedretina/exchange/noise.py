@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedretina.errors import StateError
 from fedretina.exchange.payload import Tensors, tensors_digest
+from fedretina.storage import write_bytes
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
@@ -144,11 +145,7 @@ def noise_key(path: Path) -> bytes:
     """
     try:
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.tmp")
-            temporary.touch(mode=0o600)
-            temporary.write_bytes(secrets.token_bytes(32))
-            temporary.replace(path)
+            write_bytes(path, secrets.token_bytes(32), mode=0o600)
         key = path.read_bytes()
     except OSError as error:
         raise StateError(f"{path} cannot be read or written ({error}): nothing leaves without noise.") from error

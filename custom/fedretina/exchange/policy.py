@@ -29,7 +29,8 @@ class PolicySettings(BaseModel):
         mantissa_bits: Numbers of an update are rounded to so many bits after the leading one: 10 as in float16, 7 as
             in bfloat16. None for all of them. The update is the difference from the aggregate that the round began
             with, which the server has; bytes on the wire stay.
-        scalar_digits: Scalars are rounded to so many significant decimal digits; none for all of them.
+        scalar_digits: Scalars are rounded to so many significant decimal digits, save the counts that `data.min_count`
+            guards (bin_..., confusion_...), which would no longer add up; none for all of them.
         noise: Noise on the update's numbers; none by default. Scalars are not noised: hold back what tells too much.
     """
 
@@ -117,7 +118,10 @@ class PolicySettings(BaseModel):
         if len(scalars) < len(payload.scalars):
             done["held_back"] = sorted(set(payload.scalars) - set(scalars))
         if self.scalar_digits is not None:
-            scalars = {name: significant(value, self.scalar_digits) for name, value in scalars.items()}
+            scalars = {
+                name: value if name in COUNTS else significant(value, self.scalar_digits)
+                for name, value in scalars.items()
+            }
             done["scalar_digits"] = self.scalar_digits
         tensors: Tensors = payload.tensors
         if tensors and self.changes_tensors:

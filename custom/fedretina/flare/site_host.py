@@ -62,10 +62,10 @@ class SiteHost:
     def _track(self, where: dict[str, Any], reply: Shareable, seconds: float) -> None:
         if self._tracker is None or self._folder is None:
             return
-        history = History(self._folder / "history.json")
+        history = self._folder / "history.json"
         if reply.get_return_code() == ReturnCode.OK:
             self._tracker.note("answered", where, seconds=round(seconds, 1))
-            self._tracker.follow(lambda: site_points(history.numbered()))
+            self._tracker.follow(lambda: site_points(History(history).numbered()))
         else:
             self._tracker.note("failed", where, seconds=round(seconds, 1), why=why(reply))
 
@@ -77,6 +77,8 @@ class SiteHost:
         _log.error("%s: %s", fl_ctx.get_identity_name(), why(reply))
         if not error.public or cause is not error:
             _log.warning("%s: %s", fl_ctx.get_identity_name(), cause, exc_info=cause if cause is not error else None)
+        for note in error.notes:
+            _log.warning("%s: %s", fl_ctx.get_identity_name(), note)
         return reply
 
     def close(self) -> None:

@@ -98,7 +98,7 @@ def apply(kit: StartupKit, todo: list[Change]) -> None:
         DataError: The rights of a file cannot be changed.
     """
     for change in todo:
-        write_text(change.path, change.after)
+        write_text(change.path, change.after, mode=0o600)
     jobs = hardened.storage_folders(kit.local("resources.json")).get("jobs")
     if kit.role == "server" and jobs:
         Path(jobs).parent.mkdir(mode=0o700, parents=True, exist_ok=True)

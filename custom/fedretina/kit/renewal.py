@@ -56,8 +56,7 @@ def forget(state: Path, names: list[str]) -> None:
         (state / f"{STATE}.before_renewal", old),
         (path, json.dumps({name: entry for name, entry in held.items() if name not in names})),
     ):
-        write_text(target, text)
-        target.chmod(0o600)
+        write_text(target, text, mode=0o600)  # both hold the authority's private key
 
 
 def _held(state: Path) -> dict[str, object]:

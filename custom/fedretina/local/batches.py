@@ -43,6 +43,6 @@ def require_a_batch(images: int, settings: TrainingSettings, what: str = "traini
     """
     if images < settings.batch_size:
         raise TrainingError(
-            f"the site has {images} {what}, fewer than one batch of {settings.batch_size}: "
+            f"the site's {what} are fewer than one batch of {settings.batch_size}: "
             "lower training.batch_size or let the site add images."
-        )
+        ).with_note(f"There are {images} {what}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedretina.data.scheme import GradingScheme
@@ -57,6 +57,7 @@ def build_card(
     normalisation: Normalisation,
     validation: Judged,
     test: Judged | None,
+    data_changes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Put together what a site must know of its model; plain values that JSON can hold.
 
@@ -78,6 +79,7 @@ def build_card(
             the start.
         validation: Answers over the validation split, as the run's estimator gives them.
         test: The same over the test split; None where it was not read, and then nothing is promised.
+        data_changes: Names of the steps that the site began with other data than those before.
 
     Returns:
         The card.
@@ -93,7 +95,7 @@ def build_card(
         "notice": NOT_A_DEVICE,
         "intended_use": _intended_use(scheme),
         "not_intended": _not_intended(),
-        "limits": _limits(scheme, synthetic, threshold, temperature.reason, expected),
+        "limits": [*_changed(data_changes), *_limits(scheme, synthetic, threshold, temperature.reason, expected)],
         "synthetic": synthetic,
         "fedretina": __version__,
         "site": site,
@@ -122,6 +124,7 @@ def build_card(
         "test": None if test is None or not len(test.labels) else _grading(test),
         "images": dict(counts),
         "data_fingerprint": fingerprint,
+        "data_changes": list(data_changes),
         "model_digest": model_digest,
         "normalisation": normalisation,
         "transforms_digest": experiment.images.digest(),
@@ -163,6 +166,16 @@ def _not_intended() -> list[str]:
         "Not for other sites, cameras or ways of taking photographs than those of this site, nor for OCT or any other "
         "kind of image.",
         "It knows no disease but the one that the grades describe. The best grade does not mean a healthy eye.",
+    ]
+
+
+def _changed(steps: Sequence[str]) -> list[str]:
+    if not steps:
+        return []
+    return [
+        f"The site's list of images, labels, patients and splits was changed while the run was under way ({steps[0]}"
+        f"{' and later' if len(steps) > 1 else ''}): the model may have learned from images that it was then tested "
+        "on, so every figure here may be too good."
     ]
 
 

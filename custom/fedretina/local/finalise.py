@@ -44,6 +44,7 @@ class Ending(NamedTuple):
         chosen: The step whose model was chosen by mean validation AUC.
         shared: The aggregate of that step.
         kept: The site's personal part of that step.
+        data_changes: Steps that the site began with other data than those before.
     """
 
     run: str
@@ -54,6 +55,7 @@ class Ending(NamedTuple):
     chosen: Step
     shared: Tensors
     kept: Snapshot
+    data_changes: tuple[str, ...] = ()
 
 
 def finalise(ending: Ending) -> dict[str, float]:
@@ -113,6 +115,7 @@ def _card(ending: Ending, model_digest: str, validation: Judged, test: Judged) -
         chosen=ending.chosen,
         theta=ending.kept.record.get("theta"),
         fingerprint=ending.data.fingerprint,
+        data_changes=ending.data_changes,
         counts=ending.data.graded,
         model_digest=model_digest,
         normalisation=ending.trainer.normalisation,
@@ -148,6 +151,8 @@ def _scalars(ending: Ending, report: dict[str, Any], test: Judged) -> dict[str, 
     data = ending.data
     values = {name: report["figures"].get(name, {}).get("value") for name in _LEAVING}
     figures = {f"test_{name}": value for name, value in values.items() if value is not None} | leaving_scalars(report)
+    if len(set(test.patients)) < data.min_count:
+        figures = {}  # an accuracy of one patient is that patient's
     return {
         # At full precision a figure such as kappa narrows down the counts that are withheld.
         **{name: round(float(value), _DIGITS) for name, value in figures.items()},

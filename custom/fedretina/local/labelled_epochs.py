@@ -133,9 +133,9 @@ def finite(loss: torch.Tensor, clock: Clock, step: Step) -> float:
     value = loss.item()
     if not math.isfinite(value):
         raise TrainingError(
-            f"the loss became {value} in {step.name}, epoch {clock.epoch}, step {clock.step}: "
+            f"the loss became {value} in {step.name}, epoch {clock.epoch}: "
             "lower training.learning_rate; nothing of this round is kept."
-        )
+        ).with_note(f"It was batch {clock.step} of the epoch, from 0.")
     return value
 
 

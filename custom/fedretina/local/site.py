@@ -95,8 +95,9 @@ class Site:
         if step is None or step.task != order.task:
             raise RefusedError(f"{order.task} in {order.stamp.phase} round {order.stamp.round} is no step of this run.")
         _log.info("%s: %s, attempt %d", self._data.name, step.name, order.stamp.attempt)
-        state = SiteState(self._folder, self.digest, lambda index: self._plan[index].name)
+        state = SiteState(self._folder, self.digest, lambda index: self._plan[index].name, self._data.listed)
         asked = _Asked(order, step, tensors, state, state.open(order.accepted, order.best), stop)
+        state.require_data(step.number, accept=self._data.changes == "accept")
         if order.task == "prepare":
             leaving, scalars = self.trainer.statistics(tensors), {"images": float(self._data.counts["train"])}
         else:
@@ -125,16 +126,16 @@ class Site:
         start = asked.start or self.trainer.initial()
         update = self.trainer.train(asked.tensors, start, asked.step, asked.stop, asked.order.share)
         asked.state.stage(asked.step.number, update.snapshot)
-        scalars = {"theta": update.theta.value, "images": float(update.images), **_validation(received)}
+        scalars = {"theta": update.theta.value, "images": float(update.images), **self._figures(received)}
         return self._sealed(update.tensors), scalars
 
     def _validated(self, asked: _Asked) -> Answered:
-        return {}, _validation(self._received(asked))
+        return {}, self._figures(self._received(asked))
 
     def _tune(self, asked: _Asked) -> Answered:
         tuned = self.trainer.tune(asked.tensors, self._kept(asked.order, asked.state), asked.step, asked.stop)
         asked.state.stage(asked.step.number, tuned)
-        return {}, _validation(self._validate(tuned, asked.tensors))
+        return {}, self._figures(self._validate(tuned, asked.tensors))
 
     def _calibrate(self, asked: _Asked) -> Answered:
         return self.trainer.moments(asked.tensors, self._kept(asked.order, asked.state).tensors), {}
@@ -180,6 +181,13 @@ class Site:
             return None
         return self.trainer.evaluate(self.trainer.answers(tensors, start.tensors, self._data.split("val")))
 
+    def _figures(self, found: Evaluation | None) -> dict[str, float]:
+        """What of the figures on validation may leave: none where they are of too few patients."""
+        if found is None or not self._data.may_be_told("val"):
+            return {}
+        figures = {"val_auc": found.auc, "val_accuracy": found.accuracy}
+        return {name: float(value) for name, value in figures.items() if value is not None}
+
     def _kept(self, order: Order, state: SiteState) -> Snapshot:
         """The personal part that belongs to the chosen model; after tuning that is the whole model."""
         if order.best is None:
@@ -202,7 +210,10 @@ class Site:
         calibrator = {key: tensors[key] for key in self.trainer.partition.calibrator}
         shared = {key: tensor for key, tensor in tensors.items() if key not in calibrator}
         whole = kept._replace(tensors={**kept.tensors, **calibrator})
-        return finalise(Ending(run, self._folder, self._experiment, self._data, self.trainer, chosen, shared, whole))
+        changes = tuple(state.data_changes)
+        return finalise(
+            Ending(run, self._folder, self._experiment, self._data, self.trainer, chosen, shared, whole, changes)
+        )
 
     def _finalise_encoder(self, order: Order, state: SiteState, tensors: Tensors) -> dict[str, float]:
         kept = None if order.accepted is None else state.kept(order.accepted)
@@ -210,10 +221,3 @@ class Site:
             raise TrainingError("no update of this site was accepted, so it has no part of this encoder.")
         whole, normalisation = {**tensors, **kept.tensors}, self.trainer.normalisation
         return finalise_encoder(order.stamp.run, self._folder, self._experiment, self._data, whole, normalisation)
-
-
-def _validation(figures: Evaluation | None) -> dict[str, float]:
-    if figures is None:
-        return {}
-    found = {"val_auc": figures.auc, "val_accuracy": figures.accuracy}
-    return {name: float(value) for name, value in found.items() if value is not None}

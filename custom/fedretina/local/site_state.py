@@ -3,19 +3,25 @@
 A round's snapshot is first staged. The next order of the server says whether the update was accepted: then the
 staged snapshot counts, otherwise it is dropped and the round starts again from its predecessor. Nothing in memory
 is needed from one task to the next, so a killed process loses at most the round it was in.
+
+A run keeps the site's last three rounds that count and, for each of them, what the best step of then needs. That is
+enough: a step becomes the best when it is measured, right after it, or never (`aggregation.choice`), so the best of
+later is the best of now, its successor, or a step that is still to come. The rounds beyond the last are for a server
+that is restored from a backup: the last round of the site that it knows is one of the last two, or it is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedretina.errors import StateError
+from fedretina.errors import StateError, TrainingError
 from fedretina.local.snapshot import Snapshot
 from fedretina.storage import read_json, read_tensors, write_json, write_tensors
 
 _MEMORY = "memory:"
+_ROUNDS = 3
 
 
 class SiteState:
@@ -25,13 +31,15 @@ class SiteState:
         folder: The site's own folder of this run, outside FLARE's.
         digest: What both ends agreed on; state of other settings or another version is refused.
         name_of: Name of a step in files.
+        listed: Digest of what the site's manifest lists; see `SiteData.listed`.
 
     Raises:
         StateError: The folder holds state of other settings or another version, or cannot be read.
     """
 
-    def __init__(self, folder: Path, digest: str, name_of: Callable[[int], str]) -> None:
+    def __init__(self, folder: Path, digest: str, name_of: Callable[[int], str], listed: str = "") -> None:
         self._folder = folder
+        self._listed = listed
         self._name_of = name_of
         self._path = folder / "state.json"
         if self._path.exists():
@@ -45,18 +53,23 @@ class SiteState:
         else:
             self._record = {"digest": digest, "counted": [], "staged": None}
 
+    @property
+    def data_changes(self) -> list[str]:
+        """Names of the steps that the site began with other data than those before, as `require_data` let it."""
+        return list(self._record.get("data_changes", []))
+
     def open(self, accepted: int | None, best: int | None) -> Snapshot | None:
         """Settle what was staged and return the state that the next round starts from.
 
         Args:
             accepted: Step of the last update that the server accepted, None for none.
-            best: Best step so far; with it older snapshots than it needs are forgotten.
+            best: Best step so far; None while there is none.
 
         Returns:
             The snapshot of `accepted`, or None when the site begins.
 
         Raises:
-            StateError: The server counts on a step that is not here.
+            StateError: The server counts on a step that is not here, or no longer.
         """
         if accepted is None and self._record["counted"]:
             raise StateError(
@@ -64,30 +77,61 @@ class SiteState:
                 "server's folder of the run, or give the new run another name."
             )
         counted: list[int] = [step for step in self._record["counted"] if accepted is not None and step <= accepted]
-        staged = self._record["staged"]
-        if accepted is not None and accepted not in counted:
-            if staged != accepted:
+        oldest = int(self._record.get("oldest", 0))
+        if accepted is not None and (accepted not in counted or accepted < oldest):
+            if self._record["staged"] != accepted:
                 raise StateError(
-                    f"{self._folder} does not hold the state after {self._name_of(accepted)}, which the server "
-                    "accepted: restore the folder from a backup, or start a new run."
+                    f"{self._folder} does not hold the state after {self._name_of(accepted)}, which is the last that "
+                    "the server accepted: restore the folder, or a newer copy of the server's, or start a new run."
                 )
             counted.append(accepted)
-        if counted and best is not None:
-            older = [step for step in counted if step <= best]
-            counted = [step for step in counted if step >= (older[-1] if older else 0)]
-        self._settle(counted, staged=None)
+        last = counted[-_ROUNDS:]
+        if len(counted) > len(last):
+            oldest = max(oldest, last[1])
+        told: dict[str, int | None] = self._record.get("bests", {})
+        bests = {str(step): told[str(step)] for step in last if str(step) in told}
+        if accepted is not None:
+            # The first best that came with a step is the oldest one: a later best is the step itself or newer.
+            bests.setdefault(str(accepted), best)
+        wanted = {*last, *(_belonging(counted, old) for old in (best, *bests.values()))}
+        counted = [step for step in counted if step in wanted]
+        self._settle(counted=counted, bests=bests, oldest=oldest, staged=None)
         return self._read(accepted) if accepted is not None else None
+
+    def require_data(self, step: int, accept: bool) -> None:
+        """Refuse to go on with other data than those that the site's rounds learned from.
+
+        Images that changed splits between two rounds would be tested on after they were trained on, and nothing in the
+        figures would show it. Before a round of the site's counts, its data may change.
+
+        Args:
+            step: The step that is to begin.
+            accept: The site allows it, and the step is noted under `data_changes`.
+
+        Raises:
+            TrainingError: The data are others.
+        """
+        known = self._record.get("data")
+        if not self._record["counted"] or known in (None, self._listed):
+            return
+        if not accept:
+            raise TrainingError(
+                "the site's list of images, labels, patients and splits is not the one that its earlier rounds of this "
+                "run learned from, so it could be tested on what it was trained on: let it put the old list back, or "
+                "start a new run; a site that knows better sets data.changes to accept."
+            )
+        self._settle(data=self._listed, data_changes=[*self.data_changes, self._name_of(step)])
 
     def stage(self, step: int, snapshot: Snapshot) -> None:
         """Keep a round's snapshot until the server says whether its update was accepted."""
         memory = {f"{_MEMORY}{name}": tensor for name, tensor in snapshot.memory.items()}
         write_tensors(self._file(step), {**snapshot.tensors, **memory}, {"step": step, "record": dict(snapshot.record)})
-        self._settle(list(self._record["counted"]), staged=step)
+        self._settle(staged=step, data=self._listed)
 
     def kept(self, best: int) -> Snapshot | None:
         """The snapshot that belongs to the model of a step: of that round, or the site's last one before it."""
-        older = [step for step in self._record["counted"] if step <= best]
-        return self._read(older[-1]) if older else None
+        step = _belonging(self._record["counted"], best)
+        return None if step is None else self._read(step)
 
     def _read(self, step: int) -> Snapshot:
         found, record = read_tensors(self._file(step))
@@ -95,16 +139,23 @@ class SiteState:
         tensors = {name: tensor for name, tensor in found.items() if not name.startswith(_MEMORY)}
         return Snapshot(tensors, record["record"], memory)
 
-    def _settle(self, counted: list[int], staged: int | None) -> None:
-        record: dict[str, Any] = {"digest": self._record["digest"], "counted": counted, "staged": staged}
+    def _settle(self, **changed: Any) -> None:
+        record: dict[str, Any] = {**self._record, **changed}
         if record != self._record or not self._path.exists():
             write_json(self._path, record)
             self._record = record
         # Files are removed only after the record that no longer names them is durable.
-        wanted = {self._file(step).name for step in [*counted, *([] if staged is None else [staged])]}
+        steps = [*record["counted"], *([] if record["staged"] is None else [record["staged"]])]
+        wanted = {self._file(step).name for step in steps}
         for path in self._folder.glob("*.safetensors"):
             if path.name not in wanted:
                 path.unlink(missing_ok=True)
 
     def _file(self, step: int) -> Path:
         return self._folder / f"{self._name_of(step)}.safetensors"
+
+
+def _belonging(counted: Sequence[int], best: int | None) -> int | None:
+    """The site's step that belongs to the model of another: the same, or its last one before it."""
+    older = [step for step in counted if best is not None and step <= best]
+    return older[-1] if older else None

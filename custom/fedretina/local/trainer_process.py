@@ -46,7 +46,7 @@ def _answered(asked: Path, answered: Path) -> dict[str, Any]:
         write_tensors(answered, payload.tensors, {}, durable=False)
         return {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)}
     except FedretinaError as error:
-        return {"error": type(error).__name__, "says": str(error)}
+        return {"error": type(error).__name__, "says": str(error), "notes": list(error.notes)}
     except Exception as error:  # noqa: BLE001 - the parent logs its trace at the site, and tells its class alone
         return {"error": type(error).__name__, "says": traceback.format_exc()}
 

@@ -123,9 +123,9 @@ class Theta(NamedTuple):
 def _checked(u: NDArray[np.floating], wrong: NDArray[np.bool_]) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
     if u.ndim != 1 or u.shape != wrong.shape:
         raise TrainingError(
-            f"theta needs one uncertainty and one verdict an image, but got shapes {u.shape} and "
-            f"{wrong.shape}. Collect both from the same forward passes."
-        )
+            "theta needs one uncertainty and one verdict an image, but got others. Collect both from the same forward "
+            "passes."
+        ).with_note(f"Their shapes are {u.shape} and {wrong.shape}.")
     if not np.isin(wrong, (0, 1)).all():
         raise TrainingError("theta needs a verdict of 0 (right) or 1 (wrong) an image, but found others.")
     if np.any(np.isfinite(u) & ((u < 0) | (u > 1))):
