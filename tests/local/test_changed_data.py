@@ -66,7 +66,7 @@ def test_a_list_that_changed_within_a_run_is_refused_until_it_is_back(tiny, tmp_
     assert got["model_digest"] == alone["model_digest"]
     card = json.loads((root / "r" / "site-1" / "final" / "card.json").read_text())
     assert card["data_changes"] == []
-    assert stat.S_IMODE((root / "r" / "site-1").stat().st_mode) == 0o700
+    assert stat.S_IMODE((root / "alone" / "site-1").stat().st_mode) == 0o700  # it holds models and patients' images
 
 
 def test_a_site_may_accept_the_change_and_its_card_says_so(tiny, tmp_path):
