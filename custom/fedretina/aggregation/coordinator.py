@@ -14,7 +14,7 @@ from typing import Any
 from fedretina.aggregation.admission import admit, require_finite
 from fedretina.aggregation.lineage import Lineage
 from fedretina.aggregation.mixing import Mixer, Round
-from fedretina.aggregation.owed import owed_sites
+from fedretina.aggregation.owed import owed_at_end
 from fedretina.aggregation.progress import Progress
 from fedretina.aggregation.run_results import run_head, run_results, write_results
 from fedretina.aggregation.run_store import RunStore
@@ -75,7 +75,7 @@ class Coordinator:
         self._answers = StepAnswers(folder / "spool")
         self._enrolled: tuple[str, ...] = ()
         self.asked: tuple[str, ...] = ()
-        self.owed = self._owed()
+        self.owed = owed_at_end(self.records, self.plan) if self.done == len(self.plan) else ()
         self._ended = self._store.reopen() if self.owed else None
         self._lock = threading.RLock()
         self._attempt = -1
@@ -133,8 +133,7 @@ class Coordinator:
             self.asked = self._enrolled
             if self._lineage.learns:
                 purpose = (self.experiment.seed, self.step.phase, self.step.round)
-                chosen = sampled(sites, self.experiment.sampling, self.experiment.quorum, purpose)
-                self.asked = tuple(chosen)
+                self.asked = tuple(sampled(sites, self.experiment.sampling, self.experiment.quorum, purpose))
             self._answers = StepAnswers(self._store.folder / "spool")
             if self._ended is not None:
                 self.asked = tuple(site for site in self._enrolled if site in self.owed)
@@ -169,11 +168,9 @@ class Coordinator:
                     raise RefusedError("the site was not asked in this step.")
                 if site in self._answers.scalars:
                     raise RefusedError("the site has answered this step before.")
-                task, largest = self.step.task, self.experiment.theta.largest
-                keys = self.partition.sent(task)
-                names = allowed_scalars(task, self.experiment.supervised)
-                needed = self._mixer.needed(self.step)
-                admit(payload, self._stamp(), self.partition, names, keys, largest, needed)
+                names = allowed_scalars(self.step.task, self.experiment.supervised)
+                keys, needed = self.partition.sent(self.step.task), self._mixer.needed(self.step)
+                admit(payload, self._stamp(), self.partition, names, keys, self.experiment.theta.largest, needed)
                 self._mixer.require(payload.tensors)
             except RefusedError as refusal:
                 self.refuse(site, str(refusal))
@@ -239,12 +236,6 @@ class Coordinator:
             self._model.learned(step.number, mixed)
         self._attempt = -1
         return record
-
-    def _owed(self) -> tuple[str, ...]:
-        if self.done < len(self.plan):
-            return ()
-        *steps, final = self.records
-        return owed_sites(steps, self.plan[int(final["chosen"])].name, final["scalars"])
 
     def _mixed(self) -> tuple[Tensors, dict[str, Any]]:
         round_ = Round(self._answers.spool, self._answers.scalars, self._enrolled, self.step, self._model.state())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from fedretina.plan import Plan
+
 
 def owed_sites(steps: Sequence[Mapping[str, Any]], chosen: str, answered: Collection[str]) -> tuple[str, ...]:
     """Sites with an update in the chosen model, or in an earlier one, that did not answer `finalise`.
@@ -28,6 +30,12 @@ def owed_sites(steps: Sequence[Mapping[str, Any]], chosen: str, answered: Collec
         if step["step"] == chosen:
             break
     return tuple(sorted(trained.difference(answered)))
+
+
+def owed_at_end(records: Sequence[Mapping[str, Any]], plan: Plan) -> tuple[str, ...]:
+    """The same from the records of all steps of a complete run."""
+    *steps, final = records
+    return owed_sites(steps, plan[int(final["chosen"])].name, final["scalars"])
 
 
 def owed(results: Mapping[str, Any]) -> tuple[str, ...]:
