@@ -14,6 +14,7 @@ STORED = {
     "oct": "oct_benchmark",
     "oct-labels": "oct_labels",
     "fedee": "fedee_benchmark",
+    "fedee-oct": "fedee_oct",
     "fedee-dermoscopy": "fedee_dermoscopy",
     "fedee-heart": "fedee_heart",
 }

@@ -114,5 +114,5 @@ def test_without_referable_grades_only_the_loads_are_told():
 
 
 def test_arrays_of_other_lengths_are_refused():
-    with pytest.raises(TrainingError, match=r"lengths \[10, 11\]"):
+    with pytest.raises(TrainingError, match="more of one than of another"):
         triage(judged(CASE)._replace(patients=("a",) * 10), THRESHOLD, SCHEME)
