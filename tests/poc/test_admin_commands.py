@@ -53,7 +53,7 @@ def wait_for(condition, seconds=120):
 
 
 def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, tmp_path):
-    job = write_job(tmp_path / "job", SMALL, SITES)
+    job = write_job(tmp_path / "job", LONGER, SITES)
     (first,) = admin("submit", job, "--run", "study", as_json=True)
     (second,) = admin("submit", job, "--run", "study", as_json=True)
     assert (first["new"], second["new"]) == (True, False)
@@ -64,10 +64,9 @@ def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, tmp_pat
 
     sights = admin("watch", first["job"][:8], "--interval", 0.3, as_json=True)
     told = [sight["progress"] for sight in sights if sight["progress"]]
-    assert {(report["phase"], report["round"], report["rounds"]) for report in told if report["task"]} >= {
-        ("train", 1, 2),
-        ("train", 2, 2),
-    }
+    trained = [(report["round"], report["rounds"]) for report in told if report["task"] == "train"]
+    assert trained == sorted(trained)  # on a busy machine the first round may be over before anybody looks
+    assert trained[-1] == (3, 3)
     assert {report["run"] for report in told} == {"study"}
     assert any(sorted([*report["answered"], *report["waiting"]]) == list(SITES) for report in told)
     end = sights[-1]
@@ -76,7 +75,7 @@ def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, tmp_pat
 
     table = admin("results", "--run", "study", "--out", tmp_path / "out")
     assert f"results: {tmp_path / 'out' / first['job']}/workspace/fedretina/results.json" in table
-    oracle = run_oracle(tmp_path / "loop", SMALL, SITES)
+    oracle = run_oracle(tmp_path / "loop", LONGER, SITES)
     (fetched,) = admin("results", "--run", "study", "--out", tmp_path / "out", as_json=True)  # over the first
     assert {key: value for key, value in fetched["results"].items() if key != "run"} == oracle
     assert results(federation.state, "study") == oracle
@@ -86,7 +85,7 @@ def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, tmp_pat
     (again,) = admin("submit", job, "--run", "study", as_json=True)
     assert (again["job"], again["new"], again["status"]) == (first["job"], False, "FINISHED:COMPLETED")
     assert "has completed" in admin("resume", "study")
-    other = write_job(tmp_path / "other", {**SMALL, "seed": 4}, SITES)
+    other = write_job(tmp_path / "other", {**LONGER, "seed": 4}, SITES)
     assert "other settings" in admin("submit", other, "--run", "study", code=2)
     (view,) = admin("status", as_json=True)
     assert view["sites"] == list(SITES)
