@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from fedretina.benchmark.fedee_cost_page import claim_words
@@ -13,3 +16,20 @@ def test_the_claim_is_worded_by_the_measurement(ratio, words):
     text = claim_words({"methods": {"FedEE": exits, "Backbone": {"multiply_adds": 100}}})[0]
     assert words in text
     assert "add 1.00 %" in text
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("task", ["dermoscopy", "heart_sound", "activity"])
+def test_the_page_on_fedee_tells_the_stored_costs(task):
+    stored = json.loads((REPOSITORY / "benchmarks" / "results" / "fedee_costs" / f"{task}.json").read_text())
+    methods = stored["methods"]
+    ratio = methods["FedEE"]["inference_ratio"]
+    cells = [methods[name]["parameters"] / 1e6 for name in ("Backbone", "FedEE")]
+    row = " | ".join(f"{cell:.3f}" for cell in cells)
+    row += f" | {ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"
+    for name in ("MCDrop", "Deep Ens."):
+        row += f" | {methods[name]['inference_ratio']['median']:.2f}"
+    lines = (REPOSITORY / "docs" / "fedee.md").read_text().splitlines()
+    assert any(line.startswith(f"| {task.replace('_', ' ')}:") and row in line for line in lines)
