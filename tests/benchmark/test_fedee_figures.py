@@ -13,6 +13,7 @@ from fedretina.benchmark.fedee_baseline_tables import constant_table, member_tab
 from fedretina.benchmark.fedee_figures import RATES, site_figures
 from fedretina.benchmark.fedee_results import FedeeResults, spoken
 from fedretina.benchmark.fedee_trust_tables import refer_table
+from fedretina.benchmark.fedee_variant_tables import personal_table, tuning_tables
 from fedretina.benchmark.member_figures import member_figures
 from fedretina.benchmark.stored import Answers, Benchmark, referral
 from fedretina.evaluation.exact_interval import exact_interval
@@ -175,3 +176,42 @@ def test_members_are_means_by_size():
     assert lines[0] == "**Accuracy**"
     assert lines[4] == "| FedEE, FedAvg | 0.300 | 0.600 |"
     assert member_table(tabled(a={"images": 3})) == []
+
+
+def varied(*names):
+    """Rows of one site each; the accuracy is a tenth of the row's place."""
+
+    def run(name, at):
+        batch, rate = (int(name[7:9]), float(f"0.{name[12:]}")) if "_lr" in name else (32, 0.0003)
+        record = {"title": name, "settings": {"training": {"batch_size": batch, "learning_rate": rate}}}
+        kept = {"accuracy": [0.0] * 4 + [0.5] + [0.0] * 5}
+        site = {"images": 10, "accuracy": 0.1 * (at + 1), "misdetection": 0.6, "selective": kept}
+        return {1: record}, {"1": {"sites": {"a": site}}}
+
+    made = {name: run(name, at) for at, name in enumerate(names)}
+    plan = {"rows": list(names), "sites": ["a"], "reference": "fedee", "splits": "once", "printed": "pamap2"}
+    runs = {name: one for name, (one, _) in made.items()}
+    return FedeeResults(Benchmark(plan, runs), {"runs": {name: figures for name, (_, figures) in made.items()}})
+
+
+def test_tables_7_to_9_set_batch_and_rate_beside_the_papers():
+    lines = tuning_tables(varied("fedee", "fedee_b16_lr0001", "fedee_b32_lr0003"))
+    assert lines[0] == "## Tables 7 to 9: batch size and learning rate"
+    accuracy = lines[lines.index("**Accuracy**") :]
+    rows = {line.split(" | ")[0]: line for line in accuracy[2:9] if line.startswith("| ")}
+    head = rows["| batch"].strip("| ").split(" | ")
+    of = {batch: dict(zip(head, rows[f"| {batch}"].strip("| ").split(" | "), strict=False)) for batch in (16, 32)}
+    assert of[16]["0.0001"] == "0.200"
+    assert of[32]["0.0003"] == "0.300"
+    assert of[16]["0.0003"] == "not run"
+    assert "0.848" in rows["| 32"]  # the paper's at the code's own settings
+    assert "From the lowest to the highest cell: accuracy 0.100" in lines[-2]
+    assert "`fedee-activity`" in tuning_tables(varied("fedee"))[2]
+
+
+def test_table_11_sets_exits_that_travel_beside_the_others():
+    lines = personal_table(varied("fedavg", "fedee", "fedee_global"))
+    assert any(line.startswith("| FedEE | 1 | 0.200 | 0.840") for line in lines)
+    assert any(line.startswith("| Global EE | 1 | 0.300 |") for line in lines)
+    assert any(line.startswith("| MCDrop | – | not run") for line in lines)
+    assert "same grades" in personal_table(varied("fedee"))[2]
