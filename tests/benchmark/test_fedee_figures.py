@@ -15,6 +15,7 @@ from fedretina.benchmark.fedee_results import FedeeResults, spoken
 from fedretina.benchmark.fedee_trust_tables import refer_table
 from fedretina.benchmark.fedee_variant_tables import personal_table, tuning_tables
 from fedretina.benchmark.member_figures import member_figures
+from fedretina.benchmark.oct_benchmark_page import course_words
 from fedretina.benchmark.stored import Answers, Benchmark, referral
 from fedretina.evaluation.exact_interval import exact_interval
 
@@ -215,3 +216,15 @@ def test_table_11_sets_exits_that_travel_beside_the_others():
     assert any(line.startswith("| Global EE | 1 | 0.300 |") for line in lines)
     assert any(line.startswith("| MCDrop | – | not run") for line in lines)
     assert "same grades" in personal_table(varied("fedee"))[2]
+
+
+@pytest.mark.parametrize(
+    ("images", "said"), [({"image_size": 64}, "64 px"), ({"length": 1000}, "1000 values a channel")]
+)
+def test_the_settings_name_the_size_of_pictures_and_of_signals(images, said):
+    training = {"epochs": 1, "optimizer": "adam", "learning_rate": 0.001, "batch_size": 8}
+    phase = {"name": "train", "rounds": 2, "training": None, "label_share": 1.0}
+    network = {"encoder": "signal_cnn", "weights": {"source": "none"}}
+    settings = {"images": images, "network": network, "phases": [phase], "training": training}
+    run = {"title": "FedEE", "row": "fedee", "settings": settings}
+    assert said in course_words(Benchmark({"rows": ["fedee"]}, {"fedee": {1: run}}), "fedee")

@@ -88,7 +88,9 @@ def course_words(benchmark: Benchmark, name: str) -> str:
         return ""
     settings, network = run["settings"], run["settings"]["network"]
     starts = STARTS[network["weights"]["source"]]
-    said = [f"of {benchmark.title(name)}: {network['encoder']} {starts}, {settings['images']['image_size']} px"]
+    images = settings["images"]  # signals have a length instead of a side
+    size = f"{images['image_size']} px" if "image_size" in images else f"{images['length']} values a channel"
+    said = [f"of {benchmark.title(name)}: {network['encoder']} {starts}, {size}"]
     for phase in settings["phases"]:
         training = phase["training"] or settings["training"]
         said.append(
