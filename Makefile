@@ -36,10 +36,10 @@ lint: $(READY)
 # starts a process per task and some machines forbid writing bytecode at import.
 $(READY): requirements.lock pyproject.toml
 	@set -e; found=""; \
-	for python in $(PYTHON) python3.12 python3.11 python3; do \
-	  if $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; then \
+	for python in $(PYTHON) python3.14 python3.13 python3.12 python3.11 python3; do \
+	  if $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null; then \
 	    found=$$python; break; fi; done; \
-	if [ -z "$$found" ]; then echo "Python 3.11 or 3.12 is needed: install it, or name it with PYTHON=..."; exit 2; fi; \
+	if [ -z "$$found" ]; then echo "Python 3.11, 3.12, 3.13 or 3.14 is needed: install it, or name it with PYTHON=..."; exit 2; fi; \
 	echo "setting up $(VENV) with $$($$found --version)"; \
 	if command -v uv >/dev/null 2>&1; then \
 	  [ -x $(BIN)/python ] || uv venv --quiet --python "$$(command -v $$found)" $(VENV); \
