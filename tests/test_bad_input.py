@@ -86,6 +86,11 @@ def test_below_the_quorum_a_step_is_not_closed_and_can_be_begun_again(tiny, phan
     assert coordinator.done == 1
 
 
+@pytest.mark.attack(
+    "a hostile server",
+    "an order of other settings than the job's",
+    "refused before anything is done",
+)
 def test_orders_of_other_settings_are_refused_before_anything_is_done(tiny, phantoms, tmp_path):
     experiment, other = tiny(), tiny(seed=9)
     site = Site(experiment, phantoms(experiment, "site-1")["site-1"], tmp_path / "a" / "site-1")

@@ -93,6 +93,18 @@ def test_the_settings_page_is_what_the_classes_say():
     assert page == rendered, "run `.venv/bin/python docs/render_settings.py` and look at what changed"
 
 
+def test_the_table_of_attacks_is_what_the_tests_show():
+    page = (DOCS / "trust.md").read_text(encoding="utf-8")
+    rendered = in_subprocess(
+        "-c",
+        "import sys; sys.path.insert(0, 'docs'); import render_attacks as r; "
+        "sys.stdout.write(r.render(r.PAGE.read_text(encoding='utf-8'), r.collect()))",
+    )
+    assert page == rendered, "run `.venv/bin/python docs/render_attacks.py` and look at what changed"
+    rows = page.split("<!-- begin attacks -->")[1].count("\n| ") - 2
+    assert rows >= 35
+
+
 def test_the_settings_page_knows_every_environment_variable():
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
     named = {surroundings.SITE_FILE, surroundings.STATE_ROOT, surroundings.RUN}

@@ -61,6 +61,11 @@ def test_images_held_back_where_a_label_free_phase_weighs_by_them(tiny, tmp_path
     assert list(record["refused"]) == ["b"]
 
 
+@pytest.mark.attack(
+    "a hostile site",
+    "a negative running variance",
+    "refused by name",
+)
 def test_a_negative_variance(tiny, tmp_path):
     coordinator = Coordinator(tiny(row="fedap", phases=ONE_ROUND), "r", tmp_path)
     coordinator.begin("ab")
@@ -72,6 +77,11 @@ def test_a_negative_variance(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [(-1, -1e9, "counts -1e.09 images"), (-1, 0.0, "counts 0 images"), (0, -1e9, "negative sum of squares")],
+)
+@pytest.mark.attack(
+    "a hostile site",
+    "a negative count or sum of squares",
+    "refused by name",
 )
 def test_a_negative_count_or_sum_of_squares(tiny, tmp_path, place, value, said):
     coordinator = Coordinator(tiny(row="mdt", phases=ONE_ROUND), "r", tmp_path)
@@ -86,6 +96,11 @@ def test_a_negative_count_or_sum_of_squares(tiny, tmp_path, place, value, said):
     assert torch.isfinite(torch.cat([value.reshape(-1) for value in coordinator.down("a").values()])).all()
 
 
+@pytest.mark.attack(
+    "a hostile site",
+    "control variates near the end of float32",
+    "refused by name",
+)
 def test_controls_that_would_overflow_what_the_server_adds_up(tiny, tmp_path):
     coordinator = Coordinator(tiny(correction={"name": "scaffold"}, phases=ONE_ROUND), "r", tmp_path)
     coordinator.begin("ab")
@@ -93,6 +108,11 @@ def test_controls_that_would_overflow_what_the_server_adds_up(tiny, tmp_path):
     refused_alone(coordinator, "at most 1e.30", bad)
 
 
+@pytest.mark.attack(
+    "a hostile site",
+    "finite answers whose sum is not finite",
+    "no such aggregate is stored or sent",
+)
 def test_an_aggregate_that_is_not_finite_is_not_committed(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(admission, "LARGEST", 3.4e38)
     experiment = tiny(correction={"name": "scaffold"}, phases=[{"name": "train", "rounds": 3}])
@@ -116,6 +136,11 @@ def test_an_aggregate_that_is_not_finite_is_not_committed(tiny, tmp_path, monkey
     assert all(torch.isfinite(tensor).all() for tensor in again.down().values())
 
 
+@pytest.mark.attack(
+    "a hostile site",
+    "an error of seven megabytes",
+    "one short line of it is kept",
+)
 def test_a_reason_of_seven_megabytes_is_one_short_line(tiny, tmp_path, caplog):
     coordinator = Coordinator(tiny(phases=ONE_ROUND), "r", tmp_path)
     coordinator.begin("abc")
@@ -130,6 +155,11 @@ def test_a_reason_of_seven_megabytes_is_one_short_line(tiny, tmp_path, caplog):
     assert len(caplog.text) < 5000
 
 
+@pytest.mark.attack(
+    "a hostile site",
+    "a site's name that is a path",
+    "nothing is written outside the run's folder",
+)
 def test_no_enrolled_name_leaves_the_runs_folder(tiny, tmp_path):
     folder = tmp_path / "deep" / "er" / "server"
     coordinator = Coordinator(tiny(row="fedap", phases=ONE_ROUND), "r", folder)

@@ -77,6 +77,11 @@ def test_the_same_update_gets_the_same_noise_and_only_with_the_key():
     assert not torch.equal(joined(numbers()), joined(numbers(noise=NOISE.model_copy(update={"delta": 1e-7}))))
 
 
+@pytest.mark.attack(
+    "a hostile server",
+    "the same order again and again, to average a site's noise away",
+    "the same order gets the same answer, and costs its budget once",
+)
 def test_a_release_that_was_sent_twice_costs_once():
     lines = [
         {"digest": "x", "privacy": {"rho": 2.0}},

@@ -160,6 +160,11 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
+@pytest.mark.attack(
+    "a hostile site",
+    "forged ciphertexts that would end the server's process natively",
+    "refused by name",
+)
 def test_what_would_end_the_servers_process_is_refused(site, keys, tmp_path, forgery):
     """In a process of its own, which a native fault would end by a signal."""
     good = site.seal(torch.ones(100)).numpy().tobytes()[24:]
@@ -220,6 +225,11 @@ def test_only_the_head_is_sealed(tiny):
     assert parts.sealed
 
 
+@pytest.mark.attack(
+    "a hostile site",
+    "a head in the clear where the run encrypts it",
+    "refused",
+)
 def test_a_head_in_the_clear_is_refused(tiny, phantoms, site, server, tmp_path):
     experiment = tiny(**WORDS)
     coordinator = Coordinator(experiment, "r", tmp_path, server)

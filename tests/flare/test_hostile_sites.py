@@ -11,6 +11,26 @@ pytestmark = pytest.mark.flare
 SITES = ("digest", "entry", "good", "head-leaks", "meta", "nan", "raises", "shape", "stale", "theta")
 
 
+@pytest.mark.attack(
+    "a hostile site",
+    "values that are not finite, or a theta that is not a number",
+    "refused by name, and the others go on",
+)
+@pytest.mark.attack(
+    "a lead",
+    "an executor that puts a head into its answer, though the row keeps heads at home",
+    "the site's filter stops it, and nothing is in the ledger",
+)
+@pytest.mark.attack(
+    "a lead",
+    "an executor that puts words about a patient into an answer's entries, stamp or error",
+    "the site's filter stops them, and the server stores none",
+)
+@pytest.mark.attack(
+    "a hostile site",
+    "an answer of another round, another shape or another network",
+    "refused by name, and the others go on",
+)
 def test_each_is_refused_by_name_and_takes_part_again_in_the_next_round(tmp_path):
     job = make_hostile(write_job(tmp_path / "job", {**SMALL, "phantom_images": 64}, SITES))
     simulation = Simulation(job, tmp_path / "sim", len(SITES), FEDRETINA_RUN="r", FEDRETINA_STATE_ROOT=str(tmp_path))
@@ -54,6 +74,11 @@ def test_a_step_below_the_quorum_is_repeated_and_leaves_no_trace(tmp_path):
     assert results(tmp_path, "r") == run_oracle(tmp_path, words, sites)
 
 
+@pytest.mark.attack(
+    "a hostile site",
+    "an answer that comes after the budget",
+    "it is dropped and leaves no state; the site takes part again",
+)
 def test_a_site_beyond_the_budget_misses_its_round_and_comes_back(tmp_path):
     words = {**SMALL, "phantom_images": 64, "phases": [{"name": "train", "rounds": 6}]}
     job = make_hostile(write_job(tmp_path / "job", words, ("good", "slow")), budget_s=10, grace_s=6.0)

@@ -104,6 +104,11 @@ def test_a_site_has_its_own_curves(hospital, tmp_path):
     assert {"loss", "accuracy", "theta/value", "weight"} <= set(found.Tags()["scalars"])
 
 
+@pytest.mark.attack(
+    "an accident",
+    "a damaged file in a site's state",
+    "a sentence leaves that names no path; the site's own log has it",
+)
 def test_a_damaged_history_costs_curves_and_no_word_of_a_path_leaves(tmp_path, monkeypatch, caplog):
     """What escaped, FLARE would log as an error, and stream."""
     folder = tmp_path / "patient_data" / "site-1"
@@ -128,6 +133,11 @@ def test_a_damaged_history_costs_curves_and_no_word_of_a_path_leaves(tmp_path, m
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
+@pytest.mark.attack(
+    "a lead",
+    "an error that would tell the number of images that a site holds back",
+    "the sentence that leaves holds no number",
+)
 def test_a_site_that_holds_its_number_back_does_not_tell_it_in_an_error(tmp_path, monkeypatch, caplog):
     def answer(*_):
         require_a_batch(713, TrainingSettings(batch_size=1024))

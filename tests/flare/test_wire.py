@@ -32,6 +32,11 @@ def test_a_payload_survives():
     [np.zeros(3, ">f4"), np.zeros(3, np.longdouble), np.array(["a"]), [[1.0], [1.0, 2.0]], np.array([None]), {"a": 1}],
     ids=["big-endian", "longdouble", "words", "ragged", "objects", "a record"],
 )
+@pytest.mark.attack(
+    "a hostile site",
+    "arrays of objects, or of types that torch does not hold",
+    "refused before they are opened",
+)
 def test_arrays_that_torch_cannot_hold_are_refused(array):
     with pytest.raises(RefusedError, match="tensor 'k' is no array of numbers"):
         unpack_payload(sent(array))
@@ -47,6 +52,11 @@ def test_arrays_that_torch_cannot_hold_are_refused(array):
         ({"stamp": ["r", "train", 0.5, 0, "d"]}, "stamp is malformed"),
         ({"stamp": None}, "no stamp"),
     ],
+)
+@pytest.mark.attack(
+    "a hostile site",
+    "a malformed stamp or entry on the wire",
+    "refused in a sentence",
 )
 def test_malformed_words_are_refused(meta, said):
     with pytest.raises(RefusedError, match=said):

@@ -111,6 +111,11 @@ def test_a_run_ends_with_the_bits_of_the_plain_loop(federation, oracle):
         assert json.loads((ours / "figures.json").read_text()) == json.loads((loops / "figures.json").read_text())
 
 
+@pytest.mark.attack(
+    "a hostile server",
+    "it compares what arrives with what the sites' ledgers list",
+    "the same tensors and scalars, digest by digest",
+)
 def test_what_arrives_is_what_the_ledgers_list(federation, tapped):
     experiment = Experiment.resolve(WORDS)
     parts = partition(build_on_meta(experiment.network, 5), experiment.exchange)
@@ -139,6 +144,11 @@ def test_what_arrives_is_what_the_ledgers_list(federation, tapped):
             assert not {word for word in strange if not UUID.fullmatch(word)}
 
 
+@pytest.mark.attack(
+    "a hostile server",
+    "it keeps every byte that comes in, and looks for names of files, patients, grades, labels and heads",
+    "none is there",
+)
 def test_no_file_path_label_or_head_reaches_the_server(federation, tapped):
     frames = b"".join(path.read_bytes() for path in (federation.folder / "tap").glob("*.frames"))
     stored = [path.read_bytes() for path in files_below(federation.storage, federation.kit("server"))]
@@ -165,6 +175,11 @@ def test_no_file_path_label_or_head_reaches_the_server(federation, tapped):
     assert not list(federation.storage.rglob("spool/*"))
 
 
+@pytest.mark.attack(
+    "a hostile server",
+    "a job that was changed after a lead had signed it",
+    "server and sites refuse it",
+)
 def test_a_job_changed_in_the_servers_store_is_refused(federation):
     assert federation.ended["changed"]["status"] == "FINISHED:FAILED_TO_RUN"
     assert "app app does not pass signature verification" in federation.running["server"].text()
@@ -172,6 +187,11 @@ def test_a_job_changed_in_the_servers_store_is_refused(federation):
 
 
 @pytest.mark.parametrize("user", [ORG_ADMIN, MEMBER])
+@pytest.mark.attack(
+    "another admin",
+    "an organisation's admin or a member submits a job",
+    "not authorized, and nothing is stored",
+)
 def test_who_is_no_lead_submits_nothing(federation, user):
     before = set((federation.storage / "jobs").iterdir())
     with federation.session(user) as session, pytest.raises(Exception, match="not authorized"):
@@ -179,17 +199,32 @@ def test_who_is_no_lead_submits_nothing(federation, user):
     assert set((federation.storage / "jobs").iterdir()) == before
 
 
+@pytest.mark.attack(
+    "a lead",
+    "a job that brings Python code",
+    "refused at the server before anything is sent",
+)
 def test_a_job_with_code_is_refused(federation):
     refused(federation, "code", bring_code)
     assert "Failed to deploy app 'app': BYOC not permitted" in federation.running["server"].text()
 
 
+@pytest.mark.attack(
+    "a lead",
+    "a job that builds another class at the server",
+    "refused, and nothing of it is built",
+)
 def test_a_job_with_a_class_outside_the_list_is_refused_by_the_server(federation):
     refused(federation, "at-server", another_class("server"))
     assert NOT_LISTED in federation.running["server"].text()
     assert not (federation.storage / "runs" / "at-server").exists()
 
 
+@pytest.mark.attack(
+    "a lead",
+    "a job that builds another class at the sites",
+    "refused by each site, and nothing of it is built",
+)
 def test_a_job_with_a_class_outside_the_list_is_refused_by_every_site(federation):
     refused(federation, "at-sites", another_class("client"))
     for site in SITES:
@@ -197,6 +232,11 @@ def test_a_job_with_a_class_outside_the_list_is_refused_by_every_site(federation
 
 
 @pytest.mark.parametrize("user", [LEAD, PROJECT_ADMIN])
+@pytest.mark.attack(
+    "another admin",
+    "ls, cat, pwd and the environment of a site or of the server, from the console",
+    "not authorized for any role",
+)
 def test_nobody_gets_a_shell_or_a_sites_folders(federation, user):
     with federation.session(user) as session:
         for command in ("ls site-1", "cat site-1 log.txt", "pwd server", "report_env site-1"):
@@ -226,6 +266,11 @@ def test_the_ledger_is_read_by_the_sites_own_officer(federation):
     assert "in all: kinds encoder; scalars" in text
 
 
+@pytest.mark.attack(
+    "a lead",
+    "a job that brings filters of its own against a site's policy",
+    "the site's policy holds: kinds, scalars, rounding and noise",
+)
 def test_each_site_sends_what_its_own_policy_lets_go_whatever_the_job_brings(federation):
     noise = {"kind": "gaussian", "clip": 0.1, "multiplier": 2.0, "max_epsilon": 7}
     policies = {"site-1": {}, "site-2": {"hold_back": ["images"], "scalar_digits": 2}, "site-3": {"noise": noise}}
@@ -291,6 +336,11 @@ def test_a_head_travels_encrypted_from_a_child_process_and_from_its_parent(feder
         assert [line["tensors"].get("head", 0) for line in lines] == [len(heads), len(heads), 0, 0]
 
 
+@pytest.mark.attack(
+    "a lead",
+    "a job that puts another filter behind the site's own",
+    "the site leaves the job before anything has left it",
+)
 def test_a_site_leaves_a_job_that_puts_another_filter_behind_its_own(federation):
     adds = "nvflare.app_common.filters.exclude_vars.ExcludeVars"
     path = federation.kit("site-1") / "local" / "resources.json"
@@ -310,6 +360,11 @@ def test_a_site_leaves_a_job_that_puts_another_filter_behind_its_own(federation)
     path.write_text(before)
 
 
+@pytest.mark.attack(
+    "an outsider",
+    "a connection without a certificate, with one of another authority, or with one that has ended",
+    "not a byte from the server",
+)
 def test_without_a_certificate_of_the_consortium_the_server_says_nothing(federation, foreign, tmp_path):
     expired = copy_kit(federation.kit("site-4"), tmp_path / "expired")
     expire(expired, federation.state)
@@ -318,6 +373,11 @@ def test_without_a_certificate_of_the_consortium_the_server_says_nothing(federat
         assert knock(federation.port, kit) == b""
 
 
+@pytest.mark.attack(
+    "an outsider",
+    "a whole site with a certificate that has ended or is of another authority",
+    "it does not join",
+)
 def test_a_site_with_an_expired_or_foreign_certificate_does_not_join(federation, foreign, tmp_path):
     expired = copy_kit(federation.kit("site-5"), tmp_path / "expired")
     expire(expired, federation.state)
@@ -335,6 +395,11 @@ def test_a_site_with_an_expired_or_foreign_certificate_does_not_join(federation,
     federation.stop("expired", "foreign", "good")
 
 
+@pytest.mark.attack(
+    "an outsider",
+    "a site's stolen kit, after the project admin has disabled the site",
+    "it does not register again",
+)
 def test_a_hospital_is_added_and_another_renewed_without_touching_the_rest(federation):
     before = {path: path.read_bytes() for path in files_below(federation.kit("site-2"), federation.kit("server"))}
     added = REPOSITORY / "provisioning" / "add_hospital.yml"

@@ -55,5 +55,10 @@ def said(kits, tmp_path_factory):
 
 
 @pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.attack(
+    "a hostile server",
+    "it sends a site a job with code, one that was altered, and one without a signature",
+    "the site refuses all three",
+)
 def test_the_site_refuses_and_says_why(said, reason):
     assert f"('deploy failure', ['server: OK', '{reason}'" in said

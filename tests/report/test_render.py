@@ -122,6 +122,11 @@ def test_degenerate_records_make_whole_pages(name):
     check(render_server(server_report(stored_results({"a": DEGENERATE[name]()}))))
 
 
+@pytest.mark.attack(
+    "a hostile site",
+    "HTML and script in names of sites, grades and files, and in reasons",
+    "they are text in every page",
+)
 def test_names_files_and_reasons_are_text_and_nothing_else():
     scheme = GradingScheme(grades=(f"a{HOSTILE}", "$x_1$", "_b"), referable=("_b",), ungradable="$x_1$")
     inputs = site_inputs(

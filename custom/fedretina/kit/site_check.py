@@ -97,7 +97,7 @@ def _versions() -> Finding:
     faults = []
     if tuple(map(int, flare.split(".")[:2])) != tuple(map(int, _FLARE[0].split("."))):
         faults.append(f"nvflare {flare}")
-    if not (3, 11) <= sys.version_info[:2] < (3, 13):
+    if not (3, 11) <= sys.version_info[:2] < (3, 15):
         faults.append(f"Python {python}")
     text = f"fedretina {__version__}, nvflare {flare}, torch {torch}, Python {python}"
     return judged("versions", faults, text, f"install fedretina {__version__} from its lock: all ends run the same.")
