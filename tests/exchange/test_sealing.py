@@ -132,11 +132,13 @@ def field(number, content):
 
 def forge(keys, polynomials=2, scale=2.0**40, number=1):
     """What TenSEAL reads as a vector of 100 numbers under these keys, its parts as one likes."""
-    context = tenseal.context_from((keys / SERVER_FILE).read_bytes()[16:])
+    written = (keys / SERVER_FILE).read_bytes()[16:]
+    context = tenseal.context_from(written)
+    mark = written[written.index(b"\x5e\xa1\x10") :][:5]  # of SEAL, the length of its header, and its version
     level = context.seal_context().data.first_parms_id()
 
-    def stored(content, form=0):  # SEAL's header: its mark, version 4.1, as it is or compressed by zlib
-        return bytes.fromhex("5ea1100401") + bytes([form, 0, 0]) + struct.pack("<Q", len(content) + 16) + content
+    def stored(content, form=0):  # SEAL's header: its mark, then whether what follows is as it is or compressed by zlib
+        return mark + bytes([form, 0, 0]) + struct.pack("<Q", len(content) + 16) + content
 
     words = [number] * (polynomials * 8192 * 2)
     header = struct.pack("<4QB3Qd", *level, 1, polynomials, 8192, 2, scale) + struct.pack("<Q", 1)
@@ -246,24 +248,27 @@ def test_a_head_in_the_clear_is_refused(tiny, phantoms, site, server, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_with_sealed_heads_ends_as_one_in_the_clear(tiny, phantoms, keys, site, tmp_path):
-    # A shallow network: in a deep one a few steps make any difference of the last bits large.
     shallow = {"network": {"encoder": "resnet18"}}
     sealed, clear = tiny(**WORDS, **shallow), tiny(grades=5, exchange={"personal": "nothing"}, **shallow)
     data = phantoms(clear, "site-1", "site-4")
     expected = run_loop(clear, data, tmp_path, "clear")
     got = run_loop(sealed, data, tmp_path, "sealed", keys)
-    # The first round begins alike to the last bit; what comes after carries the noise of CKKS through the training.
+    # The first round begins alike to the last bit. The second validates what the first gave, head opened, before it
+    # trains; what training makes of the noise of CKKS is chaos, and no promise.
     assert [entry["theta"] for entry in got["steps"][0]["scalars"].values()] == [
         entry["theta"] for entry in expected["steps"][0]["scalars"].values()
     ]
     for name, scalars in expected["steps"][1]["scalars"].items():
         assert got["steps"][1]["scalars"][name]["val_auc"] == pytest.approx(scalars["val_auc"], abs=1e-3)
-    model, _ = read_tensors(tmp_path / "sealed" / "server" / "train-0001.safetensors")
-    plain, _ = read_tensors(tmp_path / "clear" / "server" / "train-0001.safetensors")
+    for name, experiment in (("sealed-1", sealed), ("clear-1", clear)):
+        one = experiment.model_copy(update={"phases": (experiment.phases[0].model_copy(update={"rounds": 1}),)})
+        run_loop(one, data, tmp_path, name, keys)
+    model, _ = read_tensors(tmp_path / "sealed-1" / "server" / "train-0000.safetensors")
+    plain, _ = read_tensors(tmp_path / "clear-1" / "server" / "train-0000.safetensors")
     assert {key for key, value in model.items() if value.dtype == torch.uint8} == {k for k in plain if "head." in k}
     for key, value in plain.items():
         opened = site.open(key, model[key], tuple(value.shape), value.dtype) if "head." in key else model[key]
-        assert float((opened - value).norm()) < 0.02 * float(value.norm()) + 1e-6, key
+        assert float((opened - value).norm()) < 1e-5 * float(value.norm()) + 1e-6, key
     assert got["steps"][1]["bytes_up"]["site-1"] > expected["steps"][1]["bytes_up"]["site-1"]
     assert got["steps"][0]["bytes_down"] < got["steps"][1]["bytes_down"]
     assert (tmp_path / "sealed" / "site-1" / "final" / "model.safetensors").exists()

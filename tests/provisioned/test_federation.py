@@ -231,17 +231,52 @@ def test_a_job_with_a_class_outside_the_list_is_refused_by_every_site(federation
         assert NOT_LISTED in federation.running[site].text()
 
 
-@pytest.mark.parametrize("user", [LEAD, PROJECT_ADMIN])
+CONSOLE = (
+    *("pwd server", "ls server", "cat server log.txt", "head site-1 log.txt", "tail server log.txt"),
+    *("grep site-1 patient log.txt", "env site-1", "report_env site-1", "ls site-1", "cat site-1 log.txt"),
+)
+
+
+@pytest.mark.parametrize("user", [LEAD, PROJECT_ADMIN, ORG_ADMIN, MEMBER])
 @pytest.mark.attack(
     "another admin",
-    "ls, cat, pwd and the environment of a site or of the server, from the console",
-    "not authorized for any role",
+    "ls, cat, head, tail, grep, pwd and the environment of a site or of the server, from the console",
+    "refused for every role",
 )
 def test_nobody_gets_a_shell_or_a_sites_folders(federation, user):
     with federation.session(user) as session:
-        for command in ("ls site-1", "cat site-1 log.txt", "pwd server", "report_env site-1"):
+        for command in CONSOLE:
             said = json.dumps(session.api.do_command(command), default=str)
-            assert f"not authorized for '{command.split()[0]}'" in said, said
+            assert "not authorized" in said or "not found" in said, (command, said)
+
+
+@pytest.mark.parametrize("user", [ORG_ADMIN, MEMBER])
+@pytest.mark.attack(
+    "another admin",
+    "an organisation's admin or a member aborts, clones, deletes or fetches a lead's job",
+    "not authorized",
+)
+def test_another_admin_does_not_touch_a_leads_job(federation, user):
+    job = federation.ended["good"]["job_id"]
+    with federation.session(user) as session:
+        for command in (f"abort_job {job}", f"clone_job {job}", f"delete_job {job}", f"download_job {job}"):
+            said = json.dumps(session.api.do_command(command), default=str)
+            assert "not authorized" in said, (command, said)
+    assert any((federation.storage / "jobs").glob(f"{job}*"))
+
+
+@pytest.mark.parametrize("user", [ORG_ADMIN, MEMBER])
+@pytest.mark.attack(
+    "another admin",
+    "an organisation's admin or a member stops, restarts, disables or removes another hospital's site or the server",
+    "not authorized, and the site stays connected",
+)
+def test_another_admin_stops_nobody(federation, user):
+    with federation.session(user) as session:
+        for command in ("shutdown client site-3", "restart client site-3", "disable_client site-3", "shutdown server"):
+            said = json.dumps(session.api.do_command(command), default=str)
+            assert "not authorized" in said, (command, said)
+        assert "site-3" in json.dumps(session.api.do_command("check_status server"), default=str)
 
 
 def test_a_running_site_is_checked_without_being_disturbed(federation, tmp_path):
