@@ -59,7 +59,7 @@ def csv_rows(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -
 
     Args:
         path: CSV in UTF-8 (with or without a byte order mark) or in UTF-16 with one; other columns are ignored.
-        columns: Must stand in the header, once each.
+        columns: In small letters; must stand in the header, once each.
         optional: May stand there once; where they do not, their cells are "".
 
     Returns:
