@@ -40,6 +40,10 @@ class DataError(FedretinaError):
     """A site's images, labels or manifest cannot be used; the message may name files, so it stays at home."""
 
 
+class SeveralPagesError(DataError):
+    """An image file holds more than one picture, so nobody can tell which of them was graded."""
+
+
 class TrainingError(FedretinaError):
     """Training cannot go on: a loss that is not finite, a split without images, one class alone."""
 

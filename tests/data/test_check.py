@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from PIL import Image as Picture
 
 from fedretina.data.check import VERDICTS, check_site
 from fedretina.data.check_source import open_source
@@ -101,6 +102,32 @@ def test_one_bad_file_is_as_grave_as_the_sites_policy_says(tmp_path, policy, sev
 def unknown(report):
     """Without the first image no patient has two, which is told as well."""
     return {key: where for key, where in codes(report).items() if key[1] == "patients_unknown"}
+
+
+def test_files_of_several_pictures_are_left_out_and_told_apart_from_damaged_ones(tmp_path):
+    rows = write_site(tmp_path)
+    images = tmp_path / "images"
+    for row in rows[:2]:
+        row[0] = f"{row[0]}.tif"
+    pages = [Picture.fromarray(eye(at)) for at in range(2)]
+    pages[0].save(images / rows[0][0], save_all=True, append_images=pages[1:])
+    pages[1].save(images / rows[1][0], compression="tiff_lzw")
+    data = (images / rows[1][0]).read_bytes()
+    (images / rows[1][0]).write_bytes(data[:3000] + bytes(3000) + data[6000:])
+    write_rows(tmp_path, rows)
+    found = codes(checked(tmp_path))
+    assert found["warning", "several_pages"] == (rows[0][0],)
+    assert [words.split()[0] for words in found["warning", "file_unreadable"]] == [rows[1][0]]
+    assert load(tmp_path, tmp_path / "cache").bad_files == 2
+    write_rows(tmp_path, rows, bad_files="refuse")
+    assert ("error", "several_pages") in codes(checked(tmp_path))
+
+
+def test_a_back_slash_is_told(tmp_path):
+    rows = write_site(tmp_path)
+    rows[0][0] = f"sub\\{rows[0][0]}"
+    found = codes(checked(write_rows(tmp_path, rows)))
+    assert found["warning", "file_missing"][0].endswith("write '/' in place of '\\'")
 
 
 def test_one_in_twenty_bad_files_is_the_limit(tmp_path):

@@ -83,6 +83,21 @@ def test_a_cropped_retina_counts_as_large_as_its_box():
     }
 
 
+def shallow(image, bits=12):
+    """The image with so many bits in 16, which nobody has scaled."""
+    return np.ascontiguousarray(image.astype(np.uint16) * 257 >> (16 - bits))
+
+
+@pytest.mark.parametrize("bits", [10, 12, 13])
+def test_pictures_of_fewer_bits_in_16_are_called_so_and_not_dark_or_blank(bits):
+    deep = [eye(seed).astype(np.uint16) * 257 for seed in range(3)]
+    assert codes(deep) == {}
+    assert codes([shallow(eye(seed), bits) for seed in range(3)]) == {"bit_depth_odd": ["0.png", "1.png", "2.png"]}
+    # One among others is dark, and 8 bits say nothing of it.
+    assert set(codes([*deep, shallow(eye(4))])) <= {"image_dark", "image_blank", "image_grey", "no_field_of_view"}
+    assert codes([eye(1), eye(2), eye(3), shallow(eye(4))]) == {"bit_depth_odd": ["3.png"]}
+
+
 def test_no_images():
     assert codes([]) == {}
 

@@ -5,6 +5,7 @@ import re
 import pytest
 
 import public_sets as sets
+from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError, SettingsError
 from surveyed import look, plan
 
@@ -50,6 +51,16 @@ def test_folders_whose_order_is_not_to_be_seen(tmp_path, folders):
     sets.class_folders(tmp_path, dict.fromkeys(folders.split(), 2))
     with pytest.raises(DataError, match="--grades a,b,c"):
         look("class_folders", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("folders", "scheme"), [("AMD DME NORMAL", "oct3"), ("CNV DME DRUSEN NORMAL", "oct4"), ("NORMAL AMD DR", "octid")]
+)
+def test_the_preset_that_knows_the_folders_is_named(tmp_path, folders, scheme):
+    sets.class_folders(tmp_path, dict.fromkeys(folders.split(), 2))
+    with pytest.raises(DataError, match=f"these are names of .*{scheme}.*--scheme {scheme}"):
+        look("class_folders", tmp_path)
+    assert look("class_folders", tmp_path, scheme=scheme).grading() == preset(scheme)
 
 
 def test_grades_that_leave_a_folder_out(tmp_path):

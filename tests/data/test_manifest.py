@@ -71,10 +71,10 @@ def test_a_bad_row_is_named(tmp_path, row, words):
     [
         ("", "columns"),
         ("file,label,patient\na,0,p\n", "split"),
-        ("file;label;patient;split\na;0;p;train\n", "commas"),
+        ("file|label|patient|split\na|0|p|train\n", "commas"),
         ("file,label,patient,split,split\na,0,p,train,val\n", "once"),
         ("file,label,patient,split\n", "no rows"),
-        ('file,label,patient,split\n"a,0,p,train\n', "cannot be read"),
+        ('file,label,patient,split\n"a,0,p,train\n', "row 2: a quotation mark is not closed"),
     ],
 )
 def test_a_file_that_is_no_manifest(tmp_path, text, words):

@@ -58,7 +58,7 @@ def test_a_damaged_label_file(tmp_path, text, words):
 def test_a_label_file_in_no_encoding_that_is_known(tmp_path):
     sets.aptos(tmp_path, [0])
     (tmp_path / "train.csv").write_bytes(b"id_code,diagnosis\n\xff\xfe,0\n")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"line 2: the byte 0xff is not UTF-8.*save it as CSV in UTF-8"):
         look("aptos2019", tmp_path)
 
 

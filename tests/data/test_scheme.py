@@ -12,7 +12,13 @@ def test_default_labels_are_numbers_and_names():
     assert scheme.num_classes == 3
 
 
-@pytest.mark.parametrize("raw", ["5", -1, "", "2.0", "moderate DR"])
+def test_whole_numbers_may_be_written_as_spreadsheets_do():
+    assert [preset("icdr5").index(raw) for raw in ("2.0", "3,0", "0.00")] == [2, 3, 0]
+    assert preset("heart2").index("-1.0") == 0
+    assert GradingScheme(grades=("a", "b"), labels={"1": "a", "1.0": "b"}).index("1.0") == 1
+
+
+@pytest.mark.parametrize("raw", ["5", -1, "", "2.5", "5.0", "2.", "moderate DR"])
 def test_a_label_outside_is_named(raw):
     with pytest.raises(DataError, match="not in the grading scheme") as error:
         preset("icdr5").index(raw)

@@ -129,6 +129,11 @@ def test_a_list_joins(tmp_path):
     assert str(tmp_path) not in " ".join(joined.how)
 
 
+def test_a_list_as_a_spreadsheet_saves_it(tmp_path):
+    (tmp_path / "p.csv").write_bytes("File\tPATIENT \tEye\r\na.jpg\tMüller, A\tOD\r\n".encode("utf-16"))
+    assert by_list(["a.jpg"], tmp_path / "p.csv").owners == (Owner("Müller, A", "right"),)
+
+
 def test_a_list_without_eyes_joins_too(tmp_path):
     (tmp_path / "p.csv").write_text("file,patient\na.jpg,Ann\n")
     assert by_list(["a.jpg"], tmp_path / "p.csv").owners == (Owner("Ann", ""),)
@@ -138,13 +143,13 @@ def test_a_list_without_eyes_joins_too(tmp_path):
     ("text", "sentence"),
     [
         ("name,patient\na.jpg,Ann\n", "columns file and patient"),
-        ("file;patient\na.jpg;Ann\n", "separate columns by commas"),
+        ("file|patient\na.jpg|Ann\n", "separate columns by commas"),
         ("", "columns file and patient"),
         ("file,patient\na.jpg,\n", "row 2: the file or the patient is empty"),
         ("file,patient\na.jpg,Ann\n./a.jpg,Bob\n", "row 3: .* stands in the list already"),
         ("file,patient,eye\na.jpg,Ann,both\n", "row 2 names the eye 'both'"),
         ("file,patient\nb.jpg,Ann\n", "names none of the photographs"),
-        ('file,patient\n"a.jpg,Ann\n', "cannot be read"),
+        ('file,patient\n"a.jpg,Ann\n', "row 2: a quotation mark"),
     ],
 )
 def test_an_unfit_list_is_refused(tmp_path, text, sentence):

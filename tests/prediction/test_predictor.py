@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fedretina.errors import StateError
 from fedretina.prediction.predictor import Predictor
@@ -84,15 +85,18 @@ def test_what_cannot_be_read_is_referred_and_named_without_its_folder(hospital, 
     (tmp_path / "empty.jpg").write_bytes(b"")
     (tmp_path / "text.png").write_text("no image")
     (tmp_path / "good.png").write_bytes(whole)
-    names = ["cut.png", "empty.jpg", "gone.png", "text.png", "good.png"]
+    pages = [Image.new("RGB", (64, 64), colour) for colour in ("red", "green")]
+    pages[0].save(tmp_path / "two.tif", save_all=True, append_images=pages[1:])
+    names = ["cut.png", "empty.jpg", "gone.png", "text.png", "two.tif", "good.png"]
     rows = list(Predictor.load(hospital.final, "cpu").predict(tmp_path, names))
     assert [row.file for row in rows] == names
-    for row in rows[:4]:
+    for row in rows[:5]:
         assert (row.grade, row.probabilities, row.uncertainty) == (None, None, None)
         assert row.referral == (True, ("unreadable image",))
         assert row.fault.startswith("the file ")
         assert str(tmp_path) not in row.fault
-    assert rows[4].grade is not None
+    assert "more than one picture" in rows[4].fault
+    assert rows[5].grade is not None
 
 
 def test_no_files_no_rows(hospital):

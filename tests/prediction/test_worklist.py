@@ -213,6 +213,9 @@ def test_names_that_would_run_are_only_text(card):
 
 def test_the_page_loads_nothing_and_runs_its_own_script_only(card):
     text = page(card, listed(), {"a1": "data:image/jpeg;base64,AAAA"})
+    words = re.findall(r'alt="([^"]*)"', text)
+    assert words
+    assert all(re.fullmatch(r"(left eye|right eye|eye not known), (.+, u \d\.\d\d|no answer)", one) for one in words)
     read = Page(text)
     policy = next(a["content"] for tag, a in read.tags if tag == "meta" and "http-equiv" in a)
     script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 
 import pytest
 from site_inputs import CARD, DEGENERATE, UNKNOWN, site_inputs, stored_results
@@ -178,3 +179,34 @@ def test_more_sites_than_colours_are_grey_with_their_mean():
 def test_another_record_is_refused(render, record):
     with pytest.raises(StateError, match="format 1 is needed"):
         render(record)
+
+
+def luminance(colour):
+    """Relative luminance of #rrggbb or #rgb, as WCAG 2 defines it."""
+    digits = colour.lstrip("#")
+    digits = digits if len(digits) == 6 else "".join(2 * digit for digit in digits)
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_every_shade_of_the_matrix_can_be_read():
+    style = (files("fedretina.report") / "templates" / "style.css").read_text(encoding="utf-8")
+    ink = re.search(r"--ink: (#\w+)", style)[1]
+    shades = re.findall(r"\.s(\d+) \{ background: (#\w+) !important;(?: color: (#\w+);)? \}", style)
+    assert [int(number) for number, _, _ in shades] == list(range(1, 11))
+    light = [luminance(background) for _, background, _ in shades]
+    assert light == sorted(light, reverse=True)
+    for number, background, text in shades:
+        dark, bright = sorted((luminance(background), luminance(text or ink)))
+        assert (bright + 0.05) / (dark + 0.05) >= 4.5, f".s{number}"
+
+
+def test_pictures_tell_the_answer_and_tables_are_reached_by_the_keyboard(record):
+    page = check(render_site(record))
+    server = check(render_server(server_report(stored_results({"a": site_inputs(), "b": site_inputs(60)}))))
+    assert all(re.fullmatch(r"answered .+, true grade .+, u \d\.\d+", image["alt"]) for image in page.all("img"))
+    for one in (page, server):
+        wide = [div for div in one.all("div") if div.get("class") == "scroll"]
+        assert wide
+        assert all(div["tabindex"] == "0" and div["role"] == "region" and div["aria-label"] for div in wide)

@@ -18,7 +18,7 @@ from fedretina.data.pixel_array import PixelArrayWriter, Pixels, map_pixels
 from fedretina.errors import DataError, StateError
 from fedretina.storage import folder_lock, read_json, write_json
 
-CACHE_FORMAT = 1
+CACHE_FORMAT = 2  # 2: files that are damaged inside, or hold several pictures, have no row
 _LOCK_WAIT_S = 3600.0
 _CHUNK = 32  # images in flight, so that a slow disk does not fill the memory
 

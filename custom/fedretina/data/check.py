@@ -16,11 +16,11 @@ from fedretina.data.check_images import check_images
 from fedretina.data.check_rows import NO_LABEL, Image, check_counts, check_rows
 from fedretina.data.check_source import CheckSource
 from fedretina.data.manifest import SPLITS
-from fedretina.data.modality import Modality
+from fedretina.data.modality import SIGNALS, Modality
 from fedretina.data.phantoms.mark import is_phantom
 from fedretina.data.readers.image_folder import is_image
 from fedretina.data.scheme import GradingScheme
-from fedretina.errors import DataError
+from fedretina.errors import DataError, SeveralPagesError
 from fedretina.version import __version__
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CHECK_FORMAT = 1
 SHEET = "contact_sheet.png"  # of an earlier check
-MANY_BAD = 0.05  # share of missing and unreadable images above which they stop a site that skips them
+MANY_BAD = 0.05  # share of images that cannot be used above which they stop a site that skips them
 VERDICTS = {
     "error": "This site cannot join yet: mend the errors and check again.",
     "warning": "This site can join. Look at the warnings first.",
@@ -155,17 +155,19 @@ def check_site(
     usable = present
     facts: list[PixelFacts] = []
     unreadable: list[str] = []
+    several: list[str] = []
     if quick:
         findings.add("pixels_not_checked", [f"{len(present)} images"] if present else [])
     else:
-        usable, facts, unreadable = _read(present, source.images, workers, done, modality)
+        usable, facts, unreadable, several = _read(present, source.images, workers, done, modality)
         check_images(usable, facts, image_size, findings, modality)
         digests, details = [fact.digest for fact in facts], [fact.detail for fact in facts]
         check_duplicates(usable, digests, details, source.scheme, findings, modality)
-    many = len(missing) + len(unreadable) > MANY_BAD * len(listed)
+    many = len(missing) + len(unreadable) + len(several) > MANY_BAD * len(listed)
     grave: Severity = "error" if source.bad_files == "refuse" or many else "warning"
     findings.add("file_missing", missing, severity=grave)
     findings.add("file_unreadable", unreadable, severity=grave)
+    findings.add("several_pages", several, severity=grave)
     findings.add("file_not_listed", _unlisted(listed, source.images))
     findings.add("limited", ["`limit` in the site file"] if source.limited else [])
     counts = check_counts(usable, source.scheme, findings)
@@ -199,6 +201,8 @@ def _present(images: Sequence[Image], root: Path) -> tuple[list[Image], list[str
             beside[path.parent] = _stems(path.parent)
         close = beside[path.parent].get(path.stem.casefold())
         hint = f", but there is {close!r}" if close else ""
+        if "\\" in image.file:
+            hint = ": write '/' in place of '\\'"
         missing.append(f"{image.place}: {image.file!r}{hint}" if image.place != image.file else f"{image.file!r}{hint}")
     return present, missing
 
@@ -214,23 +218,28 @@ def _stems(folder: Path) -> dict[str, str]:
 
 def _read(
     images: Sequence[Image], root: Path, workers: int, done: Callable[[], None], modality: Modality
-) -> tuple[list[Image], list[PixelFacts], list[str]]:
-    """Images that can be read with what they measure, and words about the others."""
+) -> tuple[list[Image], list[PixelFacts], list[str], list[str]]:
+    """Images that can be read with what they measure, words about the others, and files of several pictures."""
     from fedretina.data.check_pixels import measure_files
+    from fedretina.data.decode import read_pixels
     from fedretina.data.image_settings import decoder
 
     usable: list[Image] = []
     facts: list[PixelFacts] = []
     unreadable: list[str] = []
-    measured = measure_files(root, [image.file for image in images], workers, done, decoder(modality))
+    several: list[str] = []
+    decode = decoder(modality) if modality in SIGNALS else read_pixels
+    measured = measure_files(root, [image.file for image in images], workers, done, decode)
     for image, found in zip(images, measured, strict=True):
-        if isinstance(found, DataError):
+        if isinstance(found, SeveralPagesError):
+            several.append(image.file)
+        elif isinstance(found, DataError):
             words = str(found).replace(f"{root}{os.sep}", "")
             unreadable.append(words.removesuffix(": copy it again from its source."))
         else:
             usable.append(image)
             facts.append(found)
-    return usable, facts, unreadable
+    return usable, facts, unreadable, several
 
 
 def _unlisted(images: Sequence[Image], root: Path) -> list[str]:

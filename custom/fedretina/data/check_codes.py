@@ -80,6 +80,18 @@ CODES: Mapping[str, Code] = MappingProxyType(
             "A file is cut off, damaged or no image. An error in the same cases as a missing file.",
             "Copy it again from its source, or remove the row.",
         ),
+        "several_pages": Code(
+            "warning",
+            "A TIFF, GIF, WebP or PNG file holds more than one picture, so nobody can tell which was graded; training "
+            "leaves it out. An error in the same cases as a missing file.",
+            "Export each picture as a file of its own, and list those that were graded.",
+        ),
+        "bit_depth_odd": Code(
+            "error",
+            "Most images of 16 bits use less than a quarter of their range, as pictures of 10, 12 or 14 bits do that "
+            "were saved without scaling: they come out nearly black.",
+            "Export them with 8 bits, or scale all by one factor to the full range of 16 bits: by 16 for 12 bits.",
+        ),
         "duplicate_with_other_label": Code(
             "error",
             "Images with equal pixels have different grades.",

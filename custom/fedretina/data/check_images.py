@@ -27,6 +27,7 @@ LONG: Mapping[Modality, float] = MappingProxyType(
     {"fundus": 2.0, "oct": 4.0, "dermoscopy": 2.0}
 )  # longer by shorter side
 ODD = 4.0  # times the median
+SHALLOW = 1 << 14  # of 65536 levels: what 14 bits fill
 SMALL = 0.9  # times the side that the network takes; the retina's box is known to a few pixels only
 
 
@@ -37,7 +38,7 @@ def check_images(
     findings: Findings,
     modality: Modality = "fundus",
 ) -> None:
-    """Find images that are odd; an image with one colour is called nothing else.
+    """Find images that are odd; one whose depth is wrong, and then one with one colour, is called nothing else.
 
     Args:
         images: Images whose pixels were read.
@@ -49,6 +50,7 @@ def check_images(
     """
     if not images:
         return
+    dim = _check_depth(images, facts, findings)
     shown = [fact for fact in facts if fact.spread >= BLANK] or list(facts)
     median = statistics.median(max(fact.width, fact.height) for fact in shown)
 
@@ -58,7 +60,7 @@ def check_images(
         found = [
             (image.file, fact)
             for image, fact in zip(images, facts, strict=True)
-            if (code == "image_blank" or fact.spread >= BLANK) and odd(fact)
+            if image.file not in dim and (code == "image_blank" or fact.spread >= BLANK) and odd(fact)
         ]
         findings.add(code, [f"{file} ({words(fact)})" for file, fact in found], [(file,) for file, _ in found])
 
@@ -93,6 +95,21 @@ def check_images(
         lambda fact: fact.luminance > BRIGHT or fact.burnt > BURNT,
         lambda fact: f"brightness {fact.luminance:.0f} of 255, white {fact.burnt:.0%}",
     )
+
+
+def _check_depth(images: Sequence[Image], facts: Sequence[PixelFacts], findings: Findings) -> frozenset[str]:
+    """Note the images of 16 bits that use a quarter of their range, where most do; one alone may just be dark.
+
+    Returns:
+        Their files.
+    """
+    deep = [(image.file, fact.peak) for image, fact in zip(images, facts, strict=True) if fact.peak]
+    low = [(file, peak) for file, peak in deep if peak < SHALLOW]
+    if len(low) <= len(deep) / 2:
+        return frozenset()
+    words = [f"{file} (largest value {peak} of 65535)" for file, peak in low]
+    findings.add("bit_depth_odd", words, [(file,) for file, _ in low])
+    return frozenset(file for file, _ in low)
 
 
 def _retina(fact: PixelFacts) -> tuple[int, int]:

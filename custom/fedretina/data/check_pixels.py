@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.data.decode import decode_image
+from fedretina.data.decode import eight_bits, read_pixels
 from fedretina.data.fundus_transforms import FieldOfViewCrop
 from fedretina.data.picture_transforms import Pixels
 from fedretina.errors import DataError
@@ -41,6 +41,7 @@ class PixelFacts(NamedTuple):
         chroma: Mean distance of a pixel's most deviant channel from its grey.
         burnt: Share of the retina where all channels are at least 245.
         detail: float16 [D], a unit vector of the retina's fine structure, or zeros where there is none; see `_detail`.
+        peak: Largest stored value of an image of 16 bits, 0 to 65535; None of one of 8 bits.
     """
 
     width: int
@@ -52,6 +53,7 @@ class PixelFacts(NamedTuple):
     chroma: float
     burnt: float
     detail: NDArray[np.float16]
+    peak: int | None = None
 
     @property
     def luminance(self) -> float:
@@ -60,8 +62,9 @@ class PixelFacts(NamedTuple):
         return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
-def measure(image: Pixels) -> PixelFacts:
-    """Measure an image, uint8 [H, W, 3], RGB."""
+def measure(stored: Pixels | NDArray[np.uint16]) -> PixelFacts:
+    """Measure an image, uint8 or uint16 [H, W, 3], RGB; all but the peak as decoding makes it, 8 bits."""
+    image = eight_bits(stored)
     height, width = image.shape[:2]
     box = FieldOfViewCrop().box(image)
     crop = image if box is None else image[box[0] : box[1], box[2] : box[3]]
@@ -78,6 +81,7 @@ def measure(image: Pixels) -> PixelFacts:
         float(np.mean(np.max(np.abs(retina - retina.mean(axis=1, keepdims=True)), axis=1))),
         float(np.mean(np.min(retina, axis=1) >= 245)),
         _detail(crop),
+        int(stored.max()) if stored.dtype == np.uint16 else None,
     )
 
 
@@ -86,7 +90,7 @@ def measure_files(
     files: Sequence[str],
     workers: int,
     done: Callable[[], None],
-    decode: Callable[[str | Path], Pixels] = decode_image,
+    decode: Callable[[str | Path], Pixels | NDArray[np.uint16]] = read_pixels,
 ) -> Iterator[PixelFacts | DataError]:
     """Decode each file once and measure it, in the order given; a file that cannot be read gives its error.
 
@@ -95,7 +99,7 @@ def measure_files(
         files: Names relative to it.
         workers: Threads; OpenCV lets the interpreter's lock go. 0 takes one a core, at most 8.
         done: Called after each image.
-        decode: What reads a file, to uint8 [H, W, 3].
+        decode: What reads a file, to uint8 or uint16 [H, W, 3].
     """
 
     def one(file: str) -> PixelFacts | DataError:

@@ -171,9 +171,7 @@ def _from_site_file(
 
 
 def _csv_rows(path: Path) -> tuple[Row, ...]:
-    rows = tuple(
-        Row(f"row {number}", *((row[column] or "").strip() for column in COLUMNS)) for number, row in raw_rows(path)
-    )
+    rows = tuple(Row(f"row {number}", *(row[column] for column in COLUMNS)) for number, row in raw_rows(path))
     if not rows:
         raise DataError(f"{path} has a header but no rows: list at least one image a split.")
     return rows

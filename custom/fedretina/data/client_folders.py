@@ -49,7 +49,7 @@ def write_clients(source: CheckSource, out: Path, clients: int, skew: ClientSkew
     records = read_manifest(source.manifest, scheme).records
     if scheme is None or any(record.label < 0 for record in records):
         raise DataError("clients are divided by label, and there are images without one: take their rows out first.")
-    labels = [(row["label"] or "").strip() for _, row in raw_rows(source.manifest)]
+    labels = [row["label"] for _, row in raw_rows(source.manifest)]
     found = divide(
         [record.patient for record in records],
         [record.label for record in records],

@@ -9,27 +9,43 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.errors import DataError
+from fedretina.errors import DataError, SeveralPagesError
 
 _JPEG = b"\xff\xd8"
 _PNG = b"\x89PNG\r\n\x1a\n"
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _STANDALONE = frozenset((0x01, *range(0xD0, 0xD9)))
 _MARKER = re.compile(rb"\xff+[^\x00\xd0-\xd7\xff]")  # stuffed zeros and restart marks belong to the scan
 
 
 def decode_image(path: str | Path) -> NDArray[np.uint8]:
-    """Read an image file.
+    """Read an image file as `read_pixels` does, with 16 bits scaled from their full range to 8.
 
-    Grey is repeated over the channels, alpha is dropped, 16 bits are scaled from their full range to 8, and
-    the EXIF orientation is applied. OpenCV's JPEG decoder fills what is cut off with grey and says nothing, so
-    the file's own structure is walked first: a JPEG must reach its end marker, a PNG its end chunk with every
-    checksum right.
+    Never from the range that an image happens to use: that would change the brightness image by image. Pictures of 12
+    bits in 16 therefore come out nearly black, which the data check finds.
 
     Returns:
         uint8 [H, W, 3], RGB, contiguous.
 
     Raises:
+        DataError: As `read_pixels`.
+    """
+    return eight_bits(read_pixels(path))
+
+
+def read_pixels(path: str | Path) -> NDArray[np.uint8] | NDArray[np.uint16]:
+    """Read an image file with the bits that it has.
+
+    Grey is repeated over the channels, alpha is dropped, and the EXIF orientation is applied. OpenCV's decoders fill
+    what is cut off or damaged with something and say nothing, so the file is looked at first: a JPEG must reach its end
+    marker, a PNG its end chunk with every checksum right, and a TIFF must be read by Pillow too.
+
+    Returns:
+        uint8 or uint16 [H, W, 3], RGB, contiguous.
+
+    Raises:
         DataError: The file cannot be opened (its cause is then an OSError), is cut off, damaged or no image.
+        SeveralPagesError: It holds more than one picture.
     """
     import cv2
 
@@ -37,32 +53,45 @@ def decode_image(path: str | Path) -> NDArray[np.uint8]:
         data = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be opened ({error.strerror}).") from error
-    fault = _fault(data)
+    fault, several = _look(data)
     if fault:
         raise DataError(f"{path} {fault}: copy it again from its source.")
+    if several:
+        raise SeveralPagesError(f"{path} holds more than one picture: export each as a file of its own.")
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
     except cv2.error as error:
         raise DataError(f"{path} cannot be decoded ({error.err}): copy it again from its source.") from error
     if pixels is None:
         raise DataError(f"{path} is damaged or no image that OpenCV reads: use JPEG, PNG or TIFF.")
-    if pixels.dtype == np.uint16:
-        pixels = ((pixels.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
-    if pixels.dtype != np.uint8:
+    if pixels.dtype not in (np.uint8, np.uint16):
         raise DataError(f"{path} has pixels of type {pixels.dtype}: use 8 or 16 bits a channel.")
-    rgb: NDArray[np.uint8] = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
+    rgb: NDArray[np.uint8] | NDArray[np.uint16] = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
     return rgb
 
 
-def _fault(data: bytes) -> str:
-    """What is wrong with the file's structure; empty when nothing is."""
+def eight_bits(pixels: NDArray[np.uint8] | NDArray[np.uint16]) -> NDArray[np.uint8]:
+    """Pixels of 16 bits scaled from 0 to 65535 to 0 to 255; those of 8 bits as they are."""
+    if pixels.dtype == np.uint16:
+        return ((pixels.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
+    return pixels.astype(np.uint8, copy=False)
+
+
+def _look(data: bytes) -> tuple[str, bool]:
+    """What is wrong with the file, empty when nothing is, and whether it holds more than one picture."""
     if not data:
-        return "is empty"
-    if data.startswith(_JPEG) and not _jpeg_is_whole(data):
-        return "is cut off (a JPEG without its end marker)"
-    if data.startswith(_PNG) and not _png_is_whole(data):
-        return "is cut off or damaged (a PNG chunk is short or fails its checksum)"
-    return ""
+        return "is empty", False
+    if data.startswith(_JPEG):
+        return "" if _jpeg_is_whole(data) else "is cut off (a JPEG without its end marker)", False
+    if data.startswith(_PNG):
+        whole = "" if _png_is_whole(data) else "is cut off or damaged (a PNG chunk is short or fails its checksum)"
+        told = data.find(b"acTL", 0, data.find(b"IDAT"))  # how many pictures an animated one has
+        return whole, told > 0 and int.from_bytes(data[told + 4 : told + 8], "big") > 1
+    if data.startswith((*_TIFF, b"GIF8", b"RIFF")):
+        from fedretina.data.pillow_look import look_at_animation, look_at_tiff
+
+        return look_at_tiff(data) if data.startswith(_TIFF) else look_at_animation(data)
+    return "", False
 
 
 def _jpeg_is_whole(data: bytes) -> bool:

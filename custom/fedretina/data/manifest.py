@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import NamedTuple
 
+from fedretina.data.csv_table import csv_rows
 from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError
 
@@ -94,7 +95,7 @@ def read_manifest(path: Path, scheme: GradingScheme | None) -> Manifest:
     """Read and check a manifest.
 
     Args:
-        path: CSV in UTF-8 (with or without a byte order mark) with a header row; other columns are ignored.
+        path: CSV with a header row, as `csv_rows` reads it; other columns are ignored.
         scheme: What the labels mean; None reads no label, so that every row is unlabelled.
 
     Raises:
@@ -145,32 +146,24 @@ def write_manifest(path: Path, rows: Iterable[RawRow]) -> None:
         raise DataError(f"{path} was not written ({error}): choose a folder that you may write to.") from error
 
 
-def raw_rows(path: Path) -> Iterable[tuple[int, dict[str, str | None]]]:
-    """The rows of a manifest with their line numbers, unchecked but for the header.
+def raw_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """The rows of a manifest with their line numbers, blanks stripped, unchecked but for what `csv_rows` refuses.
 
     Raises:
         DataError: The file is missing or no CSV, or a column is missing.
     """
     try:
-        with open(path, encoding="utf-8-sig", newline="") as handle:
-            reader = csv.DictReader(handle, strict=True)
-            header = reader.fieldnames or []
-            missing = [column for column in COLUMNS if header.count(column) != 1]
-            if missing:
-                raise DataError(
-                    f"{path}: each of the columns {list(COLUMNS)} must stand in the header once, "
-                    f"found {list(header)}: mend {missing}, and separate columns by commas."
-                )
-            for row in reader:
-                yield reader.line_num, row
+        return csv_rows(path, COLUMNS)
     except FileNotFoundError as error:
         raise DataError(f"the manifest {path} is missing: mend the path, or leave it out for phantoms.") from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"the manifest {path} cannot be read ({error}): save it as CSV in UTF-8.") from error
+    except OSError as error:
+        raise DataError(
+            f"the manifest {path} cannot be read ({error.strerror}): mend its path or its rights."
+        ) from error
 
 
-def _record(row: dict[str, str | None], scheme: GradingScheme | None) -> Record:
-    file, label, patient, split = ((row[column] or "").strip() for column in COLUMNS)
+def _record(row: dict[str, str], scheme: GradingScheme | None) -> Record:
+    file, label, patient, split = (row[column] for column in COLUMNS)
     if split not in SPLITS:
         raise DataError(f"split is {split!r}: write one of {list(SPLITS)}.")
     if not patient:

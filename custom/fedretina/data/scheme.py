@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from fedretina.errors import DataError
+
+_WHOLE = re.compile(r"([+-]?[0-9]+)[.,]0+")
 
 
 class GradingScheme(BaseModel):
@@ -140,12 +143,19 @@ class GradingScheme(BaseModel):
         return tuple(found)
 
     def index(self, raw: str | int) -> int:
-        """Turn a raw label into its class, 0 to `num_classes` - 1.
+        """Turn a raw label into its class, 0 to `num_classes` - 1; "2.0" and "2,0" are "2" where that is a label.
 
         Raises:
             DataError: The label is not in the scheme; names what was found and what is allowed.
         """
-        name = self.labels.get(str(raw).strip())
+        plain = str(raw).strip()
+        name = self.labels.get(plain) or self.labels.get(whole_label(plain))
         if name is None:
             raise DataError(f"label {str(raw)!r} is not in the grading scheme: allowed are {sorted(self.labels)}.")
         return self.grades.index(name)
+
+
+def whole_label(raw: str) -> str:
+    """A label without the ".0" or ",0" that spreadsheets and data frames write behind whole numbers."""
+    found = _WHOLE.fullmatch(raw)
+    return found[1] if found else raw

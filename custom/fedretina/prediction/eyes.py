@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
+from fedretina.data.csv_table import csv_rows
 from fedretina.errors import DataError, SettingsError
 
 Eye = Literal["left", "right", ""]
@@ -125,35 +125,31 @@ def by_pattern(files: Sequence[str], pattern: str) -> Joining:
 
 
 def by_list(files: Sequence[str], path: Path) -> Joining:
-    """Join by a CSV list with the columns file, patient and, where it is known, eye.
+    """Join by a list with the columns file, patient and, where it is known, eye; CSV as `csv_rows` reads it.
 
     Args:
         files: Names relative to the folder, with '/'.
-        path: The list in UTF-8; `file` is written as in `files`, other columns are ignored.
+        path: The list; `file` is written as in `files`, other columns are ignored.
 
     Raises:
         DataError: The list cannot be read, lacks a column, names a file twice or an eye that is none, or fits no file.
     """
     known: dict[str, Owner] = {}
     try:
-        with open(path, encoding="utf-8-sig", newline="") as handle:
-            reader = csv.DictReader(handle, strict=True)
-            if not {"file", "patient"} <= set(reader.fieldnames or []):
-                raise DataError(
-                    f"{path}: the header must name the columns file and patient, found "
-                    f"{list(reader.fieldnames or [])}; separate columns by commas."
-                )
-            for row in reader:
-                file, patient, word = ((row.get(column) or "").strip() for column in ("file", "patient", "eye"))
-                where = f"{path}, row {reader.line_num}"
-                if not file or not patient:
-                    raise DataError(f"{where}: the file or the patient is empty. Name both, or remove the row.")
-                plain = str(PurePosixPath(file))
-                if plain in known:
-                    raise DataError(f"{where}: file {file!r} stands in the list already: keep one row.")
-                known[plain] = Owner(patient, _eye(word, f"{where} names"))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"the list of patients {path} cannot be read ({error}): save it as CSV in UTF-8.") from error
+        rows = csv_rows(path, ("file", "patient"), ("eye",))
+    except OSError as error:
+        raise DataError(
+            f"the list of patients {path} cannot be read ({error.strerror}): mend its path or its rights."
+        ) from error
+    for number, row in rows:
+        file, patient, word = row["file"], row["patient"], row["eye"]
+        where = f"{path}, row {number}"
+        if not file or not patient:
+            raise DataError(f"{where}: the file or the patient is empty. Name both, or remove the row.")
+        plain = str(PurePosixPath(file))
+        if plain in known:
+            raise DataError(f"{where}: file {file!r} stands in the list already: keep one row.")
+        known[plain] = Owner(patient, _eye(word, f"{where} names"))
     alone = sum(file not in known for file in files)
     if files and alone == len(files):
         raise DataError(f"{path} names none of the photographs: write their names relative to the folder, with '/'.")

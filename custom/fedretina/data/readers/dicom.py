@@ -14,6 +14,7 @@ from fedretina.data.readers.scheme_of import scheme_of
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
 from fedretina.data.readers.tables import read_table
 from fedretina.data.readers.written import own_folder, write_file, write_png
+from fedretina.data.scheme import whole_label
 from fedretina.errors import DataError, SettingsError
 
 IMAGES = "images"
@@ -111,7 +112,7 @@ def _labels(path: Path) -> tuple[bool, dict[str, str]]:
     column = "sop_instance_uid" if by_uid else "file"
     labels: dict[str, str] = {}
     for row in rows:
-        name, label = row.cells[column], row.cells["label"]
+        name, label = row.cells[column], whole_label(row.cells["label"])
         if not name:
             raise DataError(f"{path}, row {row.number}: {column} is empty: name each photograph the same way.")
         if labels.setdefault(name, label) != label:

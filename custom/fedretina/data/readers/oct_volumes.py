@@ -17,6 +17,7 @@ from fedretina.data.readers.scheme_of import scheme_of
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
 from fedretina.data.readers.tables import read_table
 from fedretina.data.readers.written import own_folder, write_file, write_png
+from fedretina.data.scheme import whole_label
 from fedretina.errors import DataError, SettingsError
 
 IMAGES = "images"
@@ -150,6 +151,7 @@ def read_list(path: Path) -> dict[str, Listed]:
     listed: dict[str, Listed] = {}
     for row in read_table(path, ["file"], optional=["label", "patient", "scan"]):
         file, label, patient, scan = (row.cells[name] for name in ("file", "label", "patient", "scan"))
+        label, scan = whole_label(label), whole_label(scan)
         known = listed.get(file, Listed(patient, "" if scan else label, {}))
         if scan and not (scan.isdecimal() and int(scan) > 0):
             raise DataError(f"{path}, row {row.number}: scan is {scan!r}: write its number in the volume, from 1.")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import numpy as np
 
+from fedretina.data.csv_table import csv_lines
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
 from fedretina.data.readers.written import own_folder, write_file
 from fedretina.data.waves import read_wave, wave_bytes
@@ -68,16 +68,15 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
 def _references(path: Path) -> list[tuple[str, str]]:
     """Names and labels of a list, which has no header."""
     try:
-        with open(path, encoding="utf-8-sig", newline="") as handle:
-            lines = [[cell.strip() for cell in line] for line in csv.reader(handle) if any(line)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        lines = [(number, [cell.strip() for cell in cells]) for number, cells in csv_lines(path, ())[1]]
+    except OSError as error:
         raise DataError(f"{path} cannot be read ({error}): unpack the set again and point to its folder.") from error
-    for number, line in enumerate(lines, start=1):
+    for number, line in lines:
         if len(line) < 2 or line[1] not in _LABELS or not line[0]:
             raise DataError(f"{path}, line {number}: expected a recording and -1 or 1, found {','.join(line)!r}.")
     if not lines:
         raise DataError(f"{path} lists no recording: unpack the set again.")
-    return [(line[0], line[1]) for line in lines]
+    return [(line[0], line[1]) for _, line in lines]
 
 
 def _cut(path: Path, recording: Photograph, folder: Path) -> list[Photograph]:

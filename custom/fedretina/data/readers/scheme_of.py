@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from fedretina.data.readers.survey import ImportSettings, SchemeName
 from fedretina.data.scheme import GradingScheme
-from fedretina.data.scheme_presets import preset
+from fedretina.data.scheme_presets import PRESETS, preset
 from fedretina.errors import DataError
 
 _UNGRADABLE = "ungradable"
@@ -89,7 +89,10 @@ def _numbered(labels: Set[str]) -> GradingScheme | None:
 
 
 def _refuse(labels: Set[str]) -> GradingScheme:
+    fits = [name for name in PRESETS if labels <= preset(name).labels.keys()]
+    fits.sort(key=lambda name: preset(name).num_classes != len(labels))  # first those that have no other grade
+    known = f" (these are names of {', '.join(fits)}: add --scheme {fits[0]})" if fits else " (--scheme)"
     raise DataError(
-        f"the order of the labels {sorted(labels)} is not to be seen: name the grades in order, the healthy one first "
-        "(--grades a,b,c), or a preset (--scheme)."
+        f"the order of the labels {sorted(labels)} is not to be seen: name a preset{known}, or the grades in order, "
+        "the healthy one first (--grades a,b,c)."
     )

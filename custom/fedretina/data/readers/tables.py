@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedretina.data.csv_table import csv_lines, plain_title
+from fedretina.data.scheme import whole_label
 from fedretina.errors import DataError
 
 
@@ -30,8 +30,8 @@ def read_table(
     """Read some columns of a table that has a header.
 
     Header names are compared without regard to case and to blanks around them. "a|b" names a column that is called
-    a or b; its cells come under a. Commas and semicolons both separate, whichever the header has more of. Empty rows
-    are passed over; whole numbers of an Excel sheet come as "3", not "3.0".
+    a or b; its cells come under a. CSV is read as `csv_lines` does; whole numbers of an Excel sheet come as "3", not
+    "3.0". Empty rows are passed over.
 
     Args:
         path: `.csv`, `.xls` or `.xlsx`.
@@ -43,8 +43,9 @@ def read_table(
         DataError: The file or a column is missing, a cell is empty, there is no row, or the library that reads Excel
             files is not installed.
     """
-    lines = _lines(path, encodings)
-    titles = [_plain(cell) for cell in lines[0][1]] if lines else []
+    choices = [choice for name in (*columns, *optional) for choice in name.split("|")]
+    lines = _lines(path, choices, encodings)
+    titles = [plain_title(cell) for cell in lines[0][1]] if lines else []
     places = {name: _place(titles, name) for name in (*columns, *optional)}
     if any(places[name] is None for name in columns):
         wanted = " and ".join(" or ".join(repr(choice) for choice in name.split("|")) for name in columns)
@@ -68,22 +69,18 @@ def read_table(
 
 
 def require_grade(path: Path, row: Row, column: str, allowed: Sequence[str]) -> str:
-    """The grade of a row; "2.0", as some tools write it, is "2".
+    """The grade of a row; "2.0" and "2,0", as some tools write it, is "2".
 
     Raises:
         DataError: The grade is not one of those that the set has.
     """
-    raw = row.cells[column].removesuffix(".0")
+    raw = whole_label(row.cells[column])
     if raw not in allowed:
         raise DataError(
             f"{path}, row {row.number}: {column!r} is {row.cells[column]!r}, but the set has {allowed[0]} to "
             f"{allowed[-1]}: unpack the set again, or mend the row."
         )
     return raw
-
-
-def _plain(title: str) -> str:
-    return " ".join(title.split()).casefold()
 
 
 def _place(titles: Sequence[str], name: str) -> int | None:
@@ -93,28 +90,13 @@ def _place(titles: Sequence[str], name: str) -> int | None:
     return None
 
 
-def _lines(path: Path, encodings: Sequence[str]) -> list[tuple[int, list[str]]]:
+def _lines(path: Path, names: Sequence[str], encodings: Sequence[str]) -> list[tuple[int, list[str]]]:
     if path.suffix.lower() in (".xls", ".xlsx"):
         return [(number, [_text(cell) for cell in line]) for number, line in enumerate(_sheet(path), start=1)]
     try:
-        data = path.read_bytes()
-        text = _decode(data, encodings)
-        header = text.split("\n", 1)[0]
-        reader = csv.reader(
-            io.StringIO(text, newline=""), delimiter=";" if header.count(";") > header.count(",") else ","
-        )
-        return [(reader.line_num, line) for line in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        return [*csv_lines(path, names, encodings)[1]]
+    except OSError as error:
         raise DataError(f"{path} cannot be read ({error}): unpack the set again and point to its folder.") from error
-
-
-def _decode(data: bytes, encodings: Sequence[str]) -> str:
-    for encoding in encodings[:-1]:
-        try:
-            return data.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-    return data.decode(encodings[-1])
 
 
 def _sheet(path: Path) -> list[Sequence[Any]]:
