@@ -220,7 +220,8 @@ def sealer_for(exchange: ExchangeSettings, path: Path | None, private: bool) -> 
         context = tenseal.context_from(held[_ID:])
     except (OSError, ValueError, RuntimeError) as error:
         raise DataError(
-            f"the key file {path} cannot be read ({error}): name one of `fedretina kit he-keys`."
+            f"the key file {path} cannot be read ({error}): name one of `fedretina kit he-keys`, made with the TenSEAL "
+            "that this environment has; another version's keys cannot be read."
         ) from error
     if context.is_private() != private:
         owner, right = ("server", SITE_FILE) if private else ("sites", SERVER_FILE)
