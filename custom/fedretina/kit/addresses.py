@@ -60,8 +60,8 @@ def drop_in(kit: StartupKit, given: Sequence[str], unit: str, folder: Path) -> d
         Texts by path.
 
     Raises:
-        SettingsError: It is an admin's kit, an address is none, a server's kit comes without addresses, a site's with
-            `any`, or the server's name has no address here.
+        SettingsError: It is an admin's kit, the unit is of another kind, an address is none, a server's kit comes
+            without addresses, a site's with a range or `any`, or the server's name has no address here.
     """
     if kit.role not in UNITS:
         raise SettingsError("an admin's kit runs as no service: addresses are for a site's or a server's kit.")
@@ -74,15 +74,15 @@ def drop_in(kit: StartupKit, given: Sequence[str], unit: str, folder: Path) -> d
             "say which addresses the hospitals and the admins come from, such as 192.0.2.0/24 198.51.100.7; "
             "or `any` where that cannot be known."
         )
-    if kit.role == "site" and _ANY in given:
-        raise SettingsError("a site speaks with its server alone: leave `any` out, or give the server's addresses.")
     words = tuple(given) or tuple(addresses_of(host))
     for word in words:
         _check_address(word)
+    if kit.role == "site" and not all(map(_is_address, words)):
+        raise SettingsError("a site speaks with its server alone: give single addresses of the server, no range.")
     allowed = _ANY if _ANY in words else " ".join((*LOOPBACK, *words))
     command = f"fedretina kit addresses {kit.folder}"
     lines = [
-        f"# Written by `{command}`: what this unit may speak with, on any port. No other address, no DNS.",
+        f"# Written by `{command}`: what this unit may speak with, on any port; nothing else.",
         f"# When an address has changed: the same command again, `systemctl daemon-reload`, and restart {unit}.",
         f"[{section}]",
         "IPAddressDeny=",
@@ -92,7 +92,7 @@ def drop_in(kit: StartupKit, given: Sequence[str], unit: str, folder: Path) -> d
     ]
     files = {}
     if kit.role == "site" and section == "Service" and not _is_address(host):
-        names = [(one, "localhost") for one in LOOPBACK] + [(one, host) for one in words if _is_address(one)]
+        names = [(one, "localhost") for one in LOOPBACK] + [(one, host) for one in words]
         files[folder / HOSTS] = "".join(f"{address} {name}\n" for address, name in names)
         lines.append(f"BindReadOnlyPaths={folder / HOSTS}:/etc/hosts")
     return {**files, folder / CONF: "\n".join(lines) + "\n"}
