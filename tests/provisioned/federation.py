@@ -106,7 +106,12 @@ class Participant:
             self.process = subprocess.Popen(
                 ["bash", str(kit / "startup" / "sub_start.sh"), "--once"],
                 cwd=kit,
-                env=environment(home, *([SERVER_SIDE] if more else []), **more),
+                env=environment(
+                    home,
+                    *([SERVER_SIDE] if more else []),
+                    OPENSSL_CONF=str(kit / "local" / "openssl.cnf"),  # as the systemd units and the container set it
+                    **more,
+                ),
                 stdout=handle,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -1,4 +1,4 @@
-"""The systemd units and the container's options, as files; and, where systemd runs this machine, what they hold back."""
+"""The systemd units and the container's options, as files; and what they hold back where systemd runs the machine."""
 
 import os
 import re
@@ -50,7 +50,7 @@ EACH_RUN = {
 }
 EACH_SERVICE = {**EACH_RUN, "--cgroup-parent": "fedretina.slice", "--pids-limit": "4096"}
 """What a container is started with: a command in one, and the site itself."""
-NEVER = ("--privileged", "--cap-add", "--device", "--pid", "--ipc", "--userns")
+NEVER = {"--privileged", "--cap-add", "--device", "--pid", "--ipc", "--userns", "--net", "--network"}
 
 
 def settings(unit):
@@ -104,7 +104,13 @@ def test_a_container_gets_what_the_unit_has():
             name: value for name, value in wanted.items() if value
         }
         assert "--read-only" in words
-        assert not [word for word in words if word.startswith(NEVER) or "unconfined" in word or "docker.sock" in word]
+        if "-d" in words:
+            assert {f"/srv/fedretina/kit/{name}:/srv/fedretina/kit/{name}:ro" for name in ("startup", "local")} < set(
+                words
+            )
+        assert not [
+            word for word in words if word.partition("=")[0] in NEVER or "unconfined" in word or "docker.sock" in word
+        ]
     text = (PROVISIONING / "Containerfile").read_text()
     assert "OPENSSL_CONF=/srv/fedretina/kit/local/openssl.cnf" in text.partition("\nFROM ")[2]
 
