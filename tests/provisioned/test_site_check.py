@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import ssl
 from collections import namedtuple
@@ -245,6 +246,13 @@ def test_state_disk_and_versions(look, monkeypatch, hospital):
 def test_only_a_site_has_a_site_to_check(fresh, tmp_path):
     folder = copy_kit(fresh / LEAD, tmp_path / "lead")
     assert f"no site's kit but that of {LEAD}" in fedretina("site", "check", folder, code=2)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a kit to another user")
+def test_root_leaves_no_files_that_the_service_cannot_write(kit, hospital):
+    os.chown(kit, 65534, 65534)
+    assert "sudo -u '#65534' fedretina site check" in fedretina("site", "check", kit, "--offline", code=2)
+    assert not (hospital / "runs").exists()
 
 
 def test_the_ledger_of_a_site_that_has_sent_nothing(kit):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import shutil
 import sys
@@ -43,10 +44,16 @@ def check_site(kit: StartupKit, experiment: Experiment, offline: bool = False, p
         phantom: Whether the site may be a phantom hospital, for rehearsals.
 
     Raises:
-        DataError: A file of the kit cannot be read, or it is no site's kit.
+        DataError: A file of the kit cannot be read, it is no site's kit, or root asks for a service of another user.
     """
     if kit.role != "site":
         raise DataError(f"{kit.folder} is no site's kit but that of {kit.name}: use `fedretina kit check` for it.")
+    owner = kit.folder.stat().st_uid
+    if os.getuid() == 0 and owner != 0:
+        raise DataError(
+            "this check writes a cache beside the site's runs, and root's files would be closed to the service: "
+            f"run it as the kit's owner, `sudo -u '#{owner}' fedretina site check {kit.folder}`."
+        )
     findings = check_kit(kit)
     findings += [_versions(), *([] if offline else _server(kit))]
     try:
