@@ -24,7 +24,7 @@ def renew(state: Path, names: tuple[str, ...]) -> None:
     with code 1 and renews nothing, since whoever read it can make certificates. Called again, it does what was asked.
     """
     from fedretina.errors import FedretinaError
-    from fedretina.kit.authority_state import make_private, state_finding
+    from fedretina.kit.authority_state import WHOEVER_READ_IT, make_private, state_finding
     from fedretina.kit.renewal import days_left, forget
 
     try:
@@ -38,9 +38,8 @@ def renew(state: Path, names: tuple[str, ...]) -> None:
     except FedretinaError as error:
         fail(str(error))
     if not rights.good:
-        click.echo(
-            f"fedretina: {rights.found}; the rights are mended now, nothing was renewed. {rights.mend}", err=True
-        )
+        mended = "The rights are mended now; nothing was renewed."
+        click.echo(f"fedretina: {rights.found}. {mended} {WHOEVER_READ_IT}", err=True)
         sys.exit(1)
     if names:
         click.echo(f"forgotten: {', '.join(names)}. Run `nvflare provision` with the same project file and workspace.")

@@ -41,9 +41,11 @@ class Allowed(NamedTuple):
         """Whether the unit may speak with an address."""
         if not self.denies:
             return True
-        words = [{"localhost": "127.0.0.0/8"}.get(word, word) for word in self.addresses if word != _ANY]
         found = ipaddress.ip_address(address)
-        return _ANY in self.addresses or any(found in ipaddress.ip_network(word, strict=False) for word in words)
+        # systemd's other words, such as `link-local`, are no way to a server.
+        networks = [ipaddress.ip_network(word, strict=False) for word in self.addresses if _is_network(word)]
+        loopback = found.is_loopback and "localhost" in self.addresses
+        return _ANY in self.addresses or loopback or any(found in network for network in networks)
 
 
 def drop_in(kit: StartupKit, given: Sequence[str], unit: str, folder: Path) -> dict[Path, str]:
@@ -76,7 +78,10 @@ def drop_in(kit: StartupKit, given: Sequence[str], unit: str, folder: Path) -> d
         )
     words = tuple(given) or tuple(addresses_of(host))
     for word in words:
-        _check_address(word)
+        if word != _ANY and not _is_network(word):
+            raise SettingsError(
+                f"{word!r} is no address: write 192.0.2.10, 2001:db8::10 or a range such as 192.0.2.0/24."
+            )
     if kit.role == "site" and not all(map(_is_address, words)):
         raise SettingsError("a site speaks with its server alone: give single addresses of the server, no range.")
     allowed = _ANY if _ANY in words else " ".join((*LOOPBACK, *words))
@@ -162,15 +167,14 @@ def unit_finding(kit: StartupKit) -> Finding:
         DataError: A file of the unit cannot be read.
     """
     allowed = unit_allows(kit)
-    mend = f"as root: `fedretina kit addresses {kit.folder}`, then `systemctl daemon-reload` and restart the service."
     if allowed is None:
         return told(_WHAT, f"no {UNITS[kit.role]} on this machine, so what the process may reach is not looked at")
     if not allowed.denies:
         old = f"{UNITS[kit.role]} lets the service speak with every address"
-        return bad(_WHAT, old, f"install provisioning/{UNITS[kit.role]} of this version; {mend}")
+        return bad(_WHAT, old, f"install provisioning/{UNITS[kit.role]} of this version; {_mend(kit)}")
     outside = [word for word in allowed.addresses if word not in (*LOOPBACK, "localhost")]
     if not outside:
-        return bad(_WHAT, "the service may speak with nothing outside this machine", mend)
+        return bad(_WHAT, "the service may speak with nothing outside this machine", _mend(kit))
     return good(_WHAT, f"the service may speak with {', '.join(outside)} and this machine")
 
 
@@ -191,19 +195,22 @@ def moved_finding(kit: StartupKit) -> Finding | None:
     return bad(
         "server's address",
         f"{host} has {', '.join(now)} now, with which the service may not speak",
-        f"as root: `fedretina kit addresses {kit.folder}`, then `systemctl daemon-reload` and restart the service.",
+        _mend(kit),
     )
 
 
-def _check_address(word: str) -> None:
-    if word == _ANY:
-        return
+def _mend(kit: StartupKit) -> str:
+    given = " ADDRESS ..." if kit.role == "server" else ""
+    command = f"fedretina kit addresses {kit.folder}{given}"
+    return f"as root: `{command}`, then `systemctl daemon-reload` and restart the service."
+
+
+def _is_network(word: str) -> bool:
     try:
         ipaddress.ip_network(word, strict=False)
-    except ValueError as error:
-        raise SettingsError(
-            f"{word!r} is no address: write 192.0.2.10, 2001:db8::10 or a range such as 192.0.2.0/24."
-        ) from error
+    except ValueError:
+        return False
+    return True
 
 
 def _is_address(word: str) -> bool:

@@ -13,11 +13,19 @@ STATE = "cert.json"
 BACKUP = f"{STATE}.before_renewal"
 """The file of before the last renewal."""
 
+WHOEVER_READ_IT = (
+    "Whoever read it can make a certificate in anyone's name: if that may have happened, found a new authority and "
+    "provision everyone anew."
+)
+
 
 def state_beside(kit: Path) -> Path | None:
     """The state folder of the workspace that a kit lies in (`WORKSPACE/fedretina/prod_NN/<kit>`), if it lies in one."""
     state = kit.resolve().parent.parent / "state"
-    return state if (state / STATE).is_file() else None
+    try:
+        return state if (state / STATE).is_file() else None
+    except PermissionError:  # closed to whoever asks, as it should be
+        return None
 
 
 def open_to_others(state: Path) -> list[str]:
@@ -46,8 +54,7 @@ def state_finding(state: Path) -> Finding:
     return bad(
         "authority's key",
         f"other users of this machine may read {' and '.join(faults)} of {state}",
-        f"`chmod -R go= {state}`. Whoever read it can make a certificate in anyone's name: if that may have happened, "
-        "found a new authority and provision everyone anew.",
+        f"`chmod -R go= {state}`. {WHOEVER_READ_IT}",
     )
 
 
