@@ -15,10 +15,20 @@ KNOCK = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 def expire(kit: Path, state: Path) -> None:
-    """Give a kit a certificate of the real authority, for its own key, that ended yesterday."""
+    """Give a site's kit a certificate of the real authority, for its own key, that ended yesterday."""
+    certify(kit / "startup" / "client.crt", state, days=(-30, -1))
+
+
+def certify(path: Path, state: Path, days: tuple[float, float]) -> None:
+    """Give a kit another certificate of the real authority, for its own key.
+
+    Args:
+        path: The certificate that is replaced.
+        state: Where provisioning keeps the authority's key.
+        days: When it begins and ends, in days from now.
+    """
     held = json.loads((state / "cert.json").read_text())
     authority = serialization.load_pem_private_key(held["root_pri_key"].encode(), password=None)
-    path = kit / "startup" / "client.crt"
     old = x509.load_pem_x509_certificate(path.read_bytes())
     now = datetime.now(UTC)
     builder = (
@@ -27,17 +37,23 @@ def expire(kit: Path, state: Path) -> None:
         .issuer_name(old.issuer)
         .public_key(old.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=30))
-        .not_valid_after(now - timedelta(days=1))
+        .not_valid_before(now + timedelta(days=days[0]))
+        .not_valid_after(now + timedelta(days=days[1]))
     )
     for extension in old.extensions:
         builder = builder.add_extension(extension.value, extension.critical)
     path.write_bytes(builder.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
 
-def knock(port: int, kit: Path | None) -> bytes:
-    """Speak TLS and HTTP to the server with a kit's certificate, or with none; return what it says, if anything."""
+def knock(port: int, kit: Path | None, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
+    """Speak TLS, of a version at most, and HTTP to the server with a kit's certificate, or with none.
+
+    Returns:
+        What it says, if anything.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("ALL:@SECLEVEL=0")  # or this end alone would refuse an old version
+    context.minimum_version, context.maximum_version = ssl.TLSVersion.MINIMUM_SUPPORTED, newest
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # what the server checks is the question here
     if kit is not None:
         context.load_cert_chain(kit / "startup" / "client.crt", kit / "startup" / "client.key")

@@ -106,7 +106,12 @@ class Participant:
             self.process = subprocess.Popen(
                 ["bash", str(kit / "startup" / "sub_start.sh"), "--once"],
                 cwd=kit,
-                env=environment(home, *([SERVER_SIDE] if more else []), **more),
+                env=environment(
+                    home,
+                    *([SERVER_SIDE] if more else []),
+                    OPENSSL_CONF=str(kit / "local" / "openssl.cnf"),  # as the systemd units and the container set it
+                    **more,
+                ),
                 stdout=handle,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -228,15 +233,15 @@ def distributed_kit(home: Path, name: str, port: int) -> Path:
     return home / "kits" / "fedretina" / "prod_00" / name
 
 
-def point_to(kit: Path, port: int) -> None:
-    """Let a kit know its server under another port."""
+def point_to(kit: Path, port: int, host: str = "") -> None:
+    """Let a kit know its server under another port, and another host if one is given."""
     for name in ("fed_server.json", "fed_client.json", "fed_admin.json"):
         path = kit / "startup" / name
         if path.exists():
             words = json.loads(path.read_text())
             for server in words.get("servers", []):
-                host = server["service"]["target"].partition(":")[0]
-                server["service"]["target"] = f"{host}:{port}"
+                known = server["service"]["target"].partition(":")[0]
+                server["service"]["target"] = f"{host or known}:{port}"
                 if "admin_port" in server:
                     server["admin_port"] = port
             if "admin" in words:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import time
+from ssl import TLSVersion
 
 import pytest
 import torch
@@ -285,6 +286,7 @@ def test_a_running_site_is_checked_without_being_disturbed(federation, tmp_path)
     joined = federation.running["server"].text().count("New client site-1")
     text = fedretina("site", "check", federation.kit("site-1"), "--experiment", experiment)
     assert f"localhost:{federation.port} knows this site's certificate" in text
+    assert re.search(r"^note  server's TLS: TLSv1.3$", text, re.MULTILINE)
     assert re.search(r"^ok    clock: \d s (ahead of|behind) the server's$", text, re.MULTILINE)
     assert federation.running["server"].text().count("New client site-1") == joined
     expired = copy_kit(federation.kit("site-5"), tmp_path / "expired")
@@ -406,6 +408,18 @@ def test_without_a_certificate_of_the_consortium_the_server_says_nothing(federat
     assert knock(federation.port, federation.kit("site-4")).startswith(b"HTTP/1.1 404")
     for kit in (None, foreign, expired):
         assert knock(federation.port, kit) == b""
+
+
+@pytest.mark.attack(
+    "an outsider",
+    "connect by an old version of TLS (1.0, 1.1, 1.2)",
+    "the server speaks TLS 1.3 alone, where it is started as the unit and the container start it",
+)
+def test_the_server_speaks_no_tls_before_1_3(federation):
+    kit = federation.kit("site-4")
+    assert knock(federation.port, kit, TLSVersion.TLSv1_3).startswith(b"HTTP/1.1 404")
+    for old in (TLSVersion.TLSv1, TLSVersion.TLSv1_1, TLSVersion.TLSv1_2):
+        assert knock(federation.port, kit, old) == b""
 
 
 @pytest.mark.attack(

@@ -1,13 +1,15 @@
 """Hardening and its check on kits as FLARE's provisioning writes them; nothing is started."""
 
 import json
+import os
 import shutil
 
 import pytest
-from credentials import expire
+from credentials import certify, expire
 from jobs import SITES
 
-from federation import LEAD, copy_kit, fedretina, free_port, loopback_project, nvflare
+from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare
+from fedretina.kit import addresses
 from fedretina.kit.allowed import ALLOWED_CLASSES
 
 pytestmark = pytest.mark.provisioned
@@ -16,9 +18,13 @@ OTHER_FILTER = {"path": "nvflare.app_common.filters.exclude_vars.ExcludeVars", "
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory):
-    """The workspace as provisioning leaves it."""
+    """The workspace as provisioning leaves it under a shell's usual umask."""
     home = tmp_path_factory.mktemp("fresh")
-    nvflare(home, "provision", "-p", loopback_project(home, free_port()), "-w", home / "workspace")
+    before = os.umask(0o022)
+    try:
+        nvflare(home, "provision", "-p", loopback_project(home, free_port()), "-w", home / "workspace")
+    finally:
+        os.umask(before)
     return home / "workspace" / "fedretina"
 
 
@@ -52,6 +58,15 @@ def edit(path, change):
     words = json.loads(path.read_text())
     change(words)
     path.write_text(json.dumps(words))
+
+
+def at_host(host):
+    """Let a site's kit know its server by another name."""
+
+    def change(words):
+        words["servers"][0]["service"]["target"] = f"{host}:8002"
+
+    return change
 
 
 def test_a_fresh_kit_fails_and_a_hardened_one_passes(kit):
@@ -154,6 +169,10 @@ def readable_key(folder):
     (folder / "startup" / "client.key").chmod(0o644)
 
 
+def older_tls(folder):
+    (folder / "local" / "openssl.cnf").unlink()
+
+
 def code_beside(folder):
     (folder / "local" / "custom").mkdir(mode=0o700)
 
@@ -185,6 +204,7 @@ def tls_alone(folder):
         (code_beside, "code beside the package", "local/custom"),
         (unsigned_jobs, "signed jobs", "not demanded"),
         (tls_alone, "connection", "tls"),
+        (older_tls, "TLS", "FLARE takes 1.2 as well"),
     ],
 )
 def test_each_weakness_of_a_site_is_found(site, damage, what, said):
@@ -208,6 +228,116 @@ def test_certificates_that_end_or_do_not_fit_are_found(site, fresh, server):
     assert findings(site, 1)["private key"]["good"] is False
     shutil.copy(fresh / "prod_00" / "site-2" / "startup" / "client.crt", server / "startup" / "rootCA.pem")
     assert "not issued by" in findings(server, 1)["certificate"]["found"]
+
+
+@pytest.mark.parametrize("which", ["certificate", "authority"])
+def test_a_clock_that_is_behind_is_named(site, fresh, which):
+    names = {"certificate": "client.crt", "authority": "rootCA.pem"}
+    if which == "authority":  # signed by the authority, as a root is by itself
+        shutil.copy(fresh / "prod_00" / "site-1" / "startup" / "rootCA.pem", site / "startup" / "rootCA.pem")
+    certify(site / "startup" / names[which], fresh / "state", days=(2, 300))
+    found = findings(site, 1)
+    assert next(what for what, finding in found.items() if finding["good"] is False) == which
+    assert "the clock is behind" in found[which]["found"]
+    assert "NTP" in found[which]["mend"]
+
+
+def test_a_site_file_elsewhere_leaves_no_second_one(kit, tmp_path):
+    folder = kit("site-1")
+    fedretina("kit", "harden", folder, "--site-file", tmp_path / "site.yaml")
+    assert not (folder / "local" / "site.yaml").exists()
+    fedretina("kit", "harden", folder, "--site-file", folder / "local" / "site.yaml")
+    assert "docs/settings.md" in (folder / "local" / "site.yaml").read_text()
+
+
+@pytest.mark.attack(
+    "an accident",
+    "the authority's private key lies in a file that every user of the machine can read",
+    "`kit check` and `kit renew` fail with a sentence, and our commands take the rights away",
+)
+def test_an_authoritys_key_that_others_can_read_is_found_and_mended(fresh, tmp_path):
+    workspace = shutil.copytree(fresh, tmp_path / "fedretina")
+    state, folder = workspace / "state", workspace / "prod_00" / "site-1"
+    held = state / "cert.json"
+    assert held.stat().st_mode & 0o077  # as FLARE leaves it
+    assert "other users" in findings(folder, 1)["authority's key"]["found"]
+    told = fedretina("kit", "renew", state, "site-1", code=1)
+    assert "nothing was renewed" in told
+    assert "found a new authority" in told
+    assert (state.stat().st_mode & 0o777, held.stat().st_mode & 0o777) == (0o700, 0o600)
+    assert "site-1" in json.loads(held.read_text())
+    assert "forgotten: site-1" in fedretina("kit", "renew", state, "site-1")
+    held.chmod(0o644)
+    fedretina("kit", "harden", folder)
+    assert held.stat().st_mode & 0o777 == 0o600
+    assert findings(folder, 0)["authority's key"]["good"] is True
+
+
+@pytest.fixture
+def units(tmp_path, monkeypatch):
+    """An empty folder of systemd's units, in place of this machine's."""
+    folder = tmp_path / "system"
+    folder.mkdir()
+    monkeypatch.setattr(addresses, "UNIT_FOLDER", folder)
+    return folder
+
+
+def test_a_sites_service_is_held_to_its_server(site, units):
+    assert findings(site, 0)["addresses"]["good"] is None
+    unit = units / "fedretina-site.service"
+    unit.write_text("[Service]\nExecStart=/bin/true\n")
+    assert "every address" in findings(site, 1)["addresses"]["found"]
+    shutil.copy(REPOSITORY / "provisioning" / unit.name, unit)
+    assert "nothing outside this machine" in findings(site, 1)["addresses"]["found"]
+    edit(site / "startup" / "fed_client.json", at_host("fl.consortium.example"))
+    shown = fedretina("kit", "addresses", site, "192.0.2.10", "--dry-run")
+    assert not (units / f"{unit.name}.d").exists()
+    fedretina("kit", "addresses", site, "192.0.2.10")
+    hosts, conf = (units / f"{unit.name}.d" / name for name in ("hosts", "addresses.conf"))
+    assert hosts.read_text() == "127.0.0.1 localhost\n::1 localhost\n192.0.2.10 fl.consortium.example\n"
+    assert conf.read_text().splitlines()[2:] == [
+        "[Service]",
+        "IPAddressDeny=",
+        "IPAddressDeny=any",
+        "IPAddressAllow=",
+        "IPAddressAllow=127.0.0.1 ::1 192.0.2.10",
+        f"BindReadOnlyPaths={hosts}:/etc/hosts",
+    ]
+    assert all(path.read_text() in shown for path in (hosts, conf))
+    assert "speak with 192.0.2.10 and this machine" in findings(site, 0)["addresses"]["found"]
+
+
+def test_a_container_and_a_server_are_held_to_addresses_too(site, server, units):
+    fedretina("kit", "addresses", site, "192.0.2.10", "--unit", "fedretina.slice")
+    (conf,) = (units / "fedretina.slice.d").iterdir()
+    assert "[Slice]" in conf.read_text()
+    assert "BindReadOnlyPaths" not in conf.read_text()  # a slice has no files of its own
+    shutil.copy(REPOSITORY / "provisioning" / "fedretina-server.service", units)
+    fedretina("kit", "addresses", server, "192.0.2.0/24", "2001:db8::7")
+    assert "192.0.2.0/24, 2001:db8::7" in findings(server, 0)["addresses"]["found"]
+    fedretina("kit", "addresses", server, "any")
+    assert "IPAddressAllow=any" in (units / "fedretina-server.service.d" / "addresses.conf").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("site-1", ("any",), "no range"),
+        ("site-1", ("192.0.2.0/24",), "no range"),
+        ("site-1", ("fl.consortium.example",), "is no address"),
+        ("site-1", ("192.0.2.10", "--unit", "fedretina"), "name a .service or a .slice"),
+        ("server", (), "say which addresses"),
+        (LEAD, ("192.0.2.10",), "runs as no service"),
+    ],
+)
+def test_addresses_that_cannot_be_are_refused(kit, units, name, words, said):
+    assert said in fedretina("kit", "addresses", kit(name), *words, code=2)
+    assert not list(units.iterdir())
+
+
+def test_a_server_whose_name_has_no_address_is_said(site, units):
+    edit(site / "startup" / "fed_client.json", at_host("no-such-server.invalid"))
+    assert "no-such-server.invalid has no address" in fedretina("kit", "addresses", site, code=2)
 
 
 def test_a_server_says_where_it_listens_and_keeps_its_jobs(kit):
@@ -249,6 +379,8 @@ def test_the_allow_list_is_written_as_it_stands(site):
 
 def test_renewal_lists_and_refuses_strangers(fresh, tmp_path):
     state = shutil.copytree(fresh / "state", tmp_path / "state")
+    for path in (state, state / "cert.json"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
     listed = fedretina("kit", "renew", state).splitlines()
     assert listed[0].endswith("3650 days  authority") or listed[0].endswith("3649 days  authority")
     assert {line.split()[-1] for line in listed[1:]} >= set(SITES)

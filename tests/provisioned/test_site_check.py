@@ -2,15 +2,23 @@
 
 import csv
 import json
+import os
+import shutil
+import ssl
 from collections import namedtuple
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 import yaml
+from credentials import certify
 from hospital import write_hospital
 from simulation import SMALL
 
-from federation import LEAD, copy_kit, fedretina, free_port, loopback_project, nvflare
-from fedretina.kit import hardened, site_check
+from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare, point_to
+from fedretina.kit import addresses, hardened, site_check
 from fedretina.kit.server_door import Door
 
 pytestmark = pytest.mark.provisioned
@@ -79,6 +87,89 @@ def test_the_clock_is_held_against_the_servers(look, monkeypatch, ahead, good):
     assert found["good"] is good
     if good is False:
         assert "NTP" in found["mend"]
+
+
+@pytest.fixture
+def door(fresh, tmp_path, kit):
+    """A server that speaks TLS with the consortium's certificate and states a time, as it is told.
+
+    FLARE's own server runs by this machine's clock, so it cannot stand for one whose clock is another.
+    """
+    servers = []
+
+    def opened(days, ahead=timedelta()):
+        startup = copy_kit(fresh / "server", tmp_path / f"server-{len(servers)}") / "startup"
+        certify(startup / "server.crt", fresh.parent / "state", days)
+        date = format_datetime(datetime.now(UTC) + ahead, usegmt=True)
+
+        class Answers(BaseHTTPRequestHandler):
+            def do_HEAD(self):
+                self.send_response_only(404)
+                self.send_header("Date", date)
+                self.end_headers()
+
+            def log_message(self, *words):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=startup / "rootCA.pem")
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(startup / "server.crt", startup / "server.key")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        point_to(kit, server.server_address[1])
+
+    yield opened
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("days", "ahead", "bad", "said", "mend"),
+    [
+        (
+            (1, 300),
+            timedelta(days=2),
+            ["server", "clock"],
+            "is not yet valid by this machine's clock",
+            "this machine's",
+        ),
+        ((-300, -1), timedelta(days=-2), ["server", "clock"], "has ended by this machine's clock", "this machine's"),
+        ((1, 300), timedelta(), ["server"], "is not yet valid by this machine's clock and by its own", "project admin"),
+        ((-300, -1), timedelta(), ["server"], "has ended by this machine's clock and by its own", "project admin"),
+    ],
+)
+def test_a_clock_that_is_wrong_is_told_from_a_server_that_is(look, door, days, ahead, bad, said, mend):
+    door(days, ahead)
+    found = look(code=1)
+    assert [what for what, finding in found.items() if finding["good"] is False] == bad
+    assert said in found["server"]["found"]
+    assert mend in found["server"]["mend"]
+    assert found["clock"]["good"] is ("clock" not in bad)
+
+
+def test_a_server_that_takes_an_old_tls_is_told_of(look, door):
+    door((-1, 300))
+    assert "TLSv1.3, and takes TLS 1.2 as well" in look(code=0)["server's TLS"]["found"]
+
+
+def test_a_server_that_has_moved_is_told_from_one_that_is_away(look, kit, tmp_path, monkeypatch):
+    system = tmp_path / "system"
+    system.mkdir()
+    monkeypatch.setattr(addresses, "UNIT_FOLDER", system)
+    shutil.copy(REPOSITORY / "provisioning" / "fedretina-site.service", system)
+    fedretina("kit", "addresses", kit, "192.0.2.10")
+    point_to(kit, 8002, "198.51.100.7")  # an address is its own name: nothing is looked up
+    monkeypatch.setattr(site_check, "knock", lambda kit: Door("", 0.0))
+    found = look(code=1)
+    assert [what for what, finding in found.items() if finding["good"] is False] == ["server's address"]
+    assert (
+        "198.51.100.7 has 198.51.100.7 now, with which the service may not speak" in found["server's address"]["found"]
+    )
+    fedretina("kit", "addresses", kit)
+    assert "server's address" not in look(code=0)
 
 
 def remove_manifest(hospital):
@@ -155,6 +246,13 @@ def test_state_disk_and_versions(look, monkeypatch, hospital):
 def test_only_a_site_has_a_site_to_check(fresh, tmp_path):
     folder = copy_kit(fresh / LEAD, tmp_path / "lead")
     assert f"no site's kit but that of {LEAD}" in fedretina("site", "check", folder, code=2)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a kit to another user")
+def test_root_leaves_no_files_that_the_service_cannot_write(kit, hospital):
+    os.chown(kit, 65534, 65534)
+    assert "sudo -u '#65534' fedretina site check" in fedretina("site", "check", kit, "--offline", code=2)
+    assert not (hospital / "runs").exists()
 
 
 def test_the_ledger_of_a_site_that_has_sent_nothing(kit):

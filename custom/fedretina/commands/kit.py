@@ -10,6 +10,7 @@ from fedretina.commands.lazy import LazyGroup
 @click.group(
     cls=LazyGroup,
     lazy={
+        "addresses": "fedretina.commands.kit_addresses:addresses",
         "check": "fedretina.commands.kit_check:check",
         "he-keys": "fedretina.commands.kit_he_keys:he_keys",
         "harden": "fedretina.commands.kit_harden:harden",
@@ -17,4 +18,4 @@ from fedretina.commands.lazy import LazyGroup
     },
 )
 def kit() -> None:
-    """Harden a startup kit, check it, renew its certificate; make keys for encryption."""
+    """Harden a startup kit, check it, bound what its service reaches, renew its certificate; make keys."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -18,16 +19,27 @@ def renew(state: Path, names: tuple[str, ...]) -> None:
     Renewing lets FLARE's provisioning forget a participant's certificate and key; its next run writes a kit with new
     ones, under the same authority, and everyone else's stay as they are. With keys made at the hospitals there is no
     such state: there the hospital makes a new request.
+
+    A folder that other users of the machine can read is made its owner's alone first; the command then says so, ends
+    with code 1 and renews nothing, since whoever read it can make certificates. Called again, it does what was asked.
     """
     from fedretina.errors import FedretinaError
+    from fedretina.kit.authority_state import WHOEVER_READ_IT, make_private, state_finding
     from fedretina.kit.renewal import days_left, forget
 
     try:
-        for name, days in days_left(state).items():
+        left = days_left(state)
+        rights = state_finding(state)
+        make_private(state)
+        for name, days in left.items():
             click.echo(f"{days:6.0f} days  {name}")
-        if names:
+        if names and rights.good:
             forget(state, list(names))
     except FedretinaError as error:
         fail(str(error))
+    if not rights.good:
+        mended = "The rights are mended now; nothing was renewed."
+        click.echo(f"fedretina: {rights.found}. {mended} {WHOEVER_READ_IT}", err=True)
+        sys.exit(1)
     if names:
         click.echo(f"forgotten: {', '.join(names)}. Run `nvflare provision` with the same project file and workspace.")

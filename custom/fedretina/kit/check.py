@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedretina.kit import hardened
+from fedretina.kit.addresses import unit_finding
 from fedretina.kit.allowed import ALLOWED_CLASSES
-from fedretina.kit.certificates import belongs_to_key, is_issued_by, read_certificate
+from fedretina.kit.authority_state import state_beside, state_finding
+from fedretina.kit.certificates import Certificate, belongs_to_key, is_issued_by, read_certificate
 from fedretina.kit.findings import Finding, bad, good, judged, told
 from fedretina.kit.harden import modes
 from fedretina.kit.startup_kit import StartupKit
@@ -17,6 +20,7 @@ from fedretina.kit.startup_kit import StartupKit
 WARN_DAYS = 30
 """Renewal takes a hospital's IT some days, so a certificate that ends sooner is a fault."""
 
+_CLOCK = "set the clock, and keep it with NTP; a clock that is right needs another certificate from the project admin."
 _HARDEN = "run `fedretina kit harden` on the kit again and read what it changes."
 _LEAVES = frozenset({"allow_log_streaming", "require_signed_jobs"})
 # FLARE sends a client's other top-level settings to the server when it registers.
@@ -45,17 +49,21 @@ def check_kit(kit: StartupKit) -> list[Finding]:
     """
     findings = [told("kit", f"{kit.role} {kit.name} of {kit.certificate.organisation or 'no organisation'}")]
     findings += [_certificate(kit), _root(kit), _key(kit), _modes(kit)]
+    state = state_beside(kit.folder)
+    findings += [state_finding(state)] if state is not None else []
     if kit.role == "admin":
         role = kit.certificate.role or "none"
         return [*findings, told("role", role)]
     resources = kit.local("resources.json")
     findings += [
         _mutual_tls(kit),
+        _tls_version(kit),
         _signed_jobs(kit),
         _authorization(kit),
         _allow_list(resources),
         _log_streaming(kit, resources),
         _custom_code(kit),
+        unit_finding(kit),
     ]
     if kit.role == "server":
         return [*findings, _bind(kit), _storage(resources)]
@@ -67,6 +75,8 @@ def _certificate(kit: StartupKit) -> Finding:
     text = f"ends {kit.certificate.ends:%Y-%m-%d}, {left:.0f} days left"
     if not is_issued_by(kit.certificate_path, kit.root_path):
         return bad("certificate", "not issued by the kit's rootCA.pem", "take both files from the same kit.")
+    if early := _not_yet(kit.certificate):
+        return bad("certificate", early, _CLOCK)
     if left < WARN_DAYS:
         return bad("certificate", text, "renew it: provisioning/README.md, Renewal.")
     return good("certificate", text)
@@ -75,9 +85,22 @@ def _certificate(kit: StartupKit) -> Finding:
 def _root(kit: StartupKit) -> Finding:
     root = read_certificate(kit.root_path)
     text = f"{root.name} ends {root.ends:%Y-%m-%d}, {root.days_left():.0f} days left"
+    if early := _not_yet(root):
+        return bad("authority", early, _CLOCK)
     if root.days_left() < WARN_DAYS:
         return bad("authority", text, "the consortium must provision everyone anew: provisioning/README.md, Renewal.")
     return good("authority", text)
+
+
+def _not_yet(found: Certificate) -> str:
+    """That a certificate has not begun, in words; empty when it has."""
+    now = datetime.now(UTC)
+    if now >= found.begins:
+        return ""
+    return (
+        f"begins {found.begins:%Y-%m-%d %H:%M} UTC, and this machine's clock says {now:%Y-%m-%d %H:%M}: the clock is "
+        "behind, or the certificate is for later"
+    )
 
 
 def _key(kit: StartupKit) -> Finding:
@@ -101,6 +124,13 @@ def _mutual_tls(kit: StartupKit) -> Finding:
     return judged(
         "connection", [] if found == "mtls" else [found], "mutual TLS", "set connection_security to mtls in startup/."
     )
+
+
+def _tls_version(kit: StartupKit) -> Finding:
+    path = kit.folder / "local" / hardened.TLS_FILE
+    there = path.is_file() and path.read_text(encoding="utf-8") == hardened.TLS_CONFIG
+    faults = [] if there else [f"local/{hardened.TLS_FILE} does not say 1.3, so FLARE takes 1.2 as well"]
+    return judged("TLS", faults, f"1.3, where the kit is started with OPENSSL_CONF={path}", _HARDEN)
 
 
 def _signed_jobs(kit: StartupKit) -> Finding:

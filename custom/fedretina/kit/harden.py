@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 from fedretina.errors import DataError, SettingsError
 from fedretina.kit import hardened
+from fedretina.kit.authority_state import make_private, state_beside
 from fedretina.kit.startup_kit import StartupKit
+from fedretina.site_settings import PROPERTY
 from fedretina.storage import write_text
 
 SITE_TEMPLATE = """\
@@ -71,6 +73,7 @@ def changes(
         return []
     wanted[kit.config_path] = hardened.startup_config(kit.config, bind)
     wanted[local / "authorization.json"] = hardened.authorization()
+    wanted[local / hardened.TLS_FILE] = hardened.TLS_CONFIG
     if kit.role == "server":
         folder = _storage(kit, storage)
         wanted[local / "resources.json"] = hardened.server_resources(kit.local("resources.json"), folder)
@@ -81,7 +84,7 @@ def changes(
         privacy = hardened.site_privacy(kit.local("privacy.json"), chosen)
         wanted[local / "privacy.json"] = privacy
         own = local / hardened.SITE_FILE
-        if not own.exists() and hardened.SITE_FILE in json.dumps(privacy["scopes"]):
+        if not own.exists() and own.resolve() in _site_files(privacy, local):
             wanted[own] = SITE_TEMPLATE
     texts = {
         path: words if isinstance(words, str) else json.dumps(words, indent=2) + "\n" for path, words in wanted.items()
@@ -92,6 +95,8 @@ def changes(
 
 def apply(kit: StartupKit, todo: list[Change]) -> None:
     """Write the changes and take group's and others' rights off the kit's files.
+
+    So with the authority's keys, where the kit still lies in the workspace that holds them.
 
     Raises:
         StateError: A file cannot be written.
@@ -107,6 +112,9 @@ def apply(kit: StartupKit, todo: list[Change]) -> None:
             path.chmod(mode)
         except OSError as error:
             raise DataError(f"the rights of {path} cannot be changed ({error}): run it as their owner.") from error
+    state = state_beside(kit.folder)
+    if state is not None:
+        make_private(state)
 
 
 def modes(kit: StartupKit) -> list[tuple[Path, int]]:
@@ -118,6 +126,13 @@ def modes(kit: StartupKit) -> list[tuple[Path, int]]:
                 continue
             found.append((path, 0o700 if path.is_dir() or path.suffix == ".sh" else 0o600))
     return found
+
+
+def _site_files(privacy: Mapping[str, Any], local: Path) -> set[Path]:
+    """The site files that the scopes of a privacy.json name; a relative one starts at `local`."""
+    words = [(scope.get("properties") or {}).get(PROPERTY) for scope in privacy["scopes"]]
+    named = [str(word["site_file"]) for word in words if isinstance(word, Mapping) and word.get("site_file")]
+    return {(local / name).resolve() for name in named}
 
 
 def _check_options(kit: StartupKit, bind: str | None, storage: Path | None, site_file: Path | None) -> None:

@@ -13,6 +13,24 @@ SITE_FILE = "site.yaml"
 LISTENS = {"loopback": "localhost", "all": "0.0.0.0"}
 """Where a server listens, as its kit states it; FLARE's kits state neither, and listen on every interface."""
 
+TLS_FILE = "openssl.cnf"
+TLS_CONFIG = """\
+# Written by `fedretina kit harden`. Whoever starts the kit names this file as OPENSSL_CONF, as the systemd units and
+# the container do: TLS 1.3 only. FLARE asks for 1.2 or more, in its own code, and has no setting for it.
+openssl_conf = fedretina
+
+[fedretina]
+ssl_conf = fedretina_ssl
+
+[fedretina_ssl]
+system_default = fedretina_tls
+
+[fedretina_tls]
+# Not MinProtocol: FLARE sets the smallest version itself and would take it back.
+Protocol = -TLSv1.2
+"""
+"""OpenSSL's own configuration, read by the processes of a kit: no version of TLS before 1.3, at either end."""
+
 _NEVER = {
     "shell_commands": "none",
     "byoc": "none",

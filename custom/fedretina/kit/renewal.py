@@ -7,10 +7,9 @@ from pathlib import Path
 from cryptography import x509
 
 from fedretina.errors import DataError, SettingsError
+from fedretina.kit.authority_state import BACKUP, STATE
 from fedretina.kit.startup_kit import read_object
 from fedretina.storage import write_text
-
-STATE = "cert.json"
 
 
 def days_left(state: Path) -> dict[str, float]:
@@ -53,7 +52,7 @@ def forget(state: Path, names: list[str]) -> None:
     path = state / STATE
     old = path.read_text(encoding="utf-8")
     for target, text in (
-        (state / f"{STATE}.before_renewal", old),
+        (state / BACKUP, old),
         (path, json.dumps({name: entry for name, entry in held.items() if name not in names})),
     ):
         write_text(target, text, mode=0o600)  # both hold the authority's private key

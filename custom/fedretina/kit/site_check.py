@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import shutil
 import sys
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from fedretina.data.modality import SIGNALS
 from fedretina.errors import DataError, FedretinaError
 from fedretina.experiment import Experiment
+from fedretina.kit.addresses import moved_finding
 from fedretina.kit.check import check_kit
 from fedretina.kit.findings import Finding, bad, good, judged, told
 from fedretina.kit.hardened import is_temporary
-from fedretina.kit.server_door import knock
+from fedretina.kit.server_door import Door, knock
 from fedretina.kit.startup_kit import StartupKit
 from fedretina.site_settings import SiteSettings, read_site_settings
 from fedretina.version import __version__
@@ -28,6 +30,7 @@ _FLARE = ("2.9", "2.10")
 _CLOCK_S = 30.0
 _FREE_GB = 5.0
 _FEW = {"train": 16, "val": 8, "test": 8}
+_OTHER_CERTIFICATE = "ask the project admin to give the server another certificate."
 _MEND_SITE_FILE = "write it: docs/joining.md, Data."
 
 
@@ -41,10 +44,16 @@ def check_site(kit: StartupKit, experiment: Experiment, offline: bool = False, p
         phantom: Whether the site may be a phantom hospital, for rehearsals.
 
     Raises:
-        DataError: A file of the kit cannot be read, or it is no site's kit.
+        DataError: A file of the kit cannot be read, it is no site's kit, or root asks for a service of another user.
     """
     if kit.role != "site":
         raise DataError(f"{kit.folder} is no site's kit but that of {kit.name}: use `fedretina kit check` for it.")
+    owner = kit.folder.stat().st_uid
+    if os.getuid() == 0 and owner != 0:
+        raise DataError(
+            "this check writes a cache beside the site's runs, and root's files would be closed to the service: "
+            f"run it as the kit's owner, `sudo -u '#{owner}' fedretina site check {kit.folder}`."
+        )
     findings = check_kit(kit)
     findings += [_versions(), *([] if offline else _server(kit))]
     try:
@@ -105,16 +114,36 @@ def _versions() -> Finding:
 
 def _server(kit: StartupKit) -> list[Finding]:
     door = knock(kit)
+    moved = moved_finding(kit)
+    found = [] if moved is None else [moved]
+    if not door.timely:
+        return [*found, *_untimely(door)]
     if door.problem:
         mend = "ask the project admin whether the server runs; see docs/joining.md, Firewall."
-        return [bad("server", door.problem, mend)]
+        return [*found, bad("server", door.problem, mend)]
     host, port = kit.target
-    found = [good("server", f"{host}:{port} knows this site's certificate")]
+    found.append(good("server", f"{host}:{port} knows this site's certificate"))
+    if door.tls:
+        beside = ", and takes TLS 1.2 as well: its admin starts it with OPENSSL_CONF" if door.takes_old else ""
+        found.append(told("server's TLS", f"{door.tls}{beside}"))
+    return [*found, told("clock", "the server does not say its time") if door.ahead_s is None else _clock(door.ahead_s)]
+
+
+def _untimely(door: Door) -> list[Finding]:
+    """The server's certificate does not hold by this clock: either of the two may be wrong."""
     if door.ahead_s is None:
-        return [*found, told("clock", "the server does not say its time")]
-    text = f"{abs(door.ahead_s):.0f} s {'ahead of' if door.ahead_s >= 0 else 'behind'} the server's"
-    faults = [text] if abs(door.ahead_s) > _CLOCK_S else []
-    return [*found, judged("clock", faults, text, "keep the clock with NTP, such as systemd-timesyncd or chrony.")]
+        return [bad("server", door.problem, f"look at this machine's clock; if it is right, {_OTHER_CERTIFICATE}")]
+    clock = _clock(door.ahead_s)
+    if clock.good:
+        return [bad("server", f"{door.problem} and by its own", _OTHER_CERTIFICATE), clock]
+    return [bad("server", door.problem, "set this machine's clock, and check again."), clock]
+
+
+def _clock(ahead_s: float) -> Finding:
+    """How far this clock is from the server's."""
+    text = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s >= 0 else 'behind'} the server's"
+    faults = [text] if abs(ahead_s) > _CLOCK_S else []
+    return judged("clock", faults, text, "keep the clock with NTP, such as systemd-timesyncd or chrony.")
 
 
 def _state(kit: StartupKit, settings: SiteSettings) -> Finding:
