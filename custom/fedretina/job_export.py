@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedretina.errors import SettingsError
 from fedretina.exchange.stamp import require_name
 from fedretina.experiment import Experiment
 from fedretina.kit.allowed import ALLOWED_CLASSES, classes_named
 from fedretina.storage import write_text
+from fedretina.yaml_file import parse_yaml, read_words
 
 _APP = "app"
-_FILES = ("config_fed_server.json", "config_fed_client.json", "experiment.yaml")
+_EXPERIMENT, _CALLED = "experiment.yaml", "the experiment file"
+_FILES = ("config_fed_server.json", "config_fed_client.json", _EXPERIMENT)
 
 
 def export_job(
@@ -50,14 +50,16 @@ def export_job(
         StateError: The disk is full or not writable.
     """
     _check(job, out, sites, quorum, mandatory)
-    words = (job / _APP / "config" / "experiment.yaml").read_text(encoding="utf-8")
+    source = job / _APP / "config" / _EXPERIMENT
+    words = read_words(source, _CALLED)
+    parse_yaml(words, _CALLED, source)  # a setting that stands twice would be set twice below
     if quorum is not None:
         words = _with(words, "quorum", quorum)
     if not phantoms:
         words = _with(words, "phantom_images", 0)
     if run is not None:
         words = _with(words, "run", json.dumps(require_name(run, "run")))  # 20261122 and on are names too
-    experiment = Experiment.resolve(yaml.safe_load(words))
+    experiment = Experiment.resolve(parse_yaml(words, _CALLED, source))
     if experiment.quorum > len(sites):
         raise SettingsError(f"the quorum is {experiment.quorum}, but only {len(sites)} sites are named.")
     meta = _read(job / "meta.json")
@@ -71,7 +73,7 @@ def export_job(
     for name in _FILES[:2]:
         config = _read(job / _APP / "config" / name)
         write_text(temporary / _APP / "config" / name, json.dumps(config, indent=2) + "\n")
-    write_text(temporary / _APP / "config" / "experiment.yaml", words)
+    write_text(temporary / _APP / "config" / _EXPERIMENT, words)
     write_text(temporary / "meta.json", json.dumps(meta, indent=2) + "\n")
     temporary.rename(out)
     return experiment

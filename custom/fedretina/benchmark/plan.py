@@ -8,7 +8,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedretina.benchmark.choices import NAME, EnergySettings, ReadingChoice, RowChoice, SplitSettings
@@ -17,6 +16,7 @@ from fedretina.experiment import Experiment
 from fedretina.phases import merged
 from fedretina.rows import ROWS, row
 from fedretina.settings_faults import settings_faults
+from fedretina.yaml_file import parse_yaml
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
@@ -140,7 +140,8 @@ class BenchmarkPlan(BaseModel):
         try:
             plan = cls.model_validate(dict(words))
         except ValidationError as error:
-            raise SettingsError(f"the benchmark's plan cannot be used: {settings_faults(error, 'plan')}") from error
+            faults = settings_faults(error, "plan", cls)
+            raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
         for choice in plan.rows:
             for change in plan.candidates(choice):
                 plan.experiment_of(choice, plan.seeds_of(choice)[0], change)
@@ -220,8 +221,7 @@ def preset(name: str) -> dict[str, Any]:
     names = sorted(path.name.removesuffix(".yaml") for path in folder.iterdir() if path.name.endswith(".yaml"))
     if name not in names:
         raise SettingsError(f"there is no benchmark {name!r}; there are {', '.join(names)}.")
-    words: dict[str, Any] = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
-    return words
+    return parse_yaml((folder / f"{name}.yaml").read_text(encoding="utf-8"), f"the plan {name}")
 
 
 def grid_of(axes: Mapping[str, Any]) -> list[dict[str, Any]]:

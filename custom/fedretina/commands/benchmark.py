@@ -92,19 +92,9 @@ def benchmark(
 
 
 def _words(path: Path | None) -> dict[str, Any]:
-    import yaml
+    from fedretina.yaml_file import read_yaml
 
-    from fedretina.errors import SettingsError
-
-    if path is None:
-        return {}
-    try:
-        words = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise SettingsError(f"the plan {path.name} cannot be read: {type(error).__name__}.") from error
-    if not isinstance(words, dict):
-        raise SettingsError(f"the plan {path.name} holds no settings: write `name: value` lines.")
-    return words
+    return {} if path is None else read_yaml(path, "the plan")
 
 
 def _sites(pairs: tuple[str, ...], phantoms: str) -> dict[str, str | None]:
