@@ -140,12 +140,11 @@ def read_site_file(path: Path, site: str | None) -> SiteSettings:
     Raises:
         DataError: The file cannot be read, or holds settings that cannot be used.
     """
-    what = "the site file" if site is None else f"the site file of {site}"
     try:
-        words = read_yaml(path, what)
+        words = read_yaml(path, "the site file")
     except YamlFileError as error:
         raise DataError(str(error)) from error
-    return _site_settings(words, path.parent, site, f"{what} {path}")
+    return _site_settings(words, path.parent, site, f"the site file {path}")
 
 
 def _site_settings(words: dict[str, Any], base: Path, site: str | None, what: str) -> SiteSettings:

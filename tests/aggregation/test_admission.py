@@ -78,7 +78,7 @@ def test_shapes_types_values_and_missing_tensors(sent):
     ]:
         with pytest.raises(RefusedError, match=said):
             check(sent, {key: wrong})
-    with pytest.raises(RefusedError, match="1 tensors are missing"):
+    with pytest.raises(RefusedError, match="1 tensor is missing"):
         admit(
             Payload({k: v for k, v in shared.items() if k != key}, SCALARS, STAMP),
             STAMP,

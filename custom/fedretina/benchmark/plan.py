@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fedretina.benchmark.choices import NAME, EnergySettings, ReadingChoice, RowChoice, SplitSettings
 from fedretina.errors import SettingsError
+from fedretina.exchange.stamp import require_name, require_sites
 from fedretina.experiment import Experiment
 from fedretina.phases import merged
 from fedretina.rows import ROWS, row
@@ -100,7 +101,10 @@ class BenchmarkPlan(BaseModel):
         if len(set(names)) < len(names) or len(set(self.seeds)) < len(self.seeds):
             raise ValueError("rows and seeds must differ from each other: list each once.")
         if self.reference not in names:
-            raise ValueError(f"the reference {self.reference!r} is none of the rows {names}: name one of them.")
+            raise ValueError(
+                f"the reference {self.reference!r}, which all rows are compared with, is none of the rows {names}: add "
+                "it, or make one of them the reference."
+            )
         if any(not 0 <= variance <= 1 for variance in self.noise):
             raise ValueError(f"noise is {list(self.noise)}: a variance lies between 0 and 1, images in [0, 1].")
         both = sorted(set(self.sites) & set(self.spare_sites))
@@ -136,12 +140,16 @@ class BenchmarkPlan(BaseModel):
 
         Raises:
             SettingsError: What is wrong, in one sentence a fault.
+            RefusedError: A site's name could leave its folder.
         """
         try:
             plan = cls.model_validate(dict(words))
         except ValidationError as error:
             faults = settings_faults(error, "plan", cls)
             raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
+        require_sites([*plan.sites, *plan.spare_sites])
+        for name in plan.strangers:
+            require_name(name, "set of strangers")
         for choice in plan.rows:
             for change in plan.candidates(choice):
                 plan.experiment_of(choice, plan.seeds_of(choice)[0], change)

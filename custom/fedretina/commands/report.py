@@ -8,12 +8,13 @@ from typing import Any
 import click
 
 from fedretina.commands.lazy import fail
+from fedretina.commands.options import SITE
 
 
 @click.command()
 @click.argument("run", required=False)
 @click.option("--root", type=click.Path(path_type=Path), default=Path("fedretina_runs"), help="Folder of runs.")
-@click.option("--site", help="Render this site's report, from its stored figures.")
+@click.option("--site", type=SITE, help="Render this site's report, from its stored figures.")
 @click.option("--server", "at_server", is_flag=True, help="Render the server's report; this is the default.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where the page goes; by default beside what is stored.")
 def report(run: str | None, root: Path, site: str | None, at_server: bool, out: Path | None) -> None:
@@ -49,7 +50,8 @@ def _stored(root: Path, run: str | None, site: str | None) -> Path:
     found = sorted((path for path in (folder / part for folder in runs) if path.exists()), key=_changed)
     if not found:
         who = "finished run" if site is None else f"report of {site} in a run"
-        fail(f"no {who} {run or ''} under {root}: give --root, or end the run first; see `fedretina show`.")
+        which = f" {run}" if run else ""
+        fail(f"no {who}{which} under {root}: give --root, or end the run first; see `fedretina show`.")
     return found[-1]
 
 

@@ -21,6 +21,9 @@ class Row(NamedTuple):
     cells: Mapping[str, str]
 
 
+_INSTALL = {"openpyxl": 'pip install "openpyxl>=3.1"', "xlrd": 'pip install "xlrd>=2"'}
+
+
 def read_table(
     path: Path,
     columns: Sequence[str],
@@ -126,7 +129,7 @@ def _sheet(path: Path) -> list[Sequence[Any]]:
         module = import_module(library)
     except ImportError as error:
         raise DataError(
-            f"{path} is an Excel file, and {library} is not installed: run `pip install {library}`, or save its first "
+            f"{path} is an Excel file, and {library} is not installed: run `{_INSTALL[library]}`, or save its first "
             f"sheet as {path.with_suffix('.csv').name} beside it."
         ) from error
     damage = (OSError, ValueError, KeyError, zipfile.BadZipFile, getattr(module, "XLRDError", OSError))
