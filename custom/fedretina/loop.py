@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.pooling import pools
 from fedretina.data.site_data import SiteData
-from fedretina.errors import RefusedError, TrainingError
+from fedretina.errors import FedretinaError, RefusedError, TrainingError
 from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, Sealer, sealer_for
 from fedretina.exchange.stamp import require_name, require_sites
 from fedretina.experiment import Experiment
@@ -54,13 +55,27 @@ def run_loop(
     require_sites(sorted(sites))
     if experiment.pooled:
         sites = {pool.data.name: pool.data for pool in pools(sites)}
+    fresh = not (root / run).exists()
     with ExitStack() as held:
         for name in ("server", *sorted(sites)):
             held.enter_context(folder_lock(root / run / name, 0))
-        at_server = sealer_for(experiment.exchange, keys and keys / SERVER_FILE, private=False)
-        at_sites = sealer_for(experiment.exchange, keys and keys / SITE_FILE, private=True)
-        _run(Coordinator(experiment, run, root / run / "server", at_server), sites, root / run, at_sites, tell)
+        try:
+            at_server = sealer_for(experiment.exchange, keys and keys / SERVER_FILE, private=False)
+            at_sites = sealer_for(experiment.exchange, keys and keys / SITE_FILE, private=True)
+            coordinator = Coordinator(experiment, run, root / run / "server", at_server)
+            _run(coordinator, sites, root / run, at_sites, tell)
+        except FedretinaError:
+            # A run that failed before its first step was done has nothing to go on with, and would only hold its name
+            # against the settings that mend it.
+            if fresh and not _anything_done(root / run):
+                shutil.rmtree(root / run, ignore_errors=True)
+            raise
     return read_json(root / run / "server" / "results.json")
+
+
+def _anything_done(folder: Path) -> bool:
+    record = folder / "server" / "run.json"
+    return record.exists() and bool(read_json(record).get("done"))
 
 
 def _run(

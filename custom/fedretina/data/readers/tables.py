@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 
 from fedretina.errors import DataError
 
+_INSTALL = {"openpyxl": 'pip install "openpyxl>=3.1"', "xlrd": 'pip install "xlrd>=2"'}
+
 
 class Row(NamedTuple):
     """A row of a table: its number in the file (the header is 1) and its cells by column, blanks stripped."""
 
     number: int
     cells: Mapping[str, str]
-
-
-_INSTALL = {"openpyxl": 'pip install "openpyxl>=3.1"', "xlrd": 'pip install "xlrd>=2"'}
 
 
 def read_table(
