@@ -211,6 +211,9 @@ def _phases(named: Mapping[str, Any], of: str) -> list[dict[str, Any]]:
     unknown = sorted(set(named) - {str(phase["name"]) for one in ROWS.values() for phase in _listed(one.settings)})
     if unknown:
         raise SettingsError(f"phases names {unknown}, which no row has: use pretrain and train, or list the phases.")
+    plain = sorted(name for name, one in named.items() if one is not None and not isinstance(one, Mapping))
+    if plain:
+        raise SettingsError(f"phases.{plain[0]} has settings of its own: write them below it, as `name: value` lines.")
     return [{"name": name, **named.get(name, {})} for name in names if named.get(name, {}) is not None]
 
 

@@ -63,9 +63,9 @@ def benchmark(
         words = merged(preset(name), _words(plan_file))
         files = {site: str(Path(file).resolve()) for site, file in site_files(sites).items()}
         words["sites"] = files or dict.fromkeys(phantoms or ()) or words.get("sites", {})
-        if words.get("spare_sites"):
-            spare = {site: file for site, file in words["spare_sites"].items() if site not in words["sites"]}
-            words["spare_sites"] = spare
+        spare = words.get("spare_sites")
+        if isinstance(spare, dict):
+            words["spare_sites"] = {site: file for site, file in spare.items() if site not in words["sites"]}
         if rows:
             words = _chosen(words, name, rows)
         if seeds:
@@ -103,15 +103,23 @@ def _chosen(words: dict[str, Any], name: str, rows: str) -> dict[str, Any]:
     if "rows" not in words:
         raise SettingsError(f"the benchmark {name} has no rows to choose from: say what to leave out in a --plan.")
     wanted = [row.strip() for row in rows.split(",") if row.strip()]
-    named = {row if isinstance(row, str) else row["name"]: row for row in words["rows"]}
-    readings = {one["name"]: one for one in words.get("readings", ())}
+    named, readings = _by_name(words["rows"], "rows"), _by_name(words.get("readings") or [], "readings")
     for row in wanted:
         if row not in {*named, *readings, *ROWS}:
             meant = did_you_mean(row, [*named, *readings])
             raise SettingsError(f"there is no row {row!r} in the benchmark {name}: {meant}")
     chosen = [named.get(row, row) for row in wanted if row not in readings]
-    kept = {row if isinstance(row, str) else row["name"] for row in chosen}
-    return {**words, "rows": chosen, "readings": [one for one in readings.values() if one["of"] in kept]}
+    kept = _by_name(chosen, "rows")
+    left = [one for one in readings.values() if not isinstance(one, dict) or one.get("of") in kept]
+    return {**words, "rows": chosen, "readings": left}
+
+
+def _by_name(listed: Any, what: str) -> dict[str, Any]:
+    from fedretina.errors import SettingsError
+
+    if not isinstance(listed, list) or not all(isinstance(one, str | dict) for one in listed):
+        raise SettingsError(f"{what} of the plan is a list: write `- name: NAME` lines.")
+    return {str(one.get("name")) if isinstance(one, dict) else one: one for one in listed}
 
 
 def _numbers(words: str) -> list[int]:
