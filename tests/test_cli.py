@@ -1,4 +1,5 @@
 import ast
+import io
 import json
 import re
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from fedretina.cli import main
+from fedretina.commands.progress import steps
 from fedretina.experiment import Experiment
 from fedretina.loop import run_loop
 from fedretina.rows import ROWS
@@ -269,3 +271,22 @@ def test_what_people_are_told_to_install_is_there_and_what_the_project_needs():
 def test_experiments_of_the_jobs_pass_the_one_reader():
     for job in JOBS.iterdir():
         assert Experiment.load(job / "app/config/experiment.yaml").row in ROWS
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_bar_is_drawn_on_a_terminal_and_nowhere_else(monkeypatch):
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with steps() as tell:
+            for what in ("files converted", "files compared"):
+                for done in range(1, 4):
+                    tell(what, done, 3)
+            between = stream.getvalue()
+        assert stream.getvalue() == between  # the last call has ended the bar, so what follows has its own line
+        assert ("files converted" in between and "files compared" in between) == shown
+        assert between.count("100%") == (2 if shown else 0)
+        assert between.endswith("\n") or not shown

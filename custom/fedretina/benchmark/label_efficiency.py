@@ -22,7 +22,13 @@ from fedretina.storage import folder_lock, read_json, write_json
 LABELS = "labels.json"
 
 
-def run_labels(plan: LabelPlan, out: Path, jobs: int, tell: Callable[[Told], None]) -> dict[str, str]:
+def run_labels(
+    plan: LabelPlan,
+    out: Path,
+    jobs: int,
+    tell: Callable[[Told], None],
+    read: Callable[[str, int, int], None] = lambda what, done, of: None,
+) -> dict[str, str]:
     """Pre-train, then fine-tune from every start with every share, and store every result.
 
     Args:
@@ -30,6 +36,7 @@ def run_labels(plan: LabelPlan, out: Path, jobs: int, tell: Callable[[Told], Non
         out: Folder of the benchmark.
         jobs: Runs at a time, each in a process of its own.
         tell: Called after each run.
+        read: Called while the sites' images are read: as `sites_of`.
 
     Returns:
         Why runs are missing, by "row, seed"; empty when all are stored.
@@ -45,7 +52,7 @@ def run_labels(plan: LabelPlan, out: Path, jobs: int, tell: Callable[[Told], Non
         # Read before anything is kept: a plan whose sites cannot be read must not stand in another's way. It builds the
         # image caches once, too, before processes share them.
         made = plan.fine_tuning({})
-        sites_of(made, out, made.seeds[0])
+        sites_of(made, out, made.seeds[0], read=read)
         write_json(out / LABELS, kept)
         encoders = _encoders(plan, out, jobs, tell, missing) if plan.pretrained else {}
     made = plan.fine_tuning(encoders)

@@ -51,7 +51,13 @@ class Work(NamedTuple):
     candidate: int
 
 
-def run_benchmark(plan: BenchmarkPlan, out: Path, jobs: int, tell: Callable[[Told], None]) -> dict[str, str]:
+def run_benchmark(
+    plan: BenchmarkPlan,
+    out: Path,
+    jobs: int,
+    tell: Callable[[Told], None],
+    read: Callable[[str, int, int], None] = lambda what, done, of: None,
+) -> dict[str, str]:
     """Tune each row, run rows times seeds, and store every result with where it came from.
 
     Args:
@@ -59,6 +65,7 @@ def run_benchmark(plan: BenchmarkPlan, out: Path, jobs: int, tell: Callable[[Tol
         out: Folder of the benchmark.
         jobs: Runs at a time, each in a process of its own.
         tell: Called after each run.
+        read: Called while the sites' images are read: as `sites_of`.
 
     Returns:
         Why runs are missing, by "row, seed"; empty when all are stored.
@@ -70,7 +77,7 @@ def run_benchmark(plan: BenchmarkPlan, out: Path, jobs: int, tell: Callable[[Tol
     """
     with folder_lock(out, 0):
         fixed = _required_alike(plan, out)
-        sites_of(plan, out, plan.seeds[0])  # builds the image caches once, before processes share them
+        sites_of(plan, out, plan.seeds[0], read=read)  # builds the image caches once, before processes share them
         # Not before: a plan whose sites cannot be read has left nothing that another plan could spoil.
         write_json(out / FIXED, fixed)
         missing: dict[str, str] = {}

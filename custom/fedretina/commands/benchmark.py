@@ -10,6 +10,7 @@ import click
 
 from fedretina.commands.lazy import fail
 from fedretina.commands.options import SITE_FILE, SITES, site_files
+from fedretina.commands.progress import steps
 from fedretina.errors import FedretinaError
 
 
@@ -74,7 +75,8 @@ def benchmark(
         prepared = kind.prepare(words)
         if render and not (out / "results").is_dir():
             raise SettingsError(f"{out} holds no results of a benchmark to render: run it first, without --render.")
-        missing = {} if render else prepared.run(out, jobs, tell)
+        with steps() as read:
+            missing = {} if render else prepared.run(out, jobs, tell, read)
         if (out / "answers").exists():  # a folder of results alone brings its statistics along
             statistics(out)
             if prepared.cases(out, out / "cases.html"):

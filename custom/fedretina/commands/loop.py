@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 
 from fedretina.commands.lazy import fail
 from fedretina.commands.options import RUN, SITE_FILE, SITES, site_files
-from fedretina.commands.progress import progress
+from fedretina.commands.progress import progress, steps
 
 if TYPE_CHECKING:
     from fedretina.data.site_data_settings import SiteDataSettings
@@ -47,14 +48,19 @@ def loop(
         names = require_sites([*files, *(sites or (() if files else _PHANTOMS))])
         settings = Experiment.load(experiment)
         places = _places(names, files, settings.phantom_images)
-        with progress("sites") as tell:
-            data = {}
-            for done, site in enumerate(names, start=1):
-                cache = root / "cache" / site
-                data[site] = load_site_data(
-                    site, places[site], settings.images, settings.seed, cache, settings.supervised
+        with steps() as tell_of:
+            data = {
+                site: load_site_data(
+                    site,
+                    places[site],
+                    settings.images,
+                    settings.seed,
+                    root / "cache" / site,
+                    settings.supervised,
+                    partial(tell_of, f"images of {site}"),
                 )
-                tell(done, len(names))
+                for site in names
+            }
         with progress("answers") as tell:
             click.echo(results_table(run_loop(settings, data, root, run, tell=tell)))
     except FedretinaError as error:

@@ -22,7 +22,7 @@ def progress(label: str) -> Iterator[Tell]:
         label: What is counted, such as "images".
 
     Yields:
-        What is to be called after each one; the first call draws the bar.
+        What is to be called after each one; the first call draws the bar, the last ends it.
     """
     with ExitStack() as shown:
         bar: Any = None
@@ -34,6 +34,9 @@ def progress(label: str) -> Iterator[Tell]:
                     click.progressbar(length=of, label=label, file=sys.stderr, hidden=not sys.stderr.isatty())
                 )
             bar.update(done - bar.pos)
+            if done >= of:  # so that what is printed next has a line of its own
+                shown.close()
+                bar = None
 
         yield tell
 
