@@ -164,4 +164,4 @@ def _site_settings(words: dict[str, Any], base: Path, site: str | None, what: st
     try:
         return SiteSettings.model_validate({**words, "data": data})
     except ValidationError as error:
-        raise DataError(f"{what} cannot be used: {settings_faults(error, 'data', SiteSettings)}") from error
+        raise DataError(f"{what} cannot be used: {settings_faults(error, 'settings', SiteSettings)}") from error
