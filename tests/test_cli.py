@@ -290,3 +290,16 @@ def test_a_bar_is_drawn_on_a_terminal_and_nowhere_else(monkeypatch):
         assert ("files converted" in between and "files compared" in between) == shown
         assert between.count("100%") == (2 if shown else 0)
         assert between.endswith("\n") or not shown
+
+
+@pytest.mark.parametrize("record", ['{"sites": {"a": 5}}', '{"kind": "site"}', '{"sites": {}}', "{", "[]"])
+def test_a_record_that_is_damaged_is_said_and_no_traceback_comes(tmp_path, record):
+    path = tmp_path / "runs" / "spring" / "server" / "results.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(record)
+    for words in (("show", "spring"), ("report", "spring")):
+        result = call(*words, "--root", tmp_path / "runs")
+        assert result.exit_code == 2
+        assert result.output.startswith("fedretina: ")
+        assert "Error" not in result.output
+        assert isinstance(result.exception, SystemExit)

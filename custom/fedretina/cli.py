@@ -43,6 +43,7 @@ def main() -> None:
 def show(run: str | None, root: Path) -> None:
     """Print the table of a finished RUN, of the latest one by default, and where its results lie."""
     from fedretina.aggregation.results_table import results_table
+    from fedretina.errors import FedretinaError
     from fedretina.storage import read_json
 
     found = sorted(root.glob("*/server/results.json"), key=lambda path: path.stat().st_mtime)
@@ -50,7 +51,12 @@ def show(run: str | None, root: Path) -> None:
     if path is None or not path.exists():
         named = f"finished run {run}" if run else "finished run"
         fail(f"no {named} under {root}: give --root, or run `nvflare simulator jobs/feduaa`.")
-    click.echo(results_table(read_json(path)))
+    try:
+        click.echo(results_table(read_json(path)))
+    except FedretinaError as error:
+        fail(str(error))
+    except (KeyError, TypeError, AttributeError):  # whatever of a record is not there
+        fail(f"{path} is damaged, or no results.json of fedretina: restore it from a backup.")
     click.echo(f"results: {path}")
     click.echo(f"report over all sites: {path.parent / 'report.html'}")
     click.echo(f"a site's model, card and report: {path.parent.parent}/<site>/final/")
