@@ -74,7 +74,7 @@ def test_below_the_quorum_a_step_is_not_closed_and_can_be_begun_again(tiny, phan
     late = hosts["site-2"].answer(coordinator.order("site-2"), coordinator.down())
     coordinator.accept("site-1", hosts["site-1"].answer(coordinator.order("site-1"), coordinator.down()))
     coordinator.refuse("site-2", "it did not answer in time.")
-    with pytest.raises(QuorumError, match=r"1 updates were accepted, the quorum is 2 .*did not answer in time"):
+    with pytest.raises(QuorumError, match=r"1 update was accepted, the quorum is 2 .*did not answer in time"):
         coordinator.close()
     assert coordinator.done == 0
     coordinator.begin(["site-1", "site-2", "site-3"])

@@ -2,17 +2,20 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from fedretina.cli import main
+from fedretina.data import client_folders
 from fedretina.data.manifest import read_manifest
 from fedretina.data.oct_settings import OctSettings
 from fedretina.data.scheme import GradingScheme
 from fedretina.data.site_file import read_site_file
 from fedretina.data.site_loader import load_site_data
+from fedretina.errors import StateError
 
 GRADES = "NORMAL,DRUSEN,DME,CNV"
 SCHEME = GradingScheme(grades=tuple(GRADES.split(",")))
@@ -73,7 +76,11 @@ def test_a_phantom_site_is_divided_by_its_site_file_and_read(tmp_path):
     assert len(data.split("train").labels) == data.counts["train"] >= 8
 
 
-def test_what_is_refused_in_a_sentence(manifest, tmp_path):
+def full_disk(path, record):
+    raise StateError("the disk is full")
+
+
+def test_what_is_refused_in_a_sentence(manifest, tmp_path, monkeypatch):
     out = tmp_path / "out"
     for words, said in (
         (["--out", out], "the grading scheme is not set"),
@@ -87,6 +94,15 @@ def test_what_is_refused_in_a_sentence(manifest, tmp_path):
         assert done.exit_code == 2
         assert said in done.stderr
         assert not out.exists()
+    with monkeypatch.context() as failing:
+        failing.setattr(client_folders, "write_json", full_disk)
+        assert run(manifest, "--grades", GRADES, "--out", out).exit_code == 2
+    assert not out.exists()  # so the same call may be made again
+    with_room = run(manifest, "--grades", GRADES, "--out", out)
+    assert with_room.exit_code == 0, with_room.output
+    assert f"next: export FEDRETINA_SITE_FILE='{out}/{{SITE_NAME}}/site.yaml'" in with_room.output
+    assert "add to each: policy: {kinds: [encoder, norm, statistic, counter, head, exit," in with_room.output
+    shutil.rmtree(out)
     manifest.with_name("site.yaml").write_text("data: {}\n")
     done = run(manifest.parent, "--out", out)
     assert done.exit_code == 2

@@ -76,7 +76,7 @@ def test_the_list_names_every_set():
     [
         (["eyepacs", "--fractions", "0.7,0.3"], "has 2 shares"),
         (["eyepacs", "--fractions", "a,b,c"], "is no list of numbers"),
-        (["eyepacs", "--fractions", "0.7,0.2,0.2"], "fractions: fractions are [0.7, 0.2, 0.2]: give three shares"),
+        (["eyepacs", "--fractions", "0.7,0.2,0.2"], "fedretina: fractions are [0.7, 0.2, 0.2]: give three shares"),
         (["eyepacs", "--labels", "x.csv"], "labels means nothing to the reader eyepacs"),
         (["eyepax"], "there is no reader 'eyepax'"),
         (["idrid"], "unpack the set again"),

@@ -87,7 +87,7 @@ def test_a_rehearsal_keeps_its_phantoms(tmp_path):
         (["--sites", ""], "name each site once"),
         (["--sites", "server,a"], "the server's name"),
         (["--sites", "../a"], "not a plain name"),
-        (["--sites", "a", "--quorum", "2"], "quorum must lie between 1 and the 1 sites"),
+        (["--sites", "a", "--quorum", "2"], "quorum must lie between 1 and the number of sites, 1"),
         (["--sites", "a", "--mandatory", "b"], "b is mandatory but takes no part"),
         (["--sites", "a", "--run", "a/b"], "not a plain name"),
     ],

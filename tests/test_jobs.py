@@ -75,5 +75,5 @@ def test_a_job_for_any_row_loads_and_a_folder_is_never_overwritten(tmp_path):
         job_files("no_such_row")
     with pytest.raises(SettingsError, match="images in one place"):
         job_files("centralised")
-    with pytest.raises(SettingsError, match="at least one site"):
+    with pytest.raises(SettingsError, match="no site is named"):
         job_files("feduaa", sites=[])

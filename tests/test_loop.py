@@ -7,6 +7,7 @@ import torch
 from fedretina import storage
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.augment import augment
+from fedretina.errors import QuorumError, RefusedError, SettingsError, StateError
 from fedretina.exchange.payload import tensors_digest
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
@@ -166,3 +167,27 @@ def _counting(split, reads):
         return split(self, name)
 
     return counted
+
+
+def test_a_run_that_failed_before_its_first_step_gives_its_name_back(tiny, phantoms, tmp_path):
+    large = tiny(training={"batch_size": 4096})
+    with pytest.raises(QuorumError, match="fewer than one batch"):
+        run_loop(large, phantoms(large, "site-1"), tmp_path, "a")
+    assert not (tmp_path / "a").exists()
+    experiment, told = tiny(phases=[{"name": "train", "rounds": 1}]), []
+    run_loop(experiment, phantoms(experiment, "site-1"), tmp_path, "a", tell=lambda done, of: told.append((done, of)))
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]  # train, validate, finalise
+    other = tiny(phases=[{"name": "train", "rounds": 2}])
+    with pytest.raises(StateError, match="holds a run of other settings"):
+        run_loop(other, phantoms(other, "site-1"), tmp_path, "a")
+    assert (tmp_path / "a" / "server" / "results.json").exists()
+
+
+def test_names_are_checked_before_a_folder_is_made(tiny, phantoms, tmp_path):
+    experiment = tiny()
+    sites = phantoms(experiment, "site-1")
+    one = sites["site-1"]
+    for run, names in (("../x", sites), ("a", {"../x": one}), ("a", {"server": one}), ("a", {})):
+        with pytest.raises((RefusedError, SettingsError)):
+            run_loop(experiment, names, tmp_path / "deep" / "root", run)
+    assert not (tmp_path / "deep").exists()

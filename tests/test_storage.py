@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from fedretina import storage
-from fedretina.errors import StateError
+from fedretina.errors import DataError, StateError
 from fedretina.exchange.noise import noise_key
 from fedretina.kit import renewal
+from fedretina.storage import filled_folder
 
 STATE = {"a": torch.arange(6, dtype=torch.float32).reshape(2, 3), "n": torch.tensor(7)}
 
@@ -134,6 +135,30 @@ def test_the_authoritys_key_is_never_open_to_others(tmp_path, rights):
 def test_the_key_of_the_noise_is_never_open_to_others(tmp_path, rights):
     noise_key(tmp_path / "noise.key")
     assert rights == {"noise.key": 0o600}
+
+
+def test_a_folder_is_filled_wholly_or_not_at_all(tmp_path):
+    out = tmp_path / "new" / "out"
+
+    def stopped():
+        with filled_folder(out, "the clients") as half:
+            (half / "part").mkdir()
+            (half / "part" / "a.csv").write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert not (tmp_path / "new").exists()
+    (out / ".fedretina.half" / "part").mkdir(parents=True)  # of a process that was killed
+    with filled_folder(out, "the clients") as half:
+        (half / "part").mkdir()
+        (half / "a.csv").write_text("whole")
+    assert sorted(path.name for path in out.iterdir()) == ["a.csv", "part"]
+    with pytest.raises(DataError, match="holds files already: choose a new or empty folder for the clients"):
+        filled_folder(out, "the clients").__enter__()
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot be written"):
+        filled_folder(tmp_path / "file" / "out", "the clients").__enter__()
 
 
 def test_a_locked_folder_is_the_owners_alone(tmp_path, rights):

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fedretina.commands.lazy import LazyGroup, fail
+from fedretina.commands.options import RUN
 from fedretina.version import __version__
 
 
@@ -17,6 +18,7 @@ from fedretina.version import __version__
         "data": "fedretina.commands.data:data",
         "job": "fedretina.commands.job:job",
         "kit": "fedretina.commands.kit:kit",
+        "loop": "fedretina.commands.loop:loop",
         "methods": "fedretina.commands.methods:methods",
         "predict": "fedretina.commands.predict:predict",
         "report": "fedretina.commands.report:report",
@@ -28,6 +30,7 @@ from fedretina.version import __version__
         "resume": "fedretina.commands.resume:resume",
         "repair": "fedretina.commands.repair:repair",
     },
+    context_settings={"help_option_names": ["-h", "--help"]},  # of all commands below too
 )
 @click.version_option(__version__)
 def main() -> None:
@@ -35,18 +38,25 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("run", required=False)
+@click.argument("run", type=RUN, required=False)
 @click.option("--root", type=click.Path(path_type=Path), default=Path("fedretina_runs"), help="Folder of runs.")
 def show(run: str | None, root: Path) -> None:
     """Print the table of a finished RUN, of the latest one by default, and where its results lie."""
     from fedretina.aggregation.results_table import results_table
+    from fedretina.errors import FedretinaError
     from fedretina.storage import read_json
 
     found = sorted(root.glob("*/server/results.json"), key=lambda path: path.stat().st_mtime)
     path = root / run / "server" / "results.json" if run else (found[-1] if found else None)
     if path is None or not path.exists():
-        fail(f"no finished run {run or ''} under {root}: give --root, or run `nvflare simulator jobs/feduaa`.")
-    click.echo(results_table(read_json(path)))
+        named = f"finished run {run}" if run else "finished run"
+        fail(f"no {named} under {root}: give --root, or run `nvflare simulator jobs/feduaa`.")
+    try:
+        click.echo(results_table(read_json(path)))
+    except FedretinaError as error:
+        fail(str(error))
+    except (KeyError, TypeError, AttributeError):  # whatever of a record is not there
+        fail(f"{path} is damaged, or no results.json of fedretina: restore it from a backup.")
     click.echo(f"results: {path}")
     click.echo(f"report over all sites: {path.parent / 'report.html'}")
     click.echo(f"a site's model, card and report: {path.parent.parent}/<site>/final/")
@@ -68,29 +78,5 @@ def partition(experiment: Path, grades: int) -> None:
         fail(str(error))
 
 
-@main.command()
-@click.argument("experiment", type=click.Path(exists=True, path_type=Path))
-@click.option("--sites", default="site-1,site-2,site-3,site-4,site-5", help="Names of phantom sites, by comma.")
-@click.option("--root", type=click.Path(path_type=Path), default=Path("fedretina_runs"), help="Folder of runs.")
-@click.option("--run", required=True, help="Name of the run; an unfinished one of that name goes on.")
-def loop(experiment: Path, sites: str, root: Path, run: str) -> None:
-    """Run an EXPERIMENT file over phantom sites in the plain loop, without FLARE."""
-    from fedretina.aggregation.results_table import results_table
-    from fedretina.data.site_data_settings import SiteDataSettings
-    from fedretina.data.site_loader import load_site_data
-    from fedretina.errors import FedretinaError
-    from fedretina.experiment import Experiment
-    from fedretina.loop import run_loop
-
-    try:
-        settings = Experiment.load(experiment)
-        phantom = SiteDataSettings(phantom_images=settings.phantom_images)
-        data = {
-            site: load_site_data(
-                site, phantom, settings.images, settings.seed, root / "cache" / site, settings.supervised
-            )
-            for site in sites.split(",")
-        }
-        click.echo(results_table(run_loop(settings, data, root, run)))
-    except FedretinaError as error:
-        fail(str(error))
+if __name__ == "__main__":
+    main(prog_name="fedretina")

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from torch import nn
 
@@ -33,6 +32,7 @@ from fedretina.rows import row
 from fedretina.settings_faults import settings_faults
 from fedretina.uncertainty.theta import ThetaSettings
 from fedretina.version import __version__
+from fedretina.yaml_file import read_yaml
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 _OWN: dict[str, Any] = {"run": True, "network": {"weights": {"file": True}}}
@@ -105,14 +105,14 @@ class Experiment(BaseModel):
         Raises:
             SettingsError: What is wrong and where, in one sentence a fault.
         """
-        chosen = row(str(words.get("row", "feduaa"))).settings
+        chosen = row("feduaa" if words.get("row") is None else str(words["row"])).settings
         joined = merged(chosen, words)
         if isinstance(joined.get("phases"), list | tuple):
             joined["phases"] = resolved_phases(joined, chosen.get("phases", ()))
         try:
             return cls.model_validate(joined)
         except ValidationError as error:
-            faults = settings_faults(error, "experiment")
+            faults = settings_faults(error, "experiment", cls)
             raise SettingsError(f"the experiment's settings cannot be used: {faults}") from error
 
     @classmethod
@@ -120,15 +120,10 @@ class Experiment(BaseModel):
         """Read an experiment file (YAML) and resolve it.
 
         Raises:
-            SettingsError: The file is missing, is no YAML mapping, or holds settings that cannot be used.
+            YamlFileError: The file cannot be read; what may be said of it elsewhere is its `outside`.
+            SettingsError: Its settings cannot be used.
         """
-        try:
-            words = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
-            raise SettingsError(f"the experiment file {path.name} cannot be read: {type(error).__name__}.") from error
-        if not isinstance(words, dict):
-            raise SettingsError(f"the experiment file {path.name} holds no settings: write `name: value` lines.")
-        return cls.resolve(words)
+        return cls.resolve(read_yaml(path, "the experiment file"))
 
     def require_federated(self) -> Self:
         """Return the experiment itself, where sites can run it without putting their images together.

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedretina.errors import SettingsError
-from fedretina.exchange.stamp import require_name
+from fedretina.exchange.stamp import require_name, require_sites
 from fedretina.experiment import Experiment
 from fedretina.kit.allowed import ALLOWED_CLASSES, classes_named
-from fedretina.storage import write_text
+from fedretina.plurals import counted
+from fedretina.storage import filled_folder, write_text
+from fedretina.yaml_file import parse_yaml, read_words
 
 _APP = "app"
-_FILES = ("config_fed_server.json", "config_fed_client.json", "experiment.yaml")
+_EXPERIMENT, _CALLED = "experiment.yaml", "the experiment file"
+_FILES = ("config_fed_server.json", "config_fed_client.json", _EXPERIMENT)
 
 
 def export_job(
@@ -47,33 +47,36 @@ def export_job(
 
     Raises:
         SettingsError: The job is none of this package's, or an option cannot be.
-        StateError: The disk is full or not writable.
+        DataError: The folder cannot be written.
+        StateError: The disk is full.
     """
     _check(job, out, sites, quorum, mandatory)
-    words = (job / _APP / "config" / "experiment.yaml").read_text(encoding="utf-8")
+    source = job / _APP / "config" / _EXPERIMENT
+    words = read_words(source, _CALLED)
+    parse_yaml(words, _CALLED, source)  # a setting that stands twice would be set twice below
     if quorum is not None:
         words = _with(words, "quorum", quorum)
     if not phantoms:
         words = _with(words, "phantom_images", 0)
     if run is not None:
         words = _with(words, "run", json.dumps(require_name(run, "run")))  # 20261122 and on are names too
-    experiment = Experiment.resolve(yaml.safe_load(words))
+    experiment = Experiment.resolve(parse_yaml(words, _CALLED, source))
     if experiment.quorum > len(sites):
-        raise SettingsError(f"the quorum is {experiment.quorum}, but only {len(sites)} sites are named.")
+        raise SettingsError(
+            f"the quorum is {experiment.quorum}, but only {counted(len(sites), 'site is', 'sites are')} named."
+        )
     meta = _read(job / "meta.json")
     meta |= {
         "min_clients": experiment.quorum,
         "mandatory_clients": sorted(mandatory),
         "deploy_map": {_APP: ["server", *sorted(sites)]},
     }
-    temporary = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    for name in _FILES[:2]:
-        config = _read(job / _APP / "config" / name)
-        write_text(temporary / _APP / "config" / name, json.dumps(config, indent=2) + "\n")
-    write_text(temporary / _APP / "config" / "experiment.yaml", words)
-    write_text(temporary / "meta.json", json.dumps(meta, indent=2) + "\n")
-    temporary.rename(out)
+    with filled_folder(out, "the job") as half:
+        for name in _FILES[:2]:
+            config = _read(job / _APP / "config" / name)
+            write_text(half / _APP / "config" / name, json.dumps(config, indent=2) + "\n")
+        write_text(half / _APP / "config" / _EXPERIMENT, words)
+        write_text(half / "meta.json", json.dumps(meta, indent=2) + "\n")
     return experiment
 
 
@@ -83,14 +86,9 @@ def _check(job: Path, out: Path, sites: Sequence[str], quorum: int | None, manda
         raise SettingsError(f"{job} is no job of this package: it lacks {(missing or ['meta.json'])[0]}.")
     if out.exists():
         raise SettingsError(f"{out} exists: name a folder that does not, or remove it.")
-    if not sites or len(set(sites)) < len(sites):
-        raise SettingsError(f"name each site once, by comma, got {', '.join(sites) or 'none'}.")
-    for site in sites:
-        require_name(site, "site")
-        if site == "server":
-            raise SettingsError("'server' is the server's name: name the sites alone.")
+    require_sites(sites)
     if quorum is not None and not 1 <= quorum <= len(sites):
-        raise SettingsError(f"the quorum must lie between 1 and the {len(sites)} sites, got {quorum}.")
+        raise SettingsError(f"the quorum must lie between 1 and the number of sites, {len(sites)}, got {quorum}.")
     strangers = sorted(set(mandatory) - set(sites))
     if strangers:
         raise SettingsError(f"{strangers[0]} is mandatory but takes no part: name it among the sites.")

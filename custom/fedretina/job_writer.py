@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedretina.errors import SettingsError
-from fedretina.exchange.stamp import require_name
+from fedretina.errors import DataError, SettingsError, StateError
+from fedretina.exchange.stamp import require_name, require_sites
 from fedretina.experiment import Experiment
 from fedretina.rows import row
+from fedretina.storage import filled_folder, write_text
 
 TASKS = ("prepare", "pretrain", "train", "validate", "tune", "calibrate", "finalise")
 SITES = ("site-1", "site-2", "site-3", "site-4", "site-5")
@@ -112,14 +113,12 @@ def job_files(method: str, name: str = "", sites: Sequence[str] = SITES) -> dict
         sites: Names of the sites.
 
     Raises:
-        SettingsError: No such row, one that no federation can run, or no site.
+        SettingsError: No such row, one that no federation can run, no site, or one that is named twice.
         RefusedError: A name cannot be used as a folder's.
     """
-    if not sites:
-        raise SettingsError("a job needs at least one site: name them.")
     Experiment.resolve({"row": method}).require_federated()
     job = require_name(name or method, "job")
-    app = ["server", *(require_name(site, "site") for site in sites)]
+    app = ["server", *require_sites(sites)]
     meta = {"name": job, "resource_spec": {}, "min_clients": 1, "mandatory_clients": [], "deploy_map": {"app": app}}
     return {
         "meta.json": _text(meta),
@@ -136,15 +135,14 @@ def write_job(folder: Path, files: dict[str, str]) -> None:
     Raises:
         SettingsError: The folder is there already, or cannot be written.
     """
+    if folder.exists():
+        raise SettingsError(f"{folder.name} is there already: choose another --out, or remove it first.")
     try:
-        folder.mkdir(parents=True)
-        for path, text in files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text, encoding="utf-8")
-    except FileExistsError as error:
-        raise SettingsError(f"{folder.name} is there already: choose another --out, or remove it first.") from error
-    except OSError as error:
-        raise SettingsError(f"{folder.name} cannot be written ({error.strerror}): choose another --out.") from error
+        with filled_folder(folder, "the job") as half:
+            for path, text in files.items():
+                write_text(half / path, text)
+    except (DataError, StateError) as error:
+        raise SettingsError(f"{folder.name} cannot be written: choose another --out. ({error})") from error
 
 
 def _experiment(method: str, name: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.pooling import pools
 from fedretina.data.site_data import SiteData
-from fedretina.errors import RefusedError, TrainingError
+from fedretina.errors import FedretinaError, RefusedError, TrainingError
 from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, Sealer, sealer_for
+from fedretina.exchange.stamp import require_name, require_sites
 from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.storage import folder_lock, read_json
@@ -21,7 +23,12 @@ _log = logging.getLogger(__name__)
 
 
 def run_loop(
-    experiment: Experiment, sites: Mapping[str, SiteData], root: Path, run: str, keys: Path | None = None
+    experiment: Experiment,
+    sites: Mapping[str, SiteData],
+    root: Path,
+    run: str,
+    keys: Path | None = None,
+    tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> dict[str, Any]:
     """Run an experiment to its end, or on from where an earlier call of the same name stopped.
 
@@ -33,30 +40,57 @@ def run_loop(
         root: Folder of runs; the server's and the sites' state go below `root / run`.
         run: Name of the run.
         keys: Folder of the keys that `new_keys` made, for a run that encrypts.
+        tell: Called before each order to a site: how many of the run's answers are in, those of earlier calls among
+            them, and how many there will be where every step asks every site.
 
     Returns:
         The run's results, as stored in `results.json`.
 
     Raises:
+        RefusedError: The run's name or a site's could leave its folder; nothing is made.
         QuorumError: A step had fewer accepted updates than the quorum.
         StateError: State cannot be read or written, or another process runs this run.
     """
+    require_name(run, "run")
+    require_sites(sorted(sites))
     if experiment.pooled:
         sites = {pool.data.name: pool.data for pool in pools(sites)}
+    fresh = not (root / run).exists()
     with ExitStack() as held:
         for name in ("server", *sorted(sites)):
             held.enter_context(folder_lock(root / run / name, 0))
-        at_server = sealer_for(experiment.exchange, keys and keys / SERVER_FILE, private=False)
-        at_sites = sealer_for(experiment.exchange, keys and keys / SITE_FILE, private=True)
-        _run(Coordinator(experiment, run, root / run / "server", at_server), sites, root / run, at_sites)
+        try:
+            at_server = sealer_for(experiment.exchange, keys and keys / SERVER_FILE, private=False)
+            at_sites = sealer_for(experiment.exchange, keys and keys / SITE_FILE, private=True)
+            coordinator = Coordinator(experiment, run, root / run / "server", at_server)
+            _run(coordinator, sites, root / run, at_sites, tell)
+        except FedretinaError:
+            # A run that failed before its first step was done has nothing to go on with, and would only hold its name
+            # against the settings that mend it.
+            if fresh and not _anything_done(root / run):
+                shutil.rmtree(root / run, ignore_errors=True)
+            raise
     return read_json(root / run / "server" / "results.json")
 
 
-def _run(coordinator: Coordinator, sites: Mapping[str, SiteData], folder: Path, sealer: Sealer | None) -> None:
+def _anything_done(folder: Path) -> bool:
+    record = folder / "server" / "run.json"
+    return record.exists() and bool(read_json(record).get("done"))
+
+
+def _run(
+    coordinator: Coordinator,
+    sites: Mapping[str, SiteData],
+    folder: Path,
+    sealer: Sealer | None,
+    tell: Callable[[int, int], None],
+) -> None:
+    of = len(coordinator.plan) * len(sites)
     hosts = {name: Site(coordinator.experiment, sites[name], folder / name, sealer) for name in sorted(sites)}
     while coordinator.done < len(coordinator.plan):
         coordinator.begin(hosts)
-        for name in coordinator.asked:
+        for at, name in enumerate(coordinator.asked):
+            tell(coordinator.done * len(sites) + at, of)
             try:
                 coordinator.accept(name, hosts[name].answer(coordinator.order(name), coordinator.down(name)))
             except TrainingError as error:
@@ -66,3 +100,4 @@ def _run(coordinator: Coordinator, sites: Mapping[str, SiteData], folder: Path, 
             except RefusedError as error:
                 _log.warning("%s: %s", name, error)
         coordinator.close()
+    tell(of, of)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from fedretina.errors import SettingsError
 from fedretina.experiment import Experiment
 from fedretina.networks.build import build_on_meta
+from fedretina.networks.network import Network
 from fedretina.plan import Plan
 from fedretina.rows import ROWS
 
@@ -50,7 +51,9 @@ class Method(NamedTuple):
     federation: int
 
 
-def methods(encoder: str, sites: int, names: Sequence[str] = ()) -> list[Method]:
+def methods(
+    encoder: str, sites: int, names: Sequence[str] = (), tell: Callable[[int, int], None] = lambda done, of: None
+) -> list[Method]:
     """Work out the rows for an encoder.
 
     Args:
@@ -58,25 +61,31 @@ def methods(encoder: str, sites: int, names: Sequence[str] = ()) -> list[Method]
         sites: Number of sites N.
         names: Rows to list; by default all that the encoder fits: FedAP needs one with BatchNorm, and a ViT samples of
             whole patches.
+        tell: Called after each row: how many are worked out, and of how many.
 
     Raises:
         SettingsError: An unknown row or encoder, or a row in `names` that the encoder does not fit.
     """
     found, unfit = [], SettingsError("there is no row.")
-    for name in names or ROWS:
+    networks: dict[str, Network] = {}  # many rows have the same one, and building it is most of the work
+    for done, name in enumerate(names or ROWS, start=1):
         try:
-            found.append(_method(name, Experiment.resolve({"row": name, "network": {"encoder": encoder}}), sites))
+            experiment = Experiment.resolve({"row": name, "network": {"encoder": encoder}})
+            wanted = experiment.network.model_dump_json()
+            networks[wanted] = networks.get(wanted) or build_on_meta(experiment.network, _GRADES)
+            found.append(_method(name, experiment, networks[wanted], sites))
         except SettingsError as error:
             unfit = error
             if names:
                 raise
+        tell(done, len(names or ROWS))
     if not found:
         raise unfit
     return found
 
 
-def _method(name: str, experiment: Experiment, sites: int) -> Method:
-    parts = experiment.partition(build_on_meta(experiment.network, _GRADES))
+def _method(name: str, experiment: Experiment, network: Network, sites: int) -> Method:
+    parts = experiment.partition(network)
     travels: dict[str, int] = {}
     for key in parts.travelling:
         kind = parts.kinds[key].value

@@ -21,7 +21,8 @@ class PhaseSettings(BaseModel):
 
     Attributes:
         name: The phase's name, part of every stamp and file.
-        rounds: How many rounds it has in total, whatever was done before a resume.
+        rounds: How many rounds it has in total, those before a resume among them. They are settled when the run
+            begins: a run that is resumed with another number is refused, like any other setting that differs.
         contrastive: The label-free objective of a phase that pre-trains the encoder; None for one that trains with
             labels.
         views: How the two views of an image are drawn in a label-free phase.

@@ -12,18 +12,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import DataError, SettingsError
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.policy import PolicySettings
+from fedretina.settings_faults import settings_faults
 from fedretina.tracking.settings import TrackingSettings
+from fedretina.yaml_file import YamlFileError, read_yaml
 
 PROPERTY = "fedretina"
 SERVER_PROPERTY = "fedretina_server"
 SITE_FILE = "FEDRETINA_SITE_FILE"
+SITE_NAME = "{SITE_NAME}"
+"""Stands for the site's name in the paths of a file that serves many."""
 
 
 class SiteSettings(BaseModel):
@@ -105,9 +108,9 @@ def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -
     if "site_file" in words:
         if not words["site_file"]:
             raise DataError(f"the site file of {site} is not set: name a file, or remove the property.")
-        path = folder / str(words["site_file"]).replace("{SITE_NAME}", site)
-        words, base = _read_site_file(path, site), path.parent
-    return _site_settings(words, base, site)
+        path = folder / str(words["site_file"]).replace(SITE_NAME, site)
+        return read_site_file(path, site)
+    return _site_settings(words, base, site, f"the settings of {site}")
 
 
 def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
@@ -120,25 +123,33 @@ def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
     try:
         return ServerSettings.model_validate(found)
     except ValidationError as error:
+        faults = settings_faults(error, SERVER_PROPERTY, ServerSettings)
         raise SettingsError(
             f"the scope property {SERVER_PROPERTY!r} may hold state_root, weights_file and he_keys, all paths, and "
-            f"tracking: {error}"
+            f"tracking: {faults}"
         ) from error
 
 
-def _read_site_file(path: Path, site: str) -> dict[str, Any]:
+def read_site_file(path: Path, site: str | None) -> SiteSettings:
+    """Read a site file; relative paths in it start at its folder.
+
+    Args:
+        path: The site file.
+        site: What the word `{SITE_NAME}` in its paths stands for; None leaves it as it is.
+
+    Raises:
+        DataError: The file cannot be read, or holds settings that cannot be used.
+    """
     try:
-        words = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"the site file of {site} is missing: {path}. Write it, or correct the setting.") from error
-    except (OSError, yaml.YAMLError) as error:
-        raise DataError(f"the site file of {site} cannot be read: {path} ({error}).") from error
-    if not isinstance(words, dict):
-        raise DataError(f"the site file of {site} holds no settings: {path}.")
-    return words
+        words = read_yaml(path, "the site file")
+    except YamlFileError as error:
+        raise DataError(str(error)) from error
+    return _site_settings(words, path.parent, site, f"the site file {path}")
 
 
-def _site_settings(words: dict[str, Any], base: Path, site: str) -> SiteSettings:
+def _site_settings(words: dict[str, Any], base: Path, site: str | None, what: str) -> SiteSettings:
+    if not isinstance(words.get("data") or {}, Mapping):
+        raise DataError(f"{what} holds no settings of its data: write `data:` and below it manifest and scheme.")
     data = dict(words.get("data") or {})
     for holder, name in (
         (data, "manifest"),
@@ -149,8 +160,8 @@ def _site_settings(words: dict[str, Any], base: Path, site: str) -> SiteSettings
         (words, "he_keys"),
     ):
         if holder.get(name) is not None:
-            holder[name] = base / str(holder[name]).replace("{SITE_NAME}", site)
+            holder[name] = base / str(holder[name]).replace(SITE_NAME, SITE_NAME if site is None else site)
     try:
         return SiteSettings.model_validate({**words, "data": data})
     except ValidationError as error:
-        raise DataError(f"the settings of {site} cannot be used: {error}") from error
+        raise DataError(f"{what} cannot be used: {settings_faults(error, 'settings', SiteSettings)}") from error

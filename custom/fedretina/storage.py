@@ -11,15 +11,16 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from fedretina.errors import StateError
+from fedretina.errors import DataError, StateError
 
 if TYPE_CHECKING:  # the admin commands read and write records only, and do not wait for torch
     import torch
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # the admin commands read and write records only, and do not 
 FORMAT = 1
 HEADER = "fedretina"
 _TEMPORARY = ".tmp"
+_HALF = ".fedretina.half"  # a folder that is being filled
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
@@ -145,6 +147,50 @@ def open_tensors(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 @contextmanager
+def filled_folder(folder: Path, what: str) -> Iterator[Path]:
+    """Fill a new or empty folder wholly or not at all, so that a try that failed does not stand in the next one's way.
+
+    Args:
+        folder: Made when missing.
+        what: What goes into it, for the sentence, such as "the clients".
+
+    Yields:
+        A folder within it to write into; what it holds when the block ends well is moved up.
+
+    Raises:
+        DataError: The folder holds files already, or cannot be written.
+    """
+    above = [place for place in (folder, *folder.parents) if not place.exists()]
+    half = folder / _HALF
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(half, ignore_errors=True)  # of a process that was killed
+        if any(folder.iterdir()):
+            raise DataError(f"{folder} holds files already: choose a new or empty folder for {what}.")
+        half.mkdir()
+    except OSError as error:
+        raise DataError(f"{folder} cannot be written ({error.strerror}): choose another folder.") from error
+    moved: list[Path] = []
+    try:
+        yield half
+        try:
+            for child in sorted(half.iterdir()):
+                moved.append(child.rename(folder / child.name))
+            half.rmdir()
+        except OSError as error:
+            raise DataError(f"{folder} cannot be written ({error.strerror}): choose another folder.") from error
+    except BaseException:
+        for path in (half, *moved):
+            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            for place in above:
+                place.rmdir()
+        raise
+
+
+@contextmanager
 def folder_lock(folder: Path, wait_s: float) -> Iterator[int]:
     """Hold a folder for one process; wait for a holder that is about to end.
 
@@ -159,10 +205,16 @@ def folder_lock(folder: Path, wait_s: float) -> Iterator[int]:
         The lock's descriptor: a process that inherits it holds the folder as well, until it ends.
 
     Raises:
-        StateError: The folder is still held after the wait.
+        StateError: The folder is still held after the wait, or cannot be made or written.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(folder / "lock", "a", encoding="utf-8") as handle:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held = open(folder / "lock", "a", encoding="utf-8")  # noqa: SIM115 - closed by the block below
+    except OSError as error:
+        raise StateError(
+            f"the folder {folder} cannot be made or written ({error.strerror}): choose one that you may write to."
+        ) from error
+    with held as handle:
         deadline = time.monotonic() + wait_s
         while True:
             try:

@@ -52,7 +52,7 @@ def test_a_good_update_passes(sent):
         ({"stamp": STAMP._replace(run="other")}, "run 'other'"),
         ({"stamp": STAMP._replace(attempt=1)}, "attempt 1"),
         ({"stamp": STAMP._replace(digest="e" * 64)}, "disagree"),
-        ({"tensors": {"encoder.extra": torch.zeros(2)}}, "do not travel.*encoder.extra"),
+        ({"tensors": {"encoder.extra": torch.zeros(2)}}, "does not travel.*encoder.extra"),
     ],
 )
 def test_each_fault_is_refused_in_a_sentence(sent, change, said):
@@ -63,7 +63,7 @@ def test_each_fault_is_refused_in_a_sentence(sent, change, said):
 def test_a_head_or_norm_that_arrives_is_refused(sent):
     _, _, state = sent
     for key in ("head.0.weight", "encoder.stages.0.1.weight"):
-        with pytest.raises(RefusedError, match=f"do not travel.*{key}"):
+        with pytest.raises(RefusedError, match=f"does not travel.*{key}"):
             check(sent, {key: state[key]})
 
 
@@ -78,7 +78,7 @@ def test_shapes_types_values_and_missing_tensors(sent):
     ]:
         with pytest.raises(RefusedError, match=said):
             check(sent, {key: wrong})
-    with pytest.raises(RefusedError, match="1 tensors are missing"):
+    with pytest.raises(RefusedError, match="1 tensor is missing"):
         admit(
             Payload({k: v for k, v in shared.items() if k != key}, SCALARS, STAMP),
             STAMP,

@@ -59,7 +59,7 @@ def test_too_few_answers_are_named(tmp_path):
     answers.require(1, "train-0003")
     answers.refuse("c", "late")
     answers.refuse("b", "odd")
-    with pytest.raises(QuorumError, match=r"1 updates were accepted, the quorum is 2 \(b: odd; c: late\)"):
+    with pytest.raises(QuorumError, match=r"1 update was accepted, the quorum is 2 \(b: odd; c: late\)"):
         answers.require(2, "train-0003")
 
 

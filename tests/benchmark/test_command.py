@@ -58,7 +58,10 @@ def test_rows_and_seeds_run_and_the_page_can_be_made_from_the_results_alone(tmp_
 def test_what_is_asked_wrongly_is_a_sentence(tmp_path):
     for words, sentence in (
         (("nothing",), "there is no benchmark"),
-        (("feduaa", "--rows", "no_such_row,feduaa"), "no row"),
+        (("feduaa", "--rows", "no_such_row,feduaa"), "no row 'no_such_row' in the benchmark feduaa: it may be one of"),
+        (("feduaa", "--rows", "fedvag,feduaa"), "no row 'fedvag' in the benchmark feduaa: did you mean fedavg?"),
+        (("feduaa", "--rows", "fedavg", "--phantoms", "a"), "'feduaa', which all rows are compared with, is none of"),
+        (("feduaa", "--render"), "holds no results of a benchmark to render: run it first, without --render."),
         (("feduaa", "--seeds", "one"), "no whole numbers"),
         (("feduaa", "--site", "here"), "NAME=FILE"),
         (("oct-labels", "--rows", "scratch_1"), "no rows to choose from"),
@@ -67,3 +70,21 @@ def test_what_is_asked_wrongly_is_a_sentence(tmp_path):
         done = run(*words, "--out", tmp_path / "out")
         assert done.exit_code == 2
         assert sentence in done.output
+
+
+def test_a_first_try_whose_sites_cannot_be_read_does_not_stand_in_the_way(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedretina.benchmark.runner.each_run", lambda *_: iter(()))
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(yaml.safe_dump({**SMALL, "sites": {}}))
+    words = ("feduaa", "--plan", plan, "--rows", "feduaa", "--out", tmp_path / "out")
+    missing = run(*words, "--site", f"north={tmp_path / 'none.yaml'}")
+    assert missing.exit_code == 2
+    assert "none.yaml cannot be read: there is no such file" in missing.output
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["lock"]
+    assert "other settings" not in run(*words, "--phantoms", "site-1").output
+    assert (tmp_path / "out" / "fixed.json").exists()
+    assert "other settings" not in run(*words, "--phantoms", "site-2").output  # nothing has run yet
+    (tmp_path / "out" / "runs" / "feduaa").mkdir(parents=True)
+    again = run(*words, "--phantoms", "site-3")
+    assert again.exit_code == 2
+    assert "holds runs that were begun with other settings (sites): give this plan another folder." in again.output

@@ -205,7 +205,7 @@ def test_files_are_known_by_their_content(tmp_path):
 def test_without_pydicom(tmp_path, monkeypatch):
     path = write(tmp_path / "a.dcm")
     monkeypatch.setitem(sys.modules, "pydicom", None)
-    with pytest.raises(SettingsError, match=r"pip install fedretina\[dicom\]"):
+    with pytest.raises(SettingsError, match=r"pip install \"pydicom>=3\""):
         read_photograph(path)
 
 

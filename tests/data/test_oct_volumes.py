@@ -78,7 +78,7 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
     with pytest.raises(SettingsError, match="--unlabelled train"):
         survey(tmp_path, ImportSettings(), tmp_path / "out")
     monkeypatch.setitem(sys.modules, "eyepy", None)
-    with pytest.raises(SettingsError, match=r"pip install fedretina\[eyepy\]"):
+    with pytest.raises(SettingsError, match=r"pip install \"eyepy>=0\.21\""):
         survey(tmp_path, ImportSettings(unlabelled="train"), tmp_path / "out")
 
 

@@ -123,6 +123,24 @@ def test_the_record_for_scripts(tmp_path):
     assert len(set(data.split("train").patients)) == record["patients"]["train"] < data.counts["train"]
 
 
+def test_a_hospital_that_was_stopped_half_way_may_be_drawn_again(tmp_path):
+    out, told = tmp_path / "my hospital", []
+
+    def stop(done, of):
+        told.append((done, of))
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_hospital("x", phantom_hospital("x", 16), out, 32, 1, stop)
+    assert told == [(1, told[0][1]), (2, told[0][1]), (3, told[0][1])]
+    assert not out.exists()
+    result = run("--site", "x", "--out", out, "--images", 16, "--size", 32)
+    assert result.exit_code == 0, result.output
+    assert f"next: fedretina data check '{out / 'site.yaml'}'" in result.output
+    assert len(list((out / "images").iterdir())) == told[0][1]
+
+
 def test_nothing_is_written_over(tmp_path):
     (tmp_path / "h").mkdir()
     (tmp_path / "h" / "notes.txt").write_text("mine")

@@ -230,7 +230,9 @@ def test_an_excel_table_is_read_by_the_user_s_own_library(tmp_path, monkeypatch)
     path.write_bytes(b"\xd0\xcf\x11\xe0")
     sets.touch(tmp_path / "Base34" / "a.tif")
     monkeypatch.setitem(sys.modules, "xlrd", None)
-    with pytest.raises(DataError, match=r"pip install xlrd`, or save its first sheet as Annotation_Base34_update\.csv"):
+    with pytest.raises(
+        DataError, match=r'pip install "xlrd>=2"`, or save its first sheet as Annotation_Base34_update\.csv'
+    ):
         look("messidor1", tmp_path)
     sheet = _Sheet(rows=[["Image name", "Retinopathy grade"], ["a.tif", 2.0], ["", ""]], nrows=3)
     book = SimpleNamespace(sheet_by_index=[sheet].__getitem__)
@@ -258,7 +260,7 @@ def test_a_newer_excel_table(tmp_path, monkeypatch):
     assert labels(found) == {"7_left.jpg": "0"}
     assert reasons(found) == {"7_right.jpg": "its keywords tell nothing of the eye"}
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(DataError, match=r"pip install openpyxl`, or save its first sheet"):
+    with pytest.raises(DataError, match=r'pip install "openpyxl>=3\.1"`, or save its first sheet'):
         look("odir5k", tmp_path)
 
 

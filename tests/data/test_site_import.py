@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fedretina.data import site_import
 from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.manifest import read_manifest
 from fedretina.data.readers import ImportSettings
 from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_import import import_set
 from fedretina.data.site_loader import load_site_data
-from fedretina.errors import DataError, SettingsError
+from fedretina.errors import DataError, SettingsError, StateError
 from public_sets import aptos, class_folders, eyepacs, picture
 
 NATIVE = ("aptos2019", "eyepacs", "idrid", "odir5k")
@@ -101,12 +102,27 @@ def test_an_import_is_not_written_over_unasked(eyes, tmp_path):
     assert (out / "manifest.csv").read_bytes() != before
 
 
-def test_an_import_that_fails_leaves_no_record(eyes, tmp_path):
+def test_an_import_that_fails_leaves_the_one_before_it_as_it_was(eyes, tmp_path):
     import_set("eyepacs", eyes, tmp_path / "out", ImportSettings())
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     (eyes / "train" / "1_left.jpeg").unlink()
     with pytest.raises(DataError, match="1 of 40"):
         import_set("eyepacs", eyes, tmp_path / "out", ImportSettings(), replace=True)
-    assert not (tmp_path / "out" / "import.json").exists()
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_first_import_that_fails_does_not_stand_in_the_way_of_the_next(eyes, tmp_path, monkeypatch):
+    def full(path, record):
+        raise StateError("the disk is full")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(site_import, "write_json", full)
+        with pytest.raises(StateError, match="disk is full"):
+            import_set("eyepacs", eyes, tmp_path / "out", ImportSettings())
+    assert not list((tmp_path / "out").iterdir())
+    told = []
+    import_set("eyepacs", eyes, tmp_path / "out", ImportSettings(), tell=lambda *words: told.append(words))
+    assert [words[:2] for words in told] == [("files compared", done) for done in range(1, told[0][2] + 1)]
 
 
 def test_an_import_into_a_folder_of_the_set_is_read_past(tmp_path):

@@ -69,7 +69,7 @@ def test_a_step_below_the_quorum_is_repeated_and_leaves_no_trace(tmp_path):
     job = make_hostile(write_job(tmp_path / "job", words, sites))
     simulation = Simulation(job, tmp_path / "sim", 2, FEDRETINA_RUN="r", FEDRETINA_STATE_ROOT=str(tmp_path))
     assert simulation.wait() == 0, simulation.text()[-3000:]
-    assert "train-0000: 1 updates were accepted, the quorum is 2" in simulation.text()
+    assert "train-0000: 1 update was accepted, the quorum is 2" in simulation.text()
     assert "train-0000: begun, attempt 1" in simulation.text()
     assert results(tmp_path, "r") == run_oracle(tmp_path, words, sites)
 

@@ -27,7 +27,9 @@ def changed(tmp_path, **experiment):
     job = tmp_path / "changed"
     shutil.copytree(JOB, job)
     path = job / "app/config/experiment.yaml"
-    path.write_text(path.read_text() + "".join(f"{name}: {value}\n" for name, value in experiment.items()))
+    for name, value in experiment.items():
+        lines = [line for line in path.read_text().splitlines() if not line.startswith(f"{name}:")]
+        path.write_text("\n".join([*lines, f"{name}: {value}", ""]))
     return job
 
 

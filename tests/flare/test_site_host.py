@@ -46,6 +46,30 @@ def hospital(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.attack(
+    "a lead", "an experiment file that cannot be read", "the server is told the line and none of the file's words"
+)
+def test_an_experiment_that_cannot_be_read_gives_away_none_of_its_words(tmp_path, caplog):
+    config = tmp_path / "job" / "config"
+    config.mkdir(parents=True)
+    (config / "experiment.yaml").write_text("row: feduaa\nMargarete-1921: 1\nMargarete-1921: 2\n")
+    workspace = SimpleNamespace(get_app_dir=lambda _: str(tmp_path / "job"), get_site_config_dir=lambda: str(tmp_path))
+    context = SimpleNamespace(
+        get_identity_name=lambda: "site-1",
+        get_engine=lambda: SimpleNamespace(get_workspace=lambda: workspace),
+        get_job_id=lambda: "job",
+        get_prop=lambda _: {"fedretina": {"state_root": "runs"}},
+    )
+    order = Order("train", Stamp("spring", "train", 0, 0, "0"), None, None)
+    reply = site_host.SiteHost("experiment.yaml").answer(pack_order(order, {}), context, lambda: False)
+    assert why(reply) == (
+        "the experiment file cannot be read: a setting is set twice, in lines 2 and 3: keep one of them."
+    )
+    at_home = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any("'Margarete-1921' is set twice, in lines 2 and 3" in message for message in at_home)
+    assert not any("Margarete" in record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+
+
 def lines_after(hospital, tmp_path, spoil=None):
     """The log's lines after a run of one site, the first order of which is spoiled."""
     coordinator = Coordinator(Experiment.resolve(WORDS), "spring", tmp_path / "server")

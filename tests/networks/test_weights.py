@@ -136,7 +136,7 @@ def test_a_wrapper_is_refused(tmp_path, content):
 
 def test_a_missing_file_is_refused(tmp_path):
     settings = WeightsSettings(source="file", file=tmp_path / "absent.pth", sha256=DIGEST)
-    assert "cannot be read (FileNotFoundError)" in refusal(settings)
+    assert "cannot be read (No such file or directory)" in refusal(settings)
 
 
 def test_wrong_keys_are_refused(tmp_path, state):

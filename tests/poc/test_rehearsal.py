@@ -121,7 +121,7 @@ def test_a_folder_in_use_is_refused_and_its_rehearsal_goes_on(tmp_path, rehearse
     assert "in use by another process" in second.stderr
     # It goes on, and fails for its own reason: one site cannot make a quorum of two.
     assert first.process.wait(200) == 1, first.text()
-    assert "1 updates were accepted, the quorum is 2" in first.text()
+    assert "1 update was accepted, the quorum is 2" in first.text()
     assert first.left() == []
 
 

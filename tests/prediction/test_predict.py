@@ -115,7 +115,14 @@ def test_bad_input_ends_with_a_sentence_and_code_2(hospital, folder, tmp_path):
     assert "1 .dcm" in nothing.stderr
     no_model = call(folder, "--model", tmp_path / "empty", "--out", tmp_path / "out")
     assert no_model.exit_code == 2
-    assert "card.json is missing" in no_model.stderr
+    assert "holds no site's model: name RUN/SITE/final of a finished run" in no_model.stderr
+    (tmp_path / "runs" / "spring").mkdir(parents=True)
+    (tmp_path / "runs" / "spring" / "site-3").symlink_to(hospital.final.parent)
+    for above in (tmp_path / "runs", tmp_path / "runs" / "spring"):
+        runs = call(folder, "--model", above, "--out", tmp_path / "out")
+        assert runs.exit_code == 2
+        final = tmp_path / "runs" / "spring" / "site-3" / "final"
+        assert f"{above} holds no site's model itself: name one below it, {final}." in runs.stderr
     (tmp_path / "file").write_text("x")
     blocked = call(folder, "--model", hospital.final, "--out", tmp_path / "file" / "out", "--device", "cpu")
     assert blocked.exit_code == 2

@@ -280,7 +280,7 @@ def test_the_ledger_is_shown_in_full(kit, hospital):
     path.write_text(json.dumps(line) + "\n")
     text = fedretina("site", "ledger", kit)
     assert text.splitlines() == [
-        "run spring: 1 messages, 13.3 MB of tensors",
+        "run spring: 1 message, 13.3 MB of tensors",
         "  train 1 (attempt 1): 2 control; 49 encoder, 13315968 bytes, sha256 abababababab",
         "    scalars: theta=0.5; val_auc=0.75",
         '    policy: held_back=["images"]; privacy={"kind": "gaussian", "rho": 0.5, "epsilon_so_far": 5.3}',

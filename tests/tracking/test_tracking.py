@@ -91,12 +91,15 @@ def test_mlflow_finds_its_run_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("extra", "module", "words"),
-    [("tensorboard", "torch.utils.tensorboard", True), ("mlflow", "mlflow.tracking", "sqlite:///nowhere.db")],
+    ("extra", "module", "words", "library"),
+    [
+        ("tensorboard", "torch.utils.tensorboard", True, "tensorboard"),
+        ("mlflow", "mlflow.tracking", "sqlite:///nowhere.db", "mlflow-skinny"),
+    ],
 )
-def test_an_extra_that_is_asked_for_and_absent_is_named(tmp_path, monkeypatch, extra, module, words):
+def test_an_extra_that_is_asked_for_and_absent_is_named(tmp_path, monkeypatch, extra, module, words, library):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(SettingsError, match=rf"pip install 'fedretina\[{extra}\]'"):
+    with pytest.raises(SettingsError, match=rf'tracking\.{extra} is set, .*run `pip install "{library}>='):
         tracker(tmp_path, **{extra: words})
 
 

@@ -13,6 +13,7 @@ from fedretina.exchange.payload import Payload, Tensors
 from fedretina.exchange.scalars import RANGES
 from fedretina.exchange.sealing import require_sealed
 from fedretina.exchange.stamp import Stamp
+from fedretina.plurals import counted
 
 LARGEST = 1e30
 """Largest size of a number that a site may send: far beyond any network that computes, and so far below the largest
@@ -59,10 +60,11 @@ def admit_tensors(tensors: Tensors, partition: Partition, keys: tuple[str, ...])
     """
     unknown = sorted(set(tensors) - set(keys))
     if unknown:
-        raise RefusedError(f"{len(unknown)} tensors do not travel in this run, the first is {unknown[0][:100]!r}.")
+        some = counted(len(unknown), "tensor does", "tensors do")
+        raise RefusedError(f"{some} not travel in this run, the first is {unknown[0][:100]!r}.")
     missing = sorted(set(keys) - set(tensors))
     if missing:
-        raise RefusedError(f"{len(missing)} tensors are missing, the first is {missing[0]!r}.")
+        raise RefusedError(f"{counted(len(missing), 'tensor is', 'tensors are')} missing, the first is {missing[0]!r}.")
     for key in sorted(tensors):
         tensor = tensors[key]
         if key in partition.sealed:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedretina.plan import Plan
+if TYPE_CHECKING:  # whoever prints a table of stored figures does not wait for torch
+    from fedretina.plan import Plan
 
 
 def owed_sites(steps: Sequence[Mapping[str, Any]], chosen: str, answered: Collection[str]) -> tuple[str, ...]:

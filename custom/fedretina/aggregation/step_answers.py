@@ -9,6 +9,7 @@ from typing import Any
 from fedretina.aggregation.spool import Spool
 from fedretina.errors import QuorumError, StateError
 from fedretina.exchange.payload import Payload, tensors_bytes
+from fedretina.plurals import counted
 
 
 class StepAnswers:
@@ -80,7 +81,8 @@ class StepAnswers:
         if self._unstored is not None:  # asking again would let every site train for a disk that is full
             raise self._unstored
         reasons = "; ".join(f"{site}: {why}" for site, why in sorted(self.refused.items())) or "no answer"
-        raise QuorumError(f"{step}: {len(self.scalars)} updates were accepted, the quorum is {quorum} ({reasons}).")
+        accepted = counted(len(self.scalars), "update was", "updates were")
+        raise QuorumError(f"{step}: {accepted} accepted, the quorum is {quorum} ({reasons}).")
 
     def record(self) -> dict[str, Any]:
         """The answers' part in the step's record, sites in alphabetical order: scalars, refusals, bytes."""

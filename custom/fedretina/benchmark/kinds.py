@@ -20,17 +20,19 @@ from fedretina.benchmark.runner import Told, run_benchmark
 from fedretina.errors import SettingsError
 
 Tell = Callable[[Told], None]
+Read = Callable[[str, int, int], None]
 
 
 class Prepared(NamedTuple):
     """A benchmark whose plan was checked.
 
     Attributes:
-        run: Runs what is missing; takes the folder, runs at a time and whom to tell, and gives why runs are missing.
+        run: Runs what is missing; takes the folder, runs at a time, whom to tell of runs and whom of images that are
+            read, and gives why runs are missing.
         cases: Writes single cases for the eyes at this machine; takes the folder and the page, says whether there were.
     """
 
-    run: Callable[[Path, int, Tell], dict[str, str]]
+    run: Callable[[Path, int, Tell, Read], dict[str, str]]
     cases: Callable[[Path, Path], bool]
 
 
@@ -64,12 +66,12 @@ def _rows(words: Mapping[str, Any]) -> Prepared:
     def cases(out: Path, page: Path) -> bool:
         return write_cases(plan, sites_of(plan, out, plan.seeds[0]), out, page)
 
-    return Prepared(lambda out, jobs, tell: run_benchmark(plan, out, jobs, tell), cases)
+    return Prepared(lambda out, jobs, tell, read: run_benchmark(plan, out, jobs, tell, read), cases)
 
 
 def _labels(words: Mapping[str, Any]) -> Prepared:
     plan = LabelPlan.read(words)
-    return Prepared(lambda out, jobs, tell: run_labels(plan, out, jobs, tell), lambda out, page: False)
+    return Prepared(lambda out, jobs, tell, read: run_labels(plan, out, jobs, tell, read), lambda out, page: False)
 
 
 def _oct(out: Path, page: Path, pictures: Path) -> None:

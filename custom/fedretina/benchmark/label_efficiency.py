@@ -15,14 +15,20 @@ from fedretina.benchmark.choices import RowChoice
 from fedretina.benchmark.label_plan import LabelPlan, row_name
 from fedretina.benchmark.one_run import sites_of, train
 from fedretina.benchmark.plan import BenchmarkPlan
-from fedretina.benchmark.runner import Told, Work, each_run, run_benchmark
+from fedretina.benchmark.runner import Told, Work, begun, each_run, run_benchmark
 from fedretina.errors import SettingsError
 from fedretina.storage import folder_lock, read_json, write_json
 
 LABELS = "labels.json"
 
 
-def run_labels(plan: LabelPlan, out: Path, jobs: int, tell: Callable[[Told], None]) -> dict[str, str]:
+def run_labels(
+    plan: LabelPlan,
+    out: Path,
+    jobs: int,
+    tell: Callable[[Told], None],
+    read: Callable[[str, int, int], None] = lambda what, done, of: None,
+) -> dict[str, str]:
     """Pre-train, then fine-tune from every start with every share, and store every result.
 
     Args:
@@ -30,6 +36,7 @@ def run_labels(plan: LabelPlan, out: Path, jobs: int, tell: Callable[[Told], Non
         out: Folder of the benchmark.
         jobs: Runs at a time, each in a process of its own.
         tell: Called after each run.
+        read: Called while the sites' images are read: as `sites_of`.
 
     Returns:
         Why runs are missing, by "row, seed"; empty when all are stored.
@@ -41,7 +48,12 @@ def run_labels(plan: LabelPlan, out: Path, jobs: int, tell: Callable[[Told], Non
     """
     missing: dict[str, str] = {}
     with folder_lock(out / "encoders", 0):
-        _keep(plan, out)
+        kept = _required_alike(plan, out)
+        # Read before anything is kept: a plan whose sites cannot be read must not stand in another's way. It builds the
+        # image caches once, too, before processes share them.
+        made = plan.fine_tuning({})
+        sites_of(made, out, made.seeds[0], read=read)
+        write_json(out / LABELS, kept)
         encoders = _encoders(plan, out, jobs, tell, missing) if plan.pretrained else {}
     made = plan.fine_tuning(encoders)
     needed = {start.name: set(plan.all_seeds) - set(encoders.get(start.name, {})) for start in plan.pretrained}
@@ -54,19 +66,20 @@ def run_labels(plan: LabelPlan, out: Path, jobs: int, tell: Callable[[Told], Non
     return missing | run_benchmark(made.model_copy(update={"rows": rows, "reference": reference}), out, jobs, tell)
 
 
-def _keep(plan: LabelPlan, out: Path) -> None:
+def _required_alike(plan: LabelPlan, out: Path) -> dict[str, Any]:
     """Seeds and shares may be added later; what a stored encoder or row depends on may not change."""
     fixed = plan.model_dump(mode="json", include={"row", "experiment", "splits"}) | {"sites": sorted(plan.sites)}
-    stored = read_json(out / LABELS) if (out / LABELS).exists() else {"fixed": fixed, "starts": {}}
+    stored = read_json(out / LABELS) if (out / LABELS).exists() and begun(out) else {"fixed": fixed, "starts": {}}
     starts = {start.name: start.model_dump(mode="json") for start in plan.starts}
     changed = [name for name, one in starts.items() if name in stored["starts"] and stored["starts"][name] != one]
     if stored["fixed"] != fixed or changed:
         raise SettingsError(
-            f"the folder {out.name} holds results of other settings, starts or sites: give this plan another folder."
+            f"the folder {out.name} holds runs that were begun with other settings, starts or sites: give this plan "
+            "another folder."
         )
     shares = [{"share": one.share, "tag": one.tag} for one in plan.shares]
     order = {"order": list(starts), "against": list(plan.against), "shares": shares}
-    write_json(out / LABELS, {"fixed": fixed, "starts": {**stored["starts"], **starts}, **order})
+    return {"fixed": fixed, "starts": {**stored["starts"], **starts}, **order}
 
 
 def _encoders(
@@ -76,8 +89,6 @@ def _encoders(
     first = plan.pre_training()
     works = [Work(number, seed, 0) for seed in plan.all_seeds for number in range(len(first.rows))]
     waiting = [work for work in works if not _encoder(out, first.rows[work.row], work.seed).exists()]
-    if waiting:
-        sites_of(first, out, first.seeds[0])  # builds the image caches once, before processes share them
     for told in each_run(first, out, waiting, jobs, len(works), _pretrained, missing):
         tell(told)
     found: dict[str, dict[int, dict[str, Any]]] = {start.name: {} for start in plan.pretrained}

@@ -114,7 +114,8 @@ class LabelPlan(BaseModel):
         try:
             plan = cls.model_validate(dict(words))
         except ValidationError as error:
-            raise SettingsError(f"the benchmark's plan cannot be used: {settings_faults(error, 'plan')}") from error
+            faults = settings_faults(error, "plan", cls)
+            raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
         plan.fine_tuning({})
         if plan.pretrained:
             plan.pre_training()

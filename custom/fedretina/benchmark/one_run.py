@@ -6,7 +6,8 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,13 @@ from fedretina.storage import read_json, read_tensors, write_json
 from fedretina.version import versions
 
 
-def sites_of(plan: BenchmarkPlan, out: Path, seed: int, names: Collection[str] | None = None) -> dict[str, SiteData]:
+def sites_of(
+    plan: BenchmarkPlan,
+    out: Path,
+    seed: int,
+    names: Collection[str] | None = None,
+    read: Callable[[str, int, int], None] = lambda what, done, of: None,
+) -> dict[str, SiteData]:
     """The benchmark's sites as a seed sees them.
 
     Args:
@@ -42,6 +49,7 @@ def sites_of(plan: BenchmarkPlan, out: Path, seed: int, names: Collection[str] |
         out: Folder of the benchmark, which holds the image caches.
         seed: The seed.
         names: Which sites; those of the plan by default.
+        read: Called after each image that goes into a cache: whose it is, how many there are, and of how many.
 
     Raises:
         DataError: A site's data cannot be used.
@@ -54,7 +62,8 @@ def sites_of(plan: BenchmarkPlan, out: Path, seed: int, names: Collection[str] |
         file = files[site]
         settings = phantom if file is None else read_site_file(file, site)
         # Phantoms are drawn from one seed, like the images of a real site, which are the same for every seed.
-        data = load_site_data(site, settings, experiment.images, plan.seeds[0], out / "cache" / site)
+        tell = partial(read, f"images of {site}")
+        data = load_site_data(site, settings, experiment.images, plan.seeds[0], out / "cache" / site, tell=tell)
         found[site] = resplit(data, plan.splits, plan.tuning_seed if plan.splits.kind == "once" else seed)
     return found
 

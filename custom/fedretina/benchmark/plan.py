@@ -8,15 +8,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedretina.benchmark.choices import NAME, EnergySettings, ReadingChoice, RowChoice, SplitSettings
 from fedretina.errors import SettingsError
+from fedretina.exchange.stamp import require_name, require_sites
 from fedretina.experiment import Experiment
 from fedretina.phases import merged
 from fedretina.rows import ROWS, row
 from fedretina.settings_faults import settings_faults
+from fedretina.yaml_file import parse_yaml
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
@@ -100,7 +101,10 @@ class BenchmarkPlan(BaseModel):
         if len(set(names)) < len(names) or len(set(self.seeds)) < len(self.seeds):
             raise ValueError("rows and seeds must differ from each other: list each once.")
         if self.reference not in names:
-            raise ValueError(f"the reference {self.reference!r} is none of the rows {names}: name one of them.")
+            raise ValueError(
+                f"the reference {self.reference!r}, which all rows are compared with, is none of the rows {names}: add "
+                "it, or make one of them the reference."
+            )
         if any(not 0 <= variance <= 1 for variance in self.noise):
             raise ValueError(f"noise is {list(self.noise)}: a variance lies between 0 and 1, images in [0, 1].")
         both = sorted(set(self.sites) & set(self.spare_sites))
@@ -136,11 +140,16 @@ class BenchmarkPlan(BaseModel):
 
         Raises:
             SettingsError: What is wrong, in one sentence a fault.
+            RefusedError: A site's name could leave its folder.
         """
         try:
             plan = cls.model_validate(dict(words))
         except ValidationError as error:
-            raise SettingsError(f"the benchmark's plan cannot be used: {settings_faults(error, 'plan')}") from error
+            faults = settings_faults(error, "plan", cls)
+            raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
+        require_sites([*plan.sites, *plan.spare_sites])
+        for name in plan.strangers:
+            require_name(name, "set of strangers")
         for choice in plan.rows:
             for change in plan.candidates(choice):
                 plan.experiment_of(choice, plan.seeds_of(choice)[0], change)
@@ -202,6 +211,9 @@ def _phases(named: Mapping[str, Any], of: str) -> list[dict[str, Any]]:
     unknown = sorted(set(named) - {str(phase["name"]) for one in ROWS.values() for phase in _listed(one.settings)})
     if unknown:
         raise SettingsError(f"phases names {unknown}, which no row has: use pretrain and train, or list the phases.")
+    plain = sorted(name for name, one in named.items() if one is not None and not isinstance(one, Mapping))
+    if plain:
+        raise SettingsError(f"phases.{plain[0]} has settings of its own: write them below it, as `name: value` lines.")
     return [{"name": name, **named.get(name, {})} for name in names if named.get(name, {}) is not None]
 
 
@@ -220,8 +232,7 @@ def preset(name: str) -> dict[str, Any]:
     names = sorted(path.name.removesuffix(".yaml") for path in folder.iterdir() if path.name.endswith(".yaml"))
     if name not in names:
         raise SettingsError(f"there is no benchmark {name!r}; there are {', '.join(names)}.")
-    words: dict[str, Any] = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
-    return words
+    return parse_yaml((folder / f"{name}.yaml").read_text(encoding="utf-8"), f"the plan {name}")
 
 
 def grid_of(axes: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-import yaml
+from fedretina.yaml_file import parse_yaml
 
 AVERAGE = "Average"
 
@@ -59,7 +59,8 @@ class Published(NamedTuple):
 @cache
 def published() -> Published:
     """Read the printed figures, which come with the package."""
-    words = yaml.safe_load(files("fedretina.benchmark").joinpath("published.yaml").read_text(encoding="utf-8"))
+    text = files("fedretina.benchmark").joinpath("published.yaml").read_text(encoding="utf-8")
+    words = parse_yaml(text, "published.yaml")
     return Published(
         paper=words["paper"],
         proposed=words["proposed"],

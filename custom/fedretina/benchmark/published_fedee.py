@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-import yaml
+from fedretina.yaml_file import parse_yaml
 
 METHODS = ("Backbone", "MCDrop", "Deep Ens.", "FedEE")
 KEYS = ("accuracy", "misdetection", "selective")
@@ -59,7 +59,8 @@ class FedeePaper(NamedTuple):
 @cache
 def published_fedee() -> FedeePaper:
     """Read the printed figures, which come with the package."""
-    words = yaml.safe_load(files("fedretina.benchmark").joinpath("published_fedee.yaml").read_text(encoding="utf-8"))
+    text = files("fedretina.benchmark").joinpath("published_fedee.yaml").read_text(encoding="utf-8")
+    words = parse_yaml(text, "published_fedee.yaml")
     return FedeePaper(
         paper=words["paper"],
         rows=words["rows"],

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-import yaml
+from fedretina.yaml_file import parse_yaml
 
 
 class OctTable(NamedTuple):
@@ -70,7 +70,8 @@ def recomputed(printed: Mapping[str, float]) -> Recomputed:
 @cache
 def published_oct() -> OctPaper:
     """Read the printed figures, which come with the package."""
-    words = yaml.safe_load(files("fedretina.benchmark").joinpath("published_oct.yaml").read_text(encoding="utf-8"))
+    text = files("fedretina.benchmark").joinpath("published_oct.yaml").read_text(encoding="utf-8")
+    words = parse_yaml(text, "published_oct.yaml")
     return OctPaper(
         paper=words["paper"],
         proposed=words["proposed"],

@@ -19,6 +19,7 @@ from fedretina.benchmark.tuning import best_candidate, validation_auc
 from fedretina.errors import FedretinaError, SettingsError
 from fedretina.storage import folder_lock, read_json, write_json
 
+FIXED = "fixed.json"
 _BESIDE = {
     *("spare_sites", "sets", "strangers", "costs", "target", "paper"),
     *("readings", "others", "metric", "unit", "level", "alpha", "printed", "energy"),
@@ -50,7 +51,13 @@ class Work(NamedTuple):
     candidate: int
 
 
-def run_benchmark(plan: BenchmarkPlan, out: Path, jobs: int, tell: Callable[[Told], None]) -> dict[str, str]:
+def run_benchmark(
+    plan: BenchmarkPlan,
+    out: Path,
+    jobs: int,
+    tell: Callable[[Told], None],
+    read: Callable[[str, int, int], None] = lambda what, done, of: None,
+) -> dict[str, str]:
     """Tune each row, run rows times seeds, and store every result with where it came from.
 
     Args:
@@ -58,6 +65,7 @@ def run_benchmark(plan: BenchmarkPlan, out: Path, jobs: int, tell: Callable[[Tol
         out: Folder of the benchmark.
         jobs: Runs at a time, each in a process of its own.
         tell: Called after each run.
+        read: Called while the sites' images are read: as `sites_of`.
 
     Returns:
         Why runs are missing, by "row, seed"; empty when all are stored.
@@ -68,8 +76,10 @@ def run_benchmark(plan: BenchmarkPlan, out: Path, jobs: int, tell: Callable[[Tol
         DataError: A site's data cannot be used.
     """
     with folder_lock(out, 0):
-        _keep_plan(plan, out)
-        sites_of(plan, out, plan.seeds[0])  # builds the image caches once, before processes share them
+        fixed = _required_alike(plan, out)
+        sites_of(plan, out, plan.seeds[0], read=read)  # builds the image caches once, before processes share them
+        # Not before: a plan whose sites cannot be read has left nothing that another plan could spoil.
+        write_json(out / FIXED, fixed)
         missing: dict[str, str] = {}
         tuned = _tune(plan, out, jobs, tell, missing)
         works = [
@@ -97,16 +107,23 @@ def _first(plan: BenchmarkPlan) -> Callable[[int], tuple[int, int]]:
     return lambda seed: (plan.seeds.index(seed) if seed in plan.seeds else len(plan.seeds), seed)
 
 
-def _keep_plan(plan: BenchmarkPlan, out: Path) -> None:
-    """Rows and seeds may be added later; what a result depends on may not change."""
+def _required_alike(plan: BenchmarkPlan, out: Path) -> dict[str, Any]:
+    """What a result depends on: rows and seeds may be added later, this may not change once a run has begun."""
     told = plan.model_dump(mode="json", exclude={"rows", "seeds", "sites", "reference", "beside", *_BESIDE})
     told |= {"sites": sorted(plan.sites)}
-    path = out / "fixed.json"
-    if path.exists() and read_json(path) != told:
+    held = read_json(out / FIXED) if (out / FIXED).exists() and begun(out) else told
+    other = sorted(key for key in {*held, *told} if held.get(key) != told.get(key))
+    if other:
         raise SettingsError(
-            f"the folder {out.name} holds results of other settings, splits or sites: give this plan another folder."
+            f"the folder {out.name} holds runs that were begun with other settings ({', '.join(other)}): "
+            "give this plan another folder."
         )
-    write_json(path, told)
+    return told
+
+
+def begun(out: Path) -> bool:
+    """Whether a benchmark's folder holds anything of a run, whole or not."""
+    return any((out / name).is_dir() and any((out / name).iterdir()) for name in ("runs", "tuning", "results"))
 
 
 def _tune(

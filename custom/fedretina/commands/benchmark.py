@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from fedretina.commands.lazy import fail
+from fedretina.commands.options import SITE_FILE, SITES, site_files
+from fedretina.commands.progress import steps
 from fedretina.errors import FedretinaError
 
 
@@ -16,8 +18,8 @@ from fedretina.errors import FedretinaError
 @click.argument("name")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the benchmark.")
 @click.option("--plan", "plan_file", type=click.Path(exists=True, path_type=Path), help="Settings laid over the plan.")
-@click.option("--site", "sites", multiple=True, help="A site and its site file, as NAME=FILE; once a site.")
-@click.option("--phantoms", default="", help="Names of phantom sites, by comma, where no --site is given.")
+@click.option("--site", "sites", type=SITE_FILE, multiple=True, help="A site and its site file; once a site.")
+@click.option("--phantoms", type=SITES, help="Names of phantom sites, by comma, where no --site is given.")
 @click.option("--rows", default="", help="Only these rows and variants of the plan, by comma.")
 @click.option("--seeds", default="", help="Seeds, by comma, in place of the plan's.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Runs at a time.")
@@ -28,8 +30,8 @@ def benchmark(
     name: str,
     out: Path,
     plan_file: Path | None,
-    sites: tuple[str, ...],
-    phantoms: str,
+    sites: tuple[tuple[str, str], ...],
+    phantoms: tuple[str, ...] | None,
     rows: str,
     seeds: str,
     jobs: int,
@@ -60,24 +62,21 @@ def benchmark(
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the workers; torch's threads are a setting
     try:
         words = merged(preset(name), _words(plan_file))
-        words["sites"] = _sites(sites, phantoms) or words.get("sites", {})
-        if words.get("spare_sites"):
-            spare = {site: file for site, file in words["spare_sites"].items() if site not in words["sites"]}
-            words["spare_sites"] = spare
-        if rows and "rows" not in words:
-            raise SettingsError(f"the benchmark {name} has no rows to choose from: say what to leave out in a --plan.")
+        files = {site: str(Path(file).resolve()) for site, file in site_files(sites).items()}
+        words["sites"] = files or dict.fromkeys(phantoms or ()) or words.get("sites", {})
+        spare = words.get("spare_sites")
+        if isinstance(spare, dict):
+            words["spare_sites"] = {site: file for site, file in spare.items() if site not in words["sites"]}
         if rows:
-            wanted = [row.strip() for row in rows.split(",")]
-            named = {row if isinstance(row, str) else row["name"]: row for row in words["rows"]}
-            readings = {one["name"]: one for one in words.get("readings", ())}
-            words["rows"] = [named.get(row, row) for row in wanted if row not in readings]
-            kept = {row if isinstance(row, str) else row["name"] for row in words["rows"]}
-            words["readings"] = [one for one in readings.values() if one["of"] in kept]
+            words = _chosen(words, name, rows)
         if seeds:
             words["seeds"] = _numbers(seeds)
         kind = kind_of(words)
         prepared = kind.prepare(words)
-        missing = {} if render else prepared.run(out, jobs, tell)
+        if render and not (out / "results").is_dir():
+            raise SettingsError(f"{out} holds no results of a benchmark to render: run it first, without --render.")
+        with steps() as read:
+            missing = {} if render else prepared.run(out, jobs, tell, read)
         if (out / "answers").exists():  # a folder of results alone brings its statistics along
             statistics(out)
             if prepared.cases(out, out / "cases.html"):
@@ -92,31 +91,37 @@ def benchmark(
 
 
 def _words(path: Path | None) -> dict[str, Any]:
-    import yaml
+    from fedretina.yaml_file import read_yaml
 
+    return {} if path is None else read_yaml(path, "the plan")
+
+
+def _chosen(words: dict[str, Any], name: str, rows: str) -> dict[str, Any]:
+    """The plan with the asked rows alone; a row of the table that the plan leaves out may be asked for too."""
+    from fedretina.errors import SettingsError
+    from fedretina.rows import ROWS
+    from fedretina.settings_faults import did_you_mean
+
+    if "rows" not in words:
+        raise SettingsError(f"the benchmark {name} has no rows to choose from: say what to leave out in a --plan.")
+    wanted = [row.strip() for row in rows.split(",") if row.strip()]
+    named, readings = _by_name(words["rows"], "rows"), _by_name(words.get("readings") or [], "readings")
+    for row in wanted:
+        if row not in {*named, *readings, *ROWS}:
+            meant = did_you_mean(row, [*named, *readings])
+            raise SettingsError(f"there is no row {row!r} in the benchmark {name}: {meant}")
+    chosen = [named.get(row, row) for row in wanted if row not in readings]
+    kept = _by_name(chosen, "rows")
+    left = [one for one in readings.values() if not isinstance(one, dict) or one.get("of") in kept]
+    return {**words, "rows": chosen, "readings": left}
+
+
+def _by_name(listed: Any, what: str) -> dict[str, Any]:
     from fedretina.errors import SettingsError
 
-    if path is None:
-        return {}
-    try:
-        words = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise SettingsError(f"the plan {path.name} cannot be read: {type(error).__name__}.") from error
-    if not isinstance(words, dict):
-        raise SettingsError(f"the plan {path.name} holds no settings: write `name: value` lines.")
-    return words
-
-
-def _sites(pairs: tuple[str, ...], phantoms: str) -> dict[str, str | None]:
-    from fedretina.errors import SettingsError
-
-    found: dict[str, str | None] = {}
-    for pair in pairs:
-        site, sign, file = pair.partition("=")
-        if not (site and sign and file):
-            raise SettingsError(f"--site {pair!r} is no NAME=FILE: name the site, then its site file.")
-        found[site] = str(Path(file).resolve())
-    return found or {site.strip(): None for site in phantoms.split(",") if site.strip()}
+    if not isinstance(listed, list) or not all(isinstance(one, str | dict) for one in listed):
+        raise SettingsError(f"{what} of the plan is a list: write `- name: NAME` lines.")
+    return {str(one.get("name")) if isinstance(one, dict) else one: one for one in listed}
 
 
 def _numbers(words: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedretina.commands.lazy import fail
+from fedretina.commands.options import SITE
+from fedretina.commands.progress import progress
 from fedretina.commands.scheme_names import MODALITIES, SCHEMES
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ def _names(ctx: click.Context, option: click.Parameter, text: str | None) -> tup
 @click.option("--ungradable", help="The one of --grades that stands for images that nobody can grade.")
 @click.option("--images", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Image folder.  [default: the site file's, else the manifest's folder]")  # fmt: skip
-@click.option("--site", help="Name of the site.  [default: from the path]")
+@click.option("--site", type=SITE, help="Name of the site.  [default: from the path]")
 @click.option("--patient-pattern",
               help="For a folder a class: regular expression with (?P<patient>...), searched in the path.")  # fmt: skip
 @click.option("--modality", type=click.Choice(MODALITIES),
@@ -95,11 +98,9 @@ def check(data: Path, images: Path | None, site: str | None, out: Path | None, *
 def _checked(source: CheckSource, how: dict[str, Any]) -> CheckReport:
     from fedretina.data.check import check_site
 
-    # A bar that is no terminal's would only litter a log.
-    if how["quick"] or not sys.stderr.isatty():
-        return check_site(source, **how)
-    with click.progressbar(length=len(source.rows), label="images", file=sys.stderr) as bar:
-        return check_site(source, **how, done=lambda: bar.update(1))
+    done = itertools.count(1)
+    with progress("images") as tell:
+        return check_site(source, **how, done=lambda: tell(next(done), len(source.rows)))
 
 
 def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> None:

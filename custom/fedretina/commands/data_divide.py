@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
 
 from fedretina.commands.lazy import fail
+from fedretina.commands.options import SITE
 from fedretina.commands.scheme_names import SCHEMES
 
 
@@ -25,7 +27,7 @@ def _names(ctx: click.Context, option: click.Parameter, text: str | None) -> tup
 @click.option("--ungradable", help="The one of --grades that stands for images that nobody can grade.")
 @click.option("--images", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Image folder.  [default: the site file's, else the manifest's folder]")  # fmt: skip
-@click.option("--site", help="What {SITE_NAME} stands for in the site file's paths.")
+@click.option("--site", type=SITE, help="What {SITE_NAME} stands for in the site file's paths.")
 @click.option("--clients", type=click.IntRange(2, 99), default=3, show_default=True, help="How many clients.")
 @click.option("--skew", "name", type=click.Choice(["dirichlet", "even"]), default="dirichlet", show_default=True,
               help="Shares of each class drawn for the clients, or equal ones.")  # fmt: skip
@@ -59,6 +61,8 @@ def divide(manifest: Path, out: Path, clients: int, seed: int, as_json: bool, **
     from fedretina.data.clients import ClientSkew
     from fedretina.data.readers.survey import ImportSettings
     from fedretina.errors import FedretinaError
+    from fedretina.exchange.kinds import Kind
+    from fedretina.site_settings import SITE_NAME
 
     try:
         skew = ClientSkew(**{key: words[key] for key in ("name", "alpha", "minimum")})
@@ -74,7 +78,13 @@ def divide(manifest: Path, out: Path, clients: int, seed: int, as_json: bool, **
         return
     for line in _table(record):
         click.echo(line)
-    click.echo(f"Written to {out}; site files: {out / 'client-1' / 'site.yaml'} and so on. They stay at the site.")
+    click.echo(f"Written to {out}, a folder for each of {', '.join(record['clients'])}. It stays at the site.")
+    click.echo(f"next: export FEDRETINA_SITE_FILE={quote(str(out.resolve() / SITE_NAME / 'site.yaml'))}")
+    # A policy is the site's own word: none is written for it.
+    click.echo(
+        "The site files set no policy, so heads and exits do not leave. For a job whose head travels add to each: "
+        f"policy: {{kinds: [{', '.join(kind.value for kind in Kind)}]}}"
+    )
 
 
 def _table(record: dict[str, Any]) -> list[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
 
 from fedretina.commands.lazy import fail
+from fedretina.commands.progress import steps
 from fedretina.commands.scheme_names import SCHEMES
 
 _SPLITS = ("train", "val", "test")
@@ -152,7 +154,8 @@ def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **wo
     from fedretina.errors import FedretinaError
 
     try:
-        record = import_set(name, root, out, ImportSettings.of(**words), replace)
+        with steps() as tell:
+            record = import_set(name, root, out, ImportSettings.of(**words), replace, tell)
     except FedretinaError as error:
         fail(str(error))
     if as_json:
@@ -166,7 +169,7 @@ def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **wo
         click.echo(f"  {count:>6}  {reason}")
     for sentence in record["warnings"]:
         click.echo(f"warning: {sentence}", err=True)
-    click.echo(f"next: fedretina data check {out / 'site.yaml'}")
+    click.echo(f"next: fedretina data check {quote(str(out / 'site.yaml'))}")
 
 
 def _table(record: dict[str, Any]) -> list[str]:

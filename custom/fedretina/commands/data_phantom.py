@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
 
 from fedretina.commands.lazy import fail
+from fedretina.commands.options import SITE
+from fedretina.commands.progress import progress
 from fedretina.commands.scheme_names import MODALITIES, SCHEMES, SCHEMES_OF
 
 _TITLES = {
@@ -22,7 +25,7 @@ _SIGNALS = ("heart_sound", "activity")
 
 
 @click.command()
-@click.option("--site", required=True, help="Name of the hospital; see below.")
+@click.option("--site", type=SITE, required=True, help="Name of the hospital; see below.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write, new or empty.")
 @click.option("--modality", type=click.Choice(MODALITIES), default="fundus", show_default=True,
               help="What the hospital takes.")  # fmt: skip
@@ -64,7 +67,8 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
         fail(f"{scheme} grades no {_TITLES[modality]}: name another scheme.")
     try:
         hospital = phantom_hospital(site, images, preset(scheme) if scheme else None, modality)
-        record = write_hospital(site, hospital, out, size, seed)
+        with progress("signals" if modality in _SIGNALS else "pictures") as tell:
+            record = write_hospital(site, hospital, out, size, seed, tell)
     except FedretinaError as error:
         fail(str(error))
     if as_json:
@@ -75,7 +79,7 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
     kind = "signals" if modality in _SIGNALS else "pictures"
     sides = "" if modality in _SIGNALS else f"{size} px, "
     click.echo(f"SYNTHETIC {kind} of a phantom hospital ({modality}, {sides}seed {seed}), written to {out}")
-    click.echo(f"site file: {out / SITE_FILE}")
+    click.echo(f"next: fedretina data check {quote(str(out / SITE_FILE))}")
 
 
 def _table(record: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -38,4 +39,4 @@ def harden(folder: Path, bind: str | None, storage: Path | None, site_file: Path
         fail(str(error))
     for change in todo:
         click.echo(f"wrote {change.path.relative_to(kit.folder)}")
-    click.echo(f"{kit.role} {kit.name} is hardened; `fedretina kit check {folder}` looks at it again.")
+    click.echo(f"{kit.role} {kit.name} is hardened; `fedretina kit check {quote(str(folder))}` looks at it again.")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from fedretina.commands.lazy import fail
+from fedretina.commands.progress import progress
 from fedretina.errors import FedretinaError
 
 
@@ -27,7 +28,8 @@ def methods(row: str | None, encoder: str, experiment: Path | None, sites: int, 
 
     try:
         chosen = encoder if experiment is None else Experiment.load(experiment).network.encoder
-        listed = work_out(chosen, sites, [row] if row else ())
+        with progress("methods") as tell:
+            listed = work_out(chosen, sites, [row] if row else (), tell)
     except FedretinaError as error:
         fail(str(error))
     if as_json:

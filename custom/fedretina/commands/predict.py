@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from fedretina.commands.lazy import fail
+from fedretina.commands.progress import counted, progress
 
 if TYPE_CHECKING:
     from fedretina.prediction.eyes import Joining
@@ -109,13 +109,8 @@ def _predict(
         out.mkdir(parents=True, exist_ok=True, mode=0o700)  # it will hold patients' images
     except OSError as error:
         raise DataError(f"{out} cannot be made ({error}): choose a folder that you may write to.") from error
-    with click.progressbar(
-        predictor.predict(images, files),
-        length=len(files),
-        label="photographs",
-        file=sys.stderr,
-        hidden=not sys.stderr.isatty(),
-    ) as rows:
+    with progress("photographs") as tell:
+        rows = counted(predictor.predict(images, files), len(files), tell)
         found = work_list(rows, joining.owners, predictor.scheme)
     ordered = [one.row.file for patient in found for one in patient.photographs]
     pictures = {file: small for file in ordered[:thumbnails] if (small := thumbnail(images / file)) is not None}

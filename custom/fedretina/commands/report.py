@@ -8,12 +8,15 @@ from typing import Any
 import click
 
 from fedretina.commands.lazy import fail
+from fedretina.commands.options import SITE
+
+_DAMAGED = "{} is damaged, or of another version: restore it from a backup, or use the version that wrote it."
 
 
 @click.command()
 @click.argument("run", required=False)
 @click.option("--root", type=click.Path(path_type=Path), default=Path("fedretina_runs"), help="Folder of runs.")
-@click.option("--site", help="Render this site's report, from its stored figures.")
+@click.option("--site", type=SITE, help="Render this site's report, from its stored figures.")
 @click.option("--server", "at_server", is_flag=True, help="Render the server's report; this is the default.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where the page goes; by default beside what is stored.")
 def report(run: str | None, root: Path, site: str | None, at_server: bool, out: Path | None) -> None:
@@ -34,7 +37,7 @@ def report(run: str | None, root: Path, site: str | None, at_server: bool, out: 
         given = Path(run) if run and run.endswith(".json") else None
         source = given or _stored(root, run, site)
         record = _record(source, write=given is None)
-        page = _page(record)
+        page = _page(source, record)
         target = out or source.with_name("report.html")
         write_page(target, page)
     except FedretinaError as error:
@@ -49,7 +52,8 @@ def _stored(root: Path, run: str | None, site: str | None) -> Path:
     found = sorted((path for path in (folder / part for folder in runs) if path.exists()), key=_changed)
     if not found:
         who = "finished run" if site is None else f"report of {site} in a run"
-        fail(f"no {who} {run or ''} under {root}: give --root, or end the run first; see `fedretina show`.")
+        which = f" {run}" if run else ""
+        fail(f"no {who}{which} under {root}: give --root, or end the run first; see `fedretina show`.")
     return found[-1]
 
 
@@ -66,13 +70,19 @@ def _record(source: Path, write: bool) -> dict[str, Any]:
         return record
     if "sites" not in record:
         fail(f"{source} is neither a report.json nor a results.json of fedretina: name one of those.")
-    record = server_report(record)
+    try:
+        record = server_report(record)
+    except (KeyError, TypeError, AttributeError):
+        fail(_DAMAGED.format(source))
     if write:
         write_json(source.with_name("report.json"), record)
     return record
 
 
-def _page(record: dict[str, Any]) -> str:
+def _page(source: Path, record: dict[str, Any]) -> str:
     from fedretina.report.render import render_server, render_site
 
-    return render_site(record) if record["kind"] == "site" else render_server(record)
+    try:
+        return render_site(record) if record["kind"] == "site" else render_server(record)
+    except (KeyError, TypeError, AttributeError):  # whatever of a record is not there
+        fail(_DAMAGED.format(source))

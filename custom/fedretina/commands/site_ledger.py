@@ -12,13 +12,15 @@ from typing import Any
 import click
 
 from fedretina.commands.lazy import fail
+from fedretina.commands.options import RUN
+from fedretina.plurals import counted
 
 _COLUMNS = ("run", "phase", "round", "attempt", "tensors", "bytes", "scalars", "policy", "digest")
 
 
 @click.command()
 @click.argument("folder", metavar="KIT", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--run", help="One run only.")
+@click.option("--run", type=RUN, help="One run only.")
 @click.option("--json", "as_json", is_flag=True, help="Every line as it is kept, as a JSON list.")
 @click.option("--csv", "as_csv", is_flag=True, help="Every line as a row of a spreadsheet.")
 def ledger(folder: Path, run: str | None, as_json: bool, as_csv: bool) -> None:
@@ -78,7 +80,7 @@ def _table(site: str, lines: list[dict[str, Any]]) -> str:
     for run in dict.fromkeys(line["run"] for line in lines):
         of_run = [line for line in lines if line["run"] == run]
         total = sum(line["bytes"] for line in of_run)
-        shown.append(f"run {run}: {len(of_run)} messages, {total / 1e6:.1f} MB of tensors")
+        shown.append(f"run {run}: {counted(len(of_run), 'message')}, {total / 1e6:.1f} MB of tensors")
         for line in of_run:
             _, phase, number, attempt, tensors, size, scalars, policy, digest = _row(line)
             again = f" (attempt {attempt})" if attempt else ""

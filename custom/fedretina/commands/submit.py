@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 
 from fedretina.commands.admin import admin_command, connected, ending, job_record, tell
+from fedretina.commands.options import RUN
 
 
 @click.command()
 @click.argument("job", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--run", help="Name of the run [that of the experiment file, else a new one].")
+@click.option("--run", type=RUN, help="Name of the run [that of the experiment file, else a new one].")
 @admin_command
 def submit(job: Path, run: str | None, kit: Path, connect_timeout: float, as_json: bool) -> None:
     """Submit a JOB folder under a run's name, and say the job's id.

@@ -79,8 +79,12 @@ class ImageCache:
             return None
         return _result(images, entries, path)
 
-    def build(self, files: Sequence[str]) -> CachedImages:
+    def build(self, files: Sequence[str], tell: Callable[[int, int], None] = lambda done, of: None) -> CachedImages:
         """Write a new array: rows of unchanged files are copied, the others are computed.
+
+        Args:
+            files: As `build_cache`.
+            tell: As `build_cache`.
 
         Raises:
             DataError: The disk is full or the folder cannot be written; the old cache is whole.
@@ -94,7 +98,9 @@ class ImageCache:
         try:
             with open(temporary, "wb") as handle:
                 array = PixelArrayWriter(handle, len(files), self.settings.shape)
-                for stat, pixels in zip(stats, self._rows(stats, known, images), strict=True):
+                rows = zip(stats, self._rows(stats, known, images), strict=True)
+                for done, (stat, pixels) in enumerate(rows, start=1):
+                    tell(done, len(stats))
                     if isinstance(pixels, DataError):
                         # A file that could not be opened is tried again next time, a damaged one when it changes.
                         retry = isinstance(pixels.__cause__, OSError)
@@ -179,6 +185,7 @@ def build_cache(
     settings: ImageSettings,
     folder: Path,
     on_bad: Literal["skip", "refuse"] = "skip",
+    tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> CachedImages:
     """Give the transformed images of files, computing only what is not cached or has changed.
 
@@ -192,6 +199,7 @@ def build_cache(
         settings: The transforms.
         folder: The cache's own folder.
         on_bad: "refuse" raises when a file cannot be read; "skip" leaves it out and names it in `bad`.
+        tell: Called after each image while the cache is built: how many are in it, and of how many.
 
     Raises:
         DataError: A name could leave the root; the cache cannot be written; or, with "refuse", files
@@ -204,7 +212,7 @@ def build_cache(
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with folder_lock(folder, _LOCK_WAIT_S):
-                found = cache.open(plain) or cache.build(plain)
+                found = cache.open(plain) or cache.build(plain, tell)
         except (OSError, StateError) as error:
             raise DataError(f"the image cache {folder} cannot be used ({error}): name another folder.") from error
     if found.bad and on_bad == "refuse":

@@ -13,7 +13,7 @@ from fedretina.data.clients import ClientSkew, divide
 from fedretina.data.manifest import SPLITS, RawRow, raw_rows, read_manifest, write_manifest
 from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError
-from fedretina.storage import write_json, write_text
+from fedretina.storage import filled_folder, write_json, write_text
 from fedretina.version import __version__
 
 FORMAT = 1
@@ -24,8 +24,8 @@ def write_clients(source: CheckSource, out: Path, clients: int, skew: ClientSkew
     """Divide a site's manifest and write `client-1`, `client-2`, ... into a folder.
 
     Rows and images stay as they are: each client's manifest holds its rows, and its site file points to the
-    site's own images. The same manifest, skew and seed give the same bytes, but for the path of the images. The record
-    is written last, so a folder with one is whole.
+    site's own images. The same manifest, skew and seed give the same bytes, but for the path of the images. The folder
+    is filled wholly or not at all.
 
     Args:
         source: The site's manifest, scheme and images.
@@ -59,44 +59,37 @@ def write_clients(source: CheckSource, out: Path, clients: int, skew: ClientSkew
         seed,
     )
     names = [f"client-{number}" for number in range(1, clients + 1)]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
-            raise DataError(f"{out} holds files already: choose a new or empty folder for the clients.")
-        for name in names:
-            (out / name).mkdir()
-    except OSError as error:
-        raise DataError(f"{out} cannot be written ({error.strerror}): choose another folder.") from error
-
     grades = scheme.grades
     sites = {}
-    for client, name in enumerate(names):
-        mine = [(record, labels[at]) for at, record in enumerate(records) if found.homes[at] == client]
-        rows = [RawRow(record.file, label, record.patient, record.split) for record, label in mine]
-        write_manifest(out / name / MANIFEST, rows)
-        write_text(out / name / SITE_FILE, _site_file(source, scheme))
-        counts = read_manifest(out / name / MANIFEST, scheme).counts()
-        sites[name] = {
-            "images": {split: dict(zip(grades, counts[split], strict=True)) for split in SPLITS},
-            "patients": {
-                split: len({record.patient for record, _ in mine if record.split == split}) for split in SPLITS
-            },
-            "manifest_sha256": _digest(out / name / MANIFEST),
+    with filled_folder(out, "the clients") as half:
+        for client, name in enumerate(names):
+            (half / name).mkdir()
+            mine = [(record, labels[at]) for at, record in enumerate(records) if found.homes[at] == client]
+            rows = [RawRow(record.file, label, record.patient, record.split) for record, label in mine]
+            write_manifest(half / name / MANIFEST, rows)
+            write_text(half / name / SITE_FILE, _site_file(source, scheme))
+            counts = read_manifest(half / name / MANIFEST, scheme).counts()
+            sites[name] = {
+                "images": {split: dict(zip(grades, counts[split], strict=True)) for split in SPLITS},
+                "patients": {
+                    split: len({record.patient for record, _ in mine if record.split == split}) for split in SPLITS
+                },
+                "manifest_sha256": _digest(half / name / MANIFEST),
+            }
+        record = {
+            "format": FORMAT,
+            "fedretina": __version__,
+            "skew": skew.name,
+            "alpha": skew.alpha if skew.name == "dirichlet" else None,
+            "minimum": skew.minimum,
+            "seed": seed,
+            "draw": found.draw,
+            "grades": list(grades),
+            "shares": {grades[label]: dict(zip(names, row, strict=True)) for label, row in enumerate(found.shares)},
+            "clients": sites,
+            "manifest_sha256": _digest(source.manifest),
         }
-    record = {
-        "format": FORMAT,
-        "fedretina": __version__,
-        "skew": skew.name,
-        "alpha": skew.alpha if skew.name == "dirichlet" else None,
-        "minimum": skew.minimum,
-        "seed": seed,
-        "draw": found.draw,
-        "grades": list(grades),
-        "shares": {grades[label]: dict(zip(names, row, strict=True)) for label, row in enumerate(found.shares)},
-        "clients": sites,
-        "manifest_sha256": _digest(source.manifest),
-    }
-    write_json(out / RECORD, record)
+        write_json(half / RECORD, record)
     return record
 
 

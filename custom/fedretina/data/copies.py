@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from fedretina.data.manifest import SPLITS
@@ -19,7 +19,9 @@ def without_repeats(photographs: Sequence[Photograph]) -> tuple[list[Photograph]
     return _resolve(rows.values(), "the list names it twice", "the list names it twice, with different labels")
 
 
-def without_copies(root: Path, photographs: Sequence[Photograph]) -> tuple[list[Photograph], list[LeftOut]]:
+def without_copies(
+    root: Path, photographs: Sequence[Photograph], tell: Callable[[int, int], None] = lambda done, of: None
+) -> tuple[list[Photograph], list[LeftOut]]:
     """Keep one of several files of the same bytes; none where their labels differ.
 
     Public sets hold the same picture under several names, as several patients; one in train and one in test would
@@ -31,14 +33,16 @@ def without_copies(root: Path, photographs: Sequence[Photograph]) -> tuple[list[
     Args:
         root: Image root.
         photographs: Each file once.
+        tell: Called after each file that had to be read: how many were, and of how many.
 
     Raises:
         DataError: A file cannot be read.
     """
     copies: dict[str, str] = {}
-    for files in _same_size(root, photographs):
-        for file in files:
-            copies[file] = _digest(root / file)
+    alike = [file for files in _same_size(root, photographs) for file in files]
+    for done, file in enumerate(alike, start=1):
+        copies[file] = _digest(root / file)
+        tell(done, len(alike))
     groups: dict[str, list[Photograph]] = {}
     for photograph in photographs:
         groups.setdefault(copies.get(photograph.file, photograph.file), []).append(photograph)

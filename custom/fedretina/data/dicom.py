@@ -155,7 +155,9 @@ def _require_pydicom() -> None:
     try:
         import_module("pydicom")
     except ImportError as error:
-        raise SettingsError("DICOM photographs need pydicom: run `pip install fedretina[dicom]`.") from error
+        raise SettingsError(
+            'DICOM photographs need pydicom, which is not installed: run `pip install "pydicom>=3"`.'
+        ) from error
 
 
 def _header(path: Path, stop_before_pixels: bool) -> Any:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fedretina.data.copies import without_copies, without_repeats
 from fedretina.data.manifest import SPLITS, RawRow, require_inside
 from fedretina.data.patient_keys import SALT, keyed, site_salt
-from fedretina.data.readers import READERS, reader
+from fedretina.data.readers import READERS, converter, reader
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, SchemeName, Survey
 from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
@@ -42,8 +42,21 @@ class Plan(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def plan_import(name: str, root: Path, out: Path, settings: ImportSettings) -> Plan:
+def plan_import(
+    name: str,
+    root: Path,
+    out: Path,
+    settings: ImportSettings,
+    tell: Callable[[str, int, int], None] = lambda what, done, of: None,
+) -> Plan:
     """Read a set and decide on each image; of the readers those alone that convert files write to `out`.
+
+    Args:
+        name: As `import_set`.
+        root: As `import_set`.
+        out: As `import_set`.
+        settings: As `import_set`.
+        tell: As `import_set`.
 
     Raises:
         DataError: As `import_set`.
@@ -51,7 +64,10 @@ def plan_import(name: str, root: Path, out: Path, settings: ImportSettings) -> P
     """
     _check_options(name, settings)
     official = READERS[name].official if settings.official is None else settings.official
-    survey = reader(name)(root, settings, out)
+    if READERS[name].converts:
+        survey = converter(name)(root, settings, out, lambda done, of: tell("files converted", done, of))
+    else:
+        survey = reader(name)(root, settings, out)
     images = survey.images or root
     photographs, left_out = list(survey.photographs), list(survey.left_out)
     steps: list[Callable[[Sequence[Photograph]], tuple[list[Photograph], list[LeftOut]]]] = [
@@ -59,7 +75,7 @@ def plan_import(name: str, root: Path, out: Path, settings: ImportSettings) -> P
         lambda found: _present(images, found, settings),
     ]
     if settings.copies == "skip":
-        steps.append(lambda found: without_copies(images, found))
+        steps.append(lambda found: without_copies(images, found, lambda done, of: tell("files compared", done, of)))
     if official:
         steps.append(_one_part_a_patient)
     for step in steps:

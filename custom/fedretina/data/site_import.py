@@ -7,7 +7,7 @@ import hashlib
 import io
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,14 @@ FORMAT = 1
 MANIFEST, SITE_FILE, RECORD, LEFT_OUT = "manifest.csv", "site.yaml", "import.json", "left_out.csv"
 
 
-def import_set(name: str, root: Path, out: Path, settings: ImportSettings, replace: bool = False) -> dict[str, Any]:
+def import_set(
+    name: str,
+    root: Path,
+    out: Path,
+    settings: ImportSettings,
+    replace: bool = False,
+    tell: Callable[[str, int, int], None] = lambda what, done, of: None,
+) -> dict[str, Any]:
     """Read a set and write `manifest.csv`, `site.yaml`, `left_out.csv` and `import.json` into a folder.
 
     The same set, settings and salt give the same bytes. The record is written last, so a folder with one is whole.
@@ -39,6 +46,7 @@ def import_set(name: str, root: Path, out: Path, settings: ImportSettings, repla
         out: Made when missing.
         settings: How it is imported.
         replace: Whether an import that stands in `out` may be written over.
+        tell: Called as it goes on: what is counted, such as "files compared", how many, and of how many.
 
     Returns:
         The record: reader, version, scheme, settings, images a split and grade, what was left out and why, warnings.
@@ -52,22 +60,41 @@ def import_set(name: str, root: Path, out: Path, settings: ImportSettings, repla
         raise DataError(f"{root} is no folder: unpack the set, and give the path of its folder.")
     if not replace and any((out / file).exists() for file in (MANIFEST, SITE_FILE, RECORD)):
         raise DataError(f"{out} holds an import already: choose another folder, or write over it (--replace).")
+    before = [path for path in (out / file for file in (MANIFEST, SITE_FILE, LEFT_OUT)) if path.exists()]
+    _make(out)
+    if READERS[name].converts:
+        _forget(out / RECORD)  # the files that it speaks of are about to be written anew
+    plan = plan_import(name, root, out, settings, tell)
+    try:
+        _forget(out / RECORD)
+        write_manifest(out / MANIFEST, plan.rows)
+        manifest = read_manifest(out / MANIFEST, plan.scheme)
+        _write_left_out(out / LEFT_OUT, plan.left_out)
+        _write(out / SITE_FILE, _site_file(name, root, plan))
+        if plan.survey.images is not None:
+            _sweep(plan.survey.images, {row.file for row in plan.rows})
+        record = _record(name, settings, plan, manifest, (out / MANIFEST).read_bytes())
+        write_json(out / RECORD, record)
+    except BaseException:  # half an import would stand in the way of the next try
+        for path in (out / file for file in (MANIFEST, SITE_FILE, LEFT_OUT)):
+            if path not in before:
+                path.unlink(missing_ok=True)
+        raise
+    return record
+
+
+def _make(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
-        (out / RECORD).unlink(missing_ok=True)
     except OSError as error:
         raise DataError(f"{out} cannot be written ({error.strerror}): choose another folder.") from error
 
-    plan = plan_import(name, root, out, settings)
-    write_manifest(out / MANIFEST, plan.rows)
-    manifest = read_manifest(out / MANIFEST, plan.scheme)
-    _write_left_out(out / LEFT_OUT, plan.left_out)
-    _write(out / SITE_FILE, _site_file(name, root, plan))
-    if replace and plan.survey.images is not None:
-        _sweep(plan.survey.images, {row.file for row in plan.rows})
-    record = _record(name, settings, plan, manifest, (out / MANIFEST).read_bytes())
-    write_json(out / RECORD, record)
-    return record
+
+def _forget(record: Path) -> None:
+    try:
+        record.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(f"{record} cannot be removed ({error.strerror}): choose another folder.") from error
 
 
 def _record(name: str, settings: ImportSettings, plan: Plan, manifest: Manifest, written: bytes) -> dict[str, Any]:

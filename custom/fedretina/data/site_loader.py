@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ def load_site_data(
     seed: int,
     default_cache: Path,
     needs_labels: bool = True,
+    tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> SiteData:
     """Open a site's data; builds the image cache when it is stale.
 
@@ -36,6 +37,7 @@ def load_site_data(
         default_cache: Folder of the cache where the settings name none.
         needs_labels: Whether the job uses labels. One that only pre-trains does not: then the scheme may be missing,
             and train, val and test may be empty as long as there is an image to pre-train on.
+        tell: Called after each image while the cache is built: how many are in it, and of how many.
 
     Raises:
         DataError: The manifest or the image root is missing, the scheme is not set, a row or a file is refused,
@@ -56,7 +58,7 @@ def load_site_data(
     root = settings.manifest.parent if settings.images is None else settings.images
     if not root.is_dir():
         raise DataError(f"the image root {root} is no folder: mount it, or mend the path.")
-    return _from_cache(site, settings, manifest, root, images, settings.cache or default_cache, needs_labels)
+    return _from_cache(site, settings, manifest, root, images, settings.cache or default_cache, needs_labels, tell)
 
 
 def _from_cache(
@@ -67,6 +69,7 @@ def _from_cache(
     transforms: ImageSettings,
     cache: Path,
     needs_labels: bool,
+    tell: Callable[[int, int], None],
 ) -> SiteData:
     from fedretina.data.cache import build_cache
     from fedretina.data.phantoms.mark import is_phantom
@@ -79,7 +82,7 @@ def _from_cache(
     # A limited run has a cache of its own, so that it does not throw the whole set's away.
     limit = "" if settings.limit is None else f"-{derive_seed(json.dumps(settings.limit, sort_keys=True)):016x}"
     folder = cache / f"{transforms.digest()[:16]}{limit}"
-    found = build_cache([record.file for record in records], root, transforms, folder, settings.bad_files)
+    found = build_cache([record.file for record in records], root, transforms, folder, settings.bad_files, tell)
     if not found.kept and records:
         raise DataError(
             f"none of the {len(records)} images under {root} can be read, such as {', '.join(found.bad[:5])}: "

@@ -185,16 +185,21 @@ def new_keys(folder: Path) -> tuple[Path, Path]:
     context.global_scale = 2.0**40
     name = secrets.token_bytes(_ID)
     paths = folder / SITE_FILE, folder / SERVER_FILE
+    there = [path for path in paths if path.exists()]
+    if there:
+        raise DataError(f"{there[0]} is there already: name another folder, or remove it first.")
+    made = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, private in zip(paths, (True, False), strict=True):
             held = context.serialize(True, private, False, False)  # public, secret, Galois, relinearisation keys
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                made.append(path)
                 file.write(name + held)
-    except FileExistsError as error:
-        raise DataError(f"{path} is there already: name another folder, or remove it first.") from error
     except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror}.") from error
+        for path in made:  # half of a pair is of no use, and would stand in the next one's way
+            path.unlink(missing_ok=True)
+        raise DataError(f"no keys can be written to {folder} ({error.strerror}): name another folder.") from error
     return paths
 
 
@@ -234,6 +239,7 @@ def _tenseal() -> Any:
         import tenseal
     except ImportError as error:
         raise SettingsError(
-            "this run encrypts (exchange.encrypt), but TenSEAL is not installed at this end: install fedretina[he]."
+            "this run encrypts (exchange.encrypt), but TenSEAL is not installed at this end: run "
+            '`pip install "nvflare[HE]>=2.9,<2.10"`.'
         ) from error
     return tenseal

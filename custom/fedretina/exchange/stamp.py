@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedretina.errors import RefusedError
+from fedretina.errors import RefusedError, SettingsError
 
+SERVER = "server"
 _LONGEST = 500  # characters of a reason
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -71,3 +73,21 @@ def require_name(name: str, what: str) -> str:
     if not _NAME.fullmatch(name):
         raise RefusedError(f"the {what} {name[:100]!r} is not a plain name: use letters, digits, '.', '_' and '-'.")
     return name
+
+
+def require_sites(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of a run's sites, where each may be a folder's and stands once.
+
+    Raises:
+        RefusedError: A name could leave its folder.
+        SettingsError: There is no name, one stands twice, or one is the server's.
+    """
+    if not names:
+        raise SettingsError("no site is named: name each site once, by comma.")
+    for at, name in enumerate(names):
+        require_name(name, "site")
+        if name in names[:at]:
+            raise SettingsError(f"the site {name!r} is named twice: name each site once.")
+        if name == SERVER:
+            raise SettingsError(f"{SERVER!r} is the server's name: name the sites alone.")
+    return tuple(names)

@@ -20,6 +20,7 @@ from fedretina.exchange.scalars import BY_TASK
 from fedretina.flare.aggregator import SpoolAggregator
 from fedretina.flare.server_run import ServerRun
 from fedretina.flare.wire import pack_order
+from fedretina.plurals import counted
 from fedretina.storage import read_json
 
 
@@ -143,7 +144,7 @@ class RoundController(Controller):
             took_part = {"accepted": list(record["scalars"]), "refused": record["refused"]}
             server_run.note("closed", where=where, seconds=round(seconds, 1), **took_part)
             return True
-        self._stop(QuorumError(f"{below} It was tried {self._repeats + 1} times."), fl_ctx)
+        self._stop(QuorumError(f"{below} It was tried {counted(self._repeats + 1, 'time')}."), fl_ctx)
         return False
 
     def _stop(self, error: FedretinaError, fl_ctx: FLContext) -> None:

@@ -22,6 +22,7 @@ from fedretina.site_settings import (
     read_server_settings,
     read_site_settings,
 )
+from fedretina.yaml_file import YamlFileError
 
 __all__ = [
     "PROPERTY",
@@ -53,7 +54,10 @@ def load_experiment(fl_ctx: FLContext, file_name: str) -> Experiment:
         raise SettingsError(f"the experiment file must be a plain name in the job's config folder, got {file_name!r}.")
     # Kits that `nvflare package` writes name no config folder, and FLARE then takes the app's folder for it.
     app = Path(fl_ctx.get_engine().get_workspace().get_app_dir(fl_ctx.get_job_id()))
-    return Experiment.load(app / "config" / file_name).require_federated()
+    try:
+        return Experiment.load(app / "config" / file_name).require_federated()
+    except YamlFileError as error:  # its words stay here: the file was written elsewhere, and may hold anything
+        raise SettingsError(error.outside).with_note(str(error)) from error
 
 
 def load_site_settings(fl_ctx: FLContext) -> SiteSettings:

@@ -16,6 +16,7 @@ from fedretina.kit.certificates import Certificate, belongs_to_key, is_issued_by
 from fedretina.kit.findings import Finding, bad, good, judged, told
 from fedretina.kit.harden import modes
 from fedretina.kit.startup_kit import StartupKit
+from fedretina.plurals import counted
 
 WARN_DAYS = 30
 """Renewal takes a hospital's IT some days, so a certificate that ends sooner is a fault."""
@@ -169,9 +170,10 @@ def _allow_list(resources: Mapping[str, Any]) -> Finding:
     extra = sorted(set(map(str, listed)) - set(ALLOWED_CLASSES))
     missing = sorted(set(ALLOWED_CLASSES) - set(map(str, listed)))
     if extra:
-        faults.append(f"{len(extra)} classes besides those of our jobs, such as {extra[0]}")
+        faults.append(f"{counted(len(extra), 'class', 'classes')} besides those of our jobs, such as {extra[0]}")
     if missing and isinstance(listed, list) and listed:
-        faults.append(f"{len(missing)} classes of this version are missing, such as {missing[0]}")
+        some = counted(len(missing), "class of this version is", "classes of this version are")
+        faults.append(f"{some} missing, such as {missing[0]}")
     return judged("allow-list", faults, f"the {len(ALLOWED_CLASSES)} classes of this version's jobs", _HARDEN)
 
 

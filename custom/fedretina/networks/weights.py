@@ -146,7 +146,7 @@ def _read_state(file: Path, sha256: str) -> tuple[Mapping[str, Tensor], EncoderH
         data = file.read_bytes()
     except OSError as error:
         raise SettingsError(
-            f"The file of pre-trained weights cannot be read ({type(error).__name__}); check that it exists "
+            f"The file of pre-trained weights cannot be read ({error.strerror}); check that it exists "
             "at this site and may be read."
         ) from None
     found = hashlib.sha256(data).hexdigest()
@@ -176,8 +176,8 @@ def _unpack(data: bytes, suffix: str) -> object:
         if suffix == ".safetensors":
             return load(data)
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except (SafetensorError, *damage) as error:
+    except (SafetensorError, *damage):
         raise SettingsError(
-            f"The file of pre-trained weights cannot be unpacked ({type(error).__name__}); it must be a "
+            "The file of pre-trained weights cannot be unpacked; it must be a "
             "state dict of tensors in torch format or .safetensors."
         ) from None

@@ -32,6 +32,7 @@ from fedretina.uncertainty.referral import NO_ANSWER, UNREADABLE, Referral, refe
 from fedretina.uncertainty.temperature import tempered
 
 BATCH = 128  # as LocalTrainer evaluates: sums over other batches may differ in the last bits
+_NAMED = 5  # folders in a sentence
 _CHUNK = 32  # photographs in flight, so that large ones do not fill the memory
 
 
@@ -126,6 +127,8 @@ class Predictor:
         """
         if not (folder / "card.json").exists() and (folder / "final" / "card.json").exists():
             folder = folder / "final"
+        if not any((folder / name).exists() for name in ("card.json", "model.safetensors")):
+            raise StateError(_no_model(folder))
         card = read_json(folder / "card.json")
         operating = _understood(card, folder)
         tensors, header = read_tensors(folder / "model.safetensors")
@@ -197,6 +200,16 @@ class Predictor:
             else:
                 yield ImageRow(one.file, None, None, None, NO_ANSWER, "the network gave no finite answer")
             at += 1
+
+
+def _no_model(folder: Path) -> str:
+    """What to name instead of a folder that holds no model."""
+    below = sorted(path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/final/card.json"))
+    if not below:
+        return f"{folder} holds no site's model: name RUN/SITE/final of a finished run, which holds card.json."
+    some = ", ".join(map(str, below[:_NAMED]))
+    more = f" and {len(below) - _NAMED} more" if len(below) > _NAMED else ""
+    return f"{folder} holds no site's model itself: name one below it, {some}{more}."
 
 
 def _understood(card: dict[str, Any], folder: Path) -> _Operating:

@@ -14,6 +14,7 @@ from fedretina.data.check_findings import Finding
 from fedretina.data.check_rows import NO_LABEL
 from fedretina.data.contact_sheet import EACH, Shown, stored_thumbnail
 from fedretina.errors import DataError
+from fedretina.plurals import counted
 from fedretina.report.words import NOTICE, STAYS
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def summary(report: CheckReport) -> str:
     )
     opened = " No image was opened." if report.quick else ""
     return (
-        f"{report.listed} images listed, {len(report.images)} can be used, {len(report.grades)} grades. "
+        f"{counted(report.listed, 'image')} listed, {len(report.images)} can be used, {len(report.grades)} grades. "
         f"{found or 'Nothing'} found.{opened}"
     )
 

@@ -193,7 +193,8 @@ def _traffic(rounds: Sequence[Mapping[str, Any]]) -> str:
     refusals = (
         f" {count(refused)} answers were refused." if refused > 1 else " One answer was refused." if refused else ""
     )
-    return f"{count(training)} rounds moved {size(up)} of weights up and {size(down)} down.{refusals}"
+    rounds_moved = "round moved" if training == 1 else "rounds moved"
+    return f"{count(training)} {rounds_moved} {size(up)} of weights up and {size(down)} down.{refusals}"
 
 
 def _share(share: Mapping[str, Any]) -> str:

@@ -14,6 +14,10 @@ from fedretina.tracking.points import Point
 _STEPS_TAG = "fedretina.steps"
 _RUN_TAG = "fedretina.run"
 _AT_ONCE = 1000
+_INSTALL = {
+    "tensorboard": 'pip install "tensorboard>=2.19"',
+    "mlflow": 'pip install "mlflow-skinny>=3" "sqlalchemy>=2" "alembic>=1.13"',
+}
 
 
 class Curves(Protocol):
@@ -114,5 +118,5 @@ class MlflowCurves:
 
 def _absent(extra: str) -> SettingsError:
     return SettingsError(
-        f"tracking.{extra} is set, and the extra is not installed here: pip install 'fedretina[{extra}]', or unset it."
+        f"tracking.{extra} is set, and what it needs is not installed here: run `{_INSTALL[extra]}`, or unset it."
     )

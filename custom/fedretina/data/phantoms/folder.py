@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,23 @@ from fedretina.data.phantoms.hospital import PHANTOM_VERSION, Case, PhantomHospi
 from fedretina.data.phantoms.mark import write_png, write_wave
 from fedretina.data.scheme_presets import PRESETS, preset
 from fedretina.errors import DataError
+from fedretina.storage import filled_folder
 
 IMAGES, MANIFEST, SITE_FILE, README = "images", "manifest.csv", "site.yaml", "README.txt"
 
 
-def write_hospital(site: str, hospital: PhantomHospital, folder: Path, size: int, seed: int) -> dict[str, Any]:
+def write_hospital(
+    site: str,
+    hospital: PhantomHospital,
+    folder: Path,
+    size: int,
+    seed: int,
+    tell: Callable[[int, int], None] = lambda done, of: None,
+) -> dict[str, Any]:
     """Draw all pictures of a phantom hospital into a folder, with what a site needs to take part.
 
     The same site, hospital, size and seed give the same files, and the pictures that a phantom site of that name draws
-    in memory. The site file is written last, so a folder with one is whole.
+    in memory. The folder is filled wholly or not at all.
 
     Args:
         site: Name of the site.
@@ -32,6 +41,7 @@ def write_hospital(site: str, hospital: PhantomHospital, folder: Path, size: int
         folder: New or empty; made when missing.
         size: Side S of the square pictures in pixels; signals have none.
         seed: Of everything.
+        tell: Called after each picture: how many are drawn, and of how many.
 
     Returns:
         A record: site, modality, grades, size, seed, images a split and grade, patients a split.
@@ -39,13 +49,6 @@ def write_hospital(site: str, hospital: PhantomHospital, folder: Path, size: int
     Raises:
         DataError: The folder holds files already or cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise DataError(f"{folder} holds files already: choose a new or empty folder for the phantoms.")
-        (folder / IMAGES).mkdir()
-    except OSError as error:
-        raise DataError(f"{folder} cannot be written ({error.strerror}): choose another folder.") from error
     grades = hospital.scheme.grades
     record: dict[str, Any] = {
         "site": site,
@@ -58,34 +61,45 @@ def write_hospital(site: str, hospital: PhantomHospital, folder: Path, size: int
         "images": {},
         "patients": {},
     }
-    rows = []
-    for at, split in enumerate(SPLITS):
-        purpose = (seed, "phantom", site, split)
-        cases = hospital.cases(at, purpose)
-        names = [case.file_name(split, hospital.modality) for case in cases]
-        _draw(hospital, cases, [folder / IMAGES / name for name in names], size, purpose)
-        rows += [
-            RawRow(name, grades[case.label], case.patient_name(split), split)
-            for name, case in zip(names, cases, strict=True)
-        ]
-        labels = [case.label for case in cases]
-        record["images"][split] = {grade: labels.count(number) for number, grade in enumerate(grades)}
-        record["patients"][split] = len({case.patient for case in cases})
-    write_manifest(folder / MANIFEST, rows)
-    _write(folder / README, _readme(record))
-    _write(folder / SITE_FILE, _site_file(hospital))
+    purposes = {split: (seed, "phantom", site, split) for split in SPLITS}
+    cases = {split: hospital.cases(at, purposes[split]) for at, split in enumerate(SPLITS)}
+    of, drawn = sum(map(len, cases.values())), itertools.count(1)
+    with filled_folder(folder, "the phantoms") as half:
+        (half / IMAGES).mkdir()
+        rows = []
+        for split, some in cases.items():
+            names = [case.file_name(split, hospital.modality) for case in some]
+            paths = [half / IMAGES / name for name in names]
+            _draw(hospital, some, paths, size, purposes[split], lambda: tell(next(drawn), of))
+            rows += [
+                RawRow(name, grades[case.label], case.patient_name(split), split)
+                for name, case in zip(names, some, strict=True)
+            ]
+            labels = [case.label for case in some]
+            record["images"][split] = {grade: labels.count(number) for number, grade in enumerate(grades)}
+            record["patients"][split] = len({case.patient for case in some})
+        write_manifest(half / MANIFEST, rows)
+        _write(half / README, _readme(record))
+        _write(half / SITE_FILE, _site_file(hospital))
     return record
 
 
 def _draw(
-    hospital: PhantomHospital, cases: Sequence[Case], paths: Sequence[Path], size: int, seed: tuple[int | str, ...]
+    hospital: PhantomHospital,
+    cases: Sequence[Case],
+    paths: Sequence[Path],
+    size: int,
+    seed: tuple[int | str, ...],
+    done: Callable[[], None],
 ) -> None:
     if hospital.modality in SIGNALS:
         for path, (rate, wave) in zip(paths, draw_waves(hospital, cases, seed), strict=True):
             write_wave(path, rate, wave)
+            done()
         return
     for path, image in zip(paths, draw_cases(hospital, cases, size, seed), strict=True):
         write_png(path, image)
+        done()
 
 
 def _site_file(hospital: PhantomHospital) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +29,7 @@ class PublicSet(NamedTuple):
         official: Whether official parts are kept where the settings do not say.
         keyed: Whether patients always stand under a keyed hash.
         modality: What its images are; None where any may lie in such folders.
+        converts: Whether it writes files anew, which takes its time: it tells how far it is.
     """
 
     title: str
@@ -41,6 +42,7 @@ class PublicSet(NamedTuple):
     official: bool = True
     keyed: bool = False
     modality: Modality | None = "fundus"
+    converts: bool = False
 
 
 class Reader(Protocol):
@@ -58,6 +60,13 @@ class Reader(Protocol):
             DataError: The layout is another, or its lists are damaged.
             SettingsError: An option cannot be used.
         """
+
+
+class Converter(Protocol):
+    """A reader that writes files anew and tells how far it is."""
+
+    def __call__(self, root: Path, settings: ImportSettings, out: Path, tell: Callable[[int, int], None]) -> Survey:
+        """Return what the set holds, as a `Reader`; `tell` is called with files done, and all."""
 
 
 _EACH_IMAGE = "none named: each image is its own"
@@ -102,6 +111,7 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "modality OP and single frames only; written as PNG files with hashed names and no header",
             ("labels", "grades", "ungradable", "unlabelled"),
             keyed=True,
+            converts=True,
         ),
         "duke2014": PublicSet(
             "Duke, 45 OCT volumes (Srinivasan et al. 2014)",
@@ -192,6 +202,7 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             ("labels", "grades", "ungradable", "unlabelled"),
             keyed=True,
             modality="oct",
+            converts=True,
         ),
         "octdl": PublicSet(
             "OCTDL",
@@ -232,6 +243,7 @@ READERS: Mapping[str, PublicSet] = MappingProxyType(
             "which are then written as WAV files",
             ("client", "segments"),
             modality="heart_sound",
+            converts=True,
         ),
     }
 )
@@ -246,3 +258,8 @@ def reader(name: str) -> Reader:
     if name not in READERS:
         raise SettingsError(f"there is no reader {name!r}: use one of {list(READERS)}, or write a manifest.")
     return cast(Reader, import_module(f"{__name__}.{name}").survey)
+
+
+def converter(name: str) -> Converter:
+    """The reader of a set whose entry says that it `converts`."""
+    return cast(Converter, import_module(f"{__name__}.{name}").survey)

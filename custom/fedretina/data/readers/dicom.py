@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +34,9 @@ class _Kept(NamedTuple):
     grey: bool
 
 
-def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
+def survey(
+    root: Path, settings: ImportSettings, out: Path, tell: Callable[[int, int], None] = lambda done, of: None
+) -> Survey:
     """Read all labelled photographs below a folder and write each as OUT/images/KEY.png.
 
     The key is a keyed hash of the SOP Instance UID, as the patient is one of the Patient ID, with the site's salt; so
@@ -48,6 +51,7 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
             label, which may be missing where `unlabelled` is "train"; `scheme`, `grades` and `ungradable` as in
             `scheme_of`; `salt`; `bad_files`.
         out: Where images and photographs.csv go; the salt too by default.
+        tell: Called with how many files are done, and of how many.
 
     Raises:
         DataError: There is no photograph, the table is damaged, labelled photographs are missing, a file is damaged, or
@@ -70,7 +74,8 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     found: list[Photograph] = []
     kept: dict[str, _Kept] = {}
     own_folder(out / IMAGES)
-    for path, name in names.items():
+    for done, (path, name) in enumerate(names.items()):
+        tell(done, len(names))
         where = path.relative_to(root).as_posix()
         if name not in labels and settings.unlabelled == "skip":
             left_out.append(LeftOut(where, "the table has no label for it"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,7 +59,9 @@ class Volume(NamedTuple):
     scans: list[NDArray[np.uint8]]
 
 
-def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
+def survey(
+    root: Path, settings: ImportSettings, out: Path, tell: Callable[[int, int], None] = lambda done, of: None
+) -> Survey:
     """Read all volumes below a folder and write each B-scan as OUT/images/KEY.png.
 
     The key is a keyed hash of the file's place and the scan's number, as the patient is one of the patient's name, with
@@ -72,6 +74,7 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
             patient and scan (its number, from 1); `unlabelled`, which also does without a table; `scheme`, `grades` and
             `ungradable` as in `scheme_of`; `salt`; `bad_files`.
         out: Where images and scans.csv go; the salt too by default.
+        tell: Called with how many files are done, and of how many.
 
     Raises:
         DataError: There is no volume, the table is damaged, listed volumes are missing, a file is damaged, or the salt
@@ -93,7 +96,8 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     found: list[Photograph] = []
     lines = []
     own_folder(out / IMAGES)
-    for file in files:
+    for done, file in enumerate(files):
+        tell(done, len(files))
         told = listed.get(file, Listed("", "", {}))
         try:
             volumes = list(_volumes(root / file))
@@ -187,7 +191,7 @@ def _require_eyepy() -> None:
         import eyepy  # noqa: F401
     except ImportError as error:
         raise SettingsError(
-            "OCT volumes need eyepy, which is not installed: run `pip install fedretina[eyepy]`."
+            'OCT volumes need eyepy, which is not installed: run `pip install "eyepy>=0.21"`.'
         ) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,9 @@ _DATABASES = "abcdef"
 _LABELS = ("-1", "1")
 
 
-def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
+def survey(
+    root: Path, settings: ImportSettings, out: Path, tell: Callable[[int, int], None] = lambda done, of: None
+) -> Survey:
     """Read REFERENCE.csv of each database; raw labels are -1 (normal) and 1 (abnormal).
 
     With `segments` "first" a recording is one sample, and its file stays where it is: the transforms take its first
@@ -30,6 +33,7 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
         root: The folder that holds training-a to training-f or some of them, or one of them itself.
         settings: `client`, a letter, of which database alone; `segments`; `bad_files`.
         out: Where segments go.
+        tell: Called with how many files are done, and of how many.
 
     Raises:
         DataError: There is no database, its list is missing or damaged, or a recording that must be cut is.
@@ -55,7 +59,8 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
         return Survey(tuple(found), "heart2", warnings=(told,))
     own_folder(out / SEGMENTS)
     cut: list[Photograph] = []
-    for recording in found:
+    for done, recording in enumerate(found):
+        tell(done, len(found))
         try:
             cut += _cut(root / recording.file, recording, out / SEGMENTS)
         except DataError:

@@ -147,4 +147,5 @@ class ImportSettings(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(str(part) for part in first["loc"])
-            raise SettingsError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from error
+            why = first["msg"].removeprefix("Value error, ")
+            raise SettingsError(why if why.startswith(name) else f"{name}: {why}") from error  # many name it themselves

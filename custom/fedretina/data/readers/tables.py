@@ -13,6 +13,8 @@ from fedretina.data.csv_table import csv_lines, plain_title
 from fedretina.data.scheme import whole_label
 from fedretina.errors import DataError
 
+_INSTALL = {"openpyxl": 'pip install "openpyxl>=3.1"', "xlrd": 'pip install "xlrd>=2"'}
+
 
 class Row(NamedTuple):
     """A row of a table: its number in the file (the header is 1) and its cells by column, blanks stripped."""
@@ -108,7 +110,7 @@ def _sheet(path: Path) -> list[Sequence[Any]]:
         module = import_module(library)
     except ImportError as error:
         raise DataError(
-            f"{path} is an Excel file, and {library} is not installed: run `pip install {library}`, or save its first "
+            f"{path} is an Excel file, and {library} is not installed: run `{_INSTALL[library]}`, or save its first "
             f"sheet as {path.with_suffix('.csv').name} beside it."
         ) from error
     damage = (OSError, ValueError, KeyError, zipfile.BadZipFile, getattr(module, "XLRDError", OSError))

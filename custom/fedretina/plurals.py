@@ -1,0 +1,14 @@
+"""Counts in sentences: "1 site", "3 sites"."""
+
+from __future__ import annotations
+
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """A number and what it counts.
+
+    Args:
+        number: How many, 0 or more.
+        one: The words for one, such as "site" or "update was".
+        several: Those for any other number; by default those for one with an s.
+    """
+    return f"{number} {one if number == 1 else several or one + 's'}"
