@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +17,9 @@ from fedretina.kit.startup_kit import StartupKit
 
 WARN_DAYS = 30
 """Renewal takes a hospital's IT some days, so a certificate that ends sooner is a fault."""
+
+_PARSERS = ("pyhocon", "omegaconf")
+"""Packages with which FLARE reads HOCON and YAML as configuration."""
 
 _HARDEN = "run `fedretina kit harden` on the kit again and read what it changes."
 _LEAVES = frozenset({"allow_log_streaming", "require_signed_jobs"})
@@ -54,6 +58,7 @@ def check_kit(kit: StartupKit) -> list[Finding]:
         _signed_jobs(kit),
         _authorization(kit),
         _allow_list(resources),
+        _json_only(kit, resources),
         _log_streaming(kit, resources),
         _custom_code(kit),
     ]
@@ -143,6 +148,30 @@ def _allow_list(resources: Mapping[str, Any]) -> Finding:
     if missing and isinstance(listed, list) and listed:
         faults.append(f"{len(missing)} classes of this version are missing, such as {missing[0]}")
     return judged("allow-list", faults, f"the {len(ALLOWED_CLASSES)} classes of this version's jobs", _HARDEN)
+
+
+def _json_only(kit: StartupKit, resources: Mapping[str, Any]) -> Finding:
+    """Whether another format than JSON can be reached: it can unless the kit's component stands where FLARE looks.
+
+    A loader counts as reachable where its package could be imported by the kit's processes, now or after the next
+    installation, and nothing takes it away; so only the component counts, and what is installed is told beside it.
+    """
+    if kit.role == "server":
+        faults = [] if resources.get("app_validator") == hardened.VALIDATOR else ["FLARE's own formats are open"]
+        elsewhere = [name for name, words in _resource_files(kit, resources) if "app_validator" in words][1:]
+    else:
+        found = [
+            (name, entry)
+            for name, words in _resource_files(kit, resources)
+            for entry in words.get("components") or []
+            if entry.get("id") == hardened.DEPLOYER["id"]
+        ]
+        faults = [] if ("resources.json", hardened.DEPLOYER) in found else ["FLARE's own formats are open"]
+        elsewhere = [name for name, _ in found if name != "resources.json"]
+    faults += [f"{name} takes its place" for name in elsewhere]
+    here = [name for name in _PARSERS if importlib.util.find_spec(name)]
+    also = f"; {' and '.join(here)} could be left out of this environment" if here else ""
+    return judged("configuration formats", faults, f"JSON alone{also}", _HARDEN)
 
 
 def _log_streaming(kit: StartupKit, resources: Mapping[str, Any]) -> Finding:
