@@ -80,7 +80,8 @@ class StepAnswers:
         if self._unstored is not None:  # asking again would let every site train for a disk that is full
             raise self._unstored
         reasons = "; ".join(f"{site}: {why}" for site, why in sorted(self.refused.items())) or "no answer"
-        raise QuorumError(f"{step}: {len(self.scalars)} updates were accepted, the quorum is {quorum} ({reasons}).")
+        sentence = f"{step}: {len(self.scalars)} updates were accepted, the quorum is {quorum} ({reasons})."
+        raise QuorumError(sentence).telling(sentence)  # the reasons are the words that sites let go
 
     def record(self) -> dict[str, Any]:
         """The answers' part in the step's record, sites in alphabetical order: scalars, refusals, bytes."""
