@@ -34,29 +34,30 @@ def told(error: FedretinaError, known: Collection[str] = (), end: str = "site") 
         end: Whose log has the whole sentence, "site" or "server".
 
     Returns:
-        The sentence, or, where its class may not leave or nothing of it is the module's own, one that only names the
-        class.
+        The sentence, or, where its class may not leave or less than half of it may, one that only names the class.
     """
     if error.told is not None:
         return error.told
     may = error.public or end == "server"  # a site may hold back even its numbers, which pass here
-    shown = _shown(str(error), _texts_behind(error.__traceback__) | set(known)) if may else ""
-    if not re.search(r"[a-z]", shown):
-        return f"{type(error).__name__}: the {end}'s own log says what and where."
-    return shown
+    shown = _shown(str(error), _texts_behind(error.__traceback__) | set(known)) if may else None
+    return shown or f"{type(error).__name__}: the {end}'s own log says what and where."
 
 
-def _shown(sentence: str, own: Collection[str]) -> str:
-    """The sentence with `...` for every word that is not one of our own."""
+def _shown(sentence: str, own: Collection[str]) -> str | None:
+    """The sentence with `...` for every word that is not one of our own; None where that is more than half of it."""
+    kept: list[bool] = []
 
     def judged(found: re.Match[str]) -> str:
         word = found.group()
         bare = word.strip(".+-")
         if not bare or bare in own or _NUMBER.fullmatch(bare.lower()) or _STEP.sub("", bare) in own:
+            kept.append(True)
             return word
+        kept.append(False)
         return "..." + ("." if word.endswith(".") else "")
 
-    return _GAPS.sub("...", _PLAIN.sub(" ", _WORD.sub(judged, sentence)))
+    shown = _GAPS.sub("...", _PLAIN.sub(" ", _WORD.sub(judged, sentence)))
+    return shown if 2 * sum(kept) >= max(len(kept), 1) else None
 
 
 def _texts_behind(trace: TracebackType | None) -> set[str]:

@@ -12,7 +12,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import UnsafeJobError
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 
-from fedretina.errors import DataError, FedretinaError, RefusedError
+from fedretina.errors import DataError, FedretinaError, RefusedError, StateError
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.noise import noise_key
 from fedretina.exchange.parts import Partition
@@ -140,7 +140,11 @@ class WhitelistFilter(Filter):
         if words and stamp is None:
             raise RefusedError("an error reply answers no order that this filter let in.")
         if words and (self._scope or self._keeps_ledger):
-            self._ledger(stamp.run, fl_ctx).note_words(stamp, words)
+            try:
+                self._ledger(stamp.run, fl_ctx).note_words(stamp, words)
+            except StateError as error:  # the server must still learn that this attempt failed: by FLARE's code alone
+                _log.warning("%s: %s", fl_ctx.get_identity_name(), error)
+                words = ""
         return make_reply(shareable.get_return_code(), headers={WHY: words} if words else None)
 
     def _ledger(self, run: str, fl_ctx: FLContext) -> Ledger:
