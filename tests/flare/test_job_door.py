@@ -3,9 +3,14 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.fl_exception import UnsafeJobError
 
+from fedretina.flare.whitelist_filter import WhitelistFilter, require_known_filters
 from fedretina.kit.job_folder import FILES, LARGEST, refusal
 
 CLIENT = "config/config_fed_client.json"
@@ -58,6 +63,22 @@ def test_what_else_a_job_holds_is_named_and_refused(files, said):
 
 def test_a_name_of_a_file_cannot_break_a_log():
     assert "\n" not in refusal({**good(), "config/a\nb": b""})
+
+
+def job_with(claims, chain="task_result_filters"):
+    runner = SimpleNamespace(task_result_filters={}, task_data_filters={})
+    direction = "answer" if chain == "task_result_filters" else "order"
+    getattr(runner, chain)["train"] = [WhitelistFilter(direction, scope=claims)]
+    fl_ctx = FLContext()
+    fl_ctx.set_prop(FLContextKey.RUNNER, runner, private=True, sticky=False)
+    return fl_ctx
+
+
+@pytest.mark.parametrize("chain", ["task_result_filters", "task_data_filters"])
+def test_a_sites_filter_leaves_a_job_whose_own_claims_its_place(chain):
+    require_known_filters(job_with(False, chain))
+    with pytest.raises(UnsafeJobError, match="claims the site's scope"):
+        require_known_filters(job_with(True, chain))
 
 
 IN_A_PROCESS = """

@@ -64,7 +64,7 @@ def said(kits, tmp_path_factory):
         point_to(kit, port)
     (server / "local" / "authorization.json").unlink()  # FLARE's default lets a lead bring code
     resources = json.loads((server / "local" / "resources.json").read_text())
-    resources.pop("app_validator")  # it reads what FLARE reads
+    resources.pop("app_validator", None)  # it reads what FLARE reads
     text = json.dumps({**resources, "class_allow_list": ["*"]})
     (server / "local" / "resources.json").write_text(text.replace(str(kits.storage), str(folder / "storage")))
     startup = server / "startup" / "fed_server.json"

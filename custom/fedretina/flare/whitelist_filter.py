@@ -12,7 +12,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import UnsafeJobError
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 
-from fedretina.errors import DataError, FedretinaError, RefusedError, StateError
+from fedretina.errors import DataError, FedretinaError, RefusedError
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.noise import noise_key
 from fedretina.exchange.parts import Partition
@@ -142,7 +142,7 @@ class WhitelistFilter(Filter):
         if words and (self._scope or self._keeps_ledger):
             try:
                 self._ledger(stamp.run, fl_ctx).note_words(stamp, words)
-            except StateError as error:  # the server must still learn that this attempt failed: by FLARE's code alone
+            except FedretinaError as error:  # no room, or no settings that say where: FLARE's code leaves alone
                 _log.warning("%s: %s", fl_ctx.get_identity_name(), error)
                 words = ""
         return make_reply(shareable.get_return_code(), headers={WHY: words} if words else None)
