@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 from credentials import expire
@@ -70,6 +72,32 @@ def test_a_second_hardening_changes_nothing(site):
     before = {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
     assert "wrote" not in fedretina("kit", "harden", site)
     assert before == {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
+
+
+STARTED = """
+import os, sys
+from argparse import Namespace
+from nvflare.apis.workspace import Workspace
+from nvflare.fuel.utils.config_factory import ConfigFactory
+from nvflare.private.fed.app.fl_conf import FLClientStarterConfiger, FLServerStarterConfiger
+kit, role, job = sys.argv[1:]
+words = {"sp_scheme": "https", "sp_target": "x:1", "parent_url": "tcp://x:1", "parent_conn_sec": "mtls"}
+args = Namespace(workspace=kit, job_id=job or None, set=[], **words)
+kind = FLServerStarterConfiger if role == "server" else FLClientStarterConfiger
+os.chdir(kit)
+options = ["secure_train=true", "uid=site-1", "org=o", "config_folder=config"]
+kind(workspace=Workspace(kit, "site-1", "config"), args=args, kv_list=options).configure()
+print(sorted(type(loader).__name__ for loader in ConfigFactory._fmt2Loader.values()))
+"""
+
+
+@pytest.mark.parametrize("job", ["", "a-job"], ids=["parent", "job"])
+@pytest.mark.parametrize("role", ["site", "server"])
+def test_every_process_of_a_hardened_kit_reads_json_alone_once_it_is_configured(request, role, job):
+    """FLARE configures a process, of a job too, before it looks at a job's files."""
+    command = [sys.executable, "-c", STARTED, str(request.getfixturevalue(role)), role, job]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.stdout.splitlines()[-1:] == ["['JsonConfigLoader', 'NoLoader', 'NoLoader']"], said.stdout + said.stderr
 
 
 @pytest.mark.parametrize("role", ["site", "server"])

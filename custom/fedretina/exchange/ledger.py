@@ -1,4 +1,4 @@
-"""The site's ledger: one line for everything that leaves, for its data-protection officer."""
+"""The site's ledger: a line for every answer and sentence that leaves, for its data-protection officer."""
 
 from __future__ import annotations
 
