@@ -90,7 +90,8 @@ def said(kits, tmp_path_factory):
             assert ended(session, job)["status"] == "FINISHED:FAILED_TO_RUN"
             assert not (kits.hospital("site-1") / "runs" / name).exists()
         metas = {name: json.dumps(session.get_job_meta(job)) for name, job in jobs.items()}
-        orders = (f"cat site-1 {secret}", f"grep site-1 word {secret}", f"ls site-1 {folder}", "pwd site-1")
+        plant(site / "local" / "loot.json", "file")  # relative: the honest part of this server takes no other path
+        orders = ("cat site-1 local/loot.json", "grep site-1 word local/loot.json", "ls site-1 local", "pwd site-1")
         answers = {order: json.dumps(session.api.do_command(order), default=str) for order in orders}
         answers["report_env site-1"] = json.dumps(session.api.do_command("report_env site-1"), default=str)
     for reason in REASONS:
@@ -127,6 +128,6 @@ def test_no_command_of_the_servers_reads_a_file_of_the_site(said):
 
 def test_no_word_of_the_site_came_out(said):
     assert said.asked == []
-    seen = [said.text, *said.metas.values(), *(answer for order, answer in said.answers.items() if "cat" in order)]
+    seen = [said.text, *said.metas.values(), *said.answers.values()]
     for word in (*PLANTED.values(), said.key, str(said.site)):
         assert not any(word in words for words in seen), word
