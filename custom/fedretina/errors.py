@@ -1,8 +1,8 @@
 """The errors that people read: what is wrong, where, what was found, and how to mend it.
 
-An error reply travels to the server, so a message that may leave the site must not name a path, a file,
-a patient or a label, nor count images or patients, which a site may hold back. Each class states whether its message
-may leave (`public`); what is for the site's own log besides goes `with_note`.
+An error reply travels to the server. Each class states whether its message may leave (`public`), and `told.told` makes
+of it what does leave: a message must not count images or patients, which a site may hold back, since numbers pass;
+what was read anywhere does not pass. What is for the site's own log besides goes `with_note`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,17 @@ class FedretinaError(Exception):
     """Base of every error that this package raises on purpose.
 
     Attributes:
-        public: Whether the message may be sent to the server as it stands.
+        public: Whether the message may be sent to the server, but for what was read at this end (`told.told`).
+        told: The words that are sent instead of the message; None where they are made of it.
     """
 
     public = False
+    told: str | None = None
+
+    def telling(self, words: str) -> Self:
+        """Give the words that may leave; whoever calls this vouches that nothing in them was read at this end."""
+        self.told = words
+        return self
 
     def with_note(self, note: str) -> Self:
         """Add what stays at home, such as numbers of images: a traceback and the site's own log have it."""

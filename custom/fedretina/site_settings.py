@@ -127,7 +127,7 @@ def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
         raise SettingsError(
             f"the scope property {SERVER_PROPERTY!r} may hold state_root, weights_file and he_keys, all paths, and "
             f"tracking: {faults}"
-        ) from error
+        ).telling("the server's own settings cannot be used: its log says what and where.") from error
 
 
 def read_site_file(path: Path, site: str | None) -> SiteSettings:

@@ -54,7 +54,8 @@ def test_two_hospitals_and_one_that_has_no_data(tmp_path):
         "south": (4, 23, 1),
     }
     assert not any(entry["synthetic"] for entry in found["sites"].values())
-    assert found["steps"][0]["refused"]["west"] == "DataError: the site's own log says what and where."
+    # It does not know where its ledger lies, so no word leaves it.
+    assert found["steps"][0]["refused"]["west"] == "the site answered EXECUTION_EXCEPTION."
     # Nothing of a hospital's files, folders or patients is in what the server stores or logs as an error.
     stored = "".join(path.read_text() for path in (tmp_path / "state" / "r" / "server").glob("*.json"))
     errors = "".join(line for line in simulation.text().splitlines() if "ERROR" in line)

@@ -11,6 +11,7 @@ import torch
 import yaml
 from credentials import expire, knock
 from hospital import SECRETS
+from hostile_jobs import ENVIRONMENT, PLANTED, hostile_jobs, listening, plant
 from jobs import ANOTHER, SITES, WORDS, another_class, bring_code, change_in_store, export, own_filters
 from simulation import results
 
@@ -63,8 +64,10 @@ def federation(kits):
     with kits.session(LEAD) as session:
         changed = session.submit_job(str(export(kits, "changed")))
         change_in_store(kits.storage, changed)
-        for site in SITES:
-            kits.start(site)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(ENVIRONMENT, PLANTED["environment"])  # the server has another
+            for site in SITES:
+                kits.start(site)
         for site in SITES:
             kits.running[site].wait_until("Successfully registered")
         kits.ended = {"changed": ended(session, changed)}
@@ -207,7 +210,71 @@ def test_who_is_no_lead_submits_nothing(federation, user):
 )
 def test_a_job_with_code_is_refused(federation):
     refused(federation, "code", bring_code)
-    assert "Failed to deploy app 'app': BYOC not permitted" in federation.running["server"].text()
+    assert "Failed to deploy app 'app': BYOC not permitted: the job brings" in federation.running["server"].text()
+
+
+@pytest.fixture(scope="module")
+def looked_up(federation):
+    """What became of each hostile job: the reason at submission, or the job's meta and what `fedretina watch` said."""
+    loot = plant(federation.hospital("site-1") / "loot.json", "file")
+    own = plant(federation.folder / "of-the-server.json", "server")
+    key = federation.kit("site-1") / "startup" / "client.key"
+    became = {}
+    with listening() as (address, asked), federation.session(LEAD) as session:
+        jobs = {}
+        for name, change in hostile_jobs(loot, own, key, address).items():
+            try:
+                jobs[name] = session.submit_job(str(export(federation, name, change=change)))
+            except Exception as error:  # noqa: BLE001 - FLARE's API has no class of its own for a refused job
+                became[name] = str(error)
+        for name, job in jobs.items():
+            meta = ended(session, job)
+            words = [str(job), "--kit", str(federation.kit(LEAD)), "--timeout", "60"]
+            became[name] = json.dumps(meta) + fedretina("watch", *words, code=1)
+    return became, asked
+
+
+@pytest.mark.attack(
+    "a lead", "a job whose configuration includes files, addresses or the environment", "refused, nothing is read"
+)
+@pytest.mark.attack("a lead", "a variable of FLARE's in a job's arguments", "refused, nothing is filled in")
+@pytest.mark.attack("a lead", "a file in a job that no job of this package has", "refused before it is read")
+@pytest.mark.attack("a lead", "a filter of a job that says it is the site's", "refused, and nothing is charged twice")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("include-told", "else, but this one has config/config_fed_client.conf"),
+        ("include-failing", "else, but this one has config/config_fed_client.conf"),
+        ("include-key", "else, but this one has config/config_fed_client.conf"),
+        ("include-address", "else, but this one has config/config_fed_client.conf"),
+        ("include-beside", "else, but this one has config/config_fed_client.conf"),
+        ("environment", "else, but this one has config/config_fed_client.conf"),
+        ("of-the-server", "this federation reads configuration in JSON and no other format"),
+        ("yaml", "else, but this one has config/config_fed_client.yml"),
+        ("variables", "config_fed_client.json of the job holds a variable in braces"),
+        ("server-variables", "config_fed_server.json of the job holds a variable in braces"),
+        ("own-variable", "config_fed_client.json of the job holds a variable in braces"),
+        ("log-config", "else, but this one has config/log_config.json"),
+        ("resources", "else, but this one has config/resources.json"),
+        ("nested", "else, but this one has config/more/comm_config.json"),
+        ("beside-config", "else, but this one has notes.txt"),
+        ("claims-scope", "a filter that claims the site's scope"),
+    ],
+)
+def test_a_job_that_would_be_looked_up_is_refused_and_says_why(federation, looked_up, name, said):
+    became, _ = looked_up
+    assert said in became[name]
+    assert not any((federation.hospital(site) / "runs" / name).exists() for site in SITES)
+
+
+def test_nothing_that_a_hostile_job_asked_for_came_out(federation, looked_up):
+    became, asked = looked_up
+    assert asked == []
+    key = (federation.kit("site-1") / "startup" / "client.key").read_text().splitlines()[1]
+    stored = files_below(federation.storage, federation.kit("server"), federation.folder / "tap")
+    seen = [path.read_bytes() for path in stored] + [words.encode() for words in became.values()]
+    for word in (*PLANTED.values(), key, str(federation.kit("site-2"))):  # a job of the lead's names site-1's
+        assert not any(word.encode() in data for data in seen), word
 
 
 @pytest.mark.attack(

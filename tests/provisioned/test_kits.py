@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from credentials import certify, expire
@@ -75,7 +77,7 @@ def test_a_fresh_kit_fails_and_a_hardened_one_passes(kit):
         bad = {what for what, found in findings(folder, 1).items() if found["good"] is False}
         assert "file rights" in bad
         if name != LEAD:
-            assert {"rights", "allow-list", "log streaming"} <= bad
+            assert {"rights", "allow-list", "log streaming", "configuration formats"} <= bad
         fedretina("kit", "harden", folder, *options)
         assert all(found["good"] is not False for found in findings(folder, 0).values())
         assert "FAIL" not in fedretina("kit", "check", folder)
@@ -85,6 +87,51 @@ def test_a_second_hardening_changes_nothing(site):
     before = {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
     assert "wrote" not in fedretina("kit", "harden", site)
     assert before == {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
+
+
+STARTED = """
+import os, sys
+from argparse import Namespace
+from nvflare.apis.workspace import Workspace
+from nvflare.fuel.utils.config_factory import ConfigFactory
+from nvflare.private.fed.app.fl_conf import FLClientStarterConfiger, FLServerStarterConfiger
+kit, role, job = sys.argv[1:]
+words = {"sp_scheme": "https", "sp_target": "x:1", "parent_url": "tcp://x:1", "parent_conn_sec": "mtls"}
+args = Namespace(workspace=kit, job_id=job or None, set=[], **words)
+kind = FLServerStarterConfiger if role == "server" else FLClientStarterConfiger
+os.chdir(kit)
+options = ["secure_train=true", "uid=site-1", "org=o", "config_folder=config"]
+kind(workspace=Workspace(kit, "site-1", "config"), args=args, kv_list=options).configure()
+print(sorted(type(loader).__name__ for loader in ConfigFactory._fmt2Loader.values()))
+"""
+
+
+@pytest.mark.parametrize("job", ["", "a-job"], ids=["parent", "job"])
+@pytest.mark.parametrize("role", ["site", "server"])
+def test_every_process_of_a_hardened_kit_reads_json_alone_once_it_is_configured(request, role, job):
+    """FLARE configures a process, of a job too, before it looks at a job's files."""
+    command = [sys.executable, "-c", STARTED, str(request.getfixturevalue(role)), role, job]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.stdout.splitlines()[-1:] == ["['JsonConfigLoader', 'NoLoader', 'NoLoader']"], said.stdout + said.stderr
+
+
+@pytest.mark.parametrize("role", ["site", "server"])
+def test_a_kit_that_an_earlier_version_hardened_is_found_and_mended(request, role):
+    folder = request.getfixturevalue(role)
+
+    def as_before(words):
+        words.pop("app_validator", None)
+        words["components"] = [part for part in words["components"] if part["id"] != "app_deployer"]
+
+    path = folder / "local" / "resources.json"
+    hardened = json.loads(path.read_text())
+    edit(path, as_before)
+    found = findings(folder, 1)
+    assert [name for name, finding in found.items() if finding["good"] is False] == ["configuration formats"]
+    assert "fedretina.flare.job_door.Job" in fedretina("kit", "harden", folder, "--dry-run")
+    fedretina("kit", "harden", folder)
+    assert json.loads(path.read_text()) == hardened
+    findings(folder, 0)
 
 
 def test_a_dry_run_shows_and_changes_nothing(kit):
@@ -148,6 +195,15 @@ def tell_the_server(folder):
     edit(folder / "local" / "resources.json", lambda words: words.update(data_root="/srv/fundus"))
 
 
+def flares_deployer(folder):
+    def change(words):
+        next(part for part in words["components"] if part["id"] == "app_deployer")["path"] = (
+            "nvflare.private.fed.utils.app_deployer.AppDeployer"
+        )
+
+    edit(folder / "local" / "resources.json", change)
+
+
 def drop_the_filter(folder):
     edit(folder / "local" / "privacy.json", lambda words: words["scopes"][0].update(task_result_filters=[]))
 
@@ -195,6 +251,7 @@ def tls_alone(folder):
         (only_warn, "allow-list", "not enforced"),
         (stream_logs, "log streaming", "allow_log_streaming is not false"),
         (streamer_elsewhere, "log streaming", "site__p_resources.json"),
+        (flares_deployer, "configuration formats", "FLARE's own formats are open"),
         (tell_the_server, "settings that leave", "data_root"),
         (drop_the_filter, "site policy", "lacks our filter"),
         (filter_behind_ours, "site policy", "lacks our filter as the last"),

@@ -82,7 +82,8 @@ class StepAnswers:
             raise self._unstored
         reasons = "; ".join(f"{site}: {why}" for site, why in sorted(self.refused.items())) or "no answer"
         accepted = counted(len(self.scalars), "update was", "updates were")
-        raise QuorumError(f"{step}: {accepted} accepted, the quorum is {quorum} ({reasons}).")
+        sentence = f"{step}: {accepted} accepted, the quorum is {quorum} ({reasons})."
+        raise QuorumError(sentence).telling(sentence)  # the reasons are the words that sites let go
 
     def record(self) -> dict[str, Any]:
         """The answers' part in the step's record, sites in alphabetical order: scalars, refusals, bytes."""

@@ -15,7 +15,7 @@ from fedretina.commands.lazy import fail
 from fedretina.commands.options import RUN
 from fedretina.plurals import counted
 
-_COLUMNS = ("run", "phase", "round", "attempt", "tensors", "bytes", "scalars", "policy", "digest")
+_COLUMNS = ("run", "phase", "round", "attempt", "tensors", "bytes", "scalars", "policy", "digest", "words")
 
 
 @click.command()
@@ -24,7 +24,7 @@ _COLUMNS = ("run", "phase", "round", "attempt", "tensors", "bytes", "scalars", "
 @click.option("--json", "as_json", is_flag=True, help="Every line as it is kept, as a JSON list.")
 @click.option("--csv", "as_csv", is_flag=True, help="Every line as a row of a spreadsheet.")
 def ledger(folder: Path, run: str | None, as_json: bool, as_csv: bool) -> None:
-    """Show all that has left the site of a KIT: kinds of tensors, scalars with their values, bytes.
+    """Show all that has left the site of a KIT: kinds of tensors, scalars with their values, bytes, words of errors.
 
     A line is written before the message it describes may go, so the ledger can list too much, never too little. An
     answer that was sent again has a line again.
@@ -62,7 +62,7 @@ def _row(line: dict[str, Any]) -> tuple[object, ...]:
         if name in line
     )
     place = (line["run"], line["phase"], line["round"], line["attempt"])
-    return (*place, tensors, line["bytes"], scalars, policy, line["digest"])
+    return (*place, tensors, line["bytes"], scalars, policy, line["digest"], line.get("words", ""))
 
 
 def _spreadsheet(lines: list[dict[str, Any]]) -> str:
@@ -82,8 +82,11 @@ def _table(site: str, lines: list[dict[str, Any]]) -> str:
         total = sum(line["bytes"] for line in of_run)
         shown.append(f"run {run}: {counted(len(of_run), 'message')}, {total / 1e6:.1f} MB of tensors")
         for line in of_run:
-            _, phase, number, attempt, tensors, size, scalars, policy, digest = _row(line)
+            _, phase, number, attempt, tensors, size, scalars, policy, digest, words = _row(line)
             again = f" (attempt {attempt})" if attempt else ""
+            if words:
+                shown.append(f"  {phase} {number}{again}: an error: {words}")
+                continue
             shown.append(
                 f"  {phase} {number}{again}: {tensors or 'no tensors'}, {size} bytes, sha256 {str(digest)[:12]}"
             )

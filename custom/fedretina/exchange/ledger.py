@@ -1,4 +1,4 @@
-"""The site's ledger: one line for everything that leaves, for its data-protection officer."""
+"""The site's ledger: a line for every answer and sentence that leaves, for its data-protection officer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from fedretina.errors import StateError
 from fedretina.exchange.parts import Partition
 from fedretina.exchange.payload import Payload, tensors_bytes, tensors_digest
+from fedretina.exchange.stamp import Stamp
 
 
 class Ledger:
@@ -22,6 +23,19 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+
+    def note_words(self, stamp: Stamp, words: str) -> None:
+        """Write down the sentence of an error that is about to leave.
+
+        Args:
+            stamp: Of the order that it answers.
+            words: The sentence.
+
+        Raises:
+            StateError: The line cannot be written, so the sentence must not go.
+        """
+        place = {"run": stamp.run, "phase": stamp.phase, "round": stamp.round, "attempt": stamp.attempt}
+        self._append({**place, "tensors": {}, "scalars": {}, "bytes": 0, "digest": "", "words": words})
 
     def note(self, payload: Payload, parts: Partition, policy: Mapping[str, Any] | None = None) -> None:
         """Write down stamp, kinds, scalars, bytes and digest of what is about to leave.
@@ -48,6 +62,9 @@ class Ledger:
             "digest": tensors_digest(payload.tensors),
             **(policy or {}),
         }
+        self._append(line)
+
+    def _append(self, line: Mapping[str, Any]) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._cut_unfinished()

@@ -44,7 +44,7 @@ class SpoolAggregator(Aggregator):
         except FedretinaError as error:
             if not error.public:
                 coordinator.refuse(site, "the server could not store the update.")
-            self.log_error(fl_ctx, f"the update of {site} was not taken: {error}")
+            self.log_error(fl_ctx, f"the update of {site} was not taken: {error}", fire_event=False)
             return False
         return True
 

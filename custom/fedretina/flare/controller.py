@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from nvflare.apis.client import Client
@@ -22,6 +23,9 @@ from fedretina.flare.server_run import ServerRun
 from fedretina.flare.wire import pack_order
 from fedretina.plurals import counted
 from fedretina.storage import read_json
+from fedretina.told import told
+
+_log = logging.getLogger(__name__)
 
 
 class RoundController(Controller):
@@ -136,7 +140,7 @@ class RoundController(Controller):
             except Exception as error:  # noqa: BLE001 - FLARE would end the job without a word, and so every resume
                 self.log_exception(fl_ctx, f"{step.name} failed at the server")
                 named = f"{step.name} failed at the server with {type(error).__name__}: its own log says where."
-                self._stop(TrainingError(named), fl_ctx)  # its words may name files or hold a site's own
+                self._stop(TrainingError(named).telling(named), fl_ctx)  # its words may name files or hold a site's own
                 return False
             board.end(trained=step.number in coordinator.plan.learning)
             seconds, record = time.monotonic() - began, coordinator.records[step.number]
@@ -144,14 +148,18 @@ class RoundController(Controller):
             took_part = {"accepted": list(record["scalars"]), "refused": record["refused"]}
             server_run.note("closed", where=where, seconds=round(seconds, 1), **took_part)
             return True
-        self._stop(QuorumError(f"{below} It was tried {counted(self._repeats + 1, 'time')}."), fl_ctx)
+        sentence = f"{below} It was tried {counted(self._repeats + 1, 'time')}."
+        self._stop(QuorumError(sentence).telling(sentence), fl_ctx)
         return False
 
     def _stop(self, error: FedretinaError, fl_ctx: FLContext) -> None:
         server_run = self._server_run(fl_ctx)
-        server_run.note("stopped", why=str(error) if error.public else type(error).__name__)
-        server_run.publish(fl_ctx, stopped=str(error))
-        self.system_panic(str(error), fl_ctx)
+        why = told(error, server_run.known, end="server")  # leads read it, and whoever asks FLARE for errors
+        if why != str(error):
+            _log.error("%s", error)
+        server_run.note("stopped", why=why)
+        server_run.publish(fl_ctx, stopped=why)
+        self.system_panic(why, fl_ctx)
 
     def _ask(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> None:
         tasks = {site: self._task(site, coordinator) for site in coordinator.asked}

@@ -16,7 +16,6 @@ from nvflare.app_common.abstract.model_learner import ModelLearner
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedretina.flare.site_host import SiteHost
-from fedretina.flare.wire import WHY
 
 
 class TrainerLearner(ModelLearner):
@@ -31,12 +30,14 @@ class TrainerLearner(ModelLearner):
         self._host = SiteHost(experiment_file)
 
     def train(self, model: FLModel) -> FLModel | str:
-        """Answer an order; an error is told to the site's log and returned as FLARE's code."""
+        """Answer an order; an error stands in the site's log and is returned as FLARE's code.
+
+        It is not told to FLARE, which gathers the errors that it is told for admins to ask for.
+        """
         meta = {key: value for key, value in model.meta.items() if key != MetaKey.VALIDATE_TYPE}
         order = DXO(DataKind.WEIGHTS, data=model.params, meta=meta).to_shareable()
         reply = self._host.answer(order, self.fl_ctx, self.is_aborted)
         if reply.get_return_code() != ReturnCode.OK:
-            self.error(str(reply.get_header(WHY)))
             return str(reply.get_return_code())
         return FLModelUtils.from_shareable(reply)
 

@@ -65,6 +65,14 @@ class ServerRun(FLComponent):
             raise StateError("the run is not open: its controller has not started.")
         return self._coordinator
 
+    @property
+    def known(self) -> frozenset[str]:
+        """Names of the run, its phases and its sites, which both ends and the lead have."""
+        if self._coordinator is None:
+            return frozenset()
+        phases = (step.phase for step in self._coordinator.plan)
+        return frozenset({self._coordinator.run, *phases, *self._coordinator.asked})
+
     def open(self, fl_ctx: FLContext) -> Coordinator:
         """Open the run, or return it when it is open.
 
@@ -107,7 +115,7 @@ class ServerRun(FLComponent):
         try:
             publish(None if self._coordinator is None else self._coordinator.folder, job_folder, stopped)
         except StateError as error:
-            self.log_warning(fl_ctx, str(error))
+            self.log_warning(fl_ctx, str(error), fire_event=False)  # FLARE shows those events to every admin
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Answer the admin's question how far the run is; let go of the run's folder at the job's end."""

@@ -22,6 +22,7 @@ from fedretina.local.history import History
 from fedretina.local.site import Site
 from fedretina.local.site_recipe import SiteRecipe
 from fedretina.storage import folder_lock
+from fedretina.told import told
 from fedretina.tracking.points import site_points
 from fedretina.tracking.tracker import Tracker
 
@@ -47,15 +48,18 @@ class SiteHost:
     def answer(self, shareable: Shareable, fl_ctx: FLContext, stop: Callable[[], bool]) -> Shareable:
         """Answer one task; an error becomes a reply that says in a sentence why, without naming a file."""
         began, where = time.monotonic(), {}
+        known = {str(fl_ctx.get_identity_name())}  # what the server has too
         try:
             order, tensors = unpack_order(shareable)
             where = {"phase": order.stamp.phase, "round": order.stamp.round, "attempt": order.stamp.attempt}
+            known |= {order.stamp.run, order.stamp.phase, order.stamp.digest[:12], *tensors}
             site = self._open(order.stamp.run, fl_ctx)
             reply = pack_payload(site.answer(order, tensors, stop))
         except FedretinaError as error:
-            reply = self._told(error, error, fl_ctx)
+            reply = self._told(error, error, known, fl_ctx)
         except Exception as error:  # noqa: BLE001 - FLARE would log its traceback as an error, and stream it
-            reply = self._told(TrainingError(f"the site's trainer failed with {type(error).__name__}."), error, fl_ctx)
+            words = f"the site's trainer failed with {type(error).__name__}."
+            reply = self._told(TrainingError(words).telling(words), error, known, fl_ctx)
         self._track(where, reply, time.monotonic() - began)
         return reply
 
@@ -70,12 +74,12 @@ class SiteHost:
             self._tracker.note("failed", where, seconds=round(seconds, 1), why=why(reply))
 
     @staticmethod
-    def _told(error: FedretinaError, cause: Exception, fl_ctx: FLContext) -> Shareable:
+    def _told(error: FedretinaError, cause: Exception, known: set[str], fl_ctx: FLContext) -> Shareable:
         # Errors reach the server by FLARE's log streaming unless a site forbids it, so that level names no file;
         # warnings stay in the site's own log.
-        reply = pack_error(error)
+        reply = pack_error(told(error, known))
         _log.error("%s: %s", fl_ctx.get_identity_name(), why(reply))
-        if not error.public or cause is not error:
+        if why(reply) != str(cause):
             _log.warning("%s: %s", fl_ctx.get_identity_name(), cause, exc_info=cause if cause is not error else None)
         for note in error.notes:
             _log.warning("%s: %s", fl_ctx.get_identity_name(), note)

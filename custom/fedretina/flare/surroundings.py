@@ -10,8 +10,10 @@ from typing import Any
 
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
+from pydantic import ValidationError
 
 from fedretina.errors import DataError, SettingsError
+from fedretina.exchange.stamp import one_line
 from fedretina.experiment import Experiment
 from fedretina.site_settings import (
     PROPERTY,
@@ -51,13 +53,21 @@ def load_experiment(fl_ctx: FLContext, file_name: str) -> Experiment:
         SettingsError: The file is missing, its settings cannot be used, or they need all images in one place.
     """
     if Path(file_name).name != file_name:
-        raise SettingsError(f"the experiment file must be a plain name in the job's config folder, got {file_name!r}.")
+        raise SettingsError("the experiment file must be a plain name in the job's config folder.")
     # Kits that `nvflare package` writes name no config folder, and FLARE then takes the app's folder for it.
     app = Path(fl_ctx.get_engine().get_workspace().get_app_dir(fl_ctx.get_job_id()))
     try:
         return Experiment.load(app / "config" / file_name).require_federated()
     except YamlFileError as error:  # its words stay here: the file was written elsewhere, and may hold anything
-        raise SettingsError(error.outside).with_note(str(error)) from error
+        raise SettingsError(error.outside).telling(error.outside).with_note(str(error)) from error
+    except SettingsError as error:
+        if isinstance(error.__cause__, ValidationError):
+            names = sorted({".".join(map(str, one["loc"])) or "experiment" for one in error.__cause__.errors()})
+            error.telling(
+                f"settings of the job's experiment cannot be used, {one_line(', '.join(names), 200)}: `fedretina "
+                "submit` of the version that runs here says what is wrong with each."
+            )
+        raise
 
 
 def load_site_settings(fl_ctx: FLContext) -> SiteSettings:

@@ -10,7 +10,7 @@ from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import UnsafeJobError
-from nvflare.apis.shareable import ReservedHeaderKey, Shareable
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 
 from fedretina.errors import DataError, FedretinaError, RefusedError
 from fedretina.exchange.ledger import Ledger
@@ -34,6 +34,7 @@ _OWN_META = {META, MetaKey.FILTER_HISTORY, MetaKey.PROCESSED_KEYS}
 _WHY_LENGTH = 2000
 _BODY = {"DXO", ReservedHeaderKey.HEADERS}
 _RECEIVED = "fedretina_received"
+_STAMP = "fedretina_stamp"
 _LOCK_WAIT_S = 60.0
 
 
@@ -69,6 +70,11 @@ class WhitelistFilter(Filter):
         self._rules: tuple[Experiment, Partition] | None = None
         self._settings: SiteSettings | None = None
 
+    @property
+    def claims_scope(self) -> bool:
+        """Whether it says that it stands in a scope of the site's; a job's may not."""
+        return self._scope
+
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Let the message pass.
 
@@ -83,7 +89,7 @@ class WhitelistFilter(Filter):
         except FedretinaError as error:
             if error.public:
                 raise
-            # FLARE keeps a filter's error for admins to ask for, so what names a file stays in the site's own log.
+            # FLARE sends no filter's words, only that it failed; what names a file keeps out of its log all the same.
             _log.warning("%s: %s", fl_ctx.get_identity_name(), error)
             raise RefusedError(f"{type(error).__name__}: the site's own log says what and where.") from None
 
@@ -91,6 +97,7 @@ class WhitelistFilter(Filter):
         responsible = self._answers_for(fl_ctx)
         if responsible:  # a job's filter behind the scope's must not wipe what that one noted
             fl_ctx.set_prop(_RECEIVED, None, private=True, sticky=False)
+            fl_ctx.set_prop(_STAMP, None, private=True, sticky=False)
         experiment, parts = self._load(fl_ctx)
         self._no_extras(shareable)
         order, tensors = unpack_order(shareable)
@@ -98,6 +105,8 @@ class WhitelistFilter(Filter):
         step = Plan.of(experiment).find(order.stamp.phase, order.stamp.round)
         if step is None:
             raise RefusedError(f"{order.stamp.phase} round {order.stamp.round} is no step of this job.")
+        if responsible:
+            fl_ctx.set_prop(_STAMP, order.stamp, private=True, sticky=False)
         if responsible and self._changes_tensors(fl_ctx):
             model = {key: tensors[key] for key in (*parts.shared, *parts.keys) if key in tensors}
             fl_ctx.set_prop(_RECEIVED, (order.stamp, model), private=True, sticky=False)
@@ -105,9 +114,7 @@ class WhitelistFilter(Filter):
 
     def _answer(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         if shareable.get_return_code() != ReturnCode.OK:
-            if len(str(shareable.get_header(WHY) or "")) > _WHY_LENGTH or set(shareable) - {ReservedHeaderKey.HEADERS}:
-                raise RefusedError("an error reply may carry one sentence and no data.")
-            return shareable
+            return self._error(shareable, fl_ctx)
         experiment, parts = self._load(fl_ctx)
         self._no_extras(shareable)
         payload = unpack_payload(shareable)
@@ -122,6 +129,28 @@ class WhitelistFilter(Filter):
             return shareable
         return pack_payload(self._under_policy(payload, parts, fl_ctx))
 
+    def _error(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Let an error's sentence go, once it stands in the ledger, and nothing that came with it."""
+        words = str(shareable.get_header(WHY) or "")
+        if len(words) > _WHY_LENGTH or set(shareable) - {ReservedHeaderKey.HEADERS}:
+            raise RefusedError("an error reply may carry one sentence and no data.")
+        if not self._answers_for(fl_ctx):
+            return shareable
+        stamp = fl_ctx.get_prop(_STAMP)
+        if words and stamp is None:
+            raise RefusedError("an error reply answers no order that this filter let in.")
+        if words and (self._scope or self._keeps_ledger):
+            try:
+                self._ledger(stamp.run, fl_ctx).note_words(stamp, words)
+            except FedretinaError as error:  # no room, or no settings that say where: FLARE's code leaves alone
+                _log.warning("%s: %s", fl_ctx.get_identity_name(), error)
+                words = ""
+        return make_reply(shareable.get_return_code(), headers={WHY: words} if words else None)
+
+    def _ledger(self, run: str, fl_ctx: FLContext) -> Ledger:
+        site = require_name(fl_ctx.get_identity_name(), "site")
+        return Ledger(state_root(fl_ctx, self._own(fl_ctx)) / require_name(run, "run") / site / "ledger.jsonl")
+
     def _under_policy(self, payload: Payload, parts: Partition, fl_ctx: FLContext) -> Payload:
         """Turn an answer into what may leave, and write that down."""
         policy = self._own(fl_ctx).own_policy
@@ -132,7 +161,7 @@ class WhitelistFilter(Filter):
         if stamp != payload.stamp:
             received = None
         leaving, done = policy.apply(payload, received, lambda: noise_key(root / "noise.key"), sparse)
-        ledger = Ledger(root / require_name(payload.stamp.run, "run") / site / "ledger.jsonl")
+        ledger = self._ledger(payload.stamp.run, fl_ctx)
         if "privacy" not in done:
             if self._scope or self._keeps_ledger:
                 ledger.note(leaving, parts, done)
@@ -195,13 +224,14 @@ class WhitelistFilter(Filter):
 
 
 def require_known_filters(fl_ctx: FLContext) -> None:
-    """Refuse a job whose own result filters could add to what the site's filter has let pass.
+    """Refuse a job whose own filters could add to what the site's has let pass, or take themselves for the site's.
 
     FLARE runs a job's filters after those of the site's scope. The objects are asked that it has built, not the job's
     file, which it may read in several formats.
 
     Raises:
-        UnsafeJobError: A result filter of the job is of a class that is not known to only pass or refuse.
+        UnsafeJobError: A result filter of the job is of a class that is not known to only pass or refuse, or a filter
+            of the job claims the scope, in which it would apply the site's policy, its noise and its budget, twice.
     """
     runner = fl_ctx.get_prop(FLContextKey.RUNNER)
     chains = getattr(runner, "task_result_filters", None)
@@ -211,6 +241,9 @@ def require_known_filters(fl_ctx: FLContext) -> None:
         found = f"{kind.__module__}.{kind.__qualname__}"
         if found not in RESULT_FILTERS:
             raise UnsafeJobError(f"the job puts {found} behind the site's filter, which only knows {FILTER}.")
+    of_job = [*chains.values(), *(getattr(runner, "task_data_filters", None) or {}).values()]
+    if any(isinstance(entry, WhitelistFilter) and entry.claims_scope for chain in of_job for entry in chain):
+        raise UnsafeJobError("a filter of the job claims the site's scope, which is the site's own.")
 
 
 def stands_in_scope(fl_ctx: FLContext) -> bool:

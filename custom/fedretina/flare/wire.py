@@ -11,7 +11,7 @@ from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 
-from fedretina.errors import FedretinaError, RefusedError
+from fedretina.errors import RefusedError
 from fedretina.exchange.payload import Order, Payload, Task, Tensors
 from fedretina.exchange.stamp import Stamp, one_line
 
@@ -63,10 +63,13 @@ def unpack_payload(shareable: Shareable) -> Payload:
     return Payload(tensors, scalars, _stamp(meta))
 
 
-def pack_error(error: FedretinaError) -> Shareable:
-    """Turn an error into a reply; only a message that may leave the site goes with it."""
-    why = str(error) if error.public else f"{type(error).__name__}: the site's own log says what and where."
-    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={WHY: why})
+def pack_error(words: str) -> Shareable:
+    """Turn an error into a reply.
+
+    Args:
+        words: What may leave of it (`told.told`).
+    """
+    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={WHY: one_line(words)})
 
 
 def why(shareable: Shareable) -> str:

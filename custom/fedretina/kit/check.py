@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -22,6 +23,10 @@ WARN_DAYS = 30
 """Renewal takes a hospital's IT some days, so a certificate that ends sooner is a fault."""
 
 _CLOCK = "set the clock, and keep it with NTP; a clock that is right needs another certificate from the project admin."
+
+_PARSERS = ("pyhocon", "omegaconf")
+"""Packages with which FLARE reads HOCON and YAML as configuration."""
+
 _HARDEN = "run `fedretina kit harden` on the kit again and read what it changes."
 _LEAVES = frozenset({"allow_log_streaming", "require_signed_jobs"})
 # FLARE sends a client's other top-level settings to the server when it registers.
@@ -62,6 +67,7 @@ def check_kit(kit: StartupKit) -> list[Finding]:
         _signed_jobs(kit),
         _authorization(kit),
         _allow_list(resources),
+        _json_only(kit, resources),
         _log_streaming(kit, resources),
         _custom_code(kit),
         unit_finding(kit),
@@ -175,6 +181,30 @@ def _allow_list(resources: Mapping[str, Any]) -> Finding:
         some = counted(len(missing), "class of this version is", "classes of this version are")
         faults.append(f"{some} missing, such as {missing[0]}")
     return judged("allow-list", faults, f"the {len(ALLOWED_CLASSES)} classes of this version's jobs", _HARDEN)
+
+
+def _json_only(kit: StartupKit, resources: Mapping[str, Any]) -> Finding:
+    """Whether another format than JSON can be reached: it can unless the kit's component stands where FLARE looks.
+
+    A loader counts as reachable where its package could be imported by the kit's processes, now or after the next
+    installation, and nothing takes it away; so only the component counts, and what is installed is told beside it.
+    """
+    if kit.role == "server":
+        faults = [] if resources.get("app_validator") == hardened.VALIDATOR else ["FLARE's own formats are open"]
+        elsewhere = [name for name, words in _resource_files(kit, resources) if "app_validator" in words][1:]
+    else:
+        found = [
+            (name, entry)
+            for name, words in _resource_files(kit, resources)
+            for entry in words.get("components") or []
+            if entry.get("id") == hardened.DEPLOYER["id"]
+        ]
+        faults = [] if ("resources.json", hardened.DEPLOYER) in found else ["FLARE's own formats are open"]
+        elsewhere = [name for name, _ in found if name != "resources.json"]
+    faults += [f"{name} takes its place" for name in elsewhere]
+    here = [name for name in _PARSERS if importlib.util.find_spec(name)]
+    also = f"; {' and '.join(here)} could be left out of this environment" if here else ""
+    return judged("configuration formats", faults, f"JSON alone{also}", _HARDEN)
 
 
 def _log_streaming(kit: StartupKit, resources: Mapping[str, Any]) -> Finding:

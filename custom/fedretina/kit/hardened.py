@@ -73,6 +73,10 @@ PERMISSIONS: Mapping[str, Mapping[str, str]] = {
 is not named is denied. `report_env` would tell the server where a site's folders are."""
 
 _STREAMERS = ("SiteLogStreamer", "JobLogStreamer", "JobLogReceiver")
+DEPLOYER = {"id": "app_deployer", "path": "fedretina.flare.job_door.JobDeployer", "args": {}}
+"""Among a site's components: takes jobs in, and leaves the site's processes no format of configuration but JSON."""
+VALIDATOR = {"path": "fedretina.flare.job_door.JobValidator", "args": {}}
+"""The same at a server, as its `app_validator`."""
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 
 
@@ -101,18 +105,19 @@ def startup_config(found: Mapping[str, Any], bind: str | None) -> dict[str, Any]
 
 
 def site_resources(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A site's resources.json: the allow-list enforced, no log leaves by FLARE's streaming."""
+    """A site's resources.json: jobs in JSON alone, the allow-list enforced, no log leaves by FLARE's streaming."""
+    components = [entry for entry in _without_streamers(found) if entry.get("id") != DEPLOYER["id"]]
     return {
         **found,
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": sorted(ALLOWED_CLASSES),
         "allow_log_streaming": False,
-        "components": _without_streamers(found),
+        "components": [*components, dict(DEPLOYER)],
     }
 
 
 def server_resources(found: Mapping[str, Any], storage: Path) -> dict[str, Any]:
-    """A server's resources.json: the allow-list enforced, no log received, jobs and snapshots in a lasting folder."""
+    """A server's resources.json: jobs in JSON alone, the allow-list enforced, no log received, lasting storage."""
     components = _without_streamers(found)
     for component in components:
         if component.get("id") == "job_manager":
@@ -128,6 +133,7 @@ def server_resources(found: Mapping[str, Any], storage: Path) -> dict[str, Any]:
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": sorted(ALLOWED_CLASSES),
         "components": components,
+        "app_validator": dict(VALIDATOR),
         **({"snapshot_persistor": persistor} if persistor else {}),
     }
 

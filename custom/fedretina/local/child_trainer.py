@@ -124,12 +124,13 @@ def _how_it_ended(code: int) -> str:
 def _raised(record: Mapping[str, Any]) -> FedretinaError:
     kind = getattr(errors, str(record["error"]), None)
     if isinstance(kind, type) and issubclass(kind, FedretinaError):
-        error = kind(record["says"])
+        error = kind(record["says"]).telling(str(record["tells"]))
         for note in record.get("notes", ()):
             error.add_note(note)
         return error
     _log.warning("the trainer failed:\n%s", record["says"])
-    return TrainingError(f"the site's trainer failed with {record['error']}.")
+    words = f"the site's trainer failed with {record['error']}."
+    return TrainingError(words).telling(words)
 
 
 def _relay(lines: IO[bytes]) -> None:

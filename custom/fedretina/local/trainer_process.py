@@ -38,15 +38,20 @@ def _answered(asked: Path, answered: Path) -> dict[str, Any]:
     from fedretina.exchange.stamp import Stamp
     from fedretina.local.site_recipe import SiteRecipe
     from fedretina.storage import read_tensors, write_tensors
+    from fedretina.told import told
 
+    known: set[str] = set()
     try:
         tensors, words = read_tensors(asked)
         order = Order(**{**words["order"], "stamp": Stamp(*words["order"]["stamp"])})
+        known = {order.stamp.run, order.stamp.phase, order.stamp.digest[:12], *tensors}
         payload = SiteRecipe.model_validate_json(words["recipe"]).build().answer(order, tensors)
         write_tensors(answered, payload.tensors, {}, durable=False)
         return {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)}
     except FedretinaError as error:
-        return {"error": type(error).__name__, "says": str(error), "notes": list(error.notes)}
+        # What may leave is made here, where the error still knows through which modules it came.
+        says = {"says": str(error), "tells": told(error, known)}
+        return {"error": type(error).__name__, **says, "notes": list(error.notes)}
     except Exception as error:  # noqa: BLE001 - the parent logs its trace at the site, and tells its class alone
         return {"error": type(error).__name__, "says": traceback.format_exc()}
 

@@ -222,11 +222,12 @@ def _ledger_row(line: Mapping[str, Any]) -> dict[str, Any]:
     scalars = line.get("scalars", {})
     counts = [name for name in scalars if name.startswith(("bin_", "confusion_"))]
     named = [f"{name} {value:.6g}" for name, value in sorted(scalars.items()) if name not in counts]
+    said = [f"error: {line['words']}"] if line.get("words") else []
     return {
         "step": f"{line.get('phase')}, round {line.get('round')}, attempt {line.get('attempt')}",
         "tensors": ", ".join(f"{many} {kind}" for kind, many in sorted(line.get("tensors", {}).items())) or "none",
         "bytes": line.get("bytes"),
-        "scalars": ", ".join([*named, *([f"{len(counts)} counts of answers"] if counts else [])]),
+        "scalars": ", ".join([*named, *([f"{len(counts)} counts of answers"] if counts else []), *said]),
         "digest": str(line.get("digest", ""))[:12],
     }
 

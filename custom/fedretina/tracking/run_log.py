@@ -2,7 +2,7 @@
 
 Ordinary logs at a site may name files, since its staff needs to find them. This one is made of fields alone, so that it
 may be shipped to wherever a hospital or a consortium collects its logs: the only sentences in it are those that may
-leave a site anyway (`FedretinaError.public`).
+leave a site anyway (`told.told`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 FEDRETINA_TEST_TAP names a folder: every frame that comes from a site is written there as TLS gave it up, and of every
 message that FLARE decodes, its headers, its strings, its floats, its scalars and the digests of its tensors.
-FEDRETINA_TEST_HOSTILE lets the server accept jobs with broken signatures, as one could whose operator changed its code.
+FEDRETINA_TEST_HOSTILE lets the server accept jobs with broken signatures, and send commands that ask sites for no
+rights, as one could whose operator changed its code.
 """
 
 import hashlib
@@ -91,12 +92,21 @@ def _tap(folder):
 
 
 def _become_hostile():
-    from nvflare.private.fed.server import job_runner
+    from nvflare.private.fed.server import job_runner, shell_cmd, sys_cmd
     from nvflare.private.fed.utils import app_deployer
 
     job_runner.verify_folder_signature = lambda *args, **kwargs: True
     signers = [("lead@consortium.example", "consortium", "lead")]
     app_deployer.verify_folder_signature_and_get_signers = lambda *args, **kwargs: (True, signers)
+    asked = shell_cmd.new_message
+
+    def unasked(*args, **kwargs):
+        """A command without the headers at whose sight a site looks into its authorization.json."""
+        message = asked(*args, **kwargs)
+        message.headers = {}
+        return message
+
+    shell_cmd.new_message = sys_cmd.new_message = unasked
 
 
 if any("nvflare.private.fed.app" in word for word in sys.orig_argv):

@@ -1,0 +1,167 @@
+"""The door at which a job comes in: what hardened kits put in the place of FLARE's own deployer and formats.
+
+Both classes are named by a kit's `resources.json`, whose components FLARE builds at the start of every process, the
+parent of a site or server and each process of a job, before that process reads anything of a job. Building one leaves
+the process no format but JSON. That is why it happens in the constructor: an event would come later, or, in a job's
+process, not at all.
+
+At a site FLARE asks the component `app_deployer` to deploy an app, so ours looks at the bytes before a file is written
+and decides which words go back. At the server FLARE deploys with its own class; there it asks the `app_validator`,
+after its own, which by then reads JSON alone.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from nvflare.apis.app_deployer_spec import AppDeployerSpec
+from nvflare.apis.app_validation import AppValidator
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_def import JobMetaKey
+from nvflare.apis.workspace import Workspace
+from nvflare.fuel.utils.config import Config, ConfigFormat, ConfigLoader
+from nvflare.fuel.utils.config_factory import ConfigFactory
+from nvflare.private.fed.utils.app_deployer import AppDeployer
+
+from fedretina.flare.site_commands import answer_only_for_jobs
+from fedretina.kit.job_folder import LARGEST, refusal
+
+_log = logging.getLogger(__name__)
+_ONLY_JSON = "this federation reads configuration in JSON and no other format: send what `fedretina job export` writes."
+_UNSAID = "the site could not take the app: its own log says why."
+_MANY = 100  # entries of an app; a good one has nine
+
+
+class NoLoader(ConfigLoader):
+    """Stands where a loader of another format stood, and reads nothing.
+
+    Taking the entry away would do for files; but FLARE's server asks for a loader when a job arrives and calls what it
+    gets, and an end that says what it refuses is better than one that fails on None.
+    """
+
+    def load_config(self, file_path: str) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(_ONLY_JSON)
+
+    def load_config_from_str(self, config_str: str) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(_ONLY_JSON)
+
+    def load_config_from_dict(self, config_dict: dict[str, Any]) -> Config:
+        """Refuse.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(_ONLY_JSON)
+
+
+def read_json_only() -> None:
+    """Leave this process no format of configuration but JSON.
+
+    Raises:
+        RuntimeError: This FLARE keeps its loaders elsewhere; the process must not start with them.
+    """
+    loaders = getattr(ConfigFactory, "_fmt2Loader", None)  # FLARE has no public way to them
+    if not isinstance(loaders, dict) or ConfigFormat.JSON not in loaders:
+        raise RuntimeError("this FLARE does not show its configuration loaders: use the version of the lock.")
+    for kind in ConfigFormat:
+        if kind is not ConfigFormat.JSON:
+            loaders[kind] = NoLoader(kind)
+
+
+class JobDeployer(AppDeployerSpec):
+    """Deploys a job's app at a site: refuses what no job of this package holds, before FLARE looks at it.
+
+    What it answers goes to the server and to everyone who may look at jobs. A sentence of FLARE's goes on where it is
+    known to hold nothing but the job's own words; any other, and every exception, stays in the site's own log.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        read_json_only()
+        answer_only_for_jobs()
+        self._flares = AppDeployer()
+
+    def deploy(
+        self,
+        workspace: Workspace,
+        job_id: str,
+        job_meta: dict[str, Any],
+        app_name: str,
+        app_data: bytes,
+        fl_ctx: FLContext,
+    ) -> str:
+        """Deploy the app; return why not, or an empty sentence."""
+        try:
+            fault = _refusal_of_zip(app_data)
+            if fault:
+                _log.warning("job %s is refused: %s", job_id, fault)
+                return fault
+            said = self._flares.deploy(workspace, job_id, job_meta, app_name, app_data, fl_ctx)
+        except Exception:  # noqa: BLE001 - FLARE would send its words, which may name folders of this machine
+            _log.warning("job %s was not deployed", job_id, exc_info=True)
+            return _UNSAID
+        if not said or said in _flares_own(app_name, job_meta):
+            return said or ""
+        _log.warning("job %s was not deployed: %s", job_id, said)
+        return _UNSAID
+
+
+class JobValidator(AppValidator):
+    """Refuses at the server what no job of this package holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        read_json_only()
+
+    def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
+        """Look at an app's folder; return why it is refused, or an empty sentence."""
+        root = Path(app_folder)
+        found = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if not path.is_dir()}
+        return refusal({name: _head(path) for name, path in found.items()}) or "", {}
+
+
+def _head(path: Path) -> bytes:
+    with open(path, "rb") as handle:
+        return handle.read(LARGEST + 1)
+
+
+def _refusal_of_zip(content: bytes) -> str | None:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+        if len(entries) > _MANY:
+            return f"the job holds {len(entries)} files: send what `fedretina job export` writes."
+        if len({entry.filename for entry in entries}) < len(entries):
+            return "the job holds a file twice: send what `fedretina job export` writes."
+        files = {}
+        for entry in entries:
+            with archive.open(entry) as handle:
+                files[entry.filename] = handle.read(LARGEST + 1)
+    return refusal(files)
+
+
+def _flares_own(app_name: str, job_meta: Mapping[str, Any]) -> frozenset[str]:
+    """FLARE's sentences that hold only what the server itself sent."""
+    return frozenset(
+        {
+            "BYOC not permitted",
+            "not authorized",
+            f"app {app_name} does not pass signature verification",
+            f"app {app_name}: signature verified but no signer identity could be extracted",
+            f"privacy scope '{job_meta.get(JobMetaKey.SCOPE, '')}' is not allowed",
+        }
+    )
