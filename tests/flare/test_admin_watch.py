@@ -98,7 +98,7 @@ def test_a_server_that_stays_away_ends_the_watching(clock):
 
 
 def test_the_time_is_over():
-    with pytest.raises(NotDoneError, match="10 s; its status is RUNNING"):
+    with pytest.raises(NotDoneError, match="the time given; its status is RUNNING"):
         lines("RUNNING", timeout_s=10.0)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fedretina.commands.admin import JOB_FAILED, admin_command, connected, end, job_record, tell
+from fedretina.commands.admin import FETCH_S, JOB_FAILED, TimeLimit, admin_command, connected, end, job_record, tell
 
 
 @click.command()
@@ -19,8 +19,10 @@ from fedretina.commands.admin import JOB_FAILED, admin_command, connected, end, 
     show_default=True,
     help="Folder to download into; the job gets a folder of its own in it.",
 )
-@admin_command
-def results(job: str | None, run: str | None, out: Path, kit: Path, connect_timeout: float, as_json: bool) -> None:
+@admin_command(FETCH_S)
+def results(
+    job: str | None, run: str | None, out: Path, kit: Path, timeout: TimeLimit, connect_timeout: float, as_json: bool
+) -> None:
     """Download a JOB that has ended and print the run's table.
 
     What comes is what FLARE keeps of a job at the server (its configuration and the server's logs), and with it, in
@@ -34,7 +36,7 @@ def results(job: str | None, run: str | None, out: Path, kit: Path, connect_time
     from fedretina.flare.admin_results import fetch, outcome_of, results_file
     from fedretina.storage import read_json
 
-    with connected(kit, connect_timeout, as_json) as session:
+    with connected(kit, connect_timeout, as_json, timeout) as session:
         found = find_job(session, job, run)
         folder = fetch(session, found, out)
         path, became = results_file(folder), outcome_of(folder, found)

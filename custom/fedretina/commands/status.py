@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedretina.commands.admin import admin_command, connected, job_record, sight_record, tell
+from fedretina.commands.admin import ONE_LOOK_S, TimeLimit, admin_command, connected, job_record, sight_record, tell
 
 if TYPE_CHECKING:
     from fedretina.flare.admin_jobs import Job
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("job", required=False)
 @click.option("--run", help="Instead of a job: the newest job of this run.")
-@admin_command
-def status(job: str | None, run: str | None, kit: Path, connect_timeout: float, as_json: bool) -> None:
+@admin_command(ONE_LOOK_S)
+def status(
+    job: str | None, run: str | None, kit: Path, timeout: TimeLimit, connect_timeout: float, as_json: bool
+) -> None:
     """Say how far a JOB is: its state, the round, the sites. Without one: the federation and its jobs.
 
     A job is named by its id or the beginning of it. This needs the right to view, which every role has;
@@ -32,7 +34,7 @@ def status(job: str | None, run: str | None, kit: Path, connect_timeout: float, 
     from fedretina.flare.admin_results import outcome
     from fedretina.flare.admin_watch import see
 
-    with connected(kit, connect_timeout, as_json) as session:
+    with connected(kit, connect_timeout, as_json, timeout) as session:
         if job is None and run is None:
             _federation(session, as_json)
             return

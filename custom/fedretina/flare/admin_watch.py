@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
-from fedretina.errors import NotDoneError, UnreachableError
+from fedretina.errors import NotDoneError, TimeOverError, UnreachableError
 from fedretina.flare.admin_jobs import WAITING, Job
 from fedretina.flare.admin_session import AdminSession
 from fedretina.flare.progress_board import Report
@@ -68,7 +69,8 @@ def watch(session: AdminSession, job_id: str, interval_s: float = 2.0, timeout_s
         session: A connected session.
         job_id: The job.
         interval_s: Seconds between looks.
-        timeout_s: Longest time to watch in seconds; 0 for ever.
+        timeout_s: Longest time to watch in seconds; 0 for ever. A look that waits for a silent server is ended by the
+            session's own time, not by this.
 
     Raises:
         NotDoneError: The time is over, the job is not.
@@ -76,33 +78,35 @@ def watch(session: AdminSession, job_id: str, interval_s: float = 2.0, timeout_s
     """
     began = heard = time.monotonic()
     last: object = None
+    status = "not known"
     while True:
-        sight: Sight | None = None
         try:
-            sight = see(session, job_id)
-            heard = time.monotonic()
-        except UnreachableError:
-            if time.monotonic() - heard > _PATIENCE_S:
-                raise
-            _reconnect(session)
+            sight = _look(session, job_id, time.monotonic() - heard <= _PATIENCE_S)
+        except TimeOverError as error:
+            raise NotDoneError(f"job {job_id} was {status} when it was last seen, and then {error}") from error
         if sight is not None:
-            now = _news(sight)
+            heard, status, now = time.monotonic(), sight.job.status, _news(sight)
             if now != last:
                 last = now
                 yield sight
             if sight.over:
                 return
         if timeout_s and time.monotonic() - began + interval_s > timeout_s:
-            status = "not known" if sight is None else sight.job.status
-            raise NotDoneError(f"job {job_id} has not ended after {timeout_s:g} s; its status is {status}.")
+            seen = f"its status is {status}" if sight else f"no server answers, and its status was {status}"
+            raise NotDoneError(f"job {job_id} has not ended within the time given; {seen}.")
         time.sleep(interval_s)
 
 
-def _reconnect(session: AdminSession) -> None:
+def _look(session: AdminSession, job_id: str, patient: bool) -> Sight | None:
+    """Look once, and connect anew where no server answers; None then, unless nobody is patient any more."""
     try:
-        session.connect()
+        return see(session, job_id)
     except UnreachableError:
-        return
+        if not patient:
+            raise
+    with suppress(UnreachableError):
+        session.connect()
+    return None
 
 
 def _news(sight: Sight) -> object:
