@@ -29,7 +29,7 @@ def results(
     workspace/fedretina, the run's results.json and table: sites' scalars, no model and nothing of an image.
 
     Exit codes: 0 the results are there, 1 the job left none, with the reason, 2 no server answers, 3 there is no such
-    job or run, 4 the job has not ended.
+    job or run, 4 the job has not ended, or the time of --timeout is over.
     """
     from fedretina.aggregation.results_table import results_table
     from fedretina.flare.admin_jobs import find_job

@@ -20,7 +20,8 @@ def resume(run: str, kit: Path, timeout: TimeLimit, connect_timeout: float, as_j
     trained and have no result for that alone; where all have theirs, or none of them is connected, nothing is done.
     A run whose job still runs is refused.
 
-    Exit codes: 0 the job is there, 2 it is not, 3 there is no such run.
+    Exit codes: 0 the job is there, 2 it is not, 3 there is no such run, 4 the time of --timeout is over; then
+    `fedretina status` says whether the job is there.
     """
     from fedretina.flare.admin_resume import resume as resume_run
 

@@ -42,7 +42,7 @@ def watch(
         found = find_job(session, job, run)
         if not as_json:
             click.echo(f"job {found.id}, run {found.run or '-'}")
-        for sight in watch_job(session, found.id, interval, timeout.left_s):
+        for sight in watch_job(session, found.id, interval, timeout.left_s, found.run):
             minutes, seconds = divmod(int(time.monotonic() - began), 60)
             record, words = sight_record(sight), f"{minutes:3d}:{seconds:02d}  {sight.words()}"
             if sight.over:

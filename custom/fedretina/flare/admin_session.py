@@ -231,7 +231,8 @@ class AdminSession:
         self._drop()
         if left_s <= limit_s:
             raise TimeOverError(
-                f"could not {what} within the time of --timeout: the server at {self.server} is slow, or does not answer."
+                f"the time of --timeout was over before we could {what}: the server at {self.server} is slow, or does "
+                "not answer."
             )
         raise UnreachableError(f"could not {what}: the server at {self.server} did not answer for {limit_s:g} s.")
 

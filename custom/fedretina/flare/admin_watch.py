@@ -44,14 +44,20 @@ class Sight(NamedTuple):
         if self.job.status == WAITING:
             missing = f"not connected: {', '.join(self.missing)}" if self.missing else "waits for its sites to be free"
             return f"submitted; {missing}"
-        if self.report is None:
-            return f"{self.job.status}; its processes start or end"
-        return _step_words(self.report)
+        words = f"{self.job.status}; its processes start or end" if self.report is None else _step_words(self.report)
+        return "; ".join([words, *(why.rstrip(".") for why in self.job.refusals)])
 
 
-def see(session: AdminSession, job_id: str) -> Sight:
-    """Look at a job once."""
+def see(session: AdminSession, job_id: str, run: str | None = None) -> Sight:
+    """Look at a job once.
+
+    Args:
+        session: A connected session.
+        job_id: The job.
+        run: Name of its run, where the job itself does not say it.
+    """
     job = Job.of(session.job(job_id))
+    job = job._replace(run=job.run or run)
     if job.ended:
         return Sight(job, None, False)
     if job.status == WAITING:
@@ -60,7 +66,9 @@ def see(session: AdminSession, job_id: str) -> Sight:
     return Sight(job, report, report is None and job.lost(session.federation()))
 
 
-def watch(session: AdminSession, job_id: str, interval_s: float = 2.0, timeout_s: float = 0.0) -> Iterator[Sight]:
+def watch(
+    session: AdminSession, job_id: str, interval_s: float = 2.0, timeout_s: float = 0.0, run: str | None = None
+) -> Iterator[Sight]:
     """Yield a job whenever something has changed, at last when it is over.
 
     A server that does not answer for a minute is not yet a reason to stop: it may be restarted.
@@ -71,6 +79,7 @@ def watch(session: AdminSession, job_id: str, interval_s: float = 2.0, timeout_s
         interval_s: Seconds between looks.
         timeout_s: Longest time to watch in seconds; 0 for ever. A look that waits for a silent server is ended by the
             session's own time, not by this.
+        run: Name of its run, where the job itself does not say it.
 
     Raises:
         NotDoneError: The time is over, the job is not.
@@ -81,9 +90,9 @@ def watch(session: AdminSession, job_id: str, interval_s: float = 2.0, timeout_s
     status = "not known"
     while True:
         try:
-            sight = _look(session, job_id, time.monotonic() - heard <= _PATIENCE_S)
+            sight = _look(session, job_id, run, time.monotonic() - heard <= _PATIENCE_S)
         except TimeOverError as error:
-            raise NotDoneError(f"job {job_id} was {status} when it was last seen, and then {error}") from error
+            raise NotDoneError(f"job {job_id} was {status} when it was last seen; {error}") from error
         if sight is not None:
             heard, status, now = time.monotonic(), sight.job.status, _news(sight)
             if now != last:
@@ -97,10 +106,10 @@ def watch(session: AdminSession, job_id: str, interval_s: float = 2.0, timeout_s
         time.sleep(interval_s)
 
 
-def _look(session: AdminSession, job_id: str, patient: bool) -> Sight | None:
+def _look(session: AdminSession, job_id: str, run: str | None, patient: bool) -> Sight | None:
     """Look once, and connect anew where no server answers; None then, unless nobody is patient any more."""
     try:
-        return see(session, job_id)
+        return see(session, job_id, run)
     except UnreachableError:
         if not patient:
             raise
@@ -144,4 +153,4 @@ def _span(seconds: float) -> str:
 
 
 def _clock(duration: str) -> str:
-    return duration.partition(".")[0] or "no time"
+    return duration.partition(".")[0].replace("N/A", "") or "no time"

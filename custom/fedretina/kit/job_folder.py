@@ -1,0 +1,105 @@
+"""What an app of a job may hold at a hardened end: the known files, in JSON, and nothing in them that is looked up.
+
+FLARE reads a job's configuration as HOCON or YAML where the JSON is missing, and these include files, addresses and
+environment variables of the machine that reads them. In JSON it fills in variables between braces, which hold folders,
+addresses and the environment. It finds some of its own files (`resources.json`, `comm_config.json`, `log_config.json`)
+by walking its workspace, in which jobs lie too. So a job may hold what a job of this package needs, and no more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fedretina.exchange.stamp import one_line
+from fedretina.kit.allowed import FILTER
+
+CONFIGS = ("config_fed_server.json", "config_fed_client.json")
+"""The job's configuration for FLARE."""
+EXPERIMENT = "experiment.yaml"
+SIGNATURES = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
+"""What FLARE itself lays into every folder of a signed job."""
+FOLDERS = ("", "config/")
+FILES = frozenset({f"config/{name}" for name in (*CONFIGS, EXPERIMENT)}) | {
+    f"{folder}{name}" for folder in FOLDERS for name in SIGNATURES
+}
+"""Every file that an app may hold, from the app's folder on."""
+LARGEST = 2**20
+"""Bytes that one of them may have."""
+_SHOWN = 100
+
+
+def refusal(files: Mapping[str, bytes]) -> str | None:
+    """Say why an app is not taken; None where it may be.
+
+    The sentence goes to the server and to everyone who may look at jobs: it names what the job itself holds and
+    nothing of the machine that refuses it.
+
+    Args:
+        files: The content of every file of the app by its name from the app's folder on, with `/` between folders.
+    """
+    for name in sorted(files):
+        if name.startswith("custom/"):
+            return (
+                f"BYOC not permitted: the job brings {one_line(name, _SHOWN)}, and no code of a job is taken: send "
+                "what `fedretina job export` writes."
+            )
+        if name not in FILES:
+            return (
+                f"a job holds {', '.join(sorted(FILES - _signatures()))} and nothing else, but this one has "
+                f"{one_line(name, _SHOWN)}: send what `fedretina job export` writes."
+            )
+        if len(files[name]) > LARGEST:
+            return f"{name} of the job is larger than {LARGEST} bytes: send what `fedretina job export` writes."
+    for name in CONFIGS:
+        if f"config/{name}" not in files:
+            return f"the job lacks {name}, and no other format is read: send what `fedretina job export` writes."
+        fault = _config_fault(name, files[f"config/{name}"])
+        if fault:
+            return fault
+    return None
+
+
+def _signatures() -> frozenset[str]:
+    return frozenset(f"{folder}{name}" for folder in FOLDERS for name in SIGNATURES)
+
+
+def _config_fault(name: str, content: bytes) -> str | None:
+    try:
+        words = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return f"{name} of the job is no JSON: send what `fedretina job export` writes."
+    if not isinstance(words, dict):
+        return f"{name} of the job holds no JSON object: send what `fedretina job export` writes."
+    if any("{" in text or "}" in text for text in _texts(words)):
+        # FLARE would put the site's folders, its environment or the job's own variables there.
+        return f"{name} of the job holds a variable in braces, and nothing in a job is looked up: write the value."
+    if any(_claims_scope(part) for part in _objects(words)):
+        return f"{name} of the job has a filter that claims the site's scope: leave `scope` out, it is the site's own."
+    return None
+
+
+def _texts(words: Any) -> Iterator[str]:
+    if isinstance(words, str):
+        yield words
+    elif isinstance(words, dict):
+        for key, value in words.items():
+            yield key
+            yield from _texts(value)
+    elif isinstance(words, list):
+        for value in words:
+            yield from _texts(value)
+
+
+def _objects(words: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(words, dict):
+        yield words
+    for value in words.values() if isinstance(words, dict) else words if isinstance(words, list) else ():
+        yield from _objects(value)
+
+
+def _claims_scope(part: Mapping[str, Any]) -> bool:
+    arguments = part.get("args")
+    names = (part.get(key) for key in ("path", "class_path", "name"))
+    return FILTER in names and isinstance(arguments, dict) and bool(arguments.get("scope"))
