@@ -58,7 +58,9 @@ def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, tmp_pat
     (second,) = admin("submit", job, "--run", "study", as_json=True)
     assert (first["new"], second["new"]) == (True, False)
     assert first["job"] == second["job"]
-    assert "has not ended within the time given" in admin("watch", "--run", "study", "--timeout", 1, "--interval", 0.5, code=4)
+    assert "has not ended within the time given" in admin(
+        "watch", "--run", "study", "--timeout", 1, "--interval", 0.5, code=4
+    )
     assert "waits for its end" in admin("results", "--run", "study", code=4)
     assert "before you resume" in admin("resume", "study", code=2)
 
