@@ -57,7 +57,8 @@ def refusals(meta: Mapping[str, Any]) -> tuple[str, ...]:
         if said.strip() == "OK":
             continue
         if who == "invalid_clients":
-            who, said = said, "it is not connected any more"
+            more.append(f"Not connected any more: {one_line(said.strip(), _NAME)}.")
+            continue
         by_reason.setdefault(_in_words(said), []).append(one_line(who.strip(), _NAME))
     told = [f"{_listed(who)} did not take the job: {why}." for why, who in by_reason.items()]
     return (*told, *more)
