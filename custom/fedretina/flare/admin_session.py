@@ -204,7 +204,10 @@ class AdminSession:
     def _drop(self) -> list[Future[None]]:
         """Begin to log out; whoever wants to wait for that may."""
         session, self._session = self._session, None
-        return [] if session is None else [_begin(session.close)]
+        if session is None:
+            return []
+        # Who never got in has nothing to log out of, and FLARE would print a trace where there is no connection yet.
+        return [_begin(session.close if session.api.is_ready() else session.api.close)]
 
     @property
     def _left_s(self) -> float:
