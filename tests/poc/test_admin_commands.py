@@ -100,9 +100,8 @@ def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, tmp_pat
     (second,) = admin("submit", job, "--run", "study", as_json=True)  # is there: nothing is sent, nothing refused
     assert (first["new"], second["new"]) == (True, False)
     assert first["job"] == second["job"]
-    assert "has not ended within the time given" in admin(
-        "watch", "--run", "study", "--timeout", 1, "--interval", 0.5, code=4
-    )
+    said = admin("watch", "--run", "study", "--timeout", 1, "--interval", 0.5, code=4)
+    assert "has not ended within the time given" in said or "--timeout was over" in said  # as far as it came by then
     assert "waits for its end" in admin("results", "--run", "study", code=4)
     assert "before you resume" in admin("resume", "study", code=2)
 
