@@ -39,7 +39,7 @@ def refusal(files: Mapping[str, bytes]) -> str | None:
     Args:
         files: The content of every file of the app by its name from the app's folder on, with `/` between folders.
     """
-    for name in sorted(files):
+    for name in sorted(files, key=lambda name: (name.endswith(SIGNATURES), name)):  # FLARE's own are the least telling
         if name.startswith("custom/"):
             return (
                 f"BYOC not permitted: the job brings {one_line(name, _SHOWN)}, and no code of a job is taken: send "
