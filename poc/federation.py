@@ -127,6 +127,10 @@ class LocalFederation:
         process.kill()
         process.wait()
 
+    def signal_one(self, name: str, number: int) -> None:
+        """Send one participant's process a signal, such as SIGSTOP; processes of its jobs do not get it."""
+        self._started[name].send_signal(number)
+
     def stop(self, at_once: bool = False) -> None:
         """End everything: by FLARE's own shutdown where its server answers, then by process id.
 

@@ -89,6 +89,10 @@ class NotDoneError(AdminError):
     """The job has not ended yet."""
 
 
+class TimeOverError(NotDoneError):
+    """The time that a command was given is over."""
+
+
 class StoppedError(FedretinaError):
     """The run was aborted while a site was at work; nothing of the round is kept."""
 

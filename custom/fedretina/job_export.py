@@ -12,7 +12,9 @@ from fedretina.errors import SettingsError
 from fedretina.exchange.stamp import require_name, require_sites
 from fedretina.experiment import Experiment
 from fedretina.kit.allowed import ALLOWED_CLASSES, classes_named
+from fedretina.kit.job_folder import LARGEST, refusal
 from fedretina.plurals import counted
+from fedretina.run_name import RUN_KEY
 from fedretina.storage import filled_folder, write_text
 from fedretina.yaml_file import parse_yaml, read_words
 
@@ -71,6 +73,8 @@ def export_job(
         "mandatory_clients": sorted(mandatory),
         "deploy_map": {_APP: ["server", *sorted(sites)]},
     }
+    if experiment.run:
+        meta[RUN_KEY] = experiment.run  # the admin's commands find the run, by whatever means the job is submitted
     with filled_folder(out, "the job") as half:
         for name in _FILES[:2]:
             config = _read(job / _APP / "config" / name)
@@ -78,6 +82,34 @@ def export_job(
         write_text(half / _APP / "config" / _EXPERIMENT, words)
         write_text(half / "meta.json", json.dumps(meta, indent=2) + "\n")
     return experiment
+
+
+def why_refused(job: Path) -> str | None:
+    """Say why hardened kits would refuse a job folder as it is; None where they would take it.
+
+    Raises:
+        SettingsError: The folder's `meta.json` cannot be read.
+    """
+    apps = sorted(_read(job / "meta.json").get("deploy_map") or {})
+    for app in apps:
+        found = [path for path in sorted((job / app).rglob("*")) if not path.is_dir()]
+        fault = refusal({path.relative_to(job / app).as_posix(): _head(path) for path in found})
+        if fault is None and (job / app / "custom").exists():
+            fault = "BYOC not permitted: the job has a `custom` folder, even if there is nothing in it."
+        if fault is not None:
+            return f"{app}: {fault}"
+    foreign = sorted(_classes(job, apps) - set(ALLOWED_CLASSES))
+    return f"the job names {foreign[0]}, which is none of the classes of fedretina.kit.allowed." if foreign else None
+
+
+def _classes(job: Path, apps: Sequence[str]) -> set[str]:
+    files = [job / app / "config" / name for app in apps for name in _FILES[:2]]
+    return {name for path in files for name in classes_named(_read(path))}
+
+
+def _head(path: Path) -> bytes:
+    with open(path, "rb") as handle:
+        return handle.read(LARGEST + 1)
 
 
 def _check(job: Path, out: Path, sites: Sequence[str], quorum: int | None, mandatory: Sequence[str]) -> None:
@@ -92,8 +124,7 @@ def _check(job: Path, out: Path, sites: Sequence[str], quorum: int | None, manda
     strangers = sorted(set(mandatory) - set(sites))
     if strangers:
         raise SettingsError(f"{strangers[0]} is mandatory but takes no part: name it among the sites.")
-    found = {name for file in _FILES[:2] for name in classes_named(_read(job / _APP / "config" / file))}
-    foreign = sorted(found - set(ALLOWED_CLASSES))
+    foreign = sorted(_classes(job, [_APP]) - set(ALLOWED_CLASSES))
     if foreign:
         raise SettingsError(
             f"the job names {foreign[0]}, which hardened sites refuse: production jobs name only the classes of "

@@ -1,4 +1,4 @@
-"""The name of a run that nobody named."""
+"""The name of a run: where a job tells it, and one for a run that nobody named."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedretina.experiment import Experiment
+
+RUN_KEY = "fedretina_run"
+"""Entry of a job's `meta.json` that tells FLARE's list of jobs which run it belongs to."""
 
 
 def new_run_name(experiment: Experiment) -> str:

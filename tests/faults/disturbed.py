@@ -89,7 +89,7 @@ class Disturbed:
         for workflow in config["workflows"]:
             workflow["args"].update(controller)
         path.write_text(json.dumps(config))
-        return str(self.admin("submit", job, "--run", run)[0]["job"])
+        return str(self.admin("submit", job, "--run", run, "--poc")[0]["job"])
 
     def ends(self, run: str, complete: bool) -> dict[str, Any]:
         """Wait for the end of a run's newest job; return what is said of it."""

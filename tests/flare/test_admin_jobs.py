@@ -1,6 +1,7 @@
 """Runs and jobs from the admin side, against a server made of a list."""
 
 import json
+import shlex
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +15,9 @@ from fedretina.flare.admin_jobs import COMPLETED, Job, find_job, submit
 from fedretina.flare.admin_resume import resume
 from fedretina.flare.admin_session import Federation
 from fedretina.flare.named_job import DIGEST, SUBMITTED_AS, NamedJob
+from fedretina.run_name import RUN_KEY
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 RESULTS = {
     "run": "study",
@@ -212,3 +216,101 @@ def test_the_commands_say_which_sites_lack_a_result(server, monkeypatch):
     server.metas[1]["status"], server.results = COMPLETED, RESULTS
     assert said("resume", "study") == "run study has completed: job 00000001-0000\n"
     assert json.loads(said("resume", "study", "--json"))["owed"] == []
+
+
+def test_a_run_is_known_by_its_jobs_mark_and_so_are_its_clones(server):
+    """As `fedretina job export --run` writes it, whatever submitted the job; FLARE's clone drops the mark."""
+    marked = server.add("feduaa", "FINISHED:ABORTED", folder="storm-job", **{RUN_KEY: "storm"})
+    assert find_job(server, None, "storm").id == marked
+    gone_on = resume(server, "storm")
+    assert RUN_KEY not in server.job(gone_on.job.id)
+    assert gone_on.job.resumes == marked
+    newest = find_job(server, None, "storm")
+    assert (newest.id, newest.run) == (gone_on.job.id, "storm")
+    server.job(newest.id)["status"] = "FINISHED:ABORTED"
+    assert resume(server, "storm").job.resumes == newest.id
+    with pytest.raises(NotFoundError, match=r"`fedretina submit JOB_FOLDER --run other`.*goes on with such a run"):
+        resume(server, "other")
+    server.add("odd", COMPLETED, folder="odd", **{RUN_KEY: ["no", "name"]})
+    assert find_job(server, "00000003", None).run is None
+
+
+@pytest.mark.parametrize("status", ["FINISHED:FAILED_TO_RUN", "FINISHED:CAN_NOT_SCHEDULE"])
+def test_a_run_that_never_began_is_submitted_again_when_it_is_mended(server, status):
+    first = submit(server, NAMED)
+    server.metas[0]["status"] = status
+    second = submit(server, NAMED._replace(digest="d2"))
+    assert second.new
+    assert second.job.id != first.job.id
+    server.metas[1]["status"] = COMPLETED
+    assert submit(server, NAMED).job.id == second.job.id
+
+
+def test_nothing_is_refused_where_nothing_is_sent(server):
+    def refuse():
+        raise SettingsError("not sent")
+
+    with pytest.raises(SettingsError, match="not sent"):
+        submit(server, NAMED, refuse)
+    assert server.metas == []
+    first = submit(server, NAMED)
+    assert submit(server, NAMED, refuse).job.id == first.job.id
+
+
+@pytest.fixture
+def told_submit(server, monkeypatch):
+    """Runs `fedretina submit` against the list and returns what it said."""
+    monkeypatch.setattr(import_module("fedretina.commands.submit"), "connected", lambda *_: nullcontext(server))
+
+    def call(*words, code=0):
+        result = CliRunner().invoke(main, ["submit", *map(str, words), "--kit", "kit"])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    return call
+
+
+def test_what_hardened_sites_refuse_is_not_sent_and_the_command_that_mends_it_does(
+    server, told_submit, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    server.sites = ("site-1", "site-2", "site-3")
+    said = told_submit(JOBS / "feduaa", "--run", "study", code=2)
+    assert server.metas == []
+    assert "A hardened federation would refuse it: app: BYOC not permitted" in said
+    assert "Not connected: site-4, site-5 (connected: site-1, site-2, site-3)." in said
+    mend, again = (shlex.split(line) for line in said.splitlines() if line.startswith("  fedretina "))
+    assert CliRunner().invoke(main, mend[1:]).exit_code == 0
+    assert "run study: job 00000000-0000 submitted" in told_submit(*again[2:])
+
+
+def test_a_rehearsal_takes_code_and_who_says_so_goes_without_a_site(server, told_submit):
+    server.sites = ("site-1",)
+    assert "Not connected: site-2" in told_submit(JOBS / "feduaa", "--run", "study", "--poc", code=2)
+    assert "hardened" not in told_submit(JOBS / "feduaa", "--run", "study", "--poc", code=2)
+    assert "submitted" in told_submit(JOBS / "feduaa", "--run", "study", "--poc", "--missing-ok")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda app: (app / "custom").mkdir(), "a `custom` folder, even if there is nothing in it"),
+        (lambda app: (app / "config" / "notes.txt").write_text("x"), "this one has config/notes.txt"),
+        (
+            lambda app: (app / "config" / "config_fed_client.json").rename(app / "config" / "config_fed_client.conf"),
+            "config/config_fed_client.conf",
+        ),
+        (
+            lambda app: (app / "config" / "config_fed_client.json").write_text('{"components": [{"path": "a.B"}]}'),
+            "the job names a.B",
+        ),
+    ],
+)
+def test_each_thing_that_hardened_sites_refuse_is_told(server, told_submit, tmp_path, change, why):
+    server.sites = ("a", "b")
+    job = tmp_path / "job"
+    words = ["job", "export", str(JOBS / "fedavg"), "--sites", "a,b", "--out", str(job)]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    change(job / "app")
+    assert why in told_submit(job, code=2)
+    assert server.metas == []

@@ -11,9 +11,9 @@ from fedretina.flare.admin_watch import Sight
 from fedretina.flare.named_job import SUBMITTED_AS
 
 
-def job(status=COMPLETED):
+def job(status=COMPLETED, **more):
     meta = {"job_id": "j-1", "name": "study", "job_folder_name": SUBMITTED_AS, "status": status, "deploy_map": {}}
-    return Job.of(meta)
+    return Job.of({**meta, **more})
 
 
 class Downloads:
@@ -93,3 +93,74 @@ def test_who_may_watch_but_not_fetch_is_told_that_much():
     )
     assert outcome(Refused(), Sight(job(), None, False)) == (True, None, ())
     assert "resume study" in outcome(Refused(), Sight(job("RUNNING"), None, True)).why
+
+
+LONG = "\x1b[2J" + "x" * 5000
+
+
+@pytest.mark.parametrize(
+    ("detail", "told"),
+    [
+        (["server: BYOC not permitted"], "the server did not take the job: the job brings code"),
+        (
+            ["server: OK", "a: NVFLARE_ERROR: BYOC not permitted", "b: NVFLARE_ERROR: BYOC not permitted"],
+            "a, b did not take the job: the job brings code",
+        ),
+        (["a: no reply (deployment timeout)", "num_ok_sites 1 < required_min_sites 2"], "1 sites took the job"),
+        (["a: app app does not pass signature verification"], "the job's files were changed after it was signed"),
+        (["failed to deploy to required client a"], "The job is not begun without a (`mandatory_clients`)"),
+        (["invalid_clients: a,b"], "Not connected any more: a,b."),
+        (["a: a word that nobody knows"], 'a did not take the job: "a word that nobody knows".'),
+        (["a:"], "a did not take the job: it does not say why."),
+        (None, "FLARE calls it FINISHED:FAILED_TO_RUN and does not say why"),
+        ([7, {"a": "b"}], "does not say why"),
+    ],
+)
+def test_a_job_that_was_refused_says_by_whom_and_why(detail, told):
+    refused = job("FINISHED:FAILED_TO_RUN", job_deploy_detail=detail)
+    became = outcome(None, Sight(refused, None, False))  # it left nothing that would have to be fetched
+    assert not became.complete
+    assert told in became.why
+    assert became.why.endswith("Nothing has run: mend that and submit the job again, under the same name if you like.")
+
+
+def test_words_of_others_are_short_and_printable():
+    refused = job("FINISHED:FAILED_TO_RUN", job_deploy_detail=[f"{LONG}: {LONG}"])
+    why = outcome(None, Sight(refused, None, False)).why
+    assert why.isprintable()
+    assert len(why) < 700
+
+
+def test_a_job_that_flare_gave_up_to_begin_says_what_it_waited_for():
+    tries = [f"2026-11-22 10:00:0{n}: connected sites (1) < min_sites (3)" for n in range(9)]
+    meta = {"schedule_history": [*tries, "2026-11-22 11:00:00: exceeded max schedule count 10"]}
+    why = outcome(None, Sight(job("FINISHED:CAN_NOT_SCHEDULE", **meta), None, False)).why
+    assert "FLARE tried 9 times to begin the job and gave up: 1 of its sites were connected, and it needs 3." in why
+    meta = {"schedule_history": ["2026-11-22 10:00:00: missing required site north"], "cloned_from": "j-0"}
+    why = outcome(None, Sight(job("FINISHED:CAN_NOT_SCHEDULE", **meta), None, False)).why
+    assert "it is not begun without north, which was not connected" in why
+    assert "`fedretina resume study` tries again" in why
+
+
+def test_a_class_that_was_not_built_is_named(tmp_path):
+    downloaded = Downloads().download("j-1", tmp_path)
+    config = downloaded / "job" / "folder" / "app" / "config"
+    config.mkdir(parents=True)
+    (config / "config_fed_client.json").write_text('{"components": [{"path": "somebody.Else"}]}')
+    why = outcome_of(downloaded, job("FINISHED:ABNORMAL")).why
+    assert "the job names somebody.Else" in why
+    assert "most likely" in why
+    assert "resume" not in why  # it would submit the same job
+    log = "ComponentNotAuthorized: Component 'other.Class' at config path 'components.#3' is not in allow_list"
+    (downloaded / "workspace" / "error_log.txt").write_text(log)
+    assert "the server's allow-list does not hold other.Class" in outcome_of(downloaded, job("FINISHED:ABNORMAL")).why
+    (config.parent / "custom").mkdir()
+    (downloaded / "workspace" / "error_log.txt").unlink()
+    assert "left no word" in outcome_of(downloaded, job("FINISHED:ABNORMAL")).why
+
+
+def test_a_complete_run_names_the_site_that_did_not_take_its_job():
+    refused = job(job_deploy_detail=["server: OK", "a: OK", "b: NVFLARE_ERROR: not authorized"])
+    became = outcome(Downloads(results={"run": "study", "steps": [], "sites": {}}), Sight(refused, None, False))
+    assert became.complete
+    assert "b did not take the job: whoever submitted the job may not do so there" in became.why

@@ -3,7 +3,7 @@
 import pytest
 
 from fedretina.commands.admin import printable
-from fedretina.errors import NotDoneError, UnreachableError
+from fedretina.errors import NotDoneError, TimeOverError, UnreachableError
 from fedretina.flare import admin_watch
 from fedretina.flare.admin_session import Federation
 from fedretina.flare.admin_watch import see, watch
@@ -98,8 +98,22 @@ def test_a_server_that_stays_away_ends_the_watching(clock):
 
 
 def test_the_time_is_over():
-    with pytest.raises(NotDoneError, match="10 s; its status is RUNNING"):
+    with pytest.raises(NotDoneError, match="the time given; its status is RUNNING"):
         lines("RUNNING", timeout_s=10.0)
+
+
+def test_the_time_is_over_while_the_server_is_silent():
+    session = Moments("RUNNING", "RUNNING")
+    look = session.job
+
+    def job(job_id):
+        if len(session.moments) == 1:
+            raise TimeOverError("the time of --timeout was over before we could ask for a job.")
+        return look(job_id)
+
+    session.job = job
+    with pytest.raises(NotDoneError, match="job x was RUNNING when it was last seen; the time of --timeout was over"):
+        list(watch(session, "x"))
 
 
 def test_a_job_that_waits_says_for_whom():

@@ -59,10 +59,11 @@ def test_each_site_sends_what_its_own_policy_lets_go(tmp_path):
     assert "theta" in careful[0]["scalars"]
     assert "-/" in simulation.text()
     # The budget holds one round of noise; then the filter refuses, and the run goes on.
-    assert [line["phase"] for line in ledgers["noisy"]] == ["train", "validate", "finalise"]
+    assert [line["phase"] for line in ledgers["noisy"]] == ["train", "train", "validate", "finalise"]
+    assert "privacy budget is spent" in ledgers["noisy"][1]["words"]  # the sentence left, so it stands there
     assert ledgers["noisy"][0]["privacy"]["rho"] == 0.5
     assert 5 < ledgers["noisy"][0]["privacy"]["epsilon_so_far"] < 7
-    assert "FILTER_ERROR" in second["refused"]["noisy"]
+    assert "privacy budget is spent" in second["refused"]["noisy"]  # the site's own sentence, not FLARE's code
     assert "privacy budget is spent" in simulation.text()
     assert (tmp_path / "runs" / "noise.key").stat().st_mode & 0o077 == 0
     spent = [line["privacy"]["epsilon_so_far"] for line in ledgers["sparse"] if "privacy" in line]

@@ -1,7 +1,14 @@
 """The admin's commands against one real federation: submit once, follow, fetch; a failure; a server that was killed."""
 
 import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
@@ -40,6 +47,41 @@ def admin(federation, monkeypatch):
     return call
 
 
+@pytest.fixture
+def program(federation):
+    """Starts a command as a process of its own, which FLARE's threads could keep from ending."""
+    started = []
+
+    def start(*words, kit=federation.admin_kit):
+        called = [sys.executable, "-c", "from fedretina.cli import main; main()", *map(str, words)]
+        environment = {**os.environ, "FEDRETINA_ADMIN_KIT": str(kit)}
+        process = subprocess.Popen(
+            called, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def silence():
+    """A port that takes every connection and never says a word."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(100)  # the kernel takes them
+        yield listener.getsockname()[1]
+
+
+def ended(process, seconds=200):
+    """What a process printed and its exit code; that it ends at all is the question, so the bound is generous."""
+    out, err = process.communicate(timeout=seconds)
+    return out, err, process.returncode
+
+
 def done(federation, run):
     path = federation.state / run / "server" / "run.json"
     return json.loads(path.read_text())["done"] if path.exists() else -1
@@ -54,11 +96,12 @@ def wait_for(condition, seconds=120):
 
 def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, tmp_path):
     job = write_job(tmp_path / "job", LONGER, SITES)
-    (first,) = admin("submit", job, "--run", "study", as_json=True)
-    (second,) = admin("submit", job, "--run", "study", as_json=True)
+    (first,) = admin("submit", job, "--run", "study", "--poc", as_json=True)
+    (second,) = admin("submit", job, "--run", "study", as_json=True)  # is there: nothing is sent, nothing refused
     assert (first["new"], second["new"]) == (True, False)
     assert first["job"] == second["job"]
-    assert "has not ended after 1 s" in admin("watch", "--run", "study", "--timeout", 1, "--interval", 0.5, code=4)
+    said = admin("watch", "--run", "study", "--timeout", 1, "--interval", 0.5, code=4)
+    assert "has not ended within the time given" in said or "--timeout was over" in said  # as far as it came by then
     assert "waits for its end" in admin("results", "--run", "study", code=4)
     assert "before you resume" in admin("resume", "study", code=2)
 
@@ -100,10 +143,11 @@ def test_a_run_that_fails_says_why(admin, tmp_path):
     for workflow in words["workflows"]:
         workflow["args"]["repeats"] = 0
     path.write_text(json.dumps(words))
-    admin("submit", job, "--run", "thin")
+    admin("submit", job, "--run", "thin", "--poc")
     (*_, end) = admin("watch", "--run", "thin", code=1, as_json=True)
     assert not end["complete"]
-    for why in (end["why"], admin("results", "--run", "thin", "--out", tmp_path / "out", code=1)):
+    results_say = admin("results", "--run", "thin", "--out", tmp_path / "out", code=1)
+    for why in (end["why"], admin("status", "--run", "thin"), results_say):
         assert "2 updates were accepted, the quorum is 3" in why
         assert "`fedretina resume thin` goes on" in why
     assert "ended as FINISHED:EXECUTION_EXCEPTION" in admin("submit", job, "--run", "thin", code=2)
@@ -133,7 +177,7 @@ def test_what_is_not_there(federation, admin, tmp_path):
 
 def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(federation, admin, tmp_path):
     job = write_job(tmp_path / "job", LONGER, SITES)
-    (first,) = admin("submit", job, "--run", "crash", as_json=True)
+    (first,) = admin("submit", job, "--run", "crash", "--poc", as_json=True)
     server = federation.kit(SERVER)
     wait_for(lambda: done(federation, "crash") >= 1)
     assert "still runs" in admin("repair", "--server-kit", server, code=2)
@@ -153,3 +197,54 @@ def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(fede
     (*_, end) = admin("watch", "--run", "crash", as_json=True)
     assert (end["job"], end["complete"]) == (gone_on["job"], True)
     assert results(federation.state, "crash") == run_oracle(tmp_path / "loop", LONGER, SITES)
+
+
+@pytest.mark.attack(
+    "an accident",
+    "the server accepts connections and never answers",
+    "every admin command ends by its timeout, code 4, and says why",
+)
+def test_every_command_ends_in_time_where_nothing_answers(federation, program, tmp_path):
+    job = write_job(tmp_path / "job", LONGER, SITES)
+    kit = shutil.copytree(federation.admin_kit, tmp_path / "kit")
+    path = kit / "startup" / "fed_admin.json"
+    with silence() as port:
+        path.write_text(path.read_text().replace(str(federation.port), str(port)))
+        calls = (("status",), ("watch", "--run", "r"), ("results", "--run", "r"), ("resume", "r"), ("submit", job))
+        for words in calls:
+            out, err, code = ended(program(*words, "--timeout", 4, "--json", kit=kit))
+            assert code == 4, err
+            assert json.loads(out)["exit"] == 4
+            assert "the time of --timeout was over before we could connect" in err
+        out, err, code = ended(program("status", "--connect-timeout", 2, kit=kit))
+        assert code == 2
+        assert "no server answers this admin" in err
+
+
+@pytest.mark.attack(
+    "an accident",
+    "the server stops answering while a run is watched",
+    "the watching ends by its timeout, and without one goes on when the server does",
+)
+def test_a_server_that_stops_answering_holds_no_command(federation, program, tmp_path):
+    words = {**LONGER, "phantom_images": 24, "phases": [{"name": "train", "rounds": 6}]}
+    job = write_job(tmp_path / "job", words, SITES)
+    _, err, code = ended(program("submit", job, "--run", "frozen", "--poc"))
+    assert code == 0, err
+    patient = program("watch", "--run", "frozen", "--interval", 0.5)
+    hasty = program("watch", "--run", "frozen", "--interval", 0.5, "--timeout", 40)
+    for process in (patient, hasty):
+        assert "run frozen" in process.stdout.readline()
+        assert process.stdout.readline()  # it has seen the job
+    federation.signal_one(SERVER, signal.SIGSTOP)
+    try:
+        _, err, code = ended(program("status", "--timeout", 5))
+        assert (code, "the time of --timeout was over" in err) == (4, True), err
+        _, err, code = ended(hasty)
+        assert code == 4, err
+        assert "when it was last seen" in err or "no server answers" in err
+    finally:
+        federation.signal_one(SERVER, signal.SIGCONT)
+    out, err, code = ended(patient)
+    assert code == 0, err
+    assert "FINISHED:COMPLETED" in out

@@ -97,13 +97,23 @@ def tapped(federation):
     return [message for message in messages if message["headers"].get("cn__origin", "").startswith("site-")]
 
 
-def refused(federation, name, change):
-    """Submit a changed job; no site may have begun it."""
-    with federation.session(LEAD) as session:
-        meta = ended(session, session.submit_job(str(export(federation, name, change=change))))
+def refused(federation, name, change, why):
+    """Submit a changed job; no site may have begun it, and the lead is told why, before it is sent and afterwards."""
+    kit = ("--kit", federation.kit(LEAD))
+    before = set((federation.storage / "jobs").iterdir())
+    job = export(federation, name, change=change)
+    assert "A hardened federation would refuse it" in fedretina("submit", job, *kit, code=2)
+    assert set((federation.storage / "jobs").iterdir()) == before
+    with federation.session(LEAD) as session:  # FLARE's own way asks nothing
+        meta = ended(session, session.submit_job(str(job)))
     assert meta["status"].startswith("FINISHED:")
     assert "COMPLETED" not in meta["status"]
     assert not any((federation.hospital(site) / "runs" / name).exists() for site in SITES)
+    for command, code in (("watch", 1), ("status", 0), ("results", 1)):
+        out = ("--out", federation.folder / "fetched") if command == "results" else ()
+        said = fedretina(command, "--run", name, *out, *kit, code=code)
+        assert why in said
+        assert "their logs say which" not in said
 
 
 def test_a_run_ends_with_the_bits_of_the_plain_loop(federation, oracle):
@@ -113,6 +123,13 @@ def test_a_run_ends_with_the_bits_of_the_plain_loop(federation, oracle):
         ours = federation.hospital(site) / "runs" / "good" / site / "final"
         loops = federation.folder / "loop" / "oracle" / site / "final"
         assert json.loads((ours / "figures.json").read_text()) == json.loads((loops / "figures.json").read_text())
+
+
+def test_a_run_that_was_submitted_by_flares_api_is_known(federation):
+    """`good` was: its exported job names the run, so that all commands find it."""
+    kit = ("--kit", federation.kit(LEAD))
+    assert "FINISHED:COMPLETED" in fedretina("status", "--run", "good", *kit)
+    assert "run good has completed" in fedretina("resume", "good", *kit)
 
 
 @pytest.mark.attack(
@@ -208,8 +225,13 @@ def test_who_is_no_lead_submits_nothing(federation, user):
     "a job that brings Python code",
     "refused at the server before anything is sent",
 )
+@pytest.mark.attack(
+    "an accident",
+    "a lead submits a job that hardened sites refuse, such as one with code",
+    "told before it is sent with the command that mends it, and by FLARE's own way at its end",
+)
 def test_a_job_with_code_is_refused(federation):
-    refused(federation, "code", bring_code)
+    refused(federation, "code", bring_code, "the server did not take the job: the job brings code")
     assert "Failed to deploy app 'app': BYOC not permitted: the job brings" in federation.running["server"].text()
 
 
@@ -283,7 +305,7 @@ def test_nothing_that_a_hostile_job_asked_for_came_out(federation, looked_up):
     "refused, and nothing of it is built",
 )
 def test_a_job_with_a_class_outside_the_list_is_refused_by_the_server(federation):
-    refused(federation, "at-server", another_class("server"))
+    refused(federation, "at-server", another_class("server"), f"the server's allow-list does not hold {ANOTHER}")
     assert NOT_LISTED in federation.running["server"].text()
     assert not (federation.storage / "runs" / "at-server").exists()
 
@@ -294,7 +316,7 @@ def test_a_job_with_a_class_outside_the_list_is_refused_by_the_server(federation
     "refused by each site, and nothing of it is built",
 )
 def test_a_job_with_a_class_outside_the_list_is_refused_by_every_site(federation):
-    refused(federation, "at-sites", another_class("client"))
+    refused(federation, "at-sites", another_class("client"), "most likely a site did not build it")
     for site in SITES:
         assert NOT_LISTED in federation.running[site].text()
 
@@ -394,8 +416,9 @@ def test_each_site_sends_what_its_own_policy_lets_go_whatever_the_job_brings(fed
     assert ledgers["site-2"][0]["held_back"] == ["images"]
     assert all(float(f"{value:.1e}") == value for value in steps[1]["scalars"]["site-2"].values())
     assert ledgers["site-3"][0]["privacy"]["rho"] == 0.5
-    assert [line["phase"] for line in ledgers["site-3"]] == ["train", "validate", "finalise"]
-    assert "FILTER_ERROR" in steps[1]["refused"]["site-3"]
+    assert [line["phase"] for line in ledgers["site-3"]] == ["train", "train", "validate", "finalise"]
+    assert "privacy budget is spent" in ledgers["site-3"][1]["words"]
+    assert "privacy budget is spent" in steps[1]["refused"]["site-3"]
     assert "privacy budget is spent" in federation.running["site-3"].text()
     assert set(steps[1]["weights"]) == {"site-1", "site-2"}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
@@ -36,20 +38,60 @@ _connect = click.option(
     show_default=True,
     help="How long to wait for the server, in seconds.",
 )
+ONE_LOOK_S, FETCH_S = 120.0, 600.0
+"""Time that a command has by default, in seconds: one that asks or tells the server something, and one that fetches."""
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 
 
-def admin_command(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --kit, --connect-timeout and --json to a command."""
-    return _kit(_connect(as_json(command)))
+class TimeLimit(NamedTuple):
+    """How long a command may take, counted from its call, before it loads what it needs.
+
+    Attributes:
+        ends: When its time is over, on the clock of `time.monotonic`; infinite for no limit.
+    """
+
+    ends: float
+
+    @property
+    def left_s(self) -> float:
+        """How long is left, in seconds; at least a thousandth, 0 for no limit."""
+        return 0.0 if math.isinf(self.ends) else max(self.ends - time.monotonic(), 0.001)
+
+
+def admin_command(timeout_s: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add --kit, --timeout, --connect-timeout and --json to a command.
+
+    Args:
+        timeout_s: How long the command may take unless --timeout says otherwise, in seconds; 0 for ever.
+    """
+    timeout = click.option(
+        "--timeout",
+        type=click.FloatRange(0.0),
+        default=timeout_s,
+        show_default=bool(timeout_s),
+        callback=lambda ctx, option, value: TimeLimit(time.monotonic() + value if value else math.inf),
+        help="End after so many seconds, whatever the server does; 0 for no limit.",
+    )
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        return _kit(timeout(_connect(as_json(command))))
+
+    return add
 
 
 @contextmanager
-def connected(kit: Path, timeout_s: float, in_json: bool) -> Iterator[AdminSession]:
-    """A session with the server; an error of the package ends the command with its exit code."""
+def connected(kit: Path, connect_s: float, in_json: bool, limit: TimeLimit) -> Iterator[AdminSession]:
+    """A session with the server; an error of the package ends the command with its exit code.
+
+    Args:
+        kit: The admin's startup kit.
+        connect_s: How long to wait for a connection, in seconds.
+        in_json: Whether the command prints JSON.
+        limit: How long the command may take.
+    """
     from fedretina.flare.admin_session import AdminSession
 
-    with ending(in_json), AdminSession(kit, timeout_s) as session:
+    with ending(in_json), AdminSession(kit, connect_s, limit.ends) as session:
         yield session
 
 

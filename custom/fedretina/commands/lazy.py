@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
+
+_LEAVING_S = 2.0
 
 
 class LazyGroup(click.Group):
@@ -21,6 +27,16 @@ class LazyGroup(click.Group):
         super().__init__(*args, **kwargs)
         self._lazy = dict(lazy)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as the program: click ends the process, and threads that a library left behind do not keep it."""
+        try:
+            return super().__call__(*args, **kwargs)
+        except SystemExit as ended:
+            # Python joins the threads of every executor before it ends, and FLARE's may wait for a silent server.
+            if "nvflare.fuel.flare_api" in sys.modules:
+                threading.Thread(target=_leave, args=(ended.code,), daemon=True).start()
+            raise
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, in alphabetical order."""
         return sorted([*super().list_commands(ctx), *self._lazy])
@@ -32,6 +48,15 @@ class LazyGroup(click.Group):
         module, attribute = self._lazy[cmd_name].split(":")
         found: click.Command = getattr(importlib.import_module(module), attribute)
         return found
+
+
+def _leave(code: str | int | None) -> NoReturn:
+    """End the process, should it not have ended by itself."""
+    time.sleep(_LEAVING_S)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # whoever read it is gone, or it is closed
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def fail(sentence: str) -> NoReturn:

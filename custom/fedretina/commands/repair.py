@@ -27,7 +27,7 @@ def repair(job: str | None, server_kit: Path, yes: bool, as_json: bool) -> None:
     command, run on the server's host by whoever may write the server's files, sets its status to FINISHED:ABANDONED;
     the server need not be restarted. It touches only a job that is provably lost: no process of this host runs it,
     and the server is down or was started after the job began. The run's own state is left as it is: `fedretina resume`
-    goes on with it.
+    goes on with it. It asks no server, so it has no --timeout.
 
     Exit codes: 0 done, or would be done, or nothing to do; 2 a job is not provably lost; 3 there is no such job, store
     or kit.

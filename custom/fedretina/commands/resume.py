@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from fedretina.commands.admin import admin_command, connected, job_record, tell
+from fedretina.commands.admin import ONE_LOOK_S, TimeLimit, admin_command, connected, job_record, tell
 
 
 @click.command()
 @click.argument("run")
-@admin_command
-def resume(run: str, kit: Path, connect_timeout: float, as_json: bool) -> None:
+@admin_command(ONE_LOOK_S)
+def resume(run: str, kit: Path, timeout: TimeLimit, connect_timeout: float, as_json: bool) -> None:
     """Go on with a RUN: submit its settings again under a new job.
 
     The state of a run is durable at the server and at each site, so the new job goes on after the last round that was
@@ -20,11 +20,12 @@ def resume(run: str, kit: Path, connect_timeout: float, as_json: bool) -> None:
     trained and have no result for that alone; where all have theirs, or none of them is connected, nothing is done.
     A run whose job still runs is refused.
 
-    Exit codes: 0 the job is there, 2 it is not, 3 there is no such run.
+    Exit codes: 0 the job is there, 2 it is not, 3 there is no such run, 4 the time of --timeout is over; then
+    `fedretina status` says whether the job is there.
     """
     from fedretina.flare.admin_resume import resume as resume_run
 
-    with connected(kit, connect_timeout, as_json) as session:
+    with connected(kit, connect_timeout, as_json, timeout) as session:
         done = resume_run(session, run)
         owed = ", ".join(done.owed)
         if done.new:

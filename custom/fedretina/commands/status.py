@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedretina.commands.admin import admin_command, connected, job_record, sight_record, tell
+from fedretina.commands.admin import ONE_LOOK_S, TimeLimit, admin_command, connected, job_record, sight_record, tell
 
 if TYPE_CHECKING:
     from fedretina.flare.admin_jobs import Job
@@ -19,30 +19,32 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("job", required=False)
 @click.option("--run", help="Instead of a job: the newest job of this run.")
-@admin_command
-def status(job: str | None, run: str | None, kit: Path, connect_timeout: float, as_json: bool) -> None:
+@admin_command(ONE_LOOK_S)
+def status(
+    job: str | None, run: str | None, kit: Path, timeout: TimeLimit, connect_timeout: float, as_json: bool
+) -> None:
     """Say how far a JOB is: its state, the round, the sites. Without one: the federation and its jobs.
 
-    A job is named by its id or the beginning of it. This needs the right to view, which every role has;
-    whoever may also download the job is told of a completed run which sites have no result.
+    A job is named by its id or the beginning of it. This needs the right to view, which every role has; whoever may
+    also download the job is told why it failed, and of a completed run which sites have no result.
 
-    Exit codes: 0 said, 2 no server answers, 3 there is no such job or run.
+    Exit codes: 0 said, 2 no server answers, 3 there is no such job or run, 4 the time of --timeout is over.
     """
     from fedretina.flare.admin_jobs import find_job
     from fedretina.flare.admin_results import outcome
     from fedretina.flare.admin_watch import see
 
-    with connected(kit, connect_timeout, as_json) as session:
+    with connected(kit, connect_timeout, as_json, timeout) as session:
         if job is None and run is None:
             _federation(session, as_json)
             return
         found = find_job(session, job, run)
-        sight = see(session, found.id)
+        sight = see(session, found.id, found.run)
         words = f"job {found.id}, run {found.run or '-'}\n{sight.words()}"
         record = sight_record(sight)
-        if sight.job.completed:
+        if sight.over:
             became = outcome(session, sight)
-            record["owed"] = list(became.owed)
+            record |= {"complete": became.complete, "why": became.why, "owed": list(became.owed)}
             words += f"\n{became.why}" if became.why else ""
         tell(record, words, as_json)
 

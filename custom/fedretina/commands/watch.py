@@ -8,21 +8,20 @@ from pathlib import Path
 
 import click
 
-from fedretina.commands.admin import JOB_FAILED, admin_command, connected, sight_record, tell
+from fedretina.commands.admin import JOB_FAILED, TimeLimit, admin_command, connected, sight_record, tell
 
 
 @click.command()
 @click.argument("job", required=False)
 @click.option("--run", help="Instead of a job: the newest job of this run.")
 @click.option("--interval", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between looks.")
-@click.option("--timeout", type=click.FloatRange(0.0), default=0.0, help="Stop watching after so many seconds.")
-@admin_command
+@admin_command(timeout_s=0.0)
 def watch(
     job: str | None,
     run: str | None,
     interval: float,
-    timeout: float,
     kit: Path,
+    timeout: TimeLimit,
     connect_timeout: float,
     as_json: bool,
 ) -> None:
@@ -39,11 +38,11 @@ def watch(
     from fedretina.flare.admin_watch import watch as watch_job
 
     began = time.monotonic()
-    with connected(kit, connect_timeout, as_json) as session:
+    with connected(kit, connect_timeout, as_json, timeout) as session:
         found = find_job(session, job, run)
         if not as_json:
             click.echo(f"job {found.id}, run {found.run or '-'}")
-        for sight in watch_job(session, found.id, interval, timeout):
+        for sight in watch_job(session, found.id, interval, timeout.left_s, found.run):
             minutes, seconds = divmod(int(time.monotonic() - began), 60)
             record, words = sight_record(sight), f"{minutes:3d}:{seconds:02d}  {sight.words()}"
             if sight.over:

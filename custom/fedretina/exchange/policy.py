@@ -68,7 +68,10 @@ class PolicySettings(BaseModel):
             RefusedError: It may not.
         """
         if kind not in self.kinds:
-            raise RefusedError(f"tensor {key!r} of kind {kind.value} may not pass by this site's own policy.")
+            raise RefusedError(
+                f"tensor {key!r} of kind {kind.value} may not pass by this site's own policy: "
+                "let that kind be personal (exchange.personal), or agree with the site on another policy."
+            )
 
     def require_budget(self, ledgers: Iterable[Mapping[str, Any]], digest: str) -> float:
         """Refuse a noised release that the site's budget no longer covers.

@@ -27,4 +27,4 @@ def resume(session: AdminSession, run: str) -> Submission:
             return Submission(newest, False, owed)
     elif not newest.ended and not newest.lost(session.federation()):
         raise AdminError(f"job {newest.id} of run {run} is {newest.status}: watch it, or abort it before you resume.")
-    return Submission(Job.of(session.job(session.clone(newest.id))), True, owed)
+    return Submission(Job.of(session.job(session.clone(newest.id)))._replace(run=run), True, owed)

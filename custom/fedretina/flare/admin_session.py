@@ -1,15 +1,23 @@
-"""One admin session with the federation's server: FLARE's own API, its errors as sentences, its chatter kept quiet."""
+"""One admin session with the federation's server: FLARE's own API, its errors as sentences, its chatter kept quiet.
+
+FLARE's API can wait for ever, in its logout as in a command: it joins threads that a lost connection holds. So each of
+its calls is made in a thread of its own that nobody has to wait for.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import logging
-from collections.abc import Iterator
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.common.excepts import ConfigError
@@ -17,7 +25,7 @@ from nvflare.fuel.flare_api import api_spec
 from nvflare.fuel.flare_api.flare_api import Session
 from nvflare.tool.kit.kit_config import StartupKitConfigError, resolve_admin_user_and_dir_from_startup_kit
 
-from fedretina.errors import AdminError, NotDoneError, NotFoundError, UnreachableError
+from fedretina.errors import AdminError, NotDoneError, NotFoundError, TimeOverError, UnreachableError
 from fedretina.flare.progress_board import GROUP, Report
 
 _NOBODY = (api_spec.NoConnection, api_spec.SessionClosed, api_spec.SessionExpired, FLCommunicationError)
@@ -33,6 +41,12 @@ _OTHER = (
     TimeoutError,
     OSError,
 )
+_REPLY_S = 15.0
+"""How long FLARE waits for the answer to a command, in seconds; its own 5 s are few for a server that is busy."""
+_CALL_S, _DOWNLOAD_S = 60.0, 600.0
+"""The longest that anybody waits for a call of FLARE's API, in seconds, whatever it does."""
+_LOGOUT_S = 3.0
+_T = TypeVar("_T")
 
 # FLARE's network layer warns of connections that we report in a sentence; without a handler that goes to the terminal.
 logging.getLogger("nvflare").addHandler(logging.NullHandler())
@@ -58,9 +72,11 @@ class AdminSession:
     Args:
         kit: The admin's startup kit, the folder that holds `startup/fed_admin.json`.
         timeout_s: How long to wait for a connection, in seconds.
+        ends: When the session's time is over, on the clock of `time.monotonic`; then every call ends with
+            `TimeOverError`.
     """
 
-    def __init__(self, kit: Path, timeout_s: float = 10.0) -> None:
+    def __init__(self, kit: Path, timeout_s: float = 10.0, ends: float = math.inf) -> None:
         if not (kit / "startup" / "fed_admin.json").is_file():
             raise NotFoundError(f"{kit} is no admin's startup kit: it has no startup/fed_admin.json.")
         try:
@@ -70,6 +86,7 @@ class AdminSession:
         except (StartupKitConfigError, OSError, ValueError, KeyError) as error:
             raise AdminError(f"the admin kit {kit} cannot be used: {error}") from error
         self._timeout_s = timeout_s
+        self._ends = ends
         self._session: Session | None = None
 
     def __enter__(self) -> Self:
@@ -86,40 +103,35 @@ class AdminSession:
         """Connect, again if need be.
 
         Raises:
+            TimeOverError: The session's time is over.
             AdminError: No server answers, or it does not know this admin.
         """
         self.close()
         try:
             with self._quiet("connect"):
                 # Held before it connects: when Ctrl-C interrupts it and nobody closes it, its threads go on for ever.
-                self._session = Session(self.user, self._kit)
-                self._session.api.auto_login_max_tries = 1
-                self._session.try_connect(self._timeout_s)
+                session = self._session = Session(self.user, self._kit)
+                session.api.auto_login_max_tries = 1
+                session.set_timeout(_REPLY_S)
+                self._bounded("connect", lambda: session.try_connect(self._timeout_s), self._timeout_s + _CALL_S)
         except BaseException:
-            self.close()
+            self._drop()
             raise
 
     def close(self) -> None:
-        """Log out; a server that is gone is no error here."""
-        session, self._session = self._session, None
-        if session is not None:
-            try:
-                with self._quiet("log out"):
-                    session.close()
-            except AdminError:
-                return
+        """Log out; a server that is gone is no error here, and one that is silent is not waited for."""
+        with redirect_stdout(io.StringIO()):
+            wait(self._drop(), min(_LOGOUT_S, self._left_s))
 
     def federation(self) -> Federation:
         """Ask the server when it started, which sites are connected and what it runs."""
-        with self._spoken("ask for the server's state") as session:
-            found = session.get_system_info()
+        found = self._asked("ask for the server's state", lambda session: session.get_system_info())
         sites = tuple(sorted(client.name for client in found.client_info))
         return Federation(float(found.server_info.start_time), sites, frozenset(job.job_id for job in found.job_info))
 
     def jobs(self) -> list[dict[str, Any]]:
         """The meta of all jobs, the oldest first."""
-        with self._spoken("list jobs") as session:
-            return list(session.list_jobs(detailed=True))
+        return list(self._asked("list jobs", lambda session: session.list_jobs(detailed=True)))
 
     def job(self, job_id: str) -> dict[str, Any]:
         """The meta of one job.
@@ -127,15 +139,15 @@ class AdminSession:
         Raises:
             NotFoundError: There is no such job.
         """
-        with self._spoken("ask for a job") as session:
-            return dict(session.get_job_meta(job_id))
+        return dict(self._asked("ask for a job", lambda session: session.get_job_meta(job_id)))
 
     def report(self, job_id: str) -> Report | None:
         """How far a job is; None while its process does not answer: before it is up, and when it has ended."""
         try:
-            with self._spoken("ask for a job's progress") as session:
-                found = session.show_stats(job_id, api_spec.TargetType.SERVER)
-        except UnreachableError:
+            found = self._asked(
+                "ask for a job's progress", lambda session: session.show_stats(job_id, api_spec.TargetType.SERVER)
+            )
+        except (UnreachableError, TimeOverError):
             raise
         except AdminError:
             return None
@@ -152,8 +164,7 @@ class AdminSession:
             AdminError: The server refuses the job, or had another one under this token.
         """
         try:
-            with self._spoken("submit") as session:
-                return str(session.submit_job(str(folder), submit_token=token))
+            return str(self._asked("submit", lambda session: session.submit_job(str(folder), submit_token=token)))
         except _DeletedError:
             return None
 
@@ -163,13 +174,11 @@ class AdminSession:
         Returns:
             The new job's id.
         """
-        with self._spoken("submit a job again") as session:
-            return str(session.clone_job(job_id))
+        return str(self._asked("submit a job again", lambda session: session.clone_job(job_id)))
 
     def abort(self, job_id: str) -> None:
         """Abort a job."""
-        with self._spoken("abort a job") as session:
-            session.abort_job(job_id)
+        self._asked("abort a job", lambda session: session.abort_job(job_id))
 
     def download(self, job_id: str, into: Path) -> Path:
         """Download what FLARE keeps of a job that has ended.
@@ -180,21 +189,54 @@ class AdminSession:
         Raises:
             NotDoneError: The job has not ended.
         """
-        with self._spoken("download a job") as session:
-            return Path(session.download_job_result(job_id, str(into)))
+        # Logs may be large and the line slow: whoever gave the session a time has said how long is long enough.
+        limit_s = _DOWNLOAD_S if math.isinf(self._ends) else math.inf
+        return Path(
+            self._asked("download a job", lambda session: session.download_job_result(job_id, str(into)), limit_s)
+        )
 
     def shut_down(self) -> None:
         """Stop all sites and the server; FLARE refuses while a job runs."""
-        with self._spoken("shut the federation down") as session:
-            session.shutdown(api_spec.TargetType.ALL, wait=False)
+        self._asked("shut the federation down", lambda session: session.shutdown(api_spec.TargetType.ALL, wait=False))
         self._session = None
 
-    @contextmanager
-    def _spoken(self, what: str) -> Iterator[Session]:
-        if self._session is None:
+    def _drop(self) -> list[Future[None]]:
+        """Begin to log out; whoever wants to wait for that may."""
+        session, self._session = self._session, None
+        if session is None:
+            return []
+        # Who never got in has nothing to log out of, and FLARE would print a trace where there is no connection yet.
+        return [_begin(session.close if session.api.is_ready() else session.api.close)]
+
+    @property
+    def _left_s(self) -> float:
+        return max(self._ends - time.monotonic(), 0.0)
+
+    def _asked(self, what: str, call: Callable[[Session], _T], limit_s: float = _CALL_S) -> _T:
+        session = self._session
+        if session is None:
             raise UnreachableError(f"there is no connection to {self.server}: connect first.")
         with self._quiet(what):
-            yield self._session
+            return self._bounded(what, lambda: call(session), limit_s)
+
+    def _bounded(self, what: str, call: Callable[[], _T], limit_s: float) -> _T:
+        """Wait for a call of FLARE's API, but no longer than the limit or the session's time.
+
+        The session of a call that was given up is not used again: nobody knows in which state it is.
+        """
+        left_s = self._left_s
+        if left_s > 0:
+            answer = _begin(call)
+            wait([answer], None if math.isinf(allowed := min(limit_s, left_s)) else allowed)
+            if answer.done():
+                return answer.result()
+        self._drop()
+        if left_s <= limit_s:
+            raise TimeOverError(
+                f"the time of --timeout was over before we could {what}: the server at {self.server} is slow, or does "
+                "not answer."
+            )
+        raise UnreachableError(f"could not {what}: the server at {self.server} did not answer for {limit_s:g} s.")
 
     @contextmanager
     def _quiet(self, what: str) -> Iterator[None]:
@@ -236,3 +278,17 @@ class AdminSession:
 
 class _DeletedError(AdminError):
     """The token's job has been deleted."""
+
+
+def _begin(call: Callable[[], _T]) -> Future[_T]:
+    """Begin a call in a thread that does not keep the process."""
+    answer: Future[_T] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits for it
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name="flare-call", daemon=True).start()
+    return answer

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
-from fedretina.errors import NotDoneError, UnreachableError
+from fedretina.errors import NotDoneError, TimeOverError, UnreachableError
 from fedretina.flare.admin_jobs import WAITING, Job
 from fedretina.flare.admin_session import AdminSession
 from fedretina.flare.progress_board import Report
@@ -43,14 +44,20 @@ class Sight(NamedTuple):
         if self.job.status == WAITING:
             missing = f"not connected: {', '.join(self.missing)}" if self.missing else "waits for its sites to be free"
             return f"submitted; {missing}"
-        if self.report is None:
-            return f"{self.job.status}; its processes start or end"
-        return _step_words(self.report)
+        words = f"{self.job.status}; its processes start or end" if self.report is None else _step_words(self.report)
+        return "; ".join([words, *(why.rstrip(".") for why in self.job.refusals)])
 
 
-def see(session: AdminSession, job_id: str) -> Sight:
-    """Look at a job once."""
+def see(session: AdminSession, job_id: str, run: str | None = None) -> Sight:
+    """Look at a job once.
+
+    Args:
+        session: A connected session.
+        job_id: The job.
+        run: Name of its run, where the job itself does not say it.
+    """
     job = Job.of(session.job(job_id))
+    job = job._replace(run=job.run or run)
     if job.ended:
         return Sight(job, None, False)
     if job.status == WAITING:
@@ -59,7 +66,9 @@ def see(session: AdminSession, job_id: str) -> Sight:
     return Sight(job, report, report is None and job.lost(session.federation()))
 
 
-def watch(session: AdminSession, job_id: str, interval_s: float = 2.0, timeout_s: float = 0.0) -> Iterator[Sight]:
+def watch(
+    session: AdminSession, job_id: str, interval_s: float = 2.0, timeout_s: float = 0.0, run: str | None = None
+) -> Iterator[Sight]:
     """Yield a job whenever something has changed, at last when it is over.
 
     A server that does not answer for a minute is not yet a reason to stop: it may be restarted.
@@ -68,7 +77,9 @@ def watch(session: AdminSession, job_id: str, interval_s: float = 2.0, timeout_s
         session: A connected session.
         job_id: The job.
         interval_s: Seconds between looks.
-        timeout_s: Longest time to watch in seconds; 0 for ever.
+        timeout_s: Longest time to watch in seconds; 0 for ever. A look that waits for a silent server is ended by the
+            session's own time, not by this.
+        run: Name of its run, where the job itself does not say it.
 
     Raises:
         NotDoneError: The time is over, the job is not.
@@ -76,33 +87,35 @@ def watch(session: AdminSession, job_id: str, interval_s: float = 2.0, timeout_s
     """
     began = heard = time.monotonic()
     last: object = None
+    status = "not known"
     while True:
-        sight: Sight | None = None
         try:
-            sight = see(session, job_id)
-            heard = time.monotonic()
-        except UnreachableError:
-            if time.monotonic() - heard > _PATIENCE_S:
-                raise
-            _reconnect(session)
+            sight = _look(session, job_id, run, time.monotonic() - heard <= _PATIENCE_S)
+        except TimeOverError as error:
+            raise NotDoneError(f"job {job_id} was {status} when it was last seen; {error}") from error
         if sight is not None:
-            now = _news(sight)
+            heard, status, now = time.monotonic(), sight.job.status, _news(sight)
             if now != last:
                 last = now
                 yield sight
             if sight.over:
                 return
         if timeout_s and time.monotonic() - began + interval_s > timeout_s:
-            status = "not known" if sight is None else sight.job.status
-            raise NotDoneError(f"job {job_id} has not ended after {timeout_s:g} s; its status is {status}.")
+            seen = f"its status is {status}" if sight else f"no server answers, and its status was {status}"
+            raise NotDoneError(f"job {job_id} has not ended within the time given; {seen}.")
         time.sleep(interval_s)
 
 
-def _reconnect(session: AdminSession) -> None:
+def _look(session: AdminSession, job_id: str, run: str | None, patient: bool) -> Sight | None:
+    """Look once, and connect anew where no server answers; None then, unless nobody is patient any more."""
     try:
-        session.connect()
+        return see(session, job_id, run)
     except UnreachableError:
-        return
+        if not patient:
+            raise
+    with suppress(UnreachableError):
+        session.connect()
+    return None
 
 
 def _news(sight: Sight) -> object:
@@ -140,4 +153,4 @@ def _span(seconds: float) -> str:
 
 
 def _clock(duration: str) -> str:
-    return duration.partition(".")[0] or "no time"
+    return duration.partition(".")[0].replace("N/A", "") or "no time"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fedretina.errors import SettingsError
 from fedretina.exchange.stamp import require_name
-from fedretina.run_name import new_run_name
+from fedretina.run_name import RUN_KEY, new_run_name
 
 SUBMITTED_AS = "fedretina_run"
 """Name of the copied folder: FLARE keeps it with the job, so jobs of named runs can be told from others."""
@@ -69,6 +69,8 @@ def named_copy(job: Path, into: Path, run: str | None = None, sites: Sequence[st
         path = folder / app.relative_to(job) / _EXPERIMENT
         path.write_text(_with_run(path.read_text(encoding="utf-8"), chosen), encoding="utf-8")
     meta["name"] = chosen
+    if RUN_KEY in meta:
+        meta[RUN_KEY] = chosen
     if sites is not None:
         if len(apps) > 1:
             raise SettingsError(f"{job} has {len(apps)} apps: say in its meta.json which sites get which.")

@@ -23,11 +23,12 @@ from fedretina.exchange.stamp import require_name
 from fedretina.experiment import Experiment
 from fedretina.flare.sparse_noise import sparse
 from fedretina.flare.surroundings import SiteSettings, load_experiment, load_site_settings, state_root
-from fedretina.flare.wire import ENTRIES, META, WHY, pack_payload, unpack_order, unpack_payload
+from fedretina.flare.wire import ENTRIES, META, WHY, pack_error, pack_payload, unpack_order, unpack_payload
 from fedretina.kit.allowed import FILTER, RESULT_FILTERS
 from fedretina.networks.build import build_on_meta
 from fedretina.plan import Plan
 from fedretina.storage import folder_lock
+from fedretina.told import told
 
 _log = logging.getLogger(__name__)
 _OWN_META = {META, MetaKey.FILTER_HISTORY, MetaKey.PROCESSED_KEYS}
@@ -43,7 +44,8 @@ class WhitelistFilter(Filter):
 
     Keys are mapped to kinds by building the network from the job's settings, without memory for its weights; what
     the sender says of kinds is not asked. A refusal is an ordinary error: nothing leaves, FLARE answers with its
-    filter error, and the quorum decides.
+    filter error, and the quorum decides. What the site's own policy refuses is answered with its sentence instead, so
+    that whoever runs the study can mend the job.
 
     A job brings this filter in its own configuration, and a hospital has it in every scope of its privacy.json, where
     no job can take it away. There it also refuses a job that would put a filter of another class behind it. The one of
@@ -127,7 +129,12 @@ class WhitelistFilter(Filter):
             raise RefusedError(f"scalar {extra[0]!r} may not travel in {payload.stamp.phase}.")
         if not self._answers_for(fl_ctx):
             return shareable
-        return pack_payload(self._under_policy(payload, parts, fl_ctx))
+        try:
+            return pack_payload(self._under_policy(payload, parts, fl_ctx))
+        except RefusedError as error:  # the site's own rule, not a fault: raised, FLARE would tell its code and no word
+            _log.error("%s: %s", fl_ctx.get_identity_name(), error)
+            known = {payload.stamp.phase, *parts.kinds, *(kind.value for kind in parts.kinds.values())}
+            return self._answer(pack_error(told(error, known)), fl_ctx)
 
     def _error(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Let an error's sentence go, once it stands in the ledger, and nothing that came with it."""

@@ -19,6 +19,11 @@ META = "fedretina"
 ENTRIES = frozenset({"stamp", "task", "accepted", "best", "share", "weight", "scalars"})
 """What may stand under `META`; the whitelist filter refuses anything else."""
 _MANY = 2**31  # rounds and attempts of a run
+_MEANS = {
+    ReturnCode.TASK_DATA_FILTER_ERROR: "the site's filter did not let the order in",
+    ReturnCode.TASK_RESULT_FILTER_ERROR: "the site's filter let nothing of the answer go",
+    ReturnCode.UNSAFE_JOB: "the site takes the job for unsafe",
+}
 WHY = "fedretina_why"
 """Header of an error reply: a sentence that names no path, file or patient."""
 
@@ -73,8 +78,10 @@ def pack_error(words: str) -> Shareable:
 
 
 def why(shareable: Shareable) -> str:
-    """The sentence of an error reply as one line, or FLARE's return code when there is none."""
-    return one_line(str(shareable.get_header(WHY) or f"the site answered {shareable.get_return_code()}."))
+    """The sentence of an error reply as one line, or what FLARE's return code means when there is none."""
+    code = str(shareable.get_return_code())
+    means = f"{_MEANS[code]} ({code}): its own log says why." if code in _MEANS else f"the site answered {code}."
+    return one_line(str(shareable.get_header(WHY) or means))
 
 
 def _dxo(tensors: Tensors, meta: Mapping[str, Any]) -> Shareable:
