@@ -13,7 +13,7 @@ from fedretina.version import __version__
 @click.group(
     cls=LazyGroup,
     lazy={
-        "benchmark": "fedretina.commands.benchmark:benchmark",
+        "benchmark": "fedretina_papers.command:benchmark",
         "data": "fedretina.commands.data:data",
         "job": "fedretina.commands.job:job",
         "kit": "fedretina.commands.kit:kit",
@@ -27,6 +27,10 @@ from fedretina.version import __version__
         "results": "fedretina.commands.results:results",
         "resume": "fedretina.commands.resume:resume",
         "repair": "fedretina.commands.repair:repair",
+    },
+    absent={
+        "fedretina_papers": "the papers' tables are no part of an installed fedretina: from a checkout of its sources, "
+        "`pip install -e .` brings them."
     },
 )
 @click.version_option(__version__)
