@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 SPREAD := -n auto --maxprocesses 4 --dist worksteal --durations 15 --durations-min 5
 WAIT   := -n 2 --dist loadfile --durations 15 --durations-min 5
 
-.PHONY: demo poc test everyday lint lock benchmark clean
+.PHONY: demo poc test test-papers everyday lint lock benchmark clean
 
 demo: $(READY)
 	$(BIN)/nvflare simulator jobs/feduaa
@@ -20,12 +20,17 @@ poc: $(READY)
 # First what stays in a process of its own, on all cores; then what starts FLARE's processes and mostly waits for them,
 # two files at a time.
 test: lint
-	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned"
+	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned" --ignore tests/papers
 	$(BIN)/python -m pytest $(WAIT) -m "flare or provisioned"
+	$(MAKE) test-papers
 
-# What one runs while working: everything but the simulator runs and the slow ones.
+# The papers' tables, their figures and the stored studies; none of it is on a hospital's machine.
+test-papers: $(READY)
+	$(BIN)/python -m pytest $(SPREAD) tests/papers
+
+# What one runs while working: everything but the papers, the simulator runs and the slow ones.
 everyday: $(READY)
-	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned and not slow"
+	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned and not slow" --ignore tests/papers
 
 lint: $(READY)
 	$(BIN)/ruff check custom tests benchmarks poc

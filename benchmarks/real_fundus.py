@@ -21,9 +21,11 @@ import yaml
 
 from benchmarks.common import RESULTS, ROOT
 from fedretina.job_writer import job_files, write_job
+from fedretina.storage import write_json
+from fedretina_papers.packed import pack, unpack
 
 SITES = ("aptos2019", "eyepacs", "idrid", "odir5k")
-STORED = RESULTS / "real_fundus"
+STORED = RESULTS / "real_fundus.jsonl.gz"
 EXPERIMENT: dict[str, Any] = {
     "quorum": 4,
     "phases": [{"name": "train", "rounds": 15}],
@@ -44,12 +46,15 @@ def main() -> int:
     parser.add_argument("--render", action="store_true", help="only write the page")
     chosen = parser.parse_args()
     if not chosen.render:
-        STORED.mkdir(parents=True, exist_ok=True)
-        chosen.scratch.mkdir(parents=True, exist_ok=True)
+        done = chosen.scratch / "stored"
+        done.mkdir(parents=True, exist_ok=True)
+        if STORED.exists() and not any(done.iterdir()):
+            unpack(STORED, done)
         for seed in (int(text) for text in chosen.seeds.split(",")):
             for row in chosen.rows.split(","):
-                if not (STORED / f"{row}-{seed}.json").exists():
+                if not (done / f"{row}-{seed}.json").exists():
                     _run(row, seed, chosen.sites, chosen.scratch)
+                    pack(done, STORED)
     from benchmarks.real_fundus_page import write_page
 
     write_page(STORED)
@@ -76,7 +81,7 @@ def _run(row: str, seed: int, site_file: str, scratch: Path) -> None:
             subprocess.run(command, env=environment, stdout=log, stderr=subprocess.STDOUT, check=True)
     results = json.loads((scratch / "runs" / name / "server" / "results.json").read_text(encoding="utf-8"))
     stored = {"seconds": round(time.monotonic() - began), "results": results}
-    (STORED / f"{name}.json").write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    write_json(scratch / "stored" / f"{name}.json", stored)
     print(f"{name}: {stored['seconds']} s", flush=True)
 
 

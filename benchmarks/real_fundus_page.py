@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from benchmarks.common import ROOT
 from fedretina.report.svg import draw
 from fedretina.rows import ROWS
+from fedretina_papers.packed import read_packed
 
 PAGE = ROOT / "docs" / "real_fundus.md"
 PICTURES = ROOT / "docs" / "pictures"
@@ -30,9 +30,9 @@ Runs = Mapping[str, Mapping[int, Mapping[str, Any]]]
 def load(stored: Path) -> dict[str, dict[int, dict[str, Any]]]:
     """Read the stored runs by row and seed."""
     found: dict[str, dict[int, dict[str, Any]]] = {}
-    for path in sorted(stored.glob("*.json")):
-        row, _, seed = path.stem.rpartition("-")
-        found.setdefault(row, {})[int(seed)] = json.loads(path.read_text(encoding="utf-8"))
+    for name, held in sorted(read_packed(stored).items()):
+        row, _, seed = name.removesuffix(".json").rpartition("-")
+        found.setdefault(row, {})[int(seed)] = held
     return found
 
 
@@ -63,7 +63,7 @@ def _page(runs: Runs, rows: Sequence[str]) -> str:
         "the paper's Table 1: other sites, a tenth of the images, a smaller network, 15 rounds in place of 100.",
         "",
         "Research software, not a medical device. Written by `python -m benchmarks.real_fundus --render` from "
-        "[the stored runs](../benchmarks/results/real_fundus).",
+        "[the stored runs](../benchmarks/results/real_fundus.jsonl.gz).",
         "",
         f"- **Sites**: {', '.join(_site_words(first, site) for site in sites)}. The images (public sets, each under "
         "its own terms) are not part of the project.",

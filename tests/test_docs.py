@@ -11,7 +11,6 @@ from typing import get_args
 import pytest
 import yaml
 
-from fedretina.benchmark.plan import BenchmarkPlan, preset
 from fedretina.exchange.partition import partition
 from fedretina.experiment import Experiment
 from fedretina.flare import surroundings
@@ -19,6 +18,7 @@ from fedretina.networks.build import build_on_meta
 from fedretina.phases import merged
 from fedretina.rows import ROWS
 from fedretina.uncertainty.theta import Reason
+from fedretina_papers.plan import BenchmarkPlan, preset
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

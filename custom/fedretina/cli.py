@@ -14,7 +14,7 @@ from fedretina.version import __version__
 @click.group(
     cls=LazyGroup,
     lazy={
-        "benchmark": "fedretina.commands.benchmark:benchmark",
+        "benchmark": "fedretina_papers.command:benchmark",
         "data": "fedretina.commands.data:data",
         "job": "fedretina.commands.job:job",
         "kit": "fedretina.commands.kit:kit",
@@ -31,6 +31,10 @@ from fedretina.version import __version__
         "repair": "fedretina.commands.repair:repair",
     },
     context_settings={"help_option_names": ["-h", "--help"]},  # of all commands below too
+    absent={
+        "fedretina_papers": "the papers' tables are no part of an installed fedretina: from a checkout of its sources, "
+        "`pip install -e .` brings them."
+    },
 )
 @click.version_option(__version__)
 def main() -> None:

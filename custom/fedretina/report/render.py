@@ -151,7 +151,7 @@ def _require(report: Mapping[str, Any], kind: str) -> None:
 
 
 def render_cases(cases: Mapping[str, Any]) -> str:
-    """The page of a benchmark's single cases, see `fedretina.benchmark.cases`."""
+    """The page of a benchmark's single cases, see `fedretina_papers.cases`."""
     return _render("cases.html.j2", cases=cases)
 
 

@@ -1,0 +1,110 @@
+"""The parts of a benchmark's plan: a row, a reading of stored answers, how sites are split, and what energy costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedretina_papers.costs.energy import GridSettings
+
+_STRICT = ConfigDict(frozen=True, extra="forbid")
+NAME = r"^[a-z][a-z0-9_]{0,39}$"
+"""What a row, a reading or a plan may be called."""
+
+
+class RowChoice(BaseModel):
+    """A row of the table of methods, or a named variant of one.
+
+    Attributes:
+        name: How the benchmark calls it.
+        row: The row; the name itself by default.
+        settings: What differs from the row; `phases` as in `BenchmarkPlan.experiment`.
+        by_seed: What differs further under one seed, such as the encoder file that the seed starts from.
+        grid: Settings to tune over instead of the plan's; one of them is no tuning.
+        seeds: Seeds that it runs with instead of the plan's.
+        sites: Sites that it trains on instead of the plan's; it still answers at all of the plan's where it can.
+    """
+
+    model_config = _STRICT
+    name: str = Field(pattern=NAME)
+    row: str = ""
+    settings: dict[str, Any] = {}
+    by_seed: dict[int, dict[str, Any]] = {}
+    grid: tuple[dict[str, Any], ...] = ()
+    seeds: tuple[int, ...] = ()
+    sites: tuple[str, ...] = ()
+
+    @property
+    def of(self) -> str:
+        """Name of the row in the table of methods."""
+        return self.row or self.name
+
+
+class ReadingChoice(BaseModel):
+    """Another reading of the answers that runs have stored: a row of the tables for which nothing trains.
+
+    Attributes:
+        name: How the benchmark calls it.
+        of: The row or variant whose runs it reads.
+        reading: "softmax" is the final head alone, of a row with early exits. "temperature" is that with one
+            temperature a site, fitted on its validation images. "deep_ensemble" is the mean softmax of several runs of
+            other seeds; it needs test images that are the same for all of them. "disagreement" takes for u what early
+            exits or passes of dropout disagree on. "dempster" fuses the answers of a row that answers by evidence by
+            Dempster's rule.
+        members: Runs of a deep ensemble.
+    """
+
+    model_config = _STRICT
+    name: str = Field(pattern=NAME)
+    of: str
+    reading: Literal["softmax", "temperature", "deep_ensemble", "disagreement", "dempster"]
+    members: int = Field(default=5, ge=2, le=100)
+
+    def trials(self, seeds: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Seeds of the runs that each trial reads, by the seed that the trial bears.
+
+        Trial t of an ensemble takes the runs t, t + 1 and so on, from the last on to the first. Trials so share runs,
+        and their spread is less than that of ensembles that share none. Where an ensemble takes all runs there is one
+        trial; where there are too few, none.
+
+        Args:
+            seeds: Seeds of the row.
+        """
+        if self.reading != "deep_ensemble":
+            return {seed: (seed,) for seed in seeds}
+        around = [*seeds, *seeds]
+        trials = len(seeds) if self.members < len(seeds) else 1 if self.members == len(seeds) else 0
+        return {seeds[at]: tuple(around[at : at + self.members]) for at in range(trials)}
+
+
+class SplitSettings(BaseModel):
+    """Which images train and which test.
+
+    Attributes:
+        kind: "given" takes the sites' own splits for every seed. "repeated" splits each site anew for every seed, by
+            patient, so that a figure's spread holds the luck of the split too, and rows stay paired within a seed.
+            "once" splits each site anew, with the tuning seed, alike for every seed: so runs of several seeds may
+            answer together, and a figure's spread holds the luck of training alone.
+        fractions: Shares of train, val and test under "repeated" and "once".
+        limit: At most so many images a split under these two, whole patients.
+    """
+
+    model_config = _STRICT
+    kind: Literal["given", "repeated", "once"] = "given"
+    fractions: tuple[float, float, float] = (0.5, 0.2, 0.3)
+    limit: dict[Literal["train", "val", "test"], int] = {}
+
+
+class EnergySettings(BaseModel):
+    """What energy is worked out from where nothing meters it, and what its CO2 equivalents are.
+
+    Attributes:
+        watts: Power of a machine that trains, where it has no meter.
+        grid: Network, router and electricity; its speeds and powers are assumptions of ours, since FedEE prints none.
+    """
+
+    model_config = _STRICT
+    watts: float = Field(default=65.0, gt=0, le=10_000)
+    grid: GridSettings = GridSettings(router_w=10, idle_w=20, up_mbit_s=50, down_mbit_s=100)

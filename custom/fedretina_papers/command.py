@@ -1,0 +1,142 @@
+"""`fedretina benchmark`: rows times seeds over given sites, and the papers' tables from what came out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedretina.commands.lazy import fail
+from fedretina.commands.options import SITE_FILE, SITES, site_files
+from fedretina.commands.progress import steps
+from fedretina.errors import FedretinaError
+
+
+@click.command()
+@click.argument("name")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the benchmark.")
+@click.option("--plan", "plan_file", type=click.Path(exists=True, path_type=Path), help="Settings laid over the plan.")
+@click.option("--site", "sites", type=SITE_FILE, multiple=True, help="A site and its site file; once a site.")
+@click.option("--phantoms", type=SITES, help="Names of phantom sites, by comma, where no --site is given.")
+@click.option("--rows", default="", help="Only these rows and variants of the plan, by comma.")
+@click.option("--seeds", default="", help="Seeds, by comma, in place of the plan's.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Runs at a time.")
+@click.option("--render", is_flag=True, help="Train nothing; only write tables and page anew.")
+@click.option("--stored", type=click.Path(path_type=Path), help="Begin with the results of this packed file.")
+@click.option("--store", type=click.Path(path_type=Path), help="Pack all results into this file at the end.")
+@click.option("--page", type=click.Path(path_type=Path), help="The page; OUT/page.md by default.")
+@click.option("--pictures", type=click.Path(path_type=Path), help="Folder of its pictures; OUT/pictures by default.")
+def benchmark(
+    name: str,
+    out: Path,
+    plan_file: Path | None,
+    sites: tuple[tuple[str, str], ...],
+    phantoms: tuple[str, ...] | None,
+    rows: str,
+    seeds: str,
+    jobs: int,
+    render: bool,
+    stored: Path | None,
+    store: Path | None,
+    page: Path | None,
+    pictures: Path | None,
+) -> None:
+    """Run the benchmark NAME and write its tables: `feduaa`, `oct`, `oct-labels`, or one of FedEE's.
+
+    `oct-labels` asks what pre-training without labels is worth where labels are few. FedEE's tables are those of
+    `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`, `fedee-heart` and `fedee-activity`.
+
+    Stopped at any moment, it goes on where it stopped when it is called again; rows and seeds may be added later.
+    `--out` holds the results, `page.md` with the tables, and, for eyes at this machine only, models and answers to
+    single images.
+    """
+    from fedretina.errors import SettingsError
+    from fedretina.phases import merged
+    from fedretina_papers.compared import statistics
+    from fedretina_papers.kinds import kind_of
+    from fedretina_papers.packed import pack, unpack
+    from fedretina_papers.plan import preset
+    from fedretina_papers.runner import Told
+
+    def tell(told: Told) -> None:
+        left = "" if told.seconds_left is None else f"; about {told.seconds_left / 60:.0f} min left"
+        click.echo(f"{told.done} of {told.total}: {told.words}{left}")
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the workers; torch's threads are a setting
+    try:
+        words = merged(preset(name), _words(plan_file))
+        files = {site: str(Path(file).resolve()) for site, file in site_files(sites).items()}
+        words["sites"] = files or dict.fromkeys(phantoms or ()) or words.get("sites", {})
+        spare = words.get("spare_sites")
+        if isinstance(spare, dict):
+            words["spare_sites"] = {site: file for site, file in spare.items() if site not in words["sites"]}
+        if rows:
+            words = _chosen(words, name, rows)
+        if seeds:
+            words["seeds"] = _numbers(seeds)
+        kind = kind_of(words)
+        prepared = kind.prepare(words)
+        if stored:
+            unpack(stored, out)
+        if render and not (out / "results").is_dir():
+            raise SettingsError(f"{out} holds no results of a benchmark to render: run it first, without --render.")
+        with steps() as read:
+            missing = {} if render else prepared.run(out, jobs, tell, read)
+        if (out / "answers").exists():  # a folder of results alone brings its statistics along
+            statistics(out)
+            if prepared.cases(out, out / "cases.html"):
+                click.echo(f"wrote {out / 'cases.html'}: it shows test images and stays on this machine")
+        written = page or out / "page.md"
+        kind.render(out, written, pictures or out / "pictures")
+        if store:
+            pack(out, store)
+    except FedretinaError as error:
+        fail(str(error))
+    click.echo(f"wrote {written}")
+    if missing:
+        fail("runs are missing: " + "; ".join(f"{run}: {why}" for run, why in missing.items()))
+
+
+def _words(path: Path | None) -> dict[str, Any]:
+    from fedretina.yaml_file import read_yaml
+
+    return {} if path is None else read_yaml(path, "the plan")
+
+
+def _chosen(words: dict[str, Any], name: str, rows: str) -> dict[str, Any]:
+    """The plan with the asked rows alone; a row of the table that the plan leaves out may be asked for too."""
+    from fedretina.errors import SettingsError
+    from fedretina.rows import ROWS
+    from fedretina.settings_faults import did_you_mean
+
+    if "rows" not in words:
+        raise SettingsError(f"the benchmark {name} has no rows to choose from: say what to leave out in a --plan.")
+    wanted = [row.strip() for row in rows.split(",") if row.strip()]
+    named, readings = _by_name(words["rows"], "rows"), _by_name(words.get("readings") or [], "readings")
+    for row in wanted:
+        if row not in {*named, *readings, *ROWS}:
+            meant = did_you_mean(row, [*named, *readings])
+            raise SettingsError(f"there is no row {row!r} in the benchmark {name}: {meant}")
+    chosen = [named.get(row, row) for row in wanted if row not in readings]
+    kept = _by_name(chosen, "rows")
+    left = [one for one in readings.values() if not isinstance(one, dict) or one.get("of") in kept]
+    return {**words, "rows": chosen, "readings": left}
+
+
+def _by_name(listed: Any, what: str) -> dict[str, Any]:
+    from fedretina.errors import SettingsError
+
+    if not isinstance(listed, list) or not all(isinstance(one, str | dict) for one in listed):
+        raise SettingsError(f"{what} of the plan is a list: write `- name: NAME` lines.")
+    return {str(one.get("name")) if isinstance(one, dict) else one: one for one in listed}
+
+
+def _numbers(words: str) -> list[int]:
+    from fedretina.errors import SettingsError
+
+    try:
+        return [int(word) for word in words.split(",")]
+    except ValueError as error:
+        raise SettingsError(f"--seeds {words!r} are no whole numbers by comma.") from error

@@ -1,0 +1,133 @@
+"""FedEE's costs on the page: Table 4 and Figure 2, what an answer and a training step take, then energy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedretina.report.numbers import NONE, number
+from fedretina.report.svg import BLUE, ORANGE, Chart, draw
+from fedretina.storage import read_json
+from fedretina_papers.fedee_costs import COSTS
+from fedretina_papers.fedee_energy import energy_lines, seconds_of
+from fedretina_papers.fedee_results import FedeeResults
+from fedretina_papers.markdown import NOT_RUN, table
+from fedretina_papers.pictures import Pictures
+from fedretina_papers.published_fedee import METHODS, published_fedee
+
+CLAIMED = 1.05
+"""How much of the backbone's time we allow the exits; FedEE claims the cost of one forward pass, without a figure."""
+
+
+def cost_lines(results: FedeeResults, out: Path, shown: Pictures) -> list[str]:
+    """Everything on costs; says so where nothing was measured."""
+    path = out / "costs" / COSTS
+    if not path.exists():
+        return ["## Tables 4 and 12, Figures 2 and 10: costs", "", f"{NOT_RUN.capitalize()}.", ""]
+    found = read_json(path)
+    shape = " x ".join(str(one) for one in found["shape"])
+    return [
+        "## Table 4 and Figure 2: what an answer and a training step cost",
+        "",
+        *shown.show("costs", cost_chart(found)),
+        *cost_table(results, found),
+        f"{found['encoder']}, samples of {shape}, batches of {found['batch_size']}. Parameters and multiply-adds are "
+        "counted, of one sample; the paper's are for a batch whose size it does not tell, and of its own network. "
+        "Times and memory are measured on the CPU after the runs, each method in turn with the backbone, so that what "
+        f"else the machine did falls on both. A ratio is that of two times in the same turn: the median of "
+        f"{found['repeats']} turns, quartiles in brackets; milliseconds are the backbone's, times the ratio. "
+        "Memory is what network and step take at their highest, over what the "
+        "process held before. A deep ensemble trains one network after the other, each like the backbone.",
+        "",
+        *claim_words(found),
+        *energy_lines(results, found, shown),
+    ]
+
+
+def cost_table(results: FedeeResults, found: Mapping[str, Any]) -> list[str]:
+    """Table 4, with times and memory."""
+    printed = {} if results.printed is None else published_fedee().table4[results.printed]
+    head = ["method", "parameters (M)", "multiply-adds (G)"]
+    head += ["paper, size (M)", "paper, FLOPs (G)"] if printed else []
+    head += ["answer (ms)", "of the backbone's", "training step (ms)", "of the backbone's"]
+    head += ["memory, answer (MB)", "memory, training step (MB)"]
+    rows = []
+    for method in METHODS:
+        one = found["methods"].get(method)
+        theirs = [number(value, 3) for value in printed.get(method, ())] if printed else []
+        if one is None:
+            rows.append([method, NOT_RUN, NOT_RUN, *theirs, *[NOT_RUN] * 6])
+            continue
+        rows.append(
+            [
+                method,
+                number(one["parameters"] / 1e6, 3),
+                number(one["multiply_adds"] / 1e9, 4),
+                *theirs,
+                number(1e3 * seconds_of(found["methods"], method, "inference"), 1),
+                _spread(one.get("inference_ratio"), 3),
+                NONE if "training_s" not in one else number(1e3 * seconds_of(found["methods"], method, "training"), 1),
+                _spread(one.get("training_ratio"), 3),
+                number(one["memory_inference"] / 1e6, 0),
+                NONE if one["memory_training"] is None else number(one["memory_training"] / 1e6, 0),
+            ]
+        )
+    return table(head, rows)
+
+
+def claim_words(found: Mapping[str, Any]) -> list[str]:
+    """Whether the exits answer within 1.05 of the backbone's time, as measured."""
+    one = found["methods"].get("FedEE")
+    if one is None:
+        return []
+    ratio, ours = one["inference_ratio"], found["methods"]["Backbone"]
+    added = one["multiply_adds"] / ours["multiply_adds"]
+    held = "holds" if ratio["median"] <= CLAIMED else "does not hold"
+    between = "" if ratio["low"] > CLAIMED or ratio["high"] <= CLAIMED else "; its quartiles lie on both sides of it"
+    return [
+        f"That exits answer within {CLAIMED} of the backbone's time {held} here: the median ratio is "
+        f"{number(ratio['median'], 3)} ({number(ratio['low'], 3)} to {number(ratio['high'], 3)}){between}. They add "
+        f"{number(100 * (added - 1), 2)} % to its multiply-adds.",
+        "",
+    ]
+
+
+def cost_chart(found: Mapping[str, Any]) -> Chart | None:
+    """Figure 2: time of a batch's answer and of a training step, beside the backbone's."""
+    methods = [method for method in METHODS if method in found["methods"]]
+    members = found["asked"].get("Deep Ens.", {}).get("networks", 1)
+
+    def value(method: str, key: str) -> float:
+        if key == "training_ratio" and method == "Deep Ens.":
+            return float(members)  # one network after the other
+        return float(found["methods"][method][key]["median"])
+
+    bars = {
+        title: [value(method, key) for method in methods]
+        for title, key in (("answer", "inference_ratio"), ("training step", "training_ratio"))
+    }
+
+    def paint(axes: Any) -> None:
+        for at, (title, values) in enumerate(bars.items()):
+            places = [one - 0.2 + 0.4 * at for one in range(len(methods))]
+            colour, hatch = ((BLUE, ""), (ORANGE, "////"))[at]
+            axes.barh(places, values, 0.38, color=colour, hatch=hatch, edgecolor="white", label=title)
+        axes.set_yticks(range(len(methods)), methods)
+        axes.set_ylim(len(methods) - 0.5, -0.5)
+        axes.set_xlabel("times the backbone")
+        axes.grid(visible=False, axis="y")
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+
+    told = "; ".join(
+        f"{title}: " + ", ".join(f"{method} {number(one, 2)}" for method, one in zip(methods, values, strict=True))
+        for title, values in bars.items()
+    )
+    return draw("costs", f"Time over the backbone's. {told}.", paint, left=1.1, right=1.4, width=6.0, height=2.6)
+
+
+def _spread(one: Mapping[str, float] | None, places: int) -> str:
+    if one is None:
+        return NONE
+    low, median, high = (number(one[key], places) for key in ("low", "median", "high"))
+    return f"{median} ({low} to {high})"

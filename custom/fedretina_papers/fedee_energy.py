@@ -1,0 +1,180 @@
+"""Energy and CO2 equivalents of FedEE's methods: Table 12 and Figure 10."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from fedretina.local.batches import batches_an_epoch
+from fedretina.report.numbers import number
+from fedretina.report.svg import Chart
+from fedretina_papers.choices import EnergySettings
+from fedretina_papers.costs.energy import Energy, Footprint, communication, estimated, footprint
+from fedretina_papers.fedee_results import FedeeResults
+from fedretina_papers.line_chart import Series, line_chart
+from fedretina_papers.markdown import NOT_RUN, table
+from fedretina_papers.pictures import Pictures
+from fedretina_papers.published_fedee import METHODS, published_fedee
+
+
+class MethodEnergy(NamedTuple):
+    """What a method under FedAvg takes, over all sites.
+
+    Attributes:
+        rounds: Of a run.
+        steps: Training steps in a round, over all members.
+        seconds: Of a round's training steps.
+        bytes: Up and down in a round.
+        watts: Power, metered or assumed.
+        run: Energy and CO2 equivalents of a run.
+    """
+
+    rounds: int
+    steps: int
+    seconds: float
+    bytes: float
+    watts: float
+    run: Footprint
+
+
+def energy_lines(results: FedeeResults, found: Mapping[str, Any], shown: Pictures) -> list[str]:
+    """Table 12 and Figure 10 with what they assume.
+
+    Args:
+        results: What was run.
+        found: The stored costs.
+        shown: Takes the pictures.
+    """
+    energies = energy_of(results, found)
+    return [
+        "## Table 12 and Figure 10: energy and CO2 equivalents of training",
+        "",
+        *energy_table(results, energies),
+        *_assumed(results, found),
+        *shown.show("traffic", traffic_chart(energies)),
+        *shown.show("computation", computation_chart(energies)),
+        *shown.show("emission", emission_chart(energies)),
+    ]
+
+
+def energy_of(results: FedeeResults, found: Mapping[str, Any]) -> dict[str, MethodEnergy]:
+    """Energy of a method's runs under FedAvg: time of its training steps times power, and what moved.
+
+    Args:
+        results: What was run.
+        found: The stored costs.
+    """
+    settings = EnergySettings.model_validate(results.benchmark.plan.get("energy") or {})
+    told = {}
+    for method, name in published_fedee().rows["FedAvg"].items():
+        runs = list(results.benchmark.runs.get(name, {}).values())
+        measured = "Backbone" if method == "Deep Ens." else method
+        costs = found["methods"].get(measured)
+        if not runs or costs is None:
+            continue
+        members = len(runs[0].get("reading", {}).get("runs", (1,)))
+        rounds, steps = int(runs[0]["rounds"]), members * steps_a_round(runs[0])
+        seconds = steps * seconds_of(found["methods"], measured, "training")
+        power = costs["power"]
+        watts = settings.watts if power is None else float(power["watts"])
+        if power is None:
+            training = estimated(seconds * rounds, watts, f"{watts:g} W, assumed")
+        else:
+            training = Energy(seconds * rounds * watts / 3600, True, str(power["source"]))
+        up, down = (fmean(run[key] for run in runs) for key in ("bytes_up", "bytes_down"))
+        run = footprint(training, communication(up, down, settings.grid), settings.grid)
+        told[method] = MethodEnergy(rounds, steps, seconds, (up + down) / rounds, watts, run)
+    return told
+
+
+def steps_a_round(record: Mapping[str, Any]) -> int:
+    """Training steps of all sites in a round of a stored run."""
+    settings = record["settings"]
+    training = settings["phases"][-1]["training"] or settings["training"]
+    images = [site["images"]["train"] for site in record["sites"].values() if site.get("trained", True)]
+    size, whole = training["batch_size"], training["drop_last"]
+    return sum(batches_an_epoch(one, size, whole) * training["epochs"] for one in images)
+
+
+def seconds_of(methods: Mapping[str, Any], method: str, what: str) -> float:
+    """Seconds of a method's answer or training step: the backbone's times the ratio of turns that it shared.
+
+    Two methods met the backbone at different moments, under different loads; their own seconds cannot be set beside
+    each other, their ratios can.
+
+    Args:
+        methods: Stored measurements by method.
+        method: Whose.
+        what: "inference" or "training".
+    """
+    base = float(methods["Backbone"][f"{what}_s"]["median"])
+    return base if method == "Backbone" else base * float(methods[method][f"{what}_ratio"]["median"])
+
+
+def energy_table(results: FedeeResults, energies: Mapping[str, MethodEnergy]) -> list[str]:
+    """Table 12."""
+    printed = {} if results.printed is None else published_fedee().table12[results.printed]
+    head = ["method", "power (W)", "seconds a round", "Wh a round", "Wh a round, moving", "Wh a run", "CO2e (g)"]
+    head += ["MB a round"]
+    head += ["paper: W", "s", "Wh", "Wh, moving", "Wh, total", "g"] if printed else []
+    rows = []
+    for method in METHODS:
+        one, theirs = energies.get(method), [number(value, 2) for value in printed.get(method, [None] * 6)]
+        ours = [NOT_RUN] * 7
+        if one is not None:
+            ours = [
+                f"{number(one.watts, 0)}{'' if one.run.metered else ' assumed'}",
+                number(one.seconds, 1),
+                number(one.run.training.wh / one.rounds, 4),
+                number(one.run.communication.wh / one.rounds, 4),
+                number(one.run.total_wh, 3),
+                number(one.run.co2e_g, 3),
+                number(one.bytes / 1e6, 1),
+            ]
+        rows.append([method, *ours, *(theirs if printed else [])])
+    return table(head, rows)
+
+
+def traffic_chart(energies: Mapping[str, MethodEnergy]) -> Chart | None:
+    """Figure 10, communication: what has moved after so many rounds, in GB."""
+    return _by_round("traffic", energies, lambda one: one.bytes / 1e9, "moved, up and down (GB)")
+
+
+def computation_chart(energies: Mapping[str, MethodEnergy]) -> Chart | None:
+    """Figure 10, computation: time of all sites' training steps after so many rounds, in minutes."""
+    return _by_round("computation", energies, lambda one: one.seconds / 60, "training steps (min)")
+
+
+def emission_chart(energies: Mapping[str, MethodEnergy]) -> Chart | None:
+    """Figure 10, emission: CO2 equivalents after so many rounds, in g."""
+    return _by_round("emission", energies, lambda one: one.run.co2e_g / one.rounds, "CO2 equivalents (g)")
+
+
+def _by_round(name: str, energies: Mapping[str, MethodEnergy], each: Any, label: str) -> Chart | None:
+    series = [
+        Series(method, list(range(1, one.rounds + 1)), [[at * each(one) for at in range(1, one.rounds + 1)]], False)
+        for method, one in energies.items()
+        if one.rounds > 1
+    ]
+    bold = [one._replace(bold=one.label == "FedEE") for one in series]
+    return line_chart(name, bold, "round", label)
+
+
+def _assumed(results: FedeeResults, found: Mapping[str, Any]) -> list[str]:
+    settings = EnergySettings.model_validate(results.benchmark.plan.get("energy") or {})
+    metered = any(one.get("power") for one in found["methods"].values())
+    power = (
+        "Power is that of the machine's meters while it trained, all parts that have one."
+        if metered
+        else f"**An estimate**: the machine has no meter that can be read, so that {settings.watts:g} W are assumed."
+    )
+    grid = settings.grid
+    return [
+        f"{power} Energy of a round is power times the time of its training steps over all sites (Equation 9), and for "
+        f"what moves {grid.router_w:g} W of a router and {grid.idle_w:g} W of a machine that waits, at "
+        f"{grid.up_mbit_s:g} Mbit/s up and {grid.down_mbit_s:g} down (Equation 10): assumptions of ours, as the paper "
+        f"prints none. {grid.co2e_g_per_kwh:g} g a kWh, which all rows of its table imply, and a power usage "
+        f"effectiveness of {grid.pue:g} (Equation 11). Time to load samples and to validate is not in it.",
+        "",
+    ]

@@ -1,0 +1,88 @@
+"""What a benchmark's `paper` decides: how its plan is read and run, and which page its results make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from fedretina.errors import SettingsError
+from fedretina_papers.cases import write_cases
+from fedretina_papers.fedee_page import write_fedee_page
+from fedretina_papers.label_efficiency import run_labels
+from fedretina_papers.label_page import write_label_page
+from fedretina_papers.label_plan import LabelPlan
+from fedretina_papers.oct_benchmark_page import write_oct_page
+from fedretina_papers.one_run import sites_of
+from fedretina_papers.page import write_benchmark_page
+from fedretina_papers.plan import BenchmarkPlan
+from fedretina_papers.runner import Told, run_benchmark
+
+Tell = Callable[[Told], None]
+Read = Callable[[str, int, int], None]
+
+
+class Prepared(NamedTuple):
+    """A benchmark whose plan was checked.
+
+    Attributes:
+        run: Runs what is missing; takes the folder, runs at a time, whom to tell of runs and whom of images that are
+            read, and gives why runs are missing.
+        cases: Writes single cases for the eyes at this machine; takes the folder and the page, says whether there were.
+    """
+
+    run: Callable[[Path, int, Tell, Read], dict[str, str]]
+    cases: Callable[[Path, Path], bool]
+
+
+class Kind(NamedTuple):
+    """A kind of benchmark.
+
+    Attributes:
+        prepare: Checks a plan's words.
+        render: Writes the page: the benchmark's folder, the page, the folder of its pictures.
+    """
+
+    prepare: Callable[[Mapping[str, Any]], Prepared]
+    render: Callable[[Path, Path, Path], None]
+
+
+def kind_of(words: Mapping[str, Any]) -> Kind:
+    """The kind that a plan's words ask for.
+
+    Raises:
+        SettingsError: There is no such kind.
+    """
+    paper = str(words.get("paper", "feduaa"))
+    if paper not in KINDS:
+        raise SettingsError(f"paper is {paper!r}: a benchmark's page is one of {', '.join(KINDS)}.")
+    return KINDS[paper]
+
+
+def _rows(words: Mapping[str, Any]) -> Prepared:
+    plan = BenchmarkPlan.read(words)
+
+    def cases(out: Path, page: Path) -> bool:
+        return write_cases(plan, sites_of(plan, out, plan.seeds[0]), out, page)
+
+    return Prepared(lambda out, jobs, tell, read: run_benchmark(plan, out, jobs, tell, read), cases)
+
+
+def _labels(words: Mapping[str, Any]) -> Prepared:
+    plan = LabelPlan.read(words)
+    return Prepared(lambda out, jobs, tell, read: run_labels(plan, out, jobs, tell, read), lambda out, page: False)
+
+
+def _oct(out: Path, page: Path, pictures: Path) -> None:
+    write_oct_page(out, page, pictures)
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "feduaa": Kind(_rows, write_benchmark_page),
+        "oct": Kind(_rows, _oct),
+        "fedee": Kind(_rows, write_fedee_page),
+        "oct_labels": Kind(_labels, write_label_page),
+    }
+)

@@ -1,0 +1,187 @@
+"""The plan of the label-efficiency benchmark: starts, shares of the labels, and the rows that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fedretina.errors import SettingsError
+from fedretina.phases import merged
+from fedretina.settings_faults import settings_faults
+from fedretina_papers.choices import SplitSettings
+from fedretina_papers.plan import BenchmarkPlan
+
+_STRICT = ConfigDict(frozen=True, extra="forbid")
+_NAME = r"^[a-z][a-z0-9_]{0,23}$"
+
+
+class Start(BaseModel):
+    """Where the encoder starts.
+
+    Attributes:
+        name: Part of the names of its rows.
+        title: In print.
+        settings: Of its fine-tuning, laid over the plan's.
+        pretrain: Settings of its pre-training here, laid over the plan's; None for a start that has none.
+    """
+
+    model_config = _STRICT
+    name: str = Field(pattern=_NAME)
+    title: str = Field(min_length=1)
+    settings: dict[str, Any] = {}
+    pretrain: dict[str, Any] | None = None
+
+
+class Share(BaseModel):
+    """A share of the labels.
+
+    Attributes:
+        share: Of each site's training images, whole patients, in (0, 1].
+        settings: Of the fine-tuning with so many, such as smaller batches; laid over the start's.
+    """
+
+    model_config = _STRICT
+    share: float = Field(gt=0, le=1)
+    settings: dict[str, Any] = {}
+
+    @property
+    def tag(self) -> str:
+        """Its part of the names of rows: "10" for 10 %."""
+        return f"{100 * self.share:g}".replace(".", "p")
+
+
+class LabelPlan(BaseModel):
+    """What is run.
+
+    Attributes:
+        name: Name of the benchmark.
+        row: The row whose phases `pretrain` and `train` are the two stages.
+        starts: Starts, in the order of the table.
+        against: Names of the starts that every other one is compared with.
+        shares: Shares of the labels, ascending.
+        seeds: Seeds; each has a pre-training of its own.
+        sites: Site file of each site; none for a phantom hospital.
+        experiment: Settings of all runs, `phases` by name.
+        splits: Which images train and which test. Pre-training sees the images of train alone.
+        grid: Settings that each start is tuned over with each share, by validation AUC; empty for no tuning.
+        tuning_seed: Seed of the tuning runs.
+        paper: Of the page.
+    """
+
+    model_config = _STRICT
+    name: str = Field(pattern=_NAME)
+    row: str = "oct_moco_scaffold"
+    starts: tuple[Start, ...] = Field(min_length=2)
+    against: tuple[str, ...]
+    shares: tuple[Share, ...] = Field(min_length=1)
+    seeds: tuple[int, ...] = Field(min_length=1)
+    sites: dict[str, Path | None] = Field(min_length=1)
+    experiment: dict[str, Any] = {}
+    splits: SplitSettings = SplitSettings()
+    grid: tuple[dict[str, Any], ...] = ()
+    tuning_seed: int = Field(default=1, ge=0)
+    paper: str = Field(default="oct_labels", pattern=r"^oct_labels$")
+
+    @field_validator("shares", mode="before")
+    @classmethod
+    def _shares_by_number(cls, listed: Any) -> Any:
+        if isinstance(listed, list | tuple):
+            return [{"share": one} if isinstance(one, int | float) else one for one in listed]
+        return listed
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        names = [start.name for start in self.starts]
+        shares = [one.share for one in self.shares]
+        if len(set(names)) < len(names) or sorted(set(shares)) != shares:
+            raise ValueError("starts must differ by name, and shares must ascend: list each once.")
+        if not set(self.against) <= set(names):
+            raise ValueError(f"against names {list(self.against)}: name some of the starts {names}.")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds must differ from each other: list each once.")
+        return self
+
+    @classmethod
+    def read(cls, words: Mapping[str, Any]) -> LabelPlan:
+        """Check a plan and every run of it before anything trains.
+
+        Raises:
+            SettingsError: What is wrong, in one sentence a fault.
+        """
+        try:
+            plan = cls.model_validate(dict(words))
+        except ValidationError as error:
+            faults = settings_faults(error, "plan", cls)
+            raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
+        plan.fine_tuning({})
+        if plan.pretrained:
+            plan.pre_training()
+        return plan
+
+    @property
+    def pretrained(self) -> tuple[Start, ...]:
+        """The starts that are pre-trained here."""
+        return tuple(start for start in self.starts if start.pretrain is not None)
+
+    @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """Seeds that need an encoder: those of the runs, and the tuning's where there is any."""
+        tuned = len(self.grid) > 1 and self.tuning_seed not in self.seeds
+        return (*self.seeds, self.tuning_seed) if tuned else self.seeds
+
+    def pre_training(self) -> BenchmarkPlan:
+        """The first stage: a row for each start that is pre-trained here.
+
+        Raises:
+            SettingsError: A run of it cannot be.
+        """
+        rows = [
+            {"name": f"pretrain_{start.name}", "row": self.row, "settings": _alone("train", start.pretrain or {})}
+            for start in self.pretrained
+        ]
+        more = {"rows": rows, "reference": rows[0]["name"], "seeds": self.all_seeds}
+        return BenchmarkPlan.read({**self._shared(), **more})
+
+    def fine_tuning(self, encoders: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> BenchmarkPlan:
+        """The second stage: a row for each start and share.
+
+        Args:
+            encoders: By start and seed the encoder's `file` and `sha256`; a start without any begins from the seed.
+
+        Raises:
+            SettingsError: A run of it cannot be.
+        """
+        rows = []
+        for start in self.starts:
+            files = encoders.get(start.name, {})
+            by_seed = {seed: {"network": {"weights": {"source": "file", **one}}} for seed, one in files.items()}
+            for share in self.shares:
+                asked = {"phases": {"train": {"label_share": share.share}}}
+                settings = merged(merged(_alone("pretrain", start.settings), share.settings), asked)
+                name = row_name(start.name, share.tag)
+                rows.append({"name": name, "row": self.row, "settings": settings, "by_seed": by_seed})
+        first = row_name(self.starts[0].name, self.shares[-1].tag)
+        more = {"rows": rows, "reference": first, "seeds": self.seeds, "grid": self.grid, "paper": self.paper}
+        return BenchmarkPlan.read({**self._shared(), **more})
+
+    def _shared(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "sites": self.sites,
+            "experiment": self.experiment,
+            "splits": self.splits.model_dump(),
+            "tuning_seed": self.tuning_seed,
+        }
+
+
+def row_name(start: str, tag: str) -> str:
+    """Name of the row of a start and a share."""
+    return f"{start}_{tag}"
+
+
+def _alone(other: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run of one stage: the other phase is left out."""
+    return merged(settings, {"phases": {other: None}})

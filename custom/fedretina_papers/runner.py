@@ -1,0 +1,232 @@
+"""All runs of a plan, several at a time, each stored as it ends: a benchmark may be stopped and taken up again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedretina.errors import FedretinaError, SettingsError
+from fedretina.storage import folder_lock, read_json, write_json
+from fedretina_papers.fedee_costs import measure_side_by_side
+from fedretina_papers.fine_tuned import begins_with
+from fedretina_papers.measured_costs import measure_costs
+from fedretina_papers.one_run import sites_of, store, train
+from fedretina_papers.plan import BenchmarkPlan
+from fedretina_papers.readings import derive_readings
+from fedretina_papers.tuning import best_candidate, validation_auc
+
+FIXED = "fixed.json"
+_BESIDE = {
+    *("spare_sites", "sets", "strangers", "costs", "target", "paper"),
+    *("readings", "others", "metric", "unit", "level", "alpha", "printed", "energy"),
+}
+"""What no result depends on, or only the results of rows that name it."""
+
+
+class Told(NamedTuple):
+    """What is said after each run.
+
+    Attributes:
+        done: Runs that are stored, those of earlier calls among them.
+        total: All runs of this stage.
+        words: What ran and what came out.
+        seconds_left: Estimate from the runs of this call; None before the first.
+    """
+
+    done: int
+    total: int
+    words: str
+    seconds_left: float | None
+
+
+class Work(NamedTuple):
+    """A run in a worker: row by number, seed, and its candidate by number."""
+
+    row: int
+    seed: int
+    candidate: int
+
+
+def run_benchmark(
+    plan: BenchmarkPlan,
+    out: Path,
+    jobs: int,
+    tell: Callable[[Told], None],
+    read: Callable[[str, int, int], None] = lambda what, done, of: None,
+) -> dict[str, str]:
+    """Tune each row, run rows times seeds, and store every result with where it came from.
+
+    Args:
+        plan: The plan; a folder that holds another plan's results is refused.
+        out: Folder of the benchmark.
+        jobs: Runs at a time, each in a process of its own.
+        tell: Called after each run.
+        read: Called while the sites' images are read: as `sites_of`.
+
+    Returns:
+        Why runs are missing, by "row, seed"; empty when all are stored.
+
+    Raises:
+        SettingsError: The folder belongs to another plan.
+        StateError: The folder is in use, or cannot be written.
+        DataError: A site's data cannot be used.
+    """
+    with folder_lock(out, 0):
+        fixed = _required_alike(plan, out)
+        sites_of(plan, out, plan.seeds[0], read=read)  # builds the image caches once, before processes share them
+        # Not before: a plan whose sites cannot be read has left nothing that another plan could spoil.
+        write_json(out / FIXED, fixed)
+        missing: dict[str, str] = {}
+        tuned = _tune(plan, out, jobs, tell, missing)
+        works = [
+            Work(number, seed, tuned[choice.name])
+            for seed in sorted({seed for choice in plan.rows for seed in plan.seeds_of(choice)}, key=_first(plan))
+            for number, choice in enumerate(plan.rows)
+            if choice.name in tuned and seed in plan.seeds_of(choice)
+        ]
+        waiting = [work for work in works if not _result(plan, out, work).exists()]
+        later = [work for work in waiting if begins_with(plan, plan.rows[work.row]) is not None]
+        for stage in ([work for work in waiting if work not in later], later):
+            total = len(works) - (len(later) if stage is not later else 0)
+            for told in each_run(plan, out, stage, jobs, total, _stored, missing):
+                tell(told)
+        missing |= derive_readings(plan, out, lambda at, of, said: tell(Told(at, of, said, None)))
+        if plan.costs:
+            measure_costs(plan, out, lambda at, of, said: tell(Told(at, of, said, None)))
+            if plan.paper == "fedee":
+                measure_side_by_side(plan, out, lambda at, of, said: tell(Told(at, of, said, None)))
+        return missing
+
+
+def _first(plan: BenchmarkPlan) -> Callable[[int], tuple[int, int]]:
+    """The plan's seeds in their order, then those of single rows."""
+    return lambda seed: (plan.seeds.index(seed) if seed in plan.seeds else len(plan.seeds), seed)
+
+
+def _required_alike(plan: BenchmarkPlan, out: Path) -> dict[str, Any]:
+    """What a result depends on: rows and seeds may be added later, this may not change once a run has begun."""
+    told = plan.model_dump(mode="json", exclude={"rows", "seeds", "sites", "reference", "beside", *_BESIDE})
+    told |= {"sites": sorted(plan.sites)}
+    held = read_json(out / FIXED) if (out / FIXED).exists() and begun(out) else told
+    other = sorted(key for key in {*held, *told} if held.get(key) != told.get(key))
+    if other:
+        raise SettingsError(
+            f"the folder {out.name} holds runs that were begun with other settings ({', '.join(other)}): "
+            "give this plan another folder."
+        )
+    return told
+
+
+def begun(out: Path) -> bool:
+    """Whether a benchmark's folder holds anything of a run, whole or not."""
+    return any((out / name).is_dir() and any((out / name).iterdir()) for name in ("runs", "tuning", "results"))
+
+
+def _tune(
+    plan: BenchmarkPlan, out: Path, jobs: int, tell: Callable[[Told], None], missing: dict[str, str]
+) -> dict[str, int]:
+    """Number of the candidate that each row runs with."""
+    works = [
+        Work(number, plan.tuning_seed, candidate)
+        for number, choice in enumerate(plan.rows)
+        for candidate in range(len(plan.candidates(choice)))
+        if len(plan.candidates(choice)) > 1
+    ]
+    waiting = [work for work in works if not _tuning(plan, out, work).exists()]
+    for told in each_run(plan, out, waiting, jobs, len(works), _tried, missing):
+        tell(told)
+    chosen: dict[str, int] = {}
+    tuning: dict[str, Any] = {}
+    for number, choice in enumerate(plan.rows):
+        grid = plan.candidates(choice)
+        tried = [_tuning(plan, out, Work(number, plan.tuning_seed, at)) for at in range(len(grid))]
+        if len(grid) == 1 or any(path.exists() for path in tried):
+            aucs = [read_json(path)["validation_auc"] if path.exists() else None for path in tried]
+            chosen[choice.name] = best_candidate(aucs)
+            tuning[choice.name] = {"grid": list(grid), "validation": aucs, "chosen": grid[chosen[choice.name]]}
+    told_plan = plan.model_dump(mode="json", exclude={"sites", "rows", "spare_sites", "strangers"})
+    rows = [*(choice.name for choice in plan.rows), *(one.name for one in plan.readings)]
+    kind = told_plan["splits"]["kind"]
+    stored = {**told_plan, "rows": rows, "sites": sorted(plan.sites), "splits": kind, "tuning": tuning}
+    named = {"spare_sites": sorted(plan.spare_sites), "strangers": sorted(plan.strangers)}
+    settings = {"settings": told_plan["experiment"], "split": told_plan["splits"]}
+    # Rows with seeds of their own, so that no page asks them for the plan's.
+    of_rows = {choice.name: list(choice.seeds) for choice in plan.rows if choice.seeds}
+    of_readings = {one.name: list(one.trials(plan.seeds_of(plan.choice(one.of)))) for one in plan.readings}
+    write_json(out / "plan.json", {**stored, **named, **settings, "seeds_of": {**of_rows, **of_readings}})
+    return chosen
+
+
+def each_run(
+    plan: BenchmarkPlan,
+    out: Path,
+    waiting: Iterable[Work],
+    jobs: int,
+    total: int,
+    do: Callable[[dict[str, Any], Path, Work], str],
+    missing: dict[str, str],
+) -> Iterator[Told]:
+    """Do each work in a process of its own, several at a time, and say so as it ends.
+
+    Args:
+        plan: The plan.
+        out: Folder of the benchmark.
+        waiting: What is to be done.
+        jobs: Works at a time.
+        total: Works of this stage, those that are done already among them.
+        do: Function of a module; gets the plan's words, the folder and the work, and says what came out.
+        missing: Gets why a work failed, by "row, seed".
+    """
+    listed = list(waiting)
+    words = plan.model_dump(mode="json")
+    began, before = time.monotonic(), total - len(listed)
+    with ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn")) as pool:
+        futures: Mapping[Future[str], Work] = {pool.submit(do, words, out, work): work for work in listed}
+        try:
+            for done, future in enumerate(as_completed(futures), start=1):
+                work = futures[future]
+                said = f"{plan.rows[work.row].name}, seed {work.seed}"
+                try:
+                    said = f"{said}: {future.result()}"
+                except FedretinaError as error:
+                    missing[said] = str(error)
+                    said = f"{said}: failed, {error}"
+                left = (time.monotonic() - began) / done * (len(listed) - done)
+                yield Told(before + done, total, said, left)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _tried(words: dict[str, Any], out: Path, work: Work) -> str:
+    """Train one candidate of a grid; runs in a process of its own."""
+    plan = BenchmarkPlan.model_validate(words)
+    choice = plan.rows[work.row]
+    change = plan.candidates(choice)[work.candidate]
+    folder = train(plan, choice, work.seed, change, out)
+    experiment = plan.experiment_of(choice, work.seed, change)
+    auc = validation_auc(read_json(folder / "server" / "results.json"), experiment.choice.window)
+    write_json(_tuning(plan, out, work), {"change": change, "validation_auc": auc})
+    return f"tried {change}, validation AUC {'undefined' if auc is None else f'{auc:.3f}'}"
+
+
+def _stored(words: dict[str, Any], out: Path, work: Work) -> str:
+    """Run and measure one row with one seed; runs in a process of its own."""
+    plan = BenchmarkPlan.model_validate(words)
+    choice = plan.rows[work.row]
+    record = store(plan, choice, work.seed, plan.candidates(choice)[work.candidate], out)
+    aucs = [site["test"]["auc"] for site in record["sites"].values() if site["test"]["auc"] is not None]
+    mean = f"{sum(aucs) / len(aucs):.3f}" if aucs else "undefined"
+    return f"macro AUC {mean}, {record['seconds']} s"
+
+
+def _result(plan: BenchmarkPlan, out: Path, work: Work) -> Path:
+    return out / "results" / plan.rows[work.row].name / f"seed-{work.seed}.json"
+
+
+def _tuning(plan: BenchmarkPlan, out: Path, work: Work) -> Path:
+    return out / "tuning" / plan.rows[work.row].name / f"candidate-{work.candidate}.json"

@@ -1,0 +1,1 @@
+"""Statistics and measures that the tables need and no hospital does."""

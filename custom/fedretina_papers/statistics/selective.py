@@ -1,0 +1,142 @@
+"""Selective prediction: how good are the answers that are left when the least sure ones go to a doctor?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedretina.errors import SettingsError, TrainingError
+from fedretina.evaluation.inputs import checked_errors
+from fedretina_papers.statistics.eta_mean import BY_SIZE, PLAIN, OverSites, eta_mean
+
+Metric = Callable[[NDArray[np.intp]], float | None]
+
+
+class Selective(NamedTuple):
+    """A figure of the answers that are kept.
+
+    Attributes:
+        value: The figure; None where it is undefined on what is left.
+        kept: Answers kept, 1 or more.
+        images: All answers.
+    """
+
+    value: float | None
+    kept: int
+    images: int
+
+
+class SelectiveOverSites(NamedTuple):
+    """A figure of the answers kept, over sites.
+
+    Attributes:
+        by_size: Mean weighted by all test images of a site, those referred among them, as FedEE's code has it.
+        plain: Plain mean.
+    """
+
+    by_size: OverSites
+    plain: OverSites
+
+
+def kept_at(uncertainty: ArrayLike, rate: float) -> NDArray[np.bool_]:
+    """Which answers stay when a share is referred, by FedEE's rule: those with u at most the (1 - rate) quantile of u.
+
+    The quantile is the one that interpolates between neighbours. Answers that equal it stay, so that ties refer fewer
+    than asked: with all u equal none is referred. At least one answer always stays. FedEE's code also keeps answers
+    whose u is no number; here they are refused.
+
+    Args:
+        uncertainty: [N], N at least 1, larger means less sure.
+        rate: Share to refer, 0 to 1; FedEE reports 0.4.
+
+    Returns:
+        bool [N].
+
+    Raises:
+        SettingsError: rate is out of range.
+        TrainingError: There are no answers, or a u is not finite.
+    """
+    if not 0 <= rate <= 1:
+        raise SettingsError(f"the share to refer is {rate}: use 0 to 1, such as 0.4.")
+    u = np.asarray(uncertainty, dtype=np.float64)
+    checked_errors(u, np.zeros(u.shape, dtype=np.bool_))
+    return np.asarray(u <= np.quantile(u, 1 - rate), dtype=np.bool_)  # sigma_h
+
+
+def selective(uncertainty: ArrayLike, rate: float, metric: Metric) -> Selective:
+    """A figure of the answers that stay (FedEE Eq. 4).
+
+    Args:
+        uncertainty: [N], larger means less sure.
+        rate: Share to refer, 0 to 1.
+        metric: The figure of the answers at these places, None where undefined.
+
+    Raises:
+        SettingsError: rate is out of range.
+        TrainingError: There are no answers, or a u is not finite.
+    """
+    kept = kept_at(uncertainty, rate)
+    places = np.flatnonzero(kept)
+    return Selective(metric(places), int(places.size), int(kept.size))
+
+
+def selective_accuracy(uncertainty: ArrayLike, wrong: ArrayLike, rate: float) -> Selective:
+    """Accuracy of the answers that stay.
+
+    Args:
+        uncertainty: [N], larger means less sure.
+        wrong: bool [N].
+        rate: Share to refer, 0 to 1.
+
+    Raises:
+        SettingsError: rate is out of range.
+        TrainingError: Shapes or values are unfit.
+    """
+    scores, verdicts = checked_errors(uncertainty, wrong)
+    return selective(scores, rate, lambda places: float(1 - np.mean(verdicts[places])))
+
+
+def selective_balanced_accuracy(
+    uncertainty: ArrayLike, predicted: ArrayLike, labels: ArrayLike, rate: float
+) -> Selective:
+    """Mean recall over the classes that are left, FedEE's figure for skin images.
+
+    A class whose every image is referred is in the mean no more, so that this figure may rise by giving up on a class;
+    the accuracy weighs images alike whatever their class.
+
+    Args:
+        uncertainty: [N], larger means less sure.
+        predicted: Class numbers [N].
+        labels: Class numbers [N].
+        rate: Share to refer, 0 to 1.
+
+    Raises:
+        SettingsError: rate is out of range.
+        TrainingError: Shapes or values are unfit.
+    """
+    answer, truth = np.asarray(predicted), np.asarray(labels)
+    if answer.shape != truth.shape or answer.shape != np.asarray(uncertainty).shape:
+        raise TrainingError(
+            "Selective prediction needs one answer, label and uncertainty an image, but got more of one than of "
+            "another. Collect all from the same images."
+        ).with_note(f"Their shapes are {answer.shape}, {truth.shape} and {np.asarray(uncertainty).shape}.")
+
+    def mean_recall(places: NDArray[np.intp]) -> float:
+        there, right = truth[places], answer[places] == truth[places]
+        return float(np.mean([np.mean(right[there == k]) for k in np.unique(there)]))
+
+    return selective(uncertainty, rate, mean_recall)
+
+
+def selective_over_sites(sites: Mapping[str, Selective]) -> SelectiveOverSites:
+    """Means over sites; a site counts by its images before referral, so that no model is paid for referring much.
+
+    Raises:
+        SettingsError: A site has no images.
+    """
+    values = {site: one.value for site, one in sites.items()}
+    sizes = {site: one.images for site, one in sites.items()}
+    return SelectiveOverSites(eta_mean(values, sizes, BY_SIZE), eta_mean(values, sizes, PLAIN))

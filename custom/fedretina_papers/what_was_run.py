@@ -1,0 +1,162 @@
+"""What a benchmark ran, as its page tells it: sites, seeds, settings, machine, tuning, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from fedretina.report.numbers import count, number
+from fedretina_papers.markdown import listed, several, table
+from fedretina_papers.stored import Benchmark, Record
+
+OWN_CRITERIA = (
+    "Sites grade by their own criteria, so their images are never pooled: a mean over sites is the plain mean of their "
+    "figures."
+)
+
+
+def warnings(benchmark: Benchmark, found: Record | None) -> list[str]:
+    """What a reader must know before any figure."""
+    lines = []
+    drawn = benchmark.synthetic
+    if drawn:
+        which = "All sites hold" if len(drawn) == len(benchmark.sites) else f"{listed(drawn)} hold"
+        lines.append(
+            f"> **{which} phantoms: drawn pictures, no photographs.** Nothing here tells how well anything grades eyes."
+        )
+    missing = [name for name in benchmark.plan["rows"] if name not in benchmark.runs]
+    own: Mapping[str, Any] = benchmark.plan.get("seeds_of") or {}
+    asked = {name: len(own[name] if name in own else benchmark.plan["seeds"]) for name in benchmark.runs}
+    short = {
+        benchmark.title(name): asked[name] - len(seeds)
+        for name, seeds in benchmark.runs.items()
+        if len(seeds) < asked[name]
+    }
+    if missing or short:
+        told = [f"{name} not at all" for name in missing] + [
+            f"{row} lacks {several(n, 'seed')}" for row, n in short.items()
+        ]
+        lines.append(f"> **Not all that was planned has run**: {'; '.join(told)}.")
+    if found is None:
+        lines.append("> **The comparisons are not computed yet**: there is no `statistics.json`.")
+    elif {name: sorted(seeds) for name, seeds in benchmark.runs.items()} != found["runs"]:
+        lines.append("> **The comparisons are older than the runs**: compute `statistics.json` again.")
+    return [part for line in lines for part in (line, "")]
+
+
+def what_was_run(
+    benchmark: Benchmark, found: Record | None, settings: str = "", pooling: str = OWN_CRITERIA
+) -> list[str]:
+    """Sites, seeds, settings, machine and tuning.
+
+    Args:
+        benchmark: What was run.
+        found: Its statistics, where they are computed.
+        settings: The main settings in words; those of the runs by default.
+        pooling: How figures of several sites come together.
+    """
+    sites = [_site_words(benchmark, site, found) for site in benchmark.sites if benchmark.some(site)]
+    unit = str(benchmark.plan.get("unit") or "patient")
+    split = f"a new split of the {unit}s for each" if benchmark.resplit else f"one split of the {unit}s for all"
+    seeds = ", ".join(str(seed) for seed in benchmark.plan["seeds"])
+    runs = [run for seeds_of in benchmark.runs.values() for run in seeds_of.values()]
+    return [
+        "## What was run",
+        "",
+        *(f"- {site}" for site in sites),
+        f"- **Seeds** {seeds}: {split}; the same splits and starts for every row, so that differences are paired.",
+        f"- **Settings** {settings or _setting_words(runs)}.",
+        f"- **Machine** {'; '.join(_unique(_machine_words(run) for run in runs))}.",
+        *_loop_only(benchmark),
+        f"- The round is chosen on validation, the test split is read once. {pooling}",
+        "",
+        *_planned(benchmark),
+        *_tuning(benchmark),
+    ]
+
+
+def _site_words(benchmark: Benchmark, site: str, found: Record | None) -> str:
+    there = benchmark.some(site)
+    images = "/".join(count(there["images"][split]) for split in ("train", "val", "test"))
+    words = f"**{site}** ({there['grades']} grades; {images} images for training, validation and test"
+    tested = None if found is None else found["tested"].get(site)
+    if tested is not None:
+        unit = str(benchmark.plan.get("unit") or "patient")
+        words += (
+            f"; {several(tested['patients'], unit)} behind the tests, {several(tested['rarest_grade'], 'image')} "
+            "of the rarest grade in the scarcest test set"
+        )
+    drawn = ", phantoms" if there.get("synthetic") else ""
+    return f"{words}{drawn})"
+
+
+def _setting_words(runs: Sequence[Record]) -> str:
+    """The main settings, each value once: rows tuned apart differ in some."""
+    forms: tuple[tuple[str, Callable[[Record], Any]], ...] = (
+        ("{}", lambda run: run["settings"].get("network", {}).get("encoder")),
+        ("{} px", lambda run: run["settings"].get("images", {}).get("image_size")),
+        ("{} rounds", lambda run: run.get("rounds")),
+        ("{}", lambda run: run["settings"].get("training", {}).get("optimizer")),
+        ("batches of {}", lambda run: run["settings"].get("training", {}).get("batch_size")),
+        ("learning rate {}", lambda run: run["settings"].get("training", {}).get("learning_rate")),
+        ("momentum {}", lambda run: run["settings"].get("training", {}).get("momentum")),
+    )
+    words = []
+    for form, value in forms:
+        found = sorted({one for one in map(value, runs) if one is not None})
+        words += [form.format(" or ".join(str(one) for one in found))] if found else []
+    return ", ".join(words)
+
+
+def _machine_words(run: Record) -> str:
+    machine, versions = run["machine"], run["versions"]
+    gpu = machine.get("gpu") or "no GPU"
+    software = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    return f"{machine['cores']} cores ({machine['processor']}), {machine['memory_gib']} GiB, {gpu}; {software}"
+
+
+def _loop_only(benchmark: Benchmark) -> list[str]:
+    names = [
+        benchmark.title(name)
+        for name, seeds in benchmark.runs.items()
+        if any(run["loop_only"] for run in seeds.values())
+    ]
+    return [f"- **In one process only**, not as a federation: {listed(names)}."] if names else []
+
+
+def _planned(benchmark: Benchmark) -> list[str]:
+    settings = benchmark.plan.get("settings")
+    if not settings:
+        return []
+    words = yaml.safe_dump(settings, sort_keys=True, allow_unicode=True).rstrip()
+    return ["<details><summary>The plan's settings</summary>", "", "```yaml", words, "```", "", "</details>", ""]
+
+
+def _tuning(benchmark: Benchmark) -> list[str]:
+    tuning: dict[str, Any] = benchmark.plan.get("tuning") or {}
+    rows = [
+        [
+            benchmark.title(name),
+            "; ".join(_plain(point) for point in one["grid"]),
+            "; ".join(number(value, 3) for value in one["validation"]),
+            _plain(one["chosen"]),
+        ]
+        for name, one in ((name, tuning[name]) for name in benchmark.plan["rows"] if name in tuning)
+        if len(one["grid"]) > 1
+    ]
+    if not rows:
+        return []
+    return ["Tuned on validation, for one seed:", "", *table(["row", "tried", "validation AUC", "chosen"], rows)]
+
+
+def _plain(point: Any, path: str = "") -> str:
+    """Nested settings as "training.learning_rate 0.01"."""
+    if isinstance(point, Mapping):
+        return ", ".join(_plain(value, f"{path}.{key}" if path else str(key)) for key, value in point.items()) or "none"
+    return f"{path} {point}".strip()
+
+
+def _unique(words: Any) -> list[str]:
+    return list(dict.fromkeys(words))

@@ -1,0 +1,39 @@
+"""Planned bytes against what a run moved and against the table of methods."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedretina.loop import run_loop
+from fedretina.methods_table import methods
+from fedretina.networks.build import build_on_meta
+from fedretina.storage import read_json
+from fedretina_papers.costs.traffic import Traffic, site_traffic
+
+
+@pytest.mark.parametrize("row", ["feduaa", "scaffold"])
+def test_a_run_moves_what_was_planned(tiny, phantoms, tmp_path, row):
+    experiment = tiny(row=row, phases=[{"name": "train", "rounds": 1}])
+    run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path, "run")
+    parts = experiment.partition(build_on_meta(experiment.network, 5))
+    steps = read_json(tmp_path / "run" / "server" / "results.json")["steps"]
+    assert {step["task"] for step in steps} >= {"train", "validate"}
+    for step in steps:
+        planned = site_traffic(parts, step["task"])
+        assert step["bytes_down"] == planned.down
+        assert set(step["bytes_up"].values()) == {planned.up}
+
+
+def test_scaffold_moves_twice_its_parameters_both_ways():
+    parameters = {}
+    for row in ("fedprox", "scaffold"):
+        method = methods("resnet18", 4, (row,))[0]
+        parameters[row] = method.travels
+        assert method.federation == Traffic(method.up, method.down).times(4).both
+    controls = parameters["scaffold"]["control"]
+    assert 0 < controls <= sum(parameters["scaffold"].values()) - controls
+
+
+def test_nothing_travels_where_everything_is_personal(tiny):
+    experiment = tiny(row="singleset")
+    assert site_traffic(experiment.partition(build_on_meta(experiment.network, 5))) == (0, 0)

@@ -1,0 +1,45 @@
+"""Verdicts by hand-made tests: which way is better, what is adjusted, what is untested."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedretina_papers.claims import seeds_words, verdict_words, verdicts
+from fedretina_papers.stored import Benchmark
+
+PLAN = {"rows": ["feduaa", "a", "b", "c", "d"], "sites": [], "seeds": [1, 2], "reference": "feduaa", "splits": "given"}
+
+
+def _found(key, cells):
+    entries = {}
+    for name, (difference, adjusted) in cells.items():
+        test = None if adjusted is None else {"holm": adjusted}
+        entries[name] = {"mean": {"measures": {key: {"difference": difference, "together": test}}}}
+    return {"comparisons": entries}
+
+
+@pytest.mark.parametrize(("key", "higher"), [("auc", True), ("brier", False), ("aurc", False), ("kappa", True)])
+def test_less_is_better_for_some(key, higher):
+    found = _found(key, {"a": (0.1, 0.01), "b": (-0.1, 0.01), "c": (0.2, 0.05), "d": (0.1, None)})
+    sides = verdicts(Benchmark(PLAN, {}), found, key)
+    assert (sides.leads, sides.trails) == ((("a",), ("b",)) if higher else (("b",), ("a",)))
+    assert (sides.undecided, sides.untested) == (("c",), ("d",))
+
+
+def test_the_sentence_names_every_side():
+    found = _found("auc", {"a": (0.1, 0.01), "b": (-0.1, 0.01), "c": (0.2, 0.5), "d": (0.1, None)})
+    assert verdict_words(Benchmark(PLAN, {}), found) == (
+        "**macro AUC**: feduaa leads a. It trails b. It is not told apart from the other row. It could not be tested "
+        "against d."
+    )
+    alone = _found("auc", {"a": (0.1, 0.5), "b": (0.1, 0.5)})
+    assert (
+        verdict_words(Benchmark(PLAN, {}), alone) == "**macro AUC**: feduaa is not told apart from any of the 2 rows."
+    )
+
+
+def test_what_seeds_cannot_mend_is_told_in_figures():
+    entry = {"seeds": {"sd": 0.02, "n": 3}, "patients": {"variance": 0.01**2}}
+    words = seeds_words(Benchmark(PLAN, {}), {"comparisons": {"a": {"mean": {"measures": {"auc": entry}}}}})
+    assert "a claim of 0.01 in macro AUC takes over 1000 seeds" in words[0]
+    assert "about 0.028 to 0.028" in words[1]

@@ -1,0 +1,138 @@
+"""A benchmark of two rows over two phantom sites: tuned, run, stored, stopped and taken up again."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from fedretina.errors import SettingsError
+from fedretina_papers.choices import SplitSettings
+from fedretina_papers.measure import noised
+from fedretina_papers.one_run import sites_of, store
+from fedretina_papers.plan import BenchmarkPlan, grid_of, preset
+from fedretina_papers.resplit import resplit
+from fedretina_papers.runner import run_benchmark
+from fedretina_papers.tuning import best_candidate
+
+SMALL = {
+    "name": "small",
+    "reference": "feduaa",
+    "rows": ["singleset", "feduaa"],
+    "seeds": [1],
+    "sites": {"site-1": None, "site-2": None},
+    "experiment": {
+        "phases": [{"name": "train", "rounds": 2}],
+        "images": {"image_size": 32},
+        "network": {"encoder": "efficientnet_lite0", "head": {"width": 16}},
+        "training": {"batch_size": 8, "threads": 1},
+        "phantom_images": 32,
+        "report": {"draws": 10, "page": False},
+    },
+    "splits": {"kind": "repeated", "limit": {"train": 24}},
+    "noise": [0.0, 0.04],
+}
+
+
+def plan(**words):
+    return BenchmarkPlan.read({**SMALL, **words})
+
+
+def stored(out, name, seed):
+    return json.loads((out / "results" / name / f"seed-{seed}.json").read_text())
+
+
+@pytest.mark.slow
+def test_a_benchmark_is_tuned_stored_and_taken_up_again(tmp_path):
+    told = []
+    grid = grid_of({"training.learning_rate": [0.02, 1e-6]})
+    assert run_benchmark(plan(grid=grid), tmp_path, 1, told.append) == {}
+    assert [(t.done, t.total) for t in told] == [(1, 4), (2, 4), (3, 4), (4, 4), (1, 2), (2, 2)]
+    record = stored(tmp_path, "feduaa", 1)
+    tuning = json.loads((tmp_path / "plan.json").read_text())["tuning"]["feduaa"]
+    assert record["tuned"] == tuning["chosen"] == grid[best_candidate(tuning["validation"])]
+    assert record["bytes_up"] > 0
+    assert stored(tmp_path, "singleset", 1)["bytes_up"] == 0
+    for site in record["sites"].values():
+        assert site["synthetic"]
+        assert [point["variance"] for point in site["noise"]] == [0.0, 0.04]
+        assert site["noise"][0]["auc"] == pytest.approx(site["test"]["auc"], abs=1e-9)
+        assert len(site["theta_by_round"]) == 2
+    answers = np.load(tmp_path / "answers" / "feduaa" / "seed-1" / "site-1.npz")
+    assert answers["probabilities"].shape == (record["sites"]["site-1"]["images"]["test"], 5)
+    assert not list((tmp_path / "runs").rglob("train-*.safetensors"))
+
+    (tmp_path / "results" / "feduaa" / "seed-1.json").unlink()
+    again = []
+    assert run_benchmark(plan(grid=grid, seeds=[1, 2]), tmp_path, 1, again.append) == {}
+    assert [(t.done, t.total) for t in again] == [(2, 4), (3, 4), (4, 4)]
+    assert stored(tmp_path, "feduaa", 1)["sites"] == record["sites"]
+    assert stored(tmp_path, "feduaa", 2)["sites"]["site-1"]["images"] == record["sites"]["site-1"]["images"]
+    assert stored(tmp_path, "feduaa", 2)["sites"]["site-1"]["test"] != record["sites"]["site-1"]["test"]
+    with pytest.raises(SettingsError, match="another folder"):
+        run_benchmark(plan(noise=[]), tmp_path, 1, told.append)
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_be_is_told_and_the_others_go_on(tmp_path):
+    broken = {"name": "broken", "row": "feduaa", "settings": {"training": {"batch_size": 4096}}}
+    missing = run_benchmark(plan(rows=[broken, "feduaa"], noise=[]), tmp_path, 1, lambda told: None)
+    assert list(missing) == ["broken, seed 1"]
+    assert "fewer than one batch" in missing["broken, seed 1"]
+    assert stored(tmp_path, "feduaa", 1)["rounds"] == 2
+
+
+@pytest.mark.slow
+def test_a_pool_answers_at_each_of_its_members(tmp_path):
+    pooled = plan(rows=["centralised", "feduaa"], noise=[])
+    record = store(pooled, pooled.rows[0], 1, {}, tmp_path)
+    assert set(record["sites"]) == set(SMALL["sites"])
+    assert record["loop_only"]
+
+
+def test_every_seed_has_its_own_split_by_patient_and_every_row_the_same(tmp_path):
+    first, again, other = (sites_of(plan(), tmp_path, seed)["site-1"] for seed in (1, 1, 2))
+    given = sites_of(plan(splits={"kind": "given"}), tmp_path, 1)["site-1"]
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+    assert first.split("test").files == again.split("test").files != other.split("test").files
+    sides = [set(first.split(name).patients) for name in ("train", "val", "test")]
+    assert len(set.union(*sides)) == sum(map(len, sides))
+    assert first.counts["train"] <= 24
+    pixels = {f: image for n in given.counts for f, image in zip(given.split(n).files, given.split(n).images)}  # noqa: B905
+    for name in ("train", "test"):
+        part = first.split(name)
+        assert all(torch.equal(pixels[file], image) for file, image in zip(part.files, part.images, strict=True))
+    assert resplit(given, SplitSettings(), 1) is given
+
+
+def test_noise_is_the_same_for_every_row_and_as_strong_as_it_says(tmp_path):
+    split = sites_of(plan(splits={"kind": "given"}), tmp_path, 1)["site-1"].split("test")
+    grey = split._replace(images=torch.full_like(split.images, 128))
+    assert noised(grey, 0.0, "a") is grey
+    one = noised(grey, 0.01, "a").images
+    assert torch.equal(one, noised(grey, 0.01, "a").images)
+    assert not torch.equal(one, noised(grey, 0.01, "b").images)
+    assert float((one.float() / 255).var()) == pytest.approx(0.01, rel=0.05)
+
+
+def test_plans_are_checked_before_anything_trains():
+    with pytest.raises(SettingsError, match="reference"):
+        plan(reference="nobody")
+    with pytest.raises(SettingsError, match="list each once"):
+        plan(seeds=[1, 1])
+    with pytest.raises(SettingsError, match="no row"):
+        plan(rows=["feduaa", "no_such_row"])
+    with pytest.raises(SettingsError, match="batch_size"):
+        plan(grid=[{"training": {"batch_size": 0}}])
+    with pytest.raises(SettingsError, match="variance"):
+        plan(noise=[2.0])
+    with pytest.raises(SettingsError, match="there is no benchmark"):
+        preset("nothing")
+    BenchmarkPlan.read(preset("feduaa"))
+
+
+def test_a_grid_is_every_combination_and_ties_go_to_the_first():
+    assert grid_of({"a.b": [1, 2], "a.c": [3]}) == [{"a": {"b": 1, "c": 3}}, {"a": {"b": 2, "c": 3}}]
+    assert best_candidate([0.5, 0.7, 0.7]) == 1
+    assert best_candidate([None, None]) == 0
+    assert best_candidate([None, 0.4]) == 1
