@@ -39,7 +39,7 @@ def test_a_killed_trainer_and_a_full_disk_at_its_site_cost_an_answer_each(federa
     assert federation.kept("answers", before)
 
     full = federation.fill("site-1")
-    wait_for(lambda: "the site answered EXECUTION_EXCEPTION" in federation.said(SERVER), "a refusal without a word")
+    wait_for(lambda: "StateError: the site's own log says what and where." in federation.said(SERVER), "a refusal")
     assert site.is_running()
     full.unlink()
     federation.ends("answers", complete=True)
