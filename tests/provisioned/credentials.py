@@ -35,6 +35,33 @@ def expire(kit: Path, state: Path) -> None:
     path.write_bytes(builder.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
 
+def register_aside(port: int, kit: Path, site: str) -> None:
+    """Register as a site over a connection of another name that a kit's certificate opens, as code of one's own could.
+
+    Raises:
+        FLCommunicationError: The server refuses.
+    """
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.apis.signal import Signal
+    from nvflare.fuel.f3.cellnet.cell import Cell
+    from nvflare.fuel.f3.drivers.driver_params import DriverParams
+    from nvflare.private.defs import ClientType
+    from nvflare.private.fed.authenticator import Authenticator
+
+    root, certificate, key = (str(kit / "startup" / name) for name in ("rootCA.pem", "client.crt", "client.key"))
+    names = (DriverParams.CA_CERT, DriverParams.CLIENT_CERT, DriverParams.CLIENT_KEY)
+    credentials = {name.value: path for name, path in zip(names, (root, certificate, key), strict=True)}
+    url = f"http://localhost:{port}"
+    cell = Cell(f"{kit.name}.aside", url, secure=True, credentials=credentials, create_internal_listener=False)
+    cell.start()
+    try:
+        Authenticator(
+            cell, "fedretina", site, ClientType.REGULAR, "server", True, root, key, certificate, 20.0, 1.0, 60.0
+        ).authenticate(FLContext(), Signal())
+    finally:
+        cell.stop()
+
+
 def knock(port: int, kit: Path | None) -> bytes:
     """Speak TLS and HTTP to the server with a kit's certificate, or with none; return what it says, if anything."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
