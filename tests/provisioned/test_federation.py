@@ -9,10 +9,12 @@ import psutil
 import pytest
 import torch
 import yaml
-from credentials import expire, knock, register_aside
+from credentials import connected, expire, knock, register_aside
 from hospital import SECRETS
 from jobs import ANOTHER, SITES, WORDS, another_class, bring_code, change_in_store, export, own_filters
 from nvflare.apis.fl_exception import FLCommunicationError
+from nvflare.fuel.f3.sfm.constants import Types
+from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 from simulation import results
 
 from federation import (
@@ -353,7 +355,7 @@ def test_a_site_with_an_expired_or_foreign_certificate_does_not_join(federation,
     "it is refused and told to the site and the admins",
 )
 def test_a_second_machine_with_a_sites_kit_is_refused_and_takes_over_only_when_the_first_is_silent(
-    federation, tmp_path
+    federation, tmp_path, monkeypatch
 ):
     kit, server, first = federation.kit("site-1"), federation.running["server"], federation.running["site-1"]
     words = {**WORDS, "phases": [{"name": "train", "rounds": 8}]}
@@ -397,11 +399,15 @@ def test_a_second_machine_with_a_sites_kit_is_refused_and_takes_over_only_when_t
         assert copy.process.poll() is None
 
         copy.wait_until("Successfully registered client:site-1", 240)
+        for process in held:  # what a site says of a job's end while another has its place is lost
+            process.suspend()
         for process in frozen:
             process.resume()
         first.wait_until("the server refuses this machine", 240)
         federation.stop("copy")
         server.wait_until("Re-activate the client: site-1", 240)
+        for process in held:
+            process.resume()
         assert ended(session, job, 300)["status"] == "FINISHED:COMPLETED"
     found = json.loads((run.parent / "results.json").read_text())
     assert [step["refused"] for step in found["steps"]] == [{}] * len(found["steps"])
@@ -410,6 +416,15 @@ def test_a_second_machine_with_a_sites_kit_is_refused_and_takes_over_only_when_t
     federation.stop("site-1")
     federation.start("site-1").wait_until("Successfully registered", 240)
     assert server.text().count("site-1: the connection from 127.0.0.1 is gone or does not answer") == 1
+
+    def refused():
+        return json.loads(fedretina("status", *lead, "--json"))["second_machines"][0]["times"]
+
+    before, greet = refused(), SfmConnection.send_handshake
+    monkeypatch.setattr(SfmConnection, "send_handshake", lambda self, kind: greet(self, Types.READY))
+    with connected(federation.port, kit, "site-1"):  # as if it were there already
+        wait_for(lambda: refused() > before, "a refusal", 240)
+    assert server.text().count("from endpoint site-1 for exceeding") == 1  # by the copy, of the frozen one
 
 
 def test_a_hospital_is_added_and_another_renewed_without_touching_the_rest(federation):

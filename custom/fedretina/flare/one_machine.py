@@ -102,7 +102,8 @@ class OneMachine(FLComponent):
         assert self._process is not None
         try:
             kind = Prefix.from_bytes(frame).type
-            if kind == Types.HELLO and not self._admit(connection, frame):
+            # FLARE takes either for the greeting of a new connection, though its own clients only send the first.
+            if kind in (Types.HELLO, Types.READY) and not self._admit(connection, frame):
                 return
         except Exception as error:  # the thread would swallow it; who is not understood is not let in
             self.logger.error(f"{connection.get_name()} is closed: {secure_format_exception(error)}", exc_info=error)
