@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -355,7 +356,7 @@ def test_a_site_with_an_expired_or_foreign_certificate_does_not_join(federation,
     "it is refused and told to the site and the admins",
 )
 def test_a_second_machine_with_a_sites_kit_is_refused_and_takes_over_only_when_the_first_is_silent(
-    federation, tmp_path, monkeypatch
+    federation, tmp_path, monkeypatch, caplog
 ):
     kit, server, first = federation.kit("site-1"), federation.running["server"], federation.running["site-1"]
     words = {**WORDS, "phases": [{"name": "train", "rounds": 8}]}
@@ -382,8 +383,10 @@ def test_a_second_machine_with_a_sites_kit_is_refused_and_takes_over_only_when_t
         with federation.session(MEMBER) as member:
             assert said in str(member.api.do_command("second_machines"))
         for site in ("site-1", "site-2"):  # the other site's certificate does not even make it a second machine
-            with pytest.raises(FLCommunicationError, match="site-1 is connected already"):
+            caplog.clear()
+            with pytest.raises(FLCommunicationError):
                 register_aside(federation.port, federation.kit(site), "site-1")
+            assert "registration rejected: site-1 is connected already" in caplog.text
         assert "site-2.aside tried to register as site-1 and was refused" in server.text()
 
         before = done()
@@ -417,13 +420,13 @@ def test_a_second_machine_with_a_sites_kit_is_refused_and_takes_over_only_when_t
     federation.start("site-1").wait_until("Successfully registered", 240)
     assert server.text().count("site-1: the connection from 127.0.0.1 is gone or does not answer") == 1
 
-    def refused():
-        return json.loads(fedretina("status", *lead, "--json"))["second_machines"][0]["times"]
-
-    before, greet = refused(), SfmConnection.send_handshake
+    greet, greeted = SfmConnection.send_handshake, []
     monkeypatch.setattr(SfmConnection, "send_handshake", lambda self, kind: greet(self, Types.READY))
-    with connected(federation.port, kit, "site-1"):  # as if it were there already
-        wait_for(lambda: refused() > before, "a refusal", 240)
+    with connected(federation.port, kit, "site-1") as cell:  # as if it were there already
+        noting = SimpleNamespace(state_change=lambda endpoint: greeted.append(endpoint.name))
+        cell.core_cell.communicator.register_monitor(noting)
+        wait_for(lambda: "server.refused" in greeted, "a refusal", 240)
+    assert "server" not in greeted
     assert server.text().count("from endpoint site-1 for exceeding") == 1  # by the copy, of the frozen one
 
 
