@@ -359,14 +359,14 @@ def test_a_second_machine_with_a_sites_kit_is_refused_and_takes_over_only_when_t
     federation, tmp_path, monkeypatch, caplog
 ):
     kit, server, first = federation.kit("site-1"), federation.running["server"], federation.running["site-1"]
-    words = {**WORDS, "phases": [{"name": "train", "rounds": 8}]}
+    words = {**WORDS, "phases": [{"name": "train", "rounds": 8}], "quorum": 2}
     run = federation.storage / "runs" / "twice" / "server" / "run.json"
 
     def done():
         return json.loads(run.read_text())["done"] if run.exists() else 0
 
     with federation.session(LEAD) as session:
-        job = session.submit_job(str(export(federation, "twice", words)))
+        job = session.submit_job(str(export(federation, "twice", words, sites=SITES[:2])))
         wait_for(lambda: done() >= 1, "round 0", 240)
         held = [psutil.Process(pid) for pid in processes_of(federation.kit("site-2"), job)]
         for process in held:  # no round ends, however long the next lines take
