@@ -8,6 +8,7 @@ from fedretina.flare import admin_watch
 from fedretina.flare.admin_session import Federation
 from fedretina.flare.admin_watch import see, watch
 from fedretina.flare.progress_board import Report
+from fedretina.kit.second_machine import SecondMachine
 
 REPORT = Report("r", 1, 5, "train", "train", 2, 3, 1, [], ["a", "b"], {}, 0.5, 90.0)
 
@@ -17,6 +18,7 @@ class Moments:
 
     def __init__(self, *moments):
         self.moments, self.connections, self.started = list(moments), 0, 0.0
+        self.second, self.refusals = (), 0
 
     def job(self, job_id):
         self.now = self.moments.pop(0) if len(self.moments) > 1 else self.moments[0]
@@ -31,6 +33,11 @@ class Moments:
 
     def federation(self):
         return Federation(self.started, (), frozenset())
+
+    def second_machines(self):
+        """One more refusal a look; of another site, of yesterday, too."""
+        self.refusals += bool(self.second)
+        return tuple(one._replace(times=self.refusals) for one in self.second)
 
     def connect(self):
         self.connections += 1
@@ -130,6 +137,16 @@ def test_a_lost_job_is_over():
     (sight,) = watch(session, "x")
     assert (sight.over, sight.lost) == (True, True)
     assert "resume the run" in sight.words()
+
+
+def test_a_second_machine_is_told_once_while_it_is_there():
+    session = Moments("RUNNING", "RUNNING", "RUNNING", ("RUNNING", REPORT), "FINISHED:COMPLETED")
+    there = SecondMachine("a", "10.0.0.2", "10.0.0.1", 0.0, 0.0, 1, True)
+    session.second = (there, there._replace(site="b", ongoing=False))
+    first, second, last = [sight.words().splitlines() for sight in watch(session, "x")]
+    assert [len(first), len(second), len(last)] == [2, 2, 1]
+    assert first[1].startswith("a: a second machine with its kit, at 10.0.0.2, is being refused (1 times")
+    assert second[1].startswith("a: a second machine with its kit, at 10.0.0.2, is being refused (4 times")
 
 
 def test_a_sites_sentence_does_not_steer_the_terminal():

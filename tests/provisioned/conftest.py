@@ -13,7 +13,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "flare")]
 
 from hospital import GRADES, write_hospital  # noqa: E402
 
-from federation import LEAD, Federation, distributed_kit, fedretina  # noqa: E402
+from federation import LEAD, Federation, distributed_kit, fedretina, hurry  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +32,7 @@ def kits(tmp_path_factory: pytest.TempPathFactory, lasting: None) -> Iterator[Fe
     federation = Federation(tmp_path_factory.mktemp("federation"))
     federation.provision()
     fedretina("kit", "harden", federation.kit("server"), "--bind", "loopback")
+    hurry(federation.kit("server"))
     for seed, (site, grades) in enumerate(GRADES.items()):
         hospital = federation.hospital(site)
         write_hospital(hospital, grades, seed, state_root="runs")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -43,6 +46,40 @@ def certify(path: Path, state: Path, days: tuple[float, float]) -> None:
     for extension in old.extensions:
         builder = builder.add_extension(extension.value, extension.critical)
     path.write_bytes(builder.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+
+
+@contextmanager
+def connected(port: int, kit: Path, name: str) -> Iterator[Any]:
+    """Connect to the server with a kit's certificate in a name of one's choice, as code of one's own could."""
+    from nvflare.fuel.f3.cellnet.cell import Cell
+
+    files = {"ca_cert": "rootCA.pem", "client_cert": "client.crt", "client_key": "client.key"}
+    credentials = {name: str(kit / "startup" / file) for name, file in files.items()}
+    url = f"http://localhost:{port}"
+    cell = Cell(name, url, secure=True, credentials=credentials, create_internal_listener=False)
+    cell.start()
+    try:
+        yield cell
+    finally:
+        cell.stop()
+
+
+def register_aside(port: int, kit: Path, site: str) -> None:
+    """Register as a site over a connection of another name that the kit's certificate opens.
+
+    Raises:
+        FLCommunicationError: The server refuses.
+    """
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.apis.signal import Signal
+    from nvflare.private.defs import ClientType
+    from nvflare.private.fed.authenticator import Authenticator
+
+    root, certificate, key = (str(kit / "startup" / name) for name in ("rootCA.pem", "client.crt", "client.key"))
+    with connected(port, kit, f"{kit.name}.aside") as cell:
+        Authenticator(
+            cell, "fedretina", site, ClientType.REGULAR, "server", True, root, key, certificate, 20.0, 1.0, 60.0
+        ).authenticate(FLContext(), Signal())
 
 
 def knock(port: int, kit: Path | None, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:

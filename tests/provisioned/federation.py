@@ -133,13 +133,14 @@ class Participant:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.text()[-3000:]}") from None
 
+    def processes(self) -> list[psutil.Process]:
+        """It and all that it started: FLARE's jobs run in sessions of their own and name the kit's folder."""
+        found = psutil.process_iter(["cmdline"])
+        return [process for process in found if str(self.kit) in (process.info["cmdline"] or [])]
+
     def stop(self) -> None:
-        """End it and all that it started: FLARE's jobs run in sessions of their own and name the kit's folder."""
-        ours = set()
-        for process in psutil.process_iter(["cmdline"]):
-            if str(self.kit) in (process.info["cmdline"] or []):
-                ours.add(process.pid)
-        for pid in ours | {self.process.pid}:
+        """End it and all that it started."""
+        for pid in {process.pid for process in self.processes()} | {self.process.pid}:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -247,6 +248,14 @@ def point_to(kit: Path, port: int, host: str = "") -> None:
             if "admin" in words:
                 words["admin"]["port"] = port
             path.write_text(json.dumps(words))
+
+
+def hurry(kit: Path) -> None:
+    """Let a server's kit take a site's machine for gone after 5 seconds of silence instead of 15."""
+    path = kit / "local" / "resources.json"
+    words = json.loads(path.read_text())
+    next(part for part in words["components"] if part["id"] == "fedretina_one_machine")["args"] = {"answer_s": 5}
+    path.write_text(json.dumps(words))
 
 
 def copy_kit(kit: Path, folder: Path) -> Path:

@@ -5,14 +5,19 @@ import re
 import shutil
 import time
 from ssl import TLSVersion
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 import yaml
-from credentials import expire, knock
+from credentials import connected, expire, knock, register_aside
 from hospital import SECRETS
 from hostile_jobs import ENVIRONMENT, PLANTED, hostile_jobs, listening, plant
 from jobs import ANOTHER, SITES, WORDS, another_class, bring_code, change_in_store, export, own_filters
+from nvflare.apis.fl_exception import FLCommunicationError
+from nvflare.fuel.f3.sfm.constants import Types
+from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 from simulation import results
 
 from federation import (
@@ -532,6 +537,96 @@ def test_a_site_with_an_expired_or_foreign_certificate_does_not_join(federation,
     assert "New client site-5" not in server
     assert "New client site-9" not in server
     federation.stop("expired", "foreign", "good")
+
+
+@pytest.mark.attack(
+    "an accident",
+    "a copy of a site's machine is started beside it, such as a VM restored from a snapshot",
+    "the copy is refused, every log and the admins are told within a minute, and the site's job goes on",
+)
+@pytest.mark.attack(
+    "an accident",
+    "a copy of a site's machine takes its place while it is frozen, and ends",
+    "the site is told, joins by itself within a minute of the copy's end, and its job ends well",
+)
+@pytest.mark.attack(
+    "an outsider",
+    "a stolen kit is used, with code of its own, to register as a site that is connected",
+    "it is refused and told to the site and the admins",
+)
+def test_a_second_machine_with_a_sites_kit_is_refused_and_takes_over_only_when_the_first_is_silent(
+    federation, tmp_path, monkeypatch, caplog
+):
+    kit, server, first = federation.kit("site-1"), federation.running["server"], federation.running["site-1"]
+    words = {**WORDS, "phases": [{"name": "train", "rounds": 8}], "quorum": 2}
+    run = federation.storage / "runs" / "twice" / "server" / "run.json"
+
+    def done():
+        return json.loads(run.read_text())["done"] if run.exists() else 0
+
+    with federation.session(LEAD) as session:
+        job = session.submit_job(str(export(federation, "twice", words, sites=SITES[:2])))
+        wait_for(lambda: done() >= 1, "round 0", 240)
+        held = [psutil.Process(pid) for pid in processes_of(federation.kit("site-2"), job)]
+        for process in held:  # no round ends, however long the next lines take
+            process.suspend()
+        copy = federation.start("copy", copy_kit(kit, tmp_path / "copy" / "site-1"))
+        server.wait_until("site-1: a second machine with its kit, at 127.0.0.1, is being refused", 240)
+        first.wait_until("a second machine with this site's kit, at 127.0.0.1, tries to join and is refused", 240)
+        copy.wait_until("the server refuses this machine, at 127.0.0.1: another one with this site's kit", 240)
+        lead = ("--kit", federation.kit(LEAD))
+        said = "site-1: a second machine with its kit, at 127.0.0.1, is being refused"
+        assert said in fedretina("status", *lead)
+        assert said in fedretina("watch", job, *lead, "--timeout", 30, code=4)
+        assert json.loads(fedretina("status", *lead, "--json"))["second_machines"][0]["site"] == "site-1"
+        with federation.session(MEMBER) as member:
+            assert said in str(member.api.do_command("second_machines"))
+        for site in ("site-1", "site-2"):  # the other site's certificate does not even make it a second machine
+            caplog.clear()
+            with pytest.raises(FLCommunicationError):
+                register_aside(federation.port, federation.kit(site), "site-1")
+            assert "registration rejected: site-1 is connected already" in caplog.text
+        assert "site-2.aside tried to register as site-1 and was refused" in server.text()
+
+        before = done()
+        for process in held:
+            process.resume()
+        wait_for(lambda: done() > before, "a round beside the second machine", 240)
+        frozen = first.processes()
+        for process in frozen:
+            process.suspend()
+        for name in ("from endpoint site-1 for exceeding", "Client: site-1 already registered"):
+            assert name not in server.text()
+        assert "Successfully registered" not in copy.text()
+        assert copy.process.poll() is None
+
+        copy.wait_until("Successfully registered client:site-1", 240)
+        for process in held:  # what a site says of a job's end while another has its place is lost
+            process.suspend()
+        for process in frozen:
+            process.resume()
+        first.wait_until("the server refuses this machine", 240)
+        federation.stop("copy")
+        server.wait_until("Re-activate the client: site-1", 240)
+        for process in held:
+            process.resume()
+        assert ended(session, job, 300)["status"] == "FINISHED:COMPLETED"
+    found = json.loads((run.parent / "results.json").read_text())
+    assert [step["refused"] for step in found["steps"]] == [{}] * len(found["steps"])
+    assert "get_task request authentication failed" not in first.text()
+    # A restarted site joins at once: its process left no connection that could answer.
+    federation.stop("site-1")
+    federation.start("site-1").wait_until("Successfully registered", 240)
+    assert server.text().count("site-1: the connection from 127.0.0.1 is gone or does not answer") == 1
+
+    greet, greeted = SfmConnection.send_handshake, []
+    monkeypatch.setattr(SfmConnection, "send_handshake", lambda self, kind: greet(self, Types.READY))
+    with connected(federation.port, kit, "site-1") as cell:  # as if it were there already
+        noting = SimpleNamespace(state_change=lambda endpoint: greeted.append(endpoint.name))
+        cell.core_cell.communicator.register_monitor(noting)
+        wait_for(lambda: "server.refused" in greeted, "a refusal", 240)
+    assert "server" not in greeted
+    assert server.text().count("from endpoint site-1 for exceeding") == 1  # by the copy, of the frozen one
 
 
 @pytest.mark.attack(

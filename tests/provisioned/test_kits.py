@@ -191,6 +191,10 @@ def streamer_elsewhere(folder):
     path.chmod(0o600)
 
 
+def untold(folder):
+    edit(folder / "local" / "resources.json", lambda words: words["components"].pop())
+
+
 def tell_the_server(folder):
     edit(folder / "local" / "resources.json", lambda words: words.update(data_root="/srv/fundus"))
 
@@ -252,6 +256,7 @@ def tls_alone(folder):
         (stream_logs, "log streaming", "allow_log_streaming is not false"),
         (streamer_elsewhere, "log streaming", "site__p_resources.json"),
         (flares_deployer, "configuration formats", "FLARE's own formats are open"),
+        (untold, "second machine", "not noticed"),
         (tell_the_server, "settings that leave", "data_root"),
         (drop_the_filter, "site policy", "lacks our filter"),
         (filter_behind_ours, "site policy", "lacks our filter as the last"),

@@ -147,5 +147,6 @@ def sight_record(sight: Sight) -> dict[str, Any]:
         "over": sight.over,
         "lost": sight.lost,
         "missing": list(sight.missing),
+        "second_machines": [one.record() for one in sight.second],
         "progress": report,
     }

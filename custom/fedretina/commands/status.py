@@ -52,18 +52,20 @@ def status(
 def _federation(session: AdminSession, in_json: bool) -> None:
     from fedretina.flare.admin_jobs import all_jobs
 
-    federation, jobs = session.federation(), all_jobs(session)
+    federation, jobs, second = session.federation(), all_jobs(session), session.second_machines()
     lost = [job.id for job in jobs if job.lost(federation)]
     record = {
         "server": session.server,
         "admin": session.user,
         "started": datetime.fromtimestamp(federation.started, UTC).isoformat(timespec="seconds"),
         "sites": list(federation.sites),
+        "second_machines": [one.record() for one in second],
         "jobs": [{**job_record(job), "lost": job.id in lost} for job in jobs],
     }
     words = [
         f"server {session.server}, up since {record['started']}",
         f"sites  {', '.join(federation.sites) or 'none is connected'}",
+        *(one.words() for one in second),
     ]
     tell(record, "\n".join([*words, *_table(jobs, lost)]), in_json)
 

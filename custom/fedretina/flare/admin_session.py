@@ -23,10 +23,13 @@ from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.common.excepts import ConfigError
 from nvflare.fuel.flare_api import api_spec
 from nvflare.fuel.flare_api.flare_api import Session
+from nvflare.fuel.hci.client.api import ResultKey
 from nvflare.tool.kit.kit_config import StartupKitConfigError, resolve_admin_user_and_dir_from_startup_kit
 
 from fedretina.errors import AdminError, NotDoneError, NotFoundError, TimeOverError, UnreachableError
+from fedretina.flare.one_machine_command import COMMAND as SECOND_MACHINES
 from fedretina.flare.progress_board import GROUP, Report
+from fedretina.kit.second_machine import SecondMachine
 
 _NOBODY = (api_spec.NoConnection, api_spec.SessionClosed, api_spec.SessionExpired, FLCommunicationError)
 _OTHER = (
@@ -128,6 +131,16 @@ class AdminSession:
         found = self._asked("ask for the server's state", lambda session: session.get_system_info())
         sites = tuple(sorted(client.name for client in found.client_info))
         return Federation(float(found.server_info.start_time), sites, frozenset(job.job_id for job in found.job_info))
+
+    def second_machines(self) -> tuple[SecondMachine, ...]:
+        """Ask which machines were refused in the last 24 hours because their site is connected from another one.
+
+        A server whose kit was not hardened does not know the question: it names none.
+        """
+        said = self._asked("ask for second machines", lambda session: session.api.do_command(SECOND_MACHINES))
+        meta = said.get(ResultKey.META) or {}
+        found = meta.get(SECOND_MACHINES) or ()
+        return tuple(one for one in map(SecondMachine.read, found) if one is not None)
 
     def jobs(self) -> list[dict[str, Any]]:
         """The meta of all jobs, the oldest first."""

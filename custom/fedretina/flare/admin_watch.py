@@ -11,6 +11,7 @@ from fedretina.errors import NotDoneError, TimeOverError, UnreachableError
 from fedretina.flare.admin_jobs import WAITING, Job
 from fedretina.flare.admin_session import AdminSession
 from fedretina.flare.progress_board import Report
+from fedretina.kit.second_machine import SecondMachine
 
 _PATIENCE_S = 60.0
 
@@ -23,12 +24,14 @@ class Sight(NamedTuple):
         report: How far it is; None while its process does not say.
         lost: Whether the server has forgotten it.
         missing: While it waits: sites of the job that are not connected.
+        second: Sites whose kit a second machine has, which is being refused at this moment.
     """
 
     job: Job
     report: Report | None
     lost: bool
     missing: tuple[str, ...] = ()
+    second: tuple[SecondMachine, ...] = ()
 
     @property
     def over(self) -> bool:
@@ -36,7 +39,10 @@ class Sight(NamedTuple):
         return self.job.ended or self.lost
 
     def words(self) -> str:
-        """One line for people."""
+        """One line for people, and one for each second machine."""
+        return "\n".join([self._words(), *(one.words() for one in self.second)])
+
+    def _words(self) -> str:
         if self.lost:
             return f"{self.job.status}, but the server was started anew since and does not run it: resume the run"
         if self.job.ended:
@@ -60,10 +66,11 @@ def see(session: AdminSession, job_id: str, run: str | None = None) -> Sight:
     job = job._replace(run=job.run or run)
     if job.ended:
         return Sight(job, None, False)
+    second = tuple(one for one in session.second_machines() if one.ongoing)
     if job.status == WAITING:
-        return Sight(job, None, False, tuple(sorted(set(job.sites) - set(session.federation().sites))))
+        return Sight(job, None, False, tuple(sorted(set(job.sites) - set(session.federation().sites))), second)
     report = session.report(job_id)
-    return Sight(job, report, report is None and job.lost(session.federation()))
+    return Sight(job, report, report is None and job.lost(session.federation()), second=second)
 
 
 def watch(
@@ -126,6 +133,7 @@ def _news(sight: Sight) -> object:
         sight.lost,
         sight.missing,
         report and report._replace(seconds=0.0, seconds_left=None, attempt=0),
+        [(one.site, one.refused, one.there) for one in sight.second],
     )
 
 

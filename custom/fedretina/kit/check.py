@@ -69,6 +69,7 @@ def check_kit(kit: StartupKit) -> list[Finding]:
         _allow_list(resources),
         _json_only(kit, resources),
         _log_streaming(kit, resources),
+        _one_machine(kit, resources),
         _custom_code(kit),
         unit_finding(kit),
     ]
@@ -217,6 +218,12 @@ def _log_streaming(kit: StartupKit, resources: Mapping[str, Any]) -> Finding:
     if kit.role == "site" and resources.get("allow_log_streaming") is not False:
         faults.append("allow_log_streaming is not false")
     return judged("log streaming", faults, "off", _HARDEN)
+
+
+def _one_machine(kit: StartupKit, resources: Mapping[str, Any]) -> Finding:
+    found = any(hardened.keeps_one_machine(component, kit.role) for component in resources.get("components") or [])
+    text = "guarded against" if kit.role == "server" else "told of in the log"
+    return judged("second machine", [] if found else ["not noticed"], text, _HARDEN)
 
 
 def _resource_files(kit: StartupKit, resources: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -72,6 +72,15 @@ PERMISSIONS: Mapping[str, Mapping[str, str]] = {
 """Rights by role, in the words of FLARE's authorization.json. Nobody brings code or reads a site's files; a right that
 is not named is denied. `report_env` would tell the server where a site's folders are."""
 
+ONE_MACHINE: Mapping[str, Mapping[str, Any]] = {
+    role: {"id": "fedretina_one_machine", "path": path, "args": {}}
+    for role, path in (
+        ("server", "fedretina.flare.one_machine.OneMachine"),
+        ("site", "fedretina.flare.one_machine_site.OneMachineSite"),
+    )
+}
+"""By role, the component that sees to it that a site is one machine, or says at the site that it is not."""
+
 _STREAMERS = ("SiteLogStreamer", "JobLogStreamer", "JobLogReceiver")
 DEPLOYER = {"id": "app_deployer", "path": "fedretina.flare.job_door.JobDeployer", "args": {}}
 """Among a site's components: takes jobs in, and leaves the site's processes no format of configuration but JSON."""
@@ -105,20 +114,23 @@ def startup_config(found: Mapping[str, Any], bind: str | None) -> dict[str, Any]
 
 
 def site_resources(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A site's resources.json: jobs in JSON alone, the allow-list enforced, no log leaves by FLARE's streaming."""
+    """A site's resources.json: jobs in JSON alone, the allow-list enforced, no log leaves, a second machine told."""
     components = [entry for entry in _without_streamers(found) if entry.get("id") != DEPLOYER["id"]]
     return {
         **found,
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": sorted(ALLOWED_CLASSES),
         "allow_log_streaming": False,
-        "components": [*components, dict(DEPLOYER)],
+        "components": _with_one_machine([*components, dict(DEPLOYER)], "site"),
     }
 
 
 def server_resources(found: Mapping[str, Any], storage: Path) -> dict[str, Any]:
-    """A server's resources.json: jobs in JSON alone, the allow-list enforced, no log received, lasting storage."""
-    components = _without_streamers(found)
+    """A server's resources.json: jobs in JSON alone, the allow-list enforced, no log received, lasting storage.
+
+    It holds the guard against a second machine with a site's kit, too.
+    """
+    components = _with_one_machine(_without_streamers(found), "server")
     for component in components:
         if component.get("id") == "job_manager":
             component["args"] = {**component.get("args", {}), "uri_root": str(storage / "jobs")}
@@ -192,6 +204,17 @@ def is_temporary(folder: Path) -> bool:
 def streams_logs(component: Mapping[str, Any]) -> bool:
     """Whether a component sends or takes log files."""
     return any(name in str(component.get("path", "")) for name in _STREAMERS)
+
+
+def keeps_one_machine(component: Mapping[str, Any], role: str) -> bool:
+    """Whether a component is the one that a server or a site needs against a second machine; its args may differ."""
+    return {**component, "args": {}} == ONE_MACHINE[role]
+
+
+def _with_one_machine(components: list[dict[str, Any]], role: str) -> list[dict[str, Any]]:
+    if any(keeps_one_machine(component, role) for component in components):
+        return components
+    return [*components, dict(ONE_MACHINE[role])]
 
 
 def _without_streamers(found: Mapping[str, Any]) -> list[dict[str, Any]]:
