@@ -164,7 +164,7 @@ class Experiment(BaseModel):
         )
 
     def agreed(self) -> dict[str, Any]:
-        """All settings but those that may differ: a run's name, where it goes back to, an end's path to a weights file."""
+        """All settings but those that may differ: a run's name, where it goes back to, an end's own weights file."""
         return self.model_dump(mode="json", exclude=_OWN)
 
     def settings_digest(self) -> str:

@@ -26,6 +26,11 @@ class HostileExecutor(TrainerExecutor):
             dxo.data["head.0.bias"] = np.ones(16, np.float32)
         elif site == "nan":
             dxo.data[key] = np.full_like(dxo.data[key], np.nan)
+        elif site == "absurd":
+            dxo.data = {name: np.full_like(value, 1e29) for name, value in dxo.data.items()}
+        elif site == "stretched":
+            sent = from_shareable(shareable).data
+            dxo.data = {name: sent[name] + np.float32(1e4) * (value - sent[name]) for name, value in dxo.data.items()}
         elif site == "stale":
             dxo.meta["fedretina"]["stamp"] = [*stamp[:2], 7, *stamp[3:]]
         elif site == "theta":

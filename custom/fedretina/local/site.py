@@ -28,7 +28,7 @@ from fedretina.plan import Plan, Step
 from fedretina.storage import DROPPED
 
 _NOTED = ("theta", "loss", "accuracy", "contrast_loss")
-_LONG = 30.0  # a model this many times as long as the one it began as was hardly trained to it
+_LONG = 10.0  # a model this many times as long as the one it began as was hardly trained to it
 _log = logging.getLogger(__name__)
 
 
