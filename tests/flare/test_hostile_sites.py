@@ -8,7 +8,20 @@ from simulation import SMALL, Simulation, make_hostile, results, run_oracle, wri
 from fedretina.exchange.ledger import Ledger
 
 pytestmark = pytest.mark.flare
-SITES = ("absurd", "digest", "entry", "good", "head-leaks", "meta", "nan", "raises", "shape", "stale", "stretched", "theta")
+SITES = (
+    "absurd",
+    "digest",
+    "entry",
+    "good",
+    "head-leaks",
+    "meta",
+    "nan",
+    "raises",
+    "shape",
+    "stale",
+    "stretched",
+    "theta",
+)
 
 
 @pytest.mark.attack(
