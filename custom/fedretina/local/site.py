@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from fedretina.data.site_data import SiteData
 from fedretina.errors import DivergedError, RefusedError, SettingsError, TrainingError
@@ -150,14 +150,18 @@ class Site:
                 "kept."
             )
 
-    def _diverged(self, asked: _Asked, error: DivergedError) -> TrainingError:
-        """What a loss that is not finite comes from, as far as the site can tell."""
+    def _blame(self, asked: _Asked, error: DivergedError) -> NoReturn:
+        """Raise what a loss that is not finite comes from, as far as the site can tell.
+
+        Raises:
+            TrainingError: The error itself, or where the model that was sent had grown far beyond its beginning, that.
+        """
         parts = self.trainer.partition
         sent = _lengths({key: asked.tensors[key] for key in parts.parameters if key in asked.tensors}, parts)
         longer = {kind: sent[kind] / begun for kind, begun in self._begun.items() if kind in sent and begun > 0}
         kind = max(longer, key=longer.__getitem__, default=None)
         if kind is None or longer[kind] <= _LONG:
-            return error
+            raise error
         told = TrainingError(
             f"the loss is not finite in {asked.step.name}, and the model that was sent is {longer[kind]:.3g} times as "
             f"long ({kind} tensors) as the one that the run began with: {self._go_back(asked)}; where the rounds "
@@ -165,7 +169,7 @@ class Site:
         )
         for note in error.notes:
             told.add_note(note)
-        return told
+        raise told from error
 
     @staticmethod
     def _go_back(asked: _Asked) -> str:
@@ -179,7 +183,7 @@ class Site:
         try:
             found = self._pretrainer.run(asked.tensors, start, asked.step, asked.stop, asked.order.share)
         except DivergedError as error:
-            raise self._diverged(asked, error) from error
+            self._blame(asked, error)
         asked.state.stage(asked.step.number, found.snapshot)
         return found.tensors, {"images": float(found.images), "contrast_loss": found.loss}
 
@@ -189,7 +193,7 @@ class Site:
         try:
             update = self.trainer.train(asked.tensors, start, asked.step, asked.stop, asked.order.share)
         except DivergedError as error:
-            raise self._diverged(asked, error) from error
+            self._blame(asked, error)
         asked.state.stage(asked.step.number, update.snapshot)
         scalars = {"theta": update.theta.value, "images": float(update.images), **self._figures(received)}
         return self._sealed(update.tensors), scalars
