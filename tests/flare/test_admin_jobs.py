@@ -65,7 +65,7 @@ class ListServer:
         (folder / "results.json").write_text(json.dumps(self.results))
         if self.steps is not None:
             (folder / "steps.json").write_text(json.dumps(self.steps))
-        shutil.copytree(JOB, into / job_id / "job")
+        shutil.copytree(JOB, into / job_id / "job" / SUBMITTED_AS)
         return into / job_id
 
 

@@ -11,7 +11,7 @@ from fedretina.flare.admin_jobs import Job, Submission, find_job
 from fedretina.flare.admin_results import fetch, outcome
 from fedretina.flare.admin_session import AdminSession
 from fedretina.flare.admin_watch import Sight
-from fedretina.flare.named_job import NamedJob, experiments, named_copy
+from fedretina.flare.named_job import SUBMITTED_AS, NamedJob, experiments, named_copy
 from fedretina.flare.publication import known_steps
 from fedretina.plan import Plan
 from fedretina.restart import RestartSettings
@@ -82,7 +82,8 @@ def plan_restart(session: AdminSession, run: str, step: str, into: Path) -> Rest
         )
     downloaded = fetch(session, newest, into / "download")
     restart = RestartSettings(step=step, mark=secrets.token_hex(4))
-    named = named_copy(downloaded / "job", into, run, restart=restart)
+    # FLARE keeps a job under the name of the folder that was submitted.
+    named = named_copy(downloaded / "job" / SUBMITTED_AS, into, run, restart=restart)
     plan = Plan.of(experiments(named.folder)[0])
     number = plan.named(step).number
     known = known_steps(downloaded)
