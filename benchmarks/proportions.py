@@ -82,11 +82,10 @@ def real_sites(experiment: Experiment, data: str, cache: Path) -> dict[str, Site
     from real_sites import write_real_oct_sites, write_real_sites
 
     write = write_real_sites if data == "real fundus" else write_real_oct_sites
-    schemes = {} if data == "real fundus" else {"schemes": {"kermany": "oct3", "octdl": "oct3"}}
     found = {}
     for at, limit in enumerate(({"train": 24, "val": 20, "test": 20}, {"train": 400, "val": 20, "test": 20})):
         folder = cache / f"hospitals-{at}"
-        pattern = write(SHARED, folder, limit, **schemes)
+        pattern = write(SHARED, folder, limit)
         for number, site in enumerate(sorted(path.name for path in folder.iterdir())):
             if number % 2 == at:
                 settings = read_site_settings({"site_file": str(pattern)}, site, folder)
@@ -98,9 +97,7 @@ def real_sites(experiment: Experiment, data: str, cache: Path) -> dict[str, Site
 
 def measure(data: str, row: str) -> dict[str, Any]:
     """Run one case."""
-    experiment = Experiment.resolve(
-        {**words(row, data != "phantoms"), **({"grades": 3} if data == "real OCT" and "feduaa" not in row else {})}
-    )
+    experiment = Experiment.resolve(words(row, data != "phantoms"))
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         sites = phantom_sites(experiment, root / "cache") if data == "phantoms" else real_sites(experiment, data, root)
