@@ -44,14 +44,16 @@ EXPERIMENT: dict[str, Any] = {
     "phantom_images": 80,
     "report": {"draws": 10, "page": False},
 }
+_OPEN: dict[str, Any] = {"proportion": None}
+"""What the rules themselves withstand: by default the longest attacks would be refused before they reach one."""
 RULES: Mapping[str, dict[str, Any]] = {
-    "uniform": {"rule": "uniform"},
-    "UAW": {"rule": "uaw"},
-    "norm bound, UAW": {"rule": "uaw", "robust": {"name": "norm_bound"}},
-    "trimmed mean": {"rule": "uniform", "robust": {"name": "trimmed_mean"}},
-    "median": {"rule": "uniform", "robust": {"name": "median"}},
-    "Krum": {"rule": "uniform", "robust": {"name": "krum"}},
-    "3-Krum": {"rule": "uniform", "robust": {"name": "krum", "keep": 3}},
+    "uniform": {"rule": "uniform", **_OPEN},
+    "UAW": {"rule": "uaw", **_OPEN},
+    "norm bound, UAW": {"rule": "uaw", "robust": {"name": "norm_bound"}, **_OPEN},
+    "trimmed mean": {"rule": "uniform", "robust": {"name": "trimmed_mean"}, **_OPEN},
+    "median": {"rule": "uniform", "robust": {"name": "median"}, **_OPEN},
+    "Krum": {"rule": "uniform", "robust": {"name": "krum"}, **_OPEN},
+    "3-Krum": {"rule": "uniform", "robust": {"name": "krum", "keep": 3}, **_OPEN},
 }
 WEIGHED = ("UAW", "norm bound, UAW")
 """Rules that read theta, so that forging it is an attack on them alone."""

@@ -57,6 +57,10 @@ class TrainingError(FedretinaError):
     public = True
 
 
+class DivergedError(TrainingError):
+    """A loss that is not finite."""
+
+
 class RefusedError(FedretinaError):
     """A payload breaks the rules of the exchange: its stamp, kinds, keys, shapes or values."""
 

@@ -28,6 +28,7 @@ from fedretina.local.training import TrainingSettings
 from fedretina.losses.settings import ObjectiveSettings
 from fedretina.networks.network_settings import NetworkSettings
 from fedretina.phases import PhaseSettings, merged, resolved_phases
+from fedretina.restart import RestartSettings
 from fedretina.rows import row
 from fedretina.settings_faults import settings_faults
 from fedretina.uncertainty.theta import ThetaSettings
@@ -35,7 +36,7 @@ from fedretina.version import __version__
 from fedretina.yaml_file import read_yaml
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
-_OWN: dict[str, Any] = {"run": True, "network": {"weights": {"file": True}}}
+_OWN: dict[str, Any] = {"run": True, "restart": True, "network": {"weights": {"file": True}}}
 
 
 class Experiment(BaseModel):
@@ -44,6 +45,7 @@ class Experiment(BaseModel):
     Attributes:
         name: What the run is about; a new run is named after it.
         run: Name of a run to continue; a run is new unless it is named.
+        restart: Where the run goes back to; written by `fedretina resume RUN --from STEP`.
         row: The row of the table (`fedretina.rows`) that fills what is not set here.
         seed: Seed of every draw.
         phases: Federated phases in order.
@@ -61,6 +63,7 @@ class Experiment(BaseModel):
     model_config = _STRICT
     name: str = Field(default="fedretina", pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$")
     run: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    restart: RestartSettings | None = None
     row: str = "feduaa"
     seed: int = Field(default=1, ge=0)
     phases: tuple[PhaseSettings, ...] = (PhaseSettings(),)
@@ -156,7 +159,7 @@ class Experiment(BaseModel):
         )
 
     def agreed(self) -> dict[str, Any]:
-        """All settings but a run's name and an end's own path to a weights file, which may differ."""
+        """All settings but those that may differ: a run's name, where it goes back to, an end's own weights file."""
         return self.model_dump(mode="json", exclude=_OWN)
 
     def settings_digest(self) -> str:

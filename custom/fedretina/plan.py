@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fedretina.errors import RefusedError
 from fedretina.exchange.payload import Task
 from fedretina.experiment import Experiment
 
@@ -79,3 +80,16 @@ class Plan(tuple[Step, ...]):
     def find(self, phase: str, number: int) -> Step | None:
         """Return the step of a phase's round, or None."""
         return next((step for step in self if step.phase == phase and step.round == number), None)
+
+    def named(self, name: str) -> Step:
+        """Return the step of a name such as `train-0003`.
+
+        Raises:
+            RefusedError: There is none; it lists those that there are.
+        """
+        found = next((step for step in self if step.name == name), None)
+        if found is None:
+            phases = {step.phase: [one.name for one in self if one.phase == step.phase] for step in self}
+            listed = [names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}" for names in phases.values()]
+            raise RefusedError(f"{name[:100]!r} is no step of this run: its steps are {', '.join(listed)}.")
+        return found

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # the admin commands read and write records only, and do not 
 
 FORMAT = 1
 HEADER = "fedretina"
+DROPPED = "dropped"
+"""Beginning of the names of the folders that hold what a run left at an end when it went back; nothing reads them."""
 _TEMPORARY = ".tmp"
 _HALF = ".fedretina.half"  # a folder that is being filled
 
@@ -144,6 +146,31 @@ def open_tensors(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         raise StateError(f"{path} is missing: restore it from a backup, or start a new run.") from error
     except (SafetensorError, OSError, ValueError) as error:
         raise StateError(f"{path} cannot be read ({error}): restore it from a backup.") from error
+
+
+def set_aside(paths: Iterable[Path], folder: Path) -> None:
+    """Put files into a folder as well, by a hard link where the disk knows such; what it holds by their names goes.
+
+    Args:
+        paths: Files of one disk with the folder.
+        folder: Created when missing, for its owner alone.
+
+    Raises:
+        StateError: The disk is full or not writable; the files lie where they lay.
+    """
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for path in paths:
+            kept = folder / path.name
+            kept.unlink(missing_ok=True)
+            try:
+                os.link(path, kept)
+            except OSError:
+                shutil.copyfile(path, kept)
+                _sync(kept)
+        _sync(folder)
+    except OSError as error:
+        raise StateError(f"{folder} cannot be written ({error}): make room, and resume the run.") from error
 
 
 @contextmanager

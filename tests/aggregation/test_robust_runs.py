@@ -17,7 +17,9 @@ SCALARS = {"theta": 0.5, "images": 100.0, "val_auc": 0.7}
 
 
 def words(robust, rule="uniform", quorum=5, **more):
-    return {"row": "fedbn", "quorum": quorum, "aggregation": {"rule": rule, "robust": robust}, **more}
+    # What the rule alone holds: by default its most absurd input would be refused before it.
+    aggregation = {"rule": rule, "robust": robust, "proportion": None}
+    return {"row": "fedbn", "quorum": quorum, "aggregation": aggregation, **more}
 
 
 def update(sent, number):
@@ -65,7 +67,9 @@ def test_off_it_is_the_weighted_mean_to_the_last_bit(row, tiny, tmp_path):
 @pytest.mark.parametrize("batchnorm", ["local_all", "shared_all"])
 def test_the_record_says_what_became_of_a_hostile_site(name, batchnorm, tiny, tmp_path):
     experiment = tiny(**words({"name": name}, exchange={"batchnorm": batchnorm}))
-    _, plain = one_round(tiny(row="fedbn", exchange={"batchnorm": batchnorm}), tmp_path / "plain", "site-2")
+    _, plain = one_round(
+        tiny(**words({"name": "none"}, exchange={"batchnorm": batchnorm})), tmp_path / "plain", "site-2"
+    )
     coordinator, record = one_round(experiment, tmp_path / "robust", "site-2")
     assert record["digest"] != plain["digest"]
     assert sum(record["weights"].values()) == pytest.approx(1)

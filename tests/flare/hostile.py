@@ -8,6 +8,13 @@ from nvflare.apis.dxo import from_shareable
 
 from fedretina.flare.executor import TrainerExecutor
 
+TENSORS = {
+    "nan": lambda update, sent: np.full_like(update, np.nan),
+    "absurd": lambda update, sent: np.full_like(update, 1e29),
+    "stretched": lambda update, sent: sent + np.float32(1e4) * (update - sent),
+}
+"""What these sites make of every tensor of their update and of what they were sent."""
+
 
 class HostileExecutor(TrainerExecutor):
     """Behaves in every step but the first attempt of the first training round, or in `finalise` while told so."""
@@ -24,8 +31,9 @@ class HostileExecutor(TrainerExecutor):
         key = sorted(dxo.data)[0]
         if site == "head-leaks":
             dxo.data["head.0.bias"] = np.ones(16, np.float32)
-        elif site == "nan":
-            dxo.data[key] = np.full_like(dxo.data[key], np.nan)
+        elif site in TENSORS:
+            sent = from_shareable(shareable).data
+            dxo.data = {name: TENSORS[site](value, sent[name]) for name, value in dxo.data.items()}
         elif site == "stale":
             dxo.meta["fedretina"]["stamp"] = [*stamp[:2], 7, *stamp[3:]]
         elif site == "theta":

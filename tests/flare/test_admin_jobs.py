@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -10,9 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from fedretina.cli import main
-from fedretina.errors import AdminError, NotFoundError, SettingsError
+from fedretina.errors import AdminError, NotFoundError, RefusedError, SettingsError
+from fedretina.experiment import Experiment
 from fedretina.flare.admin_jobs import COMPLETED, Job, find_job, submit
-from fedretina.flare.admin_resume import resume
+from fedretina.flare.admin_resume import plan_restart, resume, submit_restart
 from fedretina.flare.admin_session import Federation
 from fedretina.flare.named_job import DIGEST, SUBMITTED_AS, NamedJob
 from fedretina.run_name import RUN_KEY
@@ -32,7 +34,7 @@ class ListServer:
 
     def __init__(self):
         self.metas, self.tokens, self.started, self.running = [], {}, 1000.0, set()
-        self.sites, self.results = (), RESULTS
+        self.sites, self.results, self.steps = (), RESULTS, None
 
     def add(self, run, status, folder=SUBMITTED_AS, **more):
         job_id = f"{len(self.metas):08d}-0000"
@@ -65,9 +67,13 @@ class ListServer:
         if self.results is None:
             raise AdminError("you may not download a job.")
         (folder / "results.json").write_text(json.dumps(self.results))
+        if self.steps is not None:
+            (folder / "steps.json").write_text(json.dumps(self.steps))
+        shutil.copytree(JOB, into / job_id / "job" / SUBMITTED_AS)
         return into / job_id
 
 
+JOB = Path(__file__).resolve().parents[2] / "jobs" / "feduaa"
 NAMED = NamedJob(Path("job"), "study", "d1", ())
 
 
@@ -314,3 +320,53 @@ def test_each_thing_that_hardened_sites_refuse_is_told(server, told_submit, tmp_
     change(job / "app")
     assert why in told_submit(job, code=2)
     assert server.metas == []
+
+
+def done(*names):
+    return {"done": [{"step": name, "accepted": ["a", "b"]} for name in names], "returns": ["train-0000", "train-0001"]}
+
+
+def test_a_run_goes_back_by_a_job_of_its_own(server, tmp_path):
+    server.add("study", "FINISHED:ABORTED", **{DIGEST: "d1"})
+    server.steps = done("train-0000", "train-0001")
+    restart = plan_restart(server, "study", "train-0001", tmp_path)
+    assert (restart.dropped, restart.sites, restart.results) == (("train-0001",), ("a", "b"), False)
+    found = Experiment.load(restart.named.folder / "app/config/experiment.yaml")
+    assert (found.run, found.restart.step, found.restart.mark) == ("study", "train-0001", restart.mark)
+    assert found.settings_digest() == Experiment.load(JOB / "app/config/experiment.yaml").settings_digest()
+    assert len(server.metas) == 1  # nothing is submitted before it is asked
+    job = submit_restart(server, restart)
+    assert submit_restart(server, restart).id == job.id
+    assert len(server.metas) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "steps", "step", "said"),
+    [
+        ("RUNNING", None, "train-0001", "abort it"),
+        (
+            "FINISHED:ABORTED",
+            done("train-0000"),
+            "train-0002",
+            "has not come to train-0002: its next step is train-0001",
+        ),
+        ("FINISHED:ABORTED", done("train-0000"), "train-7", "is no step of this run"),
+        (
+            "FINISHED:ABORTED",
+            {**done("train-0000", "train-0001"), "returns": ["train-0001"]},
+            "train-0000",
+            "the models that train-0000 would begin with are not kept any more: run study can go back to train-0001",
+        ),
+    ],
+)
+def test_where_a_run_cannot_go_back_to_is_said_before_anything_is_lost(server, tmp_path, status, steps, step, said):
+    server.add("study", status)
+    server.steps = steps
+    with pytest.raises((AdminError, RefusedError), match=said):
+        plan_restart(server, "study", step, tmp_path)
+    assert len(server.metas) == 1
+
+
+def test_a_job_that_left_no_word_can_go_back_unseen(server, tmp_path):
+    server.add("study", "FINISHED:ABORTED")
+    assert plan_restart(server, "study", "train-0001", tmp_path).dropped is None

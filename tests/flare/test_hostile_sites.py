@@ -8,7 +8,20 @@ from simulation import SMALL, Simulation, make_hostile, results, run_oracle, wri
 from fedretina.exchange.ledger import Ledger
 
 pytestmark = pytest.mark.flare
-SITES = ("digest", "entry", "good", "head-leaks", "meta", "nan", "raises", "shape", "stale", "theta")
+SITES = (
+    "absurd",
+    "digest",
+    "entry",
+    "good",
+    "head-leaks",
+    "meta",
+    "nan",
+    "raises",
+    "shape",
+    "stale",
+    "stretched",
+    "theta",
+)
 
 
 @pytest.mark.attack(
@@ -31,6 +44,11 @@ SITES = ("digest", "entry", "good", "head-leaks", "meta", "nan", "raises", "shap
     "an answer of another round, another shape or another network",
     "refused by name, and the others go on",
 )
+@pytest.mark.attack(
+    "a hostile site",
+    "1e29 in every tensor, or an update ten thousand times as long as its own",
+    "refused by name and number, and the others go on",
+)
 def test_each_is_refused_by_name_and_takes_part_again_in_the_next_round(tmp_path):
     job = make_hostile(write_job(tmp_path / "job", {**SMALL, "phantom_images": 64}, SITES))
     simulation = Simulation(job, tmp_path / "sim", len(SITES), FEDRETINA_RUN="r", FEDRETINA_STATE_ROOT=str(tmp_path))
@@ -50,6 +68,8 @@ def test_each_is_refused_by_name_and_takes_part_again_in_the_next_round(tmp_path
         "shape": "FILTER_ERROR",
         "stale": "FILTER_ERROR",
         "theta": "'theta' is not a finite number",
+        "absurd": "holds a value of size 1e+29, at most 1e+06 is taken",
+        "stretched": "is out of all proportion",
     }.items():
         assert said in refused[site], (site, refused[site])
     server = [path.read_text() for path in (tmp_path / "r" / "server").glob("*.json")]
@@ -57,10 +77,11 @@ def test_each_is_refused_by_name_and_takes_part_again_in_the_next_round(tmp_path
     assert "personal and stays at its site" in simulation.text()
     # What was stopped at the site never left, so it is not in the ledger; what arrived and was refused is.
     sent = {site: Ledger(tmp_path / "r" / site / "ledger.jsonl").lines()[0]["round"] for site in SITES}
-    assert {site for site, first in sent.items() if first == 0} == {"good", "nan", "theta"}
+    assert {site for site, first in sent.items() if first == 0} == {"absurd", "good", "nan", "stretched", "theta"}
     # A round that did not count left no personal state: the site began round 1 anew.
-    record = json.loads((tmp_path / "r" / "nan" / "state.json").read_text())
-    assert record["counted"] == [1]
+    for site in ("nan", "stretched"):
+        record = json.loads((tmp_path / "r" / site / "state.json").read_text())
+        assert record["counted"] == [1]
 
 
 def test_a_step_below_the_quorum_is_repeated_and_leaves_no_trace(tmp_path):

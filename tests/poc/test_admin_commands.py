@@ -135,6 +135,26 @@ def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, tmp_pat
     assert [job["job"] for job in view["jobs"] if job["run"] == "study"] == [first["job"]]
     assert "FINISHED:COMPLETED after" in admin("status", "--run", "study")
 
+    # A lead who goes back is told first what is lost; what is done anew has the bits of a run that never did it before.
+    assert "is no step of this run" in admin("resume", "study", "--from", "train-0009", "--yes", code=2)
+    assert "Add --yes" in admin("resume", "study", "--from", "train-0001", code=2, as_json=True)[0]["error"]
+    said = admin("resume", "study", "--from", "train-0001", "--yes")
+    assert "lost: 4 steps, train-0001 to finalise-0000, with what site-1, site-2 did in them. The run has comp" in said
+    assert admin("watch", "--run", "study", as_json=True)[-1]["complete"]
+    assert results(federation.state, "study") == oracle
+    (record,) = json.loads((federation.state / "study/server/run.json").read_text())["restarts"]
+    assert record["dropped"] == ["train-0001", "train-0002", "validate-0000", "finalise-0000"]
+    for end in ("server", *SITES):
+        (aside,) = (federation.state / "study" / end).glob("dropped-*")
+        assert (aside / ("train-0002.json" if end == "server" else "train-0002.safetensors")).exists()
+    # What left once has left: the ledger tells both.
+    lines = (federation.state / "study/site-1/ledger.jsonl").read_text().splitlines()
+    sent = [(line["round"], line["attempt"]) for line in map(json.loads, lines) if line["phase"] == "train"]
+    assert sent == [(0, 0), (1, 0), (2, 0), (1, 1000), (2, 1000)]
+    assert "has completed" in admin("resume", "study")
+    (again,) = admin("submit", job, "--run", "study", as_json=True)
+    assert not again["new"]
+
 
 def test_a_run_that_fails_says_why(admin, tmp_path):
     job = write_job(tmp_path / "job", {**SMALL, "quorum": 3}, SITES)

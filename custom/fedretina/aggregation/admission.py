@@ -12,12 +12,9 @@ from fedretina.exchange.parts import GRAM, STATISTIC, VARIANCE, Partition
 from fedretina.exchange.payload import Payload, Tensors
 from fedretina.exchange.scalars import RANGES
 from fedretina.exchange.sealing import require_sealed
+from fedretina.exchange.sizes import largest, size_of
 from fedretina.exchange.stamp import Stamp
 from fedretina.plurals import counted
-
-LARGEST = 1e30
-"""Largest size of a number that a site may send: far beyond any network that computes, and so far below the largest
-float32, 3.4e38, that what the server adds up over a run's rounds stays below it too."""
 
 
 def admit(
@@ -77,11 +74,14 @@ def admit_tensors(tensors: Tensors, partition: Partition, keys: tuple[str, ...])
         if tensor.dtype != partition.dtypes[key]:
             raise RefusedError(f"tensor {key!r} has type {tensor.dtype}, expected {partition.dtypes[key]}.")
         if tensor.is_floating_point() and tensor.numel():
-            size = float(tensor.abs().max())
+            size, most = size_of(tensor), largest(key, partition.kinds[key])
             if not math.isfinite(size):
                 raise RefusedError(f"tensor {key!r} holds a value that is not finite.")
-            if size > LARGEST:
-                raise RefusedError(f"tensor {key!r} holds a value of size {size:.3g}, at most {LARGEST:g} is taken.")
+            if size > most:
+                raise RefusedError(
+                    f"tensor {key!r} holds a value of size {size:.3g}, at most {most:g} is taken: no training that "
+                    "goes well comes near it."
+                )
         _admit_sums(key, tensor)
 
 

@@ -16,6 +16,7 @@ from fedretina.aggregation.lineage import Lineage
 from fedretina.aggregation.mixing import Mixer, Round
 from fedretina.aggregation.owed import owed_at_end
 from fedretina.aggregation.progress import Progress
+from fedretina.aggregation.proportion import proportions, refusal, told
 from fedretina.aggregation.run_results import run_head, run_results, write_results
 from fedretina.aggregation.run_store import RunStore
 from fedretina.aggregation.sampling import sampled
@@ -27,7 +28,7 @@ from fedretina.errors import RefusedError
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.exchange.scalars import allowed_scalars
 from fedretina.exchange.sealing import Sealer
-from fedretina.exchange.stamp import Stamp, one_line, require_name
+from fedretina.exchange.stamp import ATTEMPTS, Stamp, one_line, require_name
 from fedretina.experiment import Experiment
 from fedretina.local.training import reproducible_torch
 from fedretina.networks.build import build_network
@@ -58,6 +59,7 @@ class Coordinator:
     Raises:
         SettingsError: The run encrypts, and there is no sealer.
         StateError: The folder holds another run's state, or cannot be used.
+        RefusedError: The run cannot go back to the step that the settings name.
     """
 
     def __init__(self, experiment: Experiment, run: str, folder: Path, sealer: Sealer | None = None) -> None:
@@ -70,6 +72,7 @@ class Coordinator:
         self.digest = experiment.digest(self.partition)
         self._head = run_head(run, experiment, self.partition)
         self._store = RunStore(folder, self.digest, self._head, lambda step: self.plan[step].name)
+        self._go_back()
         self._lineage = Lineage(self.plan, self._store.records, experiment.choice.window)
         self._model = ServerModel(experiment, net, self.partition, self._store, self._lineage)
         self._answers = StepAnswers(folder / "spool")
@@ -94,6 +97,11 @@ class Coordinator:
     def records(self) -> Sequence[dict[str, Any]]:
         """Records of the steps that are done."""
         return self._store.records
+
+    @property
+    def returns(self) -> tuple[Step, ...]:
+        """Steps that the run can go back to, in order."""
+        return tuple(self.plan[number] for number in self._store.returns if number < min(self.done, len(self.plan)))
 
     @property
     def step(self) -> Step:
@@ -201,10 +209,13 @@ class Coordinator:
     def _close(self) -> dict[str, Any]:
         step, answers = self.step, self._answers
         answers.require(self.experiment.quorum, step.name)
+        measured = self._in_proportion()
+        answers.require(self.experiment.quorum, step.name)
         record: dict[str, Any] = {
             "step": step.name,
             "task": step.task,
             **answers.record(),
+            **measured,
             "bytes_down": self._model.bytes_down(),
         }
         mixed: Tensors | None = None
@@ -230,12 +241,35 @@ class Coordinator:
         if mixed is not None:
             require_finite(mixed, step.name)
         learned = self._lineage.learns
-        self._store.commit(step.number, record, mixed, self._lineage.needed)
+        self._store.commit(step.number, record, mixed, self._lineage.needed, self._lineage.oldest_return)
         answers.spool.erase()
         if mixed is not None and learned:
             self._model.learned(step.number, mixed)
         self._attempt = -1
         return record
+
+    def _in_proportion(self) -> dict[str, dict[str, float]]:
+        """Refuse accepted updates that are out of all proportion; only now are those to compare with all there.
+
+        Returns:
+            What the step's record says of it: by site, how far out of proportion the updates that count are.
+        """
+        most, answers = self.experiment.aggregation.proportion, self._answers
+        if most is None or not self.partition.sent(self.step.task):
+            return {}
+        common = None if self.experiment.aggregation.personal else self._model.state()
+
+        def sent(site: str) -> Tensors:
+            return self._model.state(site) if common is None else common
+
+        with reproducible_torch(self.experiment.training):
+            found = proportions(answers.spool, answers.scalars, self.partition, self.step.task, sent)
+        for site, one in found.items():
+            if one.value > most:
+                answers.withdraw(site, refusal(one, most))
+                _log.warning("%s: the answer of %s does not count: %s", self.step.name, site, answers.refused[site])
+        counted = told({site: one for site, one in found.items() if site in answers.scalars})
+        return {"proportion": counted} if counted else {}
 
     def _mixed(self) -> tuple[Tensors, dict[str, Any]]:
         round_ = Round(self._answers.spool, self._answers.scalars, self._enrolled, self.step, self._model.state())
@@ -247,4 +281,22 @@ class Coordinator:
         )
 
     def _stamp(self) -> Stamp:
-        return Stamp(self.run, self.step.phase, self.step.round, self._attempt, self.digest)
+        # An answer to a step that the run has dropped since is as old as one to an earlier attempt.
+        attempt = self._attempt + ATTEMPTS * len(self._store.restarts)
+        return Stamp(self.run, self.step.phase, self.step.round, attempt, self.digest)
+
+    def _go_back(self) -> None:
+        """Start again from the step that the settings name, unless that was done when the job was started before."""
+        asked = self.experiment.restart
+        if asked is None or asked.mark in self._store.restarts:
+            return
+        step, store = self.plan.named(asked.step), self._store
+        if step.number > store.done:
+            raise RefusedError(f"the run has not come to {step.name}: its next step is {self.plan[store.done].name}.")
+        if step.number not in store.returns:
+            names = ", ".join(self.plan[number].name for number in store.returns if number < len(self.plan))
+            raise RefusedError(
+                f"the models that {step.name} would begin with are not kept any more: the run can go back to {names}."
+            )
+        dropped = store.go_back(step.number, asked.mark)
+        _log.warning("run %s starts again from %s; dropped: %s", self.run, step.name, ", ".join(dropped) or "nothing")

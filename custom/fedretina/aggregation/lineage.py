@@ -7,6 +7,7 @@ from typing import Any
 
 from fedretina.aggregation.choice import best_step
 from fedretina.plan import CALIBRATE, Plan, Step
+from fedretina.restart import ROUNDS_BACK
 
 _GIVES_STATE = ("pretrain", "train", "tune")
 
@@ -88,6 +89,12 @@ class Lineage:
         """Steps whose models the server must keep when the next step is done."""
         calibrated = self.done if self.step.task == "calibrate" else self.calibrated
         return frozenset(at for at in (self.best, self.last, calibrated) if at is not None and at >= 0)
+
+    @property
+    def oldest_return(self) -> int:
+        """The oldest step, besides the first, that the run is to be able to go back to when the next step is done."""
+        rounds = [at for at in self._plan.learning if at <= self.done]
+        return rounds[-ROUNDS_BACK] if len(rounds) >= ROUNDS_BACK else 0
 
     def accepted(self, site: str) -> int | None:
         """Step of the site's last update that was accepted; None before the first."""

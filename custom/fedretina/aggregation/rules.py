@@ -23,6 +23,10 @@ class AggregationSettings(BaseModel):
         own_share: Weight m of a site in its own model under `similarity`; 0.5 in FedAP.
         temperature: UAW divides theta by it before the softmax. 1 is the paper; smaller sharpens. With five sites
             and theta in (0, 1], the weights of the paper lie in [0.084, 0.405]: close to uniform.
+        proportion: An update is refused by name when its change is more than this many times the median change of the
+            other sites and a tenth of the length of the model that it was sent, whichever is larger, in any kind of
+            tensors. Honest updates of real sites measured about 1, the worst of a run that diverges 66
+            (docs/robust_rules.md). null takes every finite update.
         robust: How the values are combined once the sites are weighed; by default their weighted mean.
     """
 
@@ -30,6 +34,7 @@ class AggregationSettings(BaseModel):
     rule: Literal["uniform", "samples", "uaw", "similarity"] = "uaw"
     own_share: float = Field(default=0.5, ge=0, le=1)
     temperature: float = Field(default=1.0, gt=0, le=100)
+    proportion: float | None = Field(default=300.0, gt=1, le=1e6)
     robust: RobustSettings = RobustSettings()
 
     @model_validator(mode="after")

@@ -10,15 +10,17 @@ import torch
 
 from fedretina.errors import StateError
 from fedretina.exchange.payload import Tensors
-from fedretina.storage import read_json, read_tensors, write_json, write_tensors
+from fedretina.storage import DROPPED, read_json, read_tensors, set_aside, write_json, write_tensors
 
+_ENDS = ("results", "report", "encoder")  # files of a run's end, which is no more
 _OF = "@"  # between a step and the site whose own model it is; neither holds the sign
 
 
 class RunStore:
     """Records and models of a run under one folder.
 
-    A step is done once `run.json` names it: its model and its record are durable before that.
+    A step is done once `run.json` names it: its model and its record are durable before that. For each step that the
+    run can go back to, `run.json` names the models that it stood on then.
 
     Args:
         folder: The server's folder of the run.
@@ -43,7 +45,7 @@ class RunStore:
                     f"{digest[:12]}): continue it with the job and version that began it, or choose another name."
                 )
         else:
-            self._run = {**head, "digest": digest, "done": 0, "kept": []}
+            self._run = {**head, "digest": digest, "done": 0, "kept": [], "back": {"0": []}, "restarts": []}
             write_json(self._path, self._run)
         self.records = [self._read_record(step) for step in range(self.done)]
 
@@ -52,7 +54,50 @@ class RunStore:
         """Number of steps that are done."""
         return int(self._run["done"])
 
-    def commit(self, step: int, record: dict[str, Any], tensors: Tensors | None, keep: frozenset[int]) -> None:
+    @property
+    def restarts(self) -> tuple[str, ...]:
+        """Marks of the times that the run went back, in order."""
+        return tuple(one["mark"] for one in self._run.get("restarts", []))
+
+    @property
+    def returns(self) -> tuple[int, ...]:
+        """Steps that the run can go back to, in order: the first, and those whose models are here."""
+        return tuple(sorted({0, *(number for number in self._back() if number <= self.done)}))
+
+    def go_back(self, step: int, mark: str) -> list[str]:
+        """Take a step and all after it as not done; what they left is moved into a folder beside, never erased.
+
+        Killed at any point, it is done again by the next call with the same mark.
+
+        Args:
+            step: One of `returns`.
+            mark: Names the folder; see `RestartSettings`.
+
+        Returns:
+            Names of the steps that were dropped.
+
+        Raises:
+            StateError: The disk is full or not writable; the run stands where it stood.
+        """
+        dropped = [self._name_of(number) for number in range(step, self.done)]
+        left = [path for path in self.folder.iterdir() if path.is_file() and self._of(path) in dropped]
+        ends = [path for path in self.folder.iterdir() if path.is_file() and path.stem in _ENDS]
+        set_aside([self._path, *left, *ends], self.folder / f"{DROPPED}-{mark}")
+        for path in ends:  # before the run is said to be shorter: its end must not be told of any more
+            path.unlink()
+        back = {str(number): kept for number, kept in self._back().items() if number <= step} | {"0": []}
+        restarts = [*self._run.get("restarts", []), {"mark": mark, "step": self._name_of(step), "dropped": dropped}]
+        run = {**self._run, "done": step, "kept": back[str(step)], "back": back, "restarts": restarts}
+        write_json(self._path, run)
+        self._run = run
+        del self.records[step:]
+        for path in left:
+            path.unlink()
+        return dropped
+
+    def commit(
+        self, step: int, record: dict[str, Any], tensors: Tensors | None, keep: frozenset[int], oldest: int = 0
+    ) -> None:
         """Make a step durable, then forget the models that nobody will ask for.
 
         Args:
@@ -60,6 +105,7 @@ class RunStore:
             record: What happened in it.
             tensors: The model after it; None when the step trains nothing.
             keep: Earlier models that are still needed.
+            oldest: The oldest step, besides the first, that the run is to be able to go back to.
 
         Raises:
             StateError: The disk is full or not writable; the run stands where it stood.
@@ -68,14 +114,19 @@ class RunStore:
             write_tensors(self._model(step), tensors, {"step": step})
         write_json(self._record(step), record)
         kept = sorted(keep | ({step} if tensors is not None else set()))
-        run = {**self._run, "done": step + 1, "kept": kept}
+        back = {number: models for number, models in self._back().items() if oldest <= number <= step}
+        back[step + 1] = kept
+        named = {"0": [], **{str(number): models for number, models in back.items()}}
+        run = {**self._run, "done": step + 1, "kept": kept, "back": named}
         write_json(self._path, run)
         self._run = run
         self.records.append(record)
         # Of the steps' models alone: the encoder that a run without labels ends with lies here too.
-        unwanted = {self._name_of(number) for number in range(step + 1)} - {self._name_of(number) for number in kept}
+        unwanted = {self._name_of(number) for number in range(step + 1)} - {
+            self._name_of(number) for models in back.values() for number in models
+        }
         for path in self.folder.glob("*.safetensors"):
-            if path.stem.partition(_OF)[0] in unwanted:
+            if self._of(path) in unwanted:
                 path.unlink(missing_ok=True)
 
     def reopen(self) -> dict[str, Any]:
@@ -95,6 +146,15 @@ class RunStore:
         """The model after a training step: all sites', or the site's own where it has one."""
         own = self._model(step, site)
         return read_tensors(own if own.exists() else self._model(step))[0]
+
+    def _back(self) -> dict[int, list[int]]:
+        """By step, the models that the run stood on before it; one that an older version began knows of now alone."""
+        found = self._run.get("back", {str(self.done): self._run["kept"]})
+        return {int(number): list(models) for number, models in found.items()}
+
+    def _of(self, path: Path) -> str:
+        """Name of the step that a file belongs to, if it belongs to one."""
+        return path.stem.partition(_OF)[0]
 
     def _read_record(self, step: int) -> dict[str, Any]:
         return read_json(self._record(step))

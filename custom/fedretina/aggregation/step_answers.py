@@ -65,6 +65,13 @@ class StepAnswers:
         if site not in self.scalars:
             self.refused[site] = why
 
+    def withdraw(self, site: str, why: str) -> None:
+        """Take back an answer that was put here: it does not count after all."""
+        self.spool.discard(site)
+        self.scalars.pop(site, None)
+        self._bytes.pop(site, None)
+        self.refuse(site, why)
+
     def require(self, quorum: int, step: str) -> None:
         """Refuse to go on with too few answers.
 

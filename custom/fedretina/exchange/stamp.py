@@ -10,6 +10,7 @@ from fedretina.errors import RefusedError, SettingsError
 
 SERVER = "server"
 _LONGEST = 500  # characters of a reason
+ATTEMPTS = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -20,7 +21,8 @@ class Stamp(NamedTuple):
         run: Name of the run; also a folder's name, so letters, digits, '.', '_' and '-' only.
         phase: Name of the phase within the run.
         round: Round within the phase, from 0.
-        attempt: How often this round was begun before; a repeat refuses the answers of earlier attempts.
+        attempt: How often this round was begun before; a repeat refuses the answers of earlier attempts. Thousands
+            (`ATTEMPTS`) count how often the run went back, so that answers to what it dropped are refused as well.
         digest: SHA-256 over settings, partition and version (`Experiment.digest`).
     """
 

@@ -143,6 +143,7 @@ class RoundController(Controller):
                 self._stop(TrainingError(named).telling(named), fl_ctx)  # its words may name files or hold a site's own
                 return False
             board.end(trained=step.number in coordinator.plan.learning)
+            server_run.publish_steps(fl_ctx)
             seconds, record = time.monotonic() - began, coordinator.records[step.number]
             self.log_info(fl_ctx, f"{step.name}: done in {seconds:.1f} s")
             took_part = {"accepted": list(record["scalars"]), "refused": record["refused"]}

@@ -12,11 +12,15 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedretina.errors import SettingsError
 from fedretina.exchange.stamp import require_name
 from fedretina.run_name import RUN_KEY, new_run_name
+
+if TYPE_CHECKING:
+    from fedretina.experiment import Experiment
+    from fedretina.restart import RestartSettings
 
 SUBMITTED_AS = "fedretina_run"
 """Name of the copied folder: FLARE keeps it with the job, so jobs of named runs can be told from others."""
@@ -42,23 +46,28 @@ class NamedJob(NamedTuple):
     sites: tuple[str, ...]
 
 
-def named_copy(job: Path, into: Path, run: str | None = None, sites: Sequence[str] | None = None) -> NamedJob:
-    """Copy a job folder and write a run's name into it.
+def named_copy(
+    job: Path,
+    into: Path,
+    run: str | None = None,
+    sites: Sequence[str] | None = None,
+    restart: RestartSettings | None = None,
+) -> NamedJob:
+    """Copy a job folder and write a run's name into it, and where the run goes back to.
 
     Args:
         job: A job folder of this package.
         into: An existing folder for the copy.
         run: Name of the run; by default the name in the experiment file, else a new one.
         sites: Names of the sites that take part; by default those of the job.
+        restart: Where the run goes back to: it is the same run, so the digest stays that of the job as it first was.
 
     Raises:
         SettingsError: The folder is no job of this package, or its settings cannot be used.
     """
-    from fedretina.experiment import Experiment
-
     meta = read_meta(job)
     apps = _apps(job, meta)
-    settings = [Experiment.load(app / _EXPERIMENT) for app in apps]
+    settings = experiments(job)
     names = {found.run for found in settings if found.run}
     if len(names) > 1:
         raise SettingsError(f"the apps of {job} name different runs, {', '.join(sorted(names))}: name one.")
@@ -67,7 +76,10 @@ def named_copy(job: Path, into: Path, run: str | None = None, sites: Sequence[st
     shutil.copytree(job, folder, ignore=_NOT_COPIED)
     for app in apps:
         path = folder / app.relative_to(job) / _EXPERIMENT
-        path.write_text(_with_run(path.read_text(encoding="utf-8"), chosen), encoding="utf-8")
+        words = _with_line(path.read_text(encoding="utf-8"), "run", json.dumps(chosen))  # a name may look like a number
+        if restart is not None:
+            words = _with_line(words, "restart", json.dumps(restart.model_dump()))
+        path.write_text(words, encoding="utf-8")
     meta["name"] = chosen
     if RUN_KEY in meta:
         meta[RUN_KEY] = chosen
@@ -76,9 +88,20 @@ def named_copy(job: Path, into: Path, run: str | None = None, sites: Sequence[st
             raise SettingsError(f"{job} has {len(apps)} apps: say in its meta.json which sites get which.")
         meta["deploy_map"] = {apps[0].name: ["server", *sites]}
     _write_meta(folder, meta)
-    digest = _digest(folder)
+    digest = str(meta.get(DIGEST) or _digest(folder)) if restart is not None else _digest(folder)
     _write_meta(folder, {**meta, DIGEST: digest})
     return NamedJob(folder, chosen, digest, job_sites(meta))
+
+
+def experiments(job: Path) -> list[Experiment]:
+    """The settings of a job's apps, in the order of their names.
+
+    Raises:
+        SettingsError: The folder is no job of this package, or its settings cannot be used.
+    """
+    from fedretina.experiment import Experiment
+
+    return [Experiment.load(app / _EXPERIMENT) for app in _apps(job, read_meta(job))]
 
 
 def job_sites(meta: dict[str, Any]) -> tuple[str, ...]:
@@ -112,9 +135,9 @@ def _apps(job: Path, meta: dict[str, Any]) -> list[Path]:
     return apps
 
 
-def _with_run(words: str, run: str) -> str:
-    line = f"run: {json.dumps(run)}"  # quoted, since a name may look like a number
-    text, found = re.subn(r"^run:.*$", lambda _: line, words, count=1, flags=re.MULTILINE)
+def _with_line(words: str, name: str, value: str) -> str:
+    line = f"{name}: {value}"
+    text, found = re.subn(rf"^{name}:.*$", lambda _: line, words, count=1, flags=re.MULTILINE)
     return text if found else f"{words.rstrip()}\n{line}\n"
 
 

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedretina.aggregation.results_table import results_table
 from fedretina.errors import StateError
 from fedretina.storage import read_json, write_json
 
+if TYPE_CHECKING:  # the admin commands read what was published, and do not wait for torch
+    from fedretina.aggregation.coordinator import Coordinator
+
 FOLDER = "fedretina"
 RESULTS = "results.json"
 STOPPED = "stopped.json"
+STEPS = "steps.json"
 _REPORTS = (RESULTS, "report.json", "report.html")
 
 
@@ -46,6 +51,16 @@ def publish(run_folder: Path | None, job_folder: Path, stopped: str | None = Non
         raise StateError(f"the results were not copied into the job's folder {folder}: {error}.") from error
 
 
+def publish_steps(coordinator: Coordinator, job_folder: Path) -> None:
+    """Write how far the run is, and to which of its steps it can go back, into the folder of the job.
+
+    Raises:
+        StateError: The disk is full or not writable.
+    """
+    done = [{"step": record["step"], "accepted": sorted(record["scalars"])} for record in coordinator.records]
+    write_json(job_folder / FOLDER / STEPS, {"done": done, "returns": [step.name for step in coordinator.returns]})
+
+
 def published(downloaded: Path) -> Path:
     """Where a downloaded job holds what was published."""
     return downloaded / "workspace" / FOLDER
@@ -55,3 +70,9 @@ def why_stopped(downloaded: Path) -> str | None:
     """The sentence with which a downloaded job stopped, where it left one."""
     path = published(downloaded) / STOPPED
     return str(read_json(path).get("why")) if path.exists() else None
+
+
+def known_steps(downloaded: Path) -> dict[str, Any] | None:
+    """What `publish_steps` wrote into a downloaded job; None where its run was never opened."""
+    path = published(downloaded) / STEPS
+    return read_json(path) if path.exists() else None

@@ -17,7 +17,7 @@ from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import StateError
 from fedretina.exchange.sealing import sealer_for
 from fedretina.flare.progress_board import GROUP, ProgressBoard
-from fedretina.flare.publication import publish
+from fedretina.flare.publication import publish, publish_steps
 from fedretina.flare.surroundings import RUN, load_experiment, load_server_settings, state_root, with_weights_file
 from fedretina.run_name import new_run_name
 from fedretina.storage import folder_lock
@@ -91,6 +91,7 @@ class ServerRun(FLComponent):
                 self._tracker = Tracker(settings.tracking, folder, run, "server", experiment.name)
                 self._held = opening.pop_all()
             self._coordinator = coordinator
+            self.publish_steps(fl_ctx)
             self.note("opened", done=coordinator.done, steps=len(coordinator.plan))
             self.log_info(fl_ctx, f"run {run}: {self._coordinator.done} of {len(self._coordinator.plan)} steps done")
             if coordinator.owed:
@@ -109,13 +110,23 @@ class ServerRun(FLComponent):
         if event in ("opened", "closed"):
             tracker.follow(lambda: server_points(coordinator.records))
 
-    def publish(self, fl_ctx: FLContext, stopped: str | None = None) -> None:
-        """Lay results, or the sentence with which the job stops, into the job's folder; a fault is only logged."""
-        job_folder = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
+    def publish_steps(self, fl_ctx: FLContext) -> None:
+        """Lay into the job's folder how far the run is; a fault is only logged."""
         try:
-            publish(None if self._coordinator is None else self._coordinator.folder, job_folder, stopped)
+            publish_steps(self.coordinator, self._job_folder(fl_ctx))
         except StateError as error:
             self.log_warning(fl_ctx, str(error), fire_event=False)  # FLARE shows those events to every admin
+
+    def publish(self, fl_ctx: FLContext, stopped: str | None = None) -> None:
+        """Lay results, or the sentence with which the job stops, into the job's folder; a fault is only logged."""
+        try:
+            publish(None if self._coordinator is None else self._coordinator.folder, self._job_folder(fl_ctx), stopped)
+        except StateError as error:
+            self.log_warning(fl_ctx, str(error))
+
+    @staticmethod
+    def _job_folder(fl_ctx: FLContext) -> Path:
+        return Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Answer the admin's question how far the run is; let go of the run's folder at the job's end."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.plan import Step
-from fedretina.storage import read_json, write_json
+from fedretina.storage import read_json, set_aside, write_json
 
 
 class History:
@@ -30,6 +30,18 @@ class History:
         entry = {"step": step.name, **self._steps.get(key, {}), **figures}
         if self._steps.get(key) != entry:
             steps = {**self._steps, key: entry}
+            write_json(self._path, steps)
+            self._steps = steps
+
+    def go_back(self, step: int, aside: Path) -> None:
+        """Forget a step and all after it; the file as it was is kept in a folder.
+
+        Raises:
+            StateError: The file cannot be written.
+        """
+        steps = {key: entry for key, entry in self._steps.items() if int(key) < step}
+        if steps != self._steps:
+            set_aside([self._path], aside)
             write_json(self._path, steps)
             self._steps = steps
 

@@ -13,7 +13,7 @@ import torch
 from fedretina.corrections.correction import Correction, Ground, LocalRound
 from fedretina.data.augment import AugmentSettings, augment
 from fedretina.data.site_data import Split
-from fedretina.errors import StoppedError, TrainingError
+from fedretina.errors import DivergedError, StoppedError
 from fedretina.exchange.payload import Tensors
 from fedretina.local.batches import batches
 from fedretina.local.model import LocalModel
@@ -91,7 +91,7 @@ def labelled_epochs(
 
     Raises:
         StoppedError: `stop` said so.
-        TrainingError: A loss that is not finite.
+        DivergedError: A loss that is not finite.
     """
     step, settings = course.step, course.settings
     optimiser = RoundOptimiser(model.net, settings)
@@ -128,11 +128,11 @@ def finite(loss: torch.Tensor, clock: Clock, step: Step) -> float:
     """The value of a batch's loss.
 
     Raises:
-        TrainingError: It is not finite.
+        DivergedError: It is not finite.
     """
     value = loss.item()
     if not math.isfinite(value):
-        raise TrainingError(
+        raise DivergedError(
             f"the loss became {value} in {step.name}, epoch {clock.epoch}: "
             "lower training.learning_rate; nothing of this round is kept."
         ).with_note(f"It was batch {clock.step} of the epoch, from 0.")

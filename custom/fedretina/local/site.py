@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from fedretina.data.site_data import SiteData
-from fedretina.errors import RefusedError, SettingsError, TrainingError
+from fedretina.errors import DivergedError, RefusedError, SettingsError, TrainingError
 from fedretina.evaluation.evaluate import Evaluation
+from fedretina.exchange.kinds import Kind
+from fedretina.exchange.parts import Partition
 from fedretina.exchange.payload import Order, Payload, Task, Tensors
 from fedretina.exchange.sealing import NO_KEYS, Sealer
+from fedretina.exchange.sizes import absurd
 from fedretina.experiment import Experiment
 from fedretina.local.encoder_ending import finalise_encoder
 from fedretina.local.finalise import Ending, finalise
@@ -21,8 +25,10 @@ from fedretina.local.site_state import SiteState
 from fedretina.local.snapshot import Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.plan import Plan, Step
+from fedretina.storage import DROPPED
 
 _NOTED = ("theta", "loss", "accuracy", "contrast_loss")
+_LONG = 10.0  # a model this many times as long as the one it began as was hardly trained to it
 _log = logging.getLogger(__name__)
 
 
@@ -62,6 +68,9 @@ class Site:
         self.trainer = LocalTrainer(experiment, data)
         self._pretrainer = Pretrainer(experiment, data, self.trainer.model)
         self.digest = experiment.digest(self.trainer.partition)
+        parts = self.trainer.partition
+        state = self.trainer.model.net.state_dict()  # as the seed gives it: nothing has been loaded
+        self._begun = _lengths({key: state[key] for key in parts.parameters}, parts)
         self._sealer = sealer
         self._done: Mapping[Task, Callable[[_Asked], Answered]] = {
             "pretrain": self._pretrain,
@@ -96,13 +105,24 @@ class Site:
             raise RefusedError(f"{order.task} in {order.stamp.phase} round {order.stamp.round} is no step of this run.")
         _log.info("%s: %s, attempt %d", self._data.name, step.name, order.stamp.attempt)
         state = SiteState(self._folder, self.digest, lambda index: self._plan[index].name, self._data.listed)
+        self._restart(state)
         asked = _Asked(order, step, tensors, state, state.open(order.accepted, order.best), stop)
         state.require_data(step.number, accept=self._data.changes == "accept")
         if order.task == "prepare":
+            self._require_sane(asked, tensors)
             leaving, scalars = self.trainer.statistics(tensors), {"images": float(self._data.counts["train"])}
         else:
             leaving, scalars = self._done[order.task](self._since(asked))
         return Payload(leaving, scalars, order.stamp)
+
+    def _restart(self, state: SiteState) -> None:
+        """Go back to where the job's settings say that the run starts again, unless that was done before."""
+        restart = self._experiment.restart
+        if restart is not None and restart.mark not in state.restarts:
+            number = self._plan.named(restart.step).number
+            self._history().go_back(number, self._folder / f"{DROPPED}-{restart.mark}")
+            state.go_back(number, restart.mark)
+            _log.warning("%s: the run starts again from %s", self._data.name, restart.step)
 
     def _since(self, asked: _Asked) -> _Asked:
         """Note how the last accepted round went, and open what came encrypted."""
@@ -113,18 +133,67 @@ class Site:
             if self._plan[order.accepted].task != asked.step.task:
                 start = start._replace(memory={})  # of another objective: variates, drifts, queues begin anew
         tensors = asked.tensors if order.task == "pretrain" else self._opened(asked.tensors)
+        self._require_sane(asked, tensors)
         return asked._replace(start=start, tensors=tensors)
+
+    def _require_sane(self, asked: _Asked, tensors: Tensors) -> None:
+        """Refuse to load a model that no training can go on from, before it spoils what the site has.
+
+        Raises:
+            TrainingError: It holds a value that is not finite, or absurdly large.
+        """
+        found = absurd(tensors, self.trainer.partition.kinds)
+        if found is not None:
+            raise TrainingError(
+                f"the model sent for {asked.step.name} holds values out of all proportion ({found.kind} tensors: up to "
+                f"{found.size:.3g}, at most {found.most:g} is taken): {self._go_back(asked)}; nothing of this step is "
+                "kept."
+            )
+
+    def _blame(self, asked: _Asked, error: DivergedError) -> NoReturn:
+        """Raise what a loss that is not finite comes from, as far as the site can tell.
+
+        Raises:
+            TrainingError: The error itself, or where the model that was sent had grown far beyond its beginning, that.
+        """
+        parts = self.trainer.partition
+        sent = _lengths({key: asked.tensors[key] for key in parts.parameters if key in asked.tensors}, parts)
+        longer = {kind: sent[kind] / begun for kind, begun in self._begun.items() if kind in sent and begun > 0}
+        kind = max(longer, key=longer.__getitem__, default=None)
+        if kind is None or longer[kind] <= _LONG:
+            raise error
+        told = TrainingError(
+            f"the loss is not finite in {asked.step.name}, and the model that was sent is {longer[kind]:.3g} times as "
+            f"long ({kind} tensors) as the one that the run began with: {self._go_back(asked)}; where the rounds "
+            "themselves grew to that, lower training.learning_rate. Nothing of this round is kept."
+        )
+        for note in error.notes:
+            told.add_note(note)
+        raise told from error
+
+    @staticmethod
+    def _go_back(asked: _Asked) -> str:
+        return (
+            "an earlier round was spoilt, and the consortium can go back with "
+            f"`fedretina resume {asked.order.stamp.run} --from STEP`"
+        )
 
     def _pretrain(self, asked: _Asked) -> Answered:
         start = asked.start or self.trainer.initial()
-        found = self._pretrainer.run(asked.tensors, start, asked.step, asked.stop, asked.order.share)
+        try:
+            found = self._pretrainer.run(asked.tensors, start, asked.step, asked.stop, asked.order.share)
+        except DivergedError as error:
+            self._blame(asked, error)
         asked.state.stage(asked.step.number, found.snapshot)
         return found.tensors, {"images": float(found.images), "contrast_loss": found.loss}
 
     def _train(self, asked: _Asked) -> Answered:
         received = self._received(asked)
         start = asked.start or self.trainer.initial()
-        update = self.trainer.train(asked.tensors, start, asked.step, asked.stop, asked.order.share)
+        try:
+            update = self.trainer.train(asked.tensors, start, asked.step, asked.stop, asked.order.share)
+        except DivergedError as error:
+            self._blame(asked, error)
         asked.state.stage(asked.step.number, update.snapshot)
         scalars = {"theta": update.theta.value, "images": float(update.images), **self._figures(received)}
         return self._sealed(update.tensors), scalars
@@ -221,3 +290,12 @@ class Site:
             raise TrainingError("no update of this site was accepted, so it has no part of this encoder.")
         whole, normalisation = {**tensors, **kept.tensors}, self.trainer.normalisation
         return finalise_encoder(order.stamp.run, self._folder, self._experiment, self._data, whole, normalisation)
+
+
+def _lengths(tensors: Tensors, parts: Partition) -> dict[Kind, float]:
+    """Length of the tensors of each kind together."""
+    squares: dict[Kind, float] = {}
+    for key in sorted(tensors):
+        kind = parts.kinds[key]
+        squares[kind] = squares.get(kind, 0.0) + float(tensors[key].double().square().sum())
+    return {kind: math.sqrt(total) for kind, total in squares.items()}

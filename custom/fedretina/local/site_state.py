@@ -4,24 +4,29 @@ A round's snapshot is first staged. The next order of the server says whether th
 staged snapshot counts, otherwise it is dropped and the round starts again from its predecessor. Nothing in memory
 is needed from one task to the next, so a killed process loses at most the round it was in.
 
-A run keeps the site's last three rounds that count and, for each of them, what the best step of then needs. That is
+A run keeps the site's last five rounds that count and, for each of them, what the best step of then needs. That is
 enough: a step becomes the best when it is measured, right after it, or never (`aggregation.choice`), so the best of
 later is the best of now, its successor, or a step that is still to come. The rounds beyond the last are for a server
-that is restored from a backup: the last round of the site that it knows is one of the last two, or it is refused.
+that is restored from a backup: the last round of the site that it knows is one of the last four, or it is refused. And
+they are for a run that goes back, by three rounds or to its start (`fedretina.restart`).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedretina.errors import StateError, TrainingError
 from fedretina.local.snapshot import Snapshot
-from fedretina.storage import read_json, read_tensors, write_json, write_tensors
+from fedretina.restart import ROUNDS_BACK
+from fedretina.storage import DROPPED, read_json, read_tensors, set_aside, write_json, write_tensors
 
+_log = logging.getLogger(__name__)
 _MEMORY = "memory:"
-_ROUNDS = 3
+# Before the oldest round that a run goes back to, the site has one more; tuning gives one too.
+_ROUNDS = ROUNDS_BACK + 2
 
 
 class SiteState:
@@ -58,6 +63,33 @@ class SiteState:
         """Names of the steps that the site began with other data than those before, as `require_data` let it."""
         return list(self._record.get("data_changes", []))
 
+    @property
+    def restarts(self) -> tuple[str, ...]:
+        """Marks of the times that the site went back with its run, in order."""
+        return tuple(self._record.get("restarts", ()))
+
+    def go_back(self, step: int, mark: str) -> None:
+        """Take a step and all after it as not done; what they left is moved into a folder beside, never erased.
+
+        Killed at any point, it is done again by the next call with the same mark.
+
+        Args:
+            step: Where the run starts again.
+            mark: Names the folder, and is one of `restarts` from now on; see `RestartSettings`.
+
+        Raises:
+            StateError: The disk is full or not writable; the state is what it was.
+        """
+        if self._path.exists():
+            set_aside([self._path, *self._folder.glob("*.safetensors")], self._folder / f"{DROPPED}-{mark}")
+        counted = [number for number in self._record["counted"] if number < step]
+        bests = {told: best for told, best in self._record.get("bests", {}).items() if int(told) < step}
+        staged = self._record["staged"]
+        staged = staged if staged is not None and staged < step else None
+        self._settle(
+            counted=counted, bests=bests, staged=staged, oldest=0, restarts=[*self.restarts, mark], restarted=step
+        )
+
     def open(self, accepted: int | None, best: int | None) -> Snapshot | None:
         """Settle what was staged and return the state that the next round starts from.
 
@@ -71,6 +103,8 @@ class SiteState:
         Raises:
             StateError: The server counts on a step that is not here, or no longer.
         """
+        if accepted is not None and self._stands_in(accepted):
+            accepted = None
         if accepted is None and self._record["counted"]:
             raise StateError(
                 f"{self._folder} holds accepted rounds of this run, but the server knows of none: restore the "
@@ -97,6 +131,31 @@ class SiteState:
         counted = [step for step in counted if step in wanted]
         self._settle(counted=counted, bests=bests, oldest=oldest, staged=None)
         return self._read(accepted) if accepted is not None else None
+
+    def _stands_in(self, accepted: int) -> bool:
+        """After the run went back: put the nearest older round in the place of one that is not kept here any more.
+
+        Returns:
+            Whether there is none at all, so that the site begins anew.
+        """
+        if accepted >= int(self._record.get("restarted", 0)):
+            return False
+        counted = self._record["counted"]
+        if accepted in counted or self._record["staged"] == accepted:
+            return False
+        nearest = _belonging(counted, accepted)
+        if nearest is None:
+            _log.warning("the run went back, and no own part for it is left here: the site begins anew")
+            return True
+        _log.warning(
+            "the run went back to %s, whose own part is not kept here any more: %s stands in for it",
+            self._name_of(accepted),
+            self._name_of(nearest),
+        )
+        tensors, record = read_tensors(self._file(nearest))
+        write_tensors(self._file(accepted), tensors, {"step": accepted, "record": record["record"]})
+        self._settle(counted=[*counted, accepted])
+        return False
 
     def require_data(self, step: int, accept: bool) -> None:
         """Refuse to go on with other data than those that the site's rounds learned from.
