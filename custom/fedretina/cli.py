@@ -32,8 +32,8 @@ from fedretina.version import __version__
     },
     context_settings={"help_option_names": ["-h", "--help"]},  # of all commands below too
     absent={
-        "fedretina_papers": "the papers' tables are no part of an installed fedretina: from a checkout of its sources, "
-        "`pip install -e .` brings them."
+        "fedretina_papers": "the papers' tables are no part of an installed fedretina: run this in a checkout of its "
+        "sources that `make demo` has set up."
     },
 )
 @click.version_option(__version__)
