@@ -5,6 +5,7 @@ import os
 # Before torch is imported: two threads a process on cores that are busy slow small tensors ten times.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # isort: split
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,16 +52,25 @@ def tiny() -> Callable[..., Experiment]:
     return make
 
 
+@pytest.fixture(scope="session")
+def drawn() -> dict:
+    """Phantom sites that a test of this process has drawn already; drawing takes longer than a step over them."""
+    return {}
+
+
 @pytest.fixture
-def phantoms(tmp_path) -> Callable[..., dict]:
-    """Data of phantom sites for an experiment."""
+def phantoms(tmp_path, drawn) -> Callable[..., dict]:
+    """Data of phantom sites for an experiment, a copy for each test."""
 
     def make(experiment: Experiment, *names: str) -> dict:
         settings = SiteDataSettings(phantom_images=experiment.phantom_images)
-        return {
-            name: load_site_data(name, settings, experiment.images, experiment.seed, tmp_path / "cache" / name)
-            for name in names or ("site-1", "site-2", "site-3")
-        }
+        found = {}
+        for name in names or ("site-1", "site-2", "site-3"):
+            key = (name, settings, experiment.images.model_dump_json(), experiment.seed)
+            if key not in drawn:
+                drawn[key] = load_site_data(name, settings, experiment.images, experiment.seed, tmp_path / name)
+            found[name] = copy.deepcopy(drawn[key])
+        return found
 
     return make
 
