@@ -39,9 +39,8 @@ PHANTOMS = (
     *("scaffold", "oct_moco_v3_scaffold", "fedee_activity", "feddc", "mdt", "fedap", "oct_simclr_fedavg"),
     *("fedee_dermoscopy", "fedavg", "feduaa", "feddyn", "fedee"),
 )
-FUNDUS = ("feduaa", "fedavg", "scaffold", "feddyn", "fedap")
-OCT = ("oct_fedavg", "oct_scaffold", "oct_moco_scaffold")
-REAL: Mapping[str, tuple[str, ...]] = {"real fundus": FUNDUS, "real OCT": OCT}
+REAL = {"real fundus": "fundus", "real OCT": "oct"}
+"""Real sites and what their images are: every row of that modality that exchanges something runs over them."""
 _log = logging.getLogger(__name__)
 
 
@@ -93,6 +92,14 @@ def real_sites(experiment: Experiment, data: str, cache: Path) -> dict[str, Site
                     site, settings.data, experiment.images, experiment.seed, cache / "cache" / site
                 )
     return found
+
+
+def rows_of(modality: str) -> list[str]:
+    """The rows that a federation of such sites could run."""
+    found = {row: Experiment.resolve({"row": row}) for row in ROWS}
+    return [
+        row for row, one in found.items() if one.images.modality == modality and one.exchange.personal != "everything"
+    ]
 
 
 def measure(data: str, row: str) -> dict[str, Any]:
@@ -154,7 +161,7 @@ def main() -> None:
         return
     logging.basicConfig(level=logging.WARNING)
     listed = [("phantoms", row) for row in PHANTOMS]
-    listed += [(data, row) for data, rows in REAL.items() for row in rows if SHARED.is_dir()]
+    listed += [(data, row) for data, modality in REAL.items() for row in rows_of(modality) if SHARED.is_dir()]
     known = {(case["data"], case["row"]) for case in stored["cases"]}
     for data, row in listed:
         if (data, row) not in known and (not chosen.data or data in chosen.data):
