@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from fedretina.exchange.parts import CONTROL
 from fedretina.exchange.payload import Tensors
+
+if TYPE_CHECKING:  # an optimiser's step knows of corrections
+    from fedretina.local.optimiser import OptimiserSettings
 
 MEMORY = "memory:"
 """Prefix of what the server half keeps beside a model and never sends."""
@@ -123,6 +126,20 @@ class Correction:
     """
 
     travels: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, own: Any, optimiser: OptimiserSettings) -> Self:
+        """Build it from its own settings (None for "none") and those of the optimiser in use.
+
+        Raises:
+            SettingsError: It would be wrong with that optimiser.
+        """
+        return cls() if own is None else cls(own)  # type: ignore[call-arg]
+
+    @classmethod
+    def has_server_half(cls) -> bool:
+        """Whether it moves the aggregate beyond the mean of the sites, which no robust rule may be beside."""
+        return cls.server is not Correction.server
 
     def begin(self, ground: Ground) -> LocalRound:
         """Begin a round at a site."""

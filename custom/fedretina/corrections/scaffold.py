@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome, Rates, ServerRound
+from fedretina.errors import SettingsError
 from fedretina.exchange.parts import CONTROL
 from fedretina.exchange.payload import Tensors
+
+if TYPE_CHECKING:  # an optimiser's step knows of corrections
+    from fedretina.local.optimiser import OptimiserSettings
 
 
 class ScaffoldSettings(BaseModel):
@@ -126,9 +130,6 @@ class Scaffold(Correction):
         settings: The settings.
         optimizer: "sgd" or "adam", the optimiser in use.
         momentum: Its momentum.
-
-    Raises:
-        SettingsError: An "option2" update with an optimiser for which it is wrong.
     """
 
     travels: ClassVar[bool] = True
@@ -137,6 +138,25 @@ class Scaffold(Correction):
         self._settings = settings
         self._momentum = momentum
         self._in_gradient = settings.place == "gradient" or (settings.place == "auto" and optimizer == "sgd")
+
+    @classmethod
+    def of(cls, own: ScaffoldSettings, optimiser: OptimiserSettings) -> Self:
+        """See `Correction.of`.
+
+        Raises:
+            SettingsError: An "option2" update with an optimiser for which it is wrong.
+        """
+        exact = optimiser.optimizer == "sgd" and optimiser.momentum == 0 and optimiser.weight_decay == 0
+        if own.update == "option2" and not exact:
+            raise SettingsError(
+                "scaffold.update 'option2' is right for plain SGD alone, but the optimiser has momentum, decay or is "
+                "Adam: use 'mean_grad'."
+            )
+        if own.update == "option2_fednova" and optimiser.optimizer != "sgd":
+            raise SettingsError(
+                "scaffold.update 'option2_fednova' is for SGD with momentum: use 'mean_grad' with Adam."
+            )
+        return cls(own, optimiser.optimizer, optimiser.momentum)
 
     def begin(self, ground: Ground) -> LocalRound:
         """See `Correction.begin`."""

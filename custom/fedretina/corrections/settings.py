@@ -1,8 +1,8 @@
-"""The choice of a correction, and the table that builds it."""
+"""The choice of a correction, and the table of their classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
@@ -14,7 +14,6 @@ from fedretina.corrections.feddyn import FedDyn, FedDynSettings
 from fedretina.corrections.fedprox import FedProx, FedProxSettings
 from fedretina.corrections.moon import Moon, MoonSettings
 from fedretina.corrections.scaffold import Scaffold, ScaffoldSettings
-from fedretina.errors import SettingsError
 from fedretina.local.optimiser import OptimiserSettings
 
 CorrectionName = Literal["none", "fedprox", "scaffold", "feddyn", "feddc", "moon"]
@@ -24,8 +23,8 @@ class CorrectionSettings(BaseModel):
     """How drift between sites is held back.
 
     Attributes:
-        name: "none", "fedprox" (a spring to the aggregate), "scaffold" (control variates), "feddyn" and "feddc" (a
-            spring with the site's drift), "moon" (a contrast of features). Settings of the others are not read.
+        name: "none", "fedprox" (a proximal term), "scaffold" (control variates), "feddyn" and "feddc" (a proximal
+            term with the site's drift), "moon" (a contrast of features). Settings of the others are not read.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,37 +37,29 @@ class CorrectionSettings(BaseModel):
     moon: MoonSettings = MoonSettings()
 
     @property
+    def chosen(self) -> type[Correction]:
+        """The class of the correction; what it can do is read off it."""
+        return CORRECTIONS[self.name]
+
+    @property
     def travels(self) -> bool:
         """Whether a control a parameter goes beside the weights, both ways."""
-        return TRAVELS[self.name]
+        return self.chosen.travels
 
     @property
     def has_server_half(self) -> bool:
         """Whether the server moves the aggregate beyond the mean of the sites."""
-        return self.name in HAVE_SERVER_HALF
+        return self.chosen.has_server_half()
 
 
-HAVE_SERVER_HALF: frozenset[CorrectionName] = frozenset({"scaffold", "feddyn", "feddc"})
-
-TRAVELS: Mapping[CorrectionName, bool] = MappingProxyType(
+CORRECTIONS: Mapping[CorrectionName, type[Correction]] = MappingProxyType(
     {
-        "none": Correction.travels,
-        "fedprox": FedProx.travels,
-        "scaffold": Scaffold.travels,
-        "feddyn": FedDyn.travels,
-        "feddc": FedDc.travels,
-        "moon": Moon.travels,
-    }
-)
-
-CORRECTIONS: Mapping[CorrectionName, Callable[[CorrectionSettings, OptimiserSettings], Correction]] = MappingProxyType(
-    {
-        "none": lambda settings, optimiser: Correction(),
-        "fedprox": lambda settings, optimiser: FedProx(settings.fedprox),
-        "scaffold": lambda settings, optimiser: Scaffold(settings.scaffold, optimiser.optimizer, optimiser.momentum),
-        "feddyn": lambda settings, optimiser: FedDyn(settings.feddyn),
-        "feddc": lambda settings, optimiser: FedDc(settings.feddc),
-        "moon": lambda settings, optimiser: Moon(settings.moon),
+        "none": Correction,
+        "fedprox": FedProx,
+        "scaffold": Scaffold,
+        "feddyn": FedDyn,
+        "feddc": FedDc,
+        "moon": Moon,
     }
 )
 
@@ -81,14 +72,6 @@ def build_correction(settings: CorrectionSettings, optimiser: OptimiserSettings)
         optimiser: The optimiser in use, which SCAFFOLD must know.
 
     Raises:
-        SettingsError: SCAFFOLD's "option2" updates with an optimiser for which they are wrong.
+        SettingsError: The correction is wrong with that optimiser.
     """
-    exact = optimiser.optimizer == "sgd" and optimiser.momentum == 0 and optimiser.weight_decay == 0
-    if settings.name == "scaffold" and settings.scaffold.update == "option2" and not exact:
-        raise SettingsError(
-            "scaffold.update 'option2' is right for plain SGD alone, but the optimiser has momentum, decay or is Adam: "
-            "use 'mean_grad'."
-        )
-    if settings.name == "scaffold" and settings.scaffold.update == "option2_fednova" and optimiser.optimizer != "sgd":
-        raise SettingsError("scaffold.update 'option2_fednova' is for SGD with momentum: use 'mean_grad' with Adam.")
-    return CORRECTIONS[settings.name](settings, optimiser)
+    return settings.chosen.of(getattr(settings, settings.name, None), optimiser)
