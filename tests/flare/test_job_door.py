@@ -10,6 +10,7 @@ from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import UnsafeJobError
 
+from fedretina.exchange.ledger import REFUSALS, Ledger
 from fedretina.flare.whitelist_filter import WhitelistFilter, require_known_filters
 from fedretina.kit.job_folder import FILES, LARGEST, refusal
 
@@ -106,7 +107,12 @@ data = io.BytesIO()
 with zipfile.ZipFile(data, "w") as archive:
     archive.writestr("j/meta.conf", "x = 1")
 print("meta", JobMetaValidator().validate("j", data.getvalue()))
-print("deployed", deployer.deploy(None, "j", {}, "app", b"no zip", None))
+from types import SimpleNamespace
+print("deployed", deployer.deploy(SimpleNamespace(get_root_dir=lambda: folder), "j", {}, "app", b"no zip", None))
+nowhere = SimpleNamespace(get_root_dir=lambda: folder + "/secret.json")
+with zipfile.ZipFile(data := io.BytesIO(), "w") as archive:
+    archive.writestr("config/more.json", "{}")
+print("unwritten", deployer.deploy(nowhere, "j", {}, "app", data.getvalue(), None))
 for entry in ClientRequestProcessors.request_processors:
     for topic in entry.get_topics():
         if topic.endswith(("shell", "report_env", "show_errors")):
@@ -124,6 +130,9 @@ def test_a_process_that_holds_the_door_reads_json_alone_and_gives_no_file_away(t
     assert "after" not in said.stdout
     assert any(line.startswith("meta (False, 'this federation reads configuration in JSON") for line in lines)
     assert "deployed the site could not take the app: its own log says why." in lines
+    refusals = Ledger(tmp_path / REFUSALS).lines()
+    assert [line["words"] for line in refusals] == ["the site could not take the app: its own log says why."]
+    assert "unwritten the site could not take the app: its own log says why." in lines  # and not the job's file
     assert lines.count("asked this site does not answer that: it tells nothing of its files, logs and machine.") == 3
     assert lines[-1] == "in jobs ['AbortCommand', 'AbortTaskCommand', 'ByeCommand', 'CheckStatusCommand']"
     assert "planted" not in "".join(lines[1:])

@@ -9,6 +9,7 @@ from hostile_jobs import PLANTED, hostile_jobs, listening, plant
 from jobs import WORDS, bring_code, change_in_store, export
 
 from federation import LEAD, copy_kit, ended, free_port, point_to
+from fedretina.exchange.ledger import REFUSALS, Ledger
 
 pytestmark = [pytest.mark.flare, pytest.mark.provisioned]
 REASONS = (
@@ -108,6 +109,9 @@ def said(kits, tmp_path_factory):
     "the site refuses all three",
 )
 def test_the_site_refuses_and_says_why(said, reason):
+    told = {line["words"] for line in Ledger(said.site / REFUSALS).lines()}
+    words = reason.removeprefix("site-1: ").removeprefix("NVFLARE_ERROR: ")
+    assert words in told or words.startswith("unsigned job")  # which FLARE says by itself, before it asks our deployer
     assert f"('deploy failure', ['server: OK', '{reason}'" in said.text
 
 

@@ -30,7 +30,7 @@ def ledger(folder: Path, run: str | None, as_json: bool, as_csv: bool) -> None:
     answer that was sent again has a line again.
     """
     from fedretina.errors import FedretinaError
-    from fedretina.exchange.ledger import Ledger
+    from fedretina.exchange.ledger import REFUSALS, Ledger
     from fedretina.kit.site_check import site_settings, state_root_of
     from fedretina.kit.startup_kit import open_kit
 
@@ -40,6 +40,8 @@ def ledger(folder: Path, run: str | None, as_json: bool, as_csv: bool) -> None:
         kit = open_kit(folder)
         root = state_root_of(kit, site_settings(kit))
         paths = sorted(root.glob(f"{glob.escape(run) if run else '*'}/{glob.escape(kit.name)}/ledger.jsonl"))
+        if run is None:
+            paths.append(kit.folder / REFUSALS)
         lines = [line for path in paths for line in Ledger(path).lines()]
     except FedretinaError as error:
         fail(str(error))
@@ -79,6 +81,10 @@ def _table(site: str, lines: list[dict[str, Any]]) -> str:
     shown = []
     for run in dict.fromkeys(line["run"] for line in lines):
         of_run = [line for line in lines if line["run"] == run]
+        if not run:
+            shown.append(f"jobs that were not taken: {len(of_run)}")
+            shown.extend(f"  job {line['job']}: {line['words']}" for line in of_run)
+            continue
         total = sum(line["bytes"] for line in of_run)
         shown.append(f"run {run}: {counted(len(of_run), 'message')}, {total / 1e6:.1f} MB of tensors")
         for line in of_run:

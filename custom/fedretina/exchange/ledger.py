@@ -6,12 +6,17 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedretina.errors import StateError
-from fedretina.exchange.parts import Partition
-from fedretina.exchange.payload import Payload, tensors_bytes, tensors_digest
-from fedretina.exchange.stamp import Stamp
+from fedretina.exchange.stamp import Stamp, one_line
+
+if TYPE_CHECKING:  # a site's parent process notes refusals, and is to stay without torch
+    from fedretina.exchange.parts import Partition
+    from fedretina.exchange.payload import Payload
+
+REFUSALS = "refusals.jsonl"
+"""In a kit's folder: what the server was told of jobs that were not taken, of which there is no run."""
 
 
 class Ledger:
@@ -37,6 +42,19 @@ class Ledger:
         place = {"run": stamp.run, "phase": stamp.phase, "round": stamp.round, "attempt": stamp.attempt}
         self._append({**place, "tensors": {}, "scalars": {}, "bytes": 0, "digest": "", "words": words})
 
+    def note_refusal(self, job: str, words: str) -> None:
+        """Write down the sentence with which a job is about to be refused.
+
+        Args:
+            job: FLARE's id of the job, as the server sent it.
+            words: The sentence.
+
+        Raises:
+            StateError: The line cannot be written, so the sentence must not go.
+        """
+        place = {"run": "", "phase": "deploy", "round": 0, "attempt": 0, "job": one_line(job, 100)}
+        self._append({**place, "tensors": {}, "scalars": {}, "bytes": 0, "digest": "", "words": words})
+
     def note(self, payload: Payload, parts: Partition, policy: Mapping[str, Any] | None = None) -> None:
         """Write down stamp, kinds, scalars, bytes and digest of what is about to leave.
 
@@ -48,6 +66,8 @@ class Ledger:
         Raises:
             StateError: The line cannot be written, so the message must not go.
         """
+        from fedretina.exchange.payload import tensors_bytes, tensors_digest
+
         kinds: dict[str, int] = {}
         for key in payload.tensors:
             kinds[parts.kinds[key].value] = kinds.get(parts.kinds[key].value, 0) + 1

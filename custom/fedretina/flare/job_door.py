@@ -28,6 +28,8 @@ from nvflare.fuel.utils.config import Config, ConfigFormat, ConfigLoader
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 
+from fedretina.errors import StateError
+from fedretina.exchange.ledger import REFUSALS, Ledger
 from fedretina.flare.site_commands import answer_only_for_jobs
 from fedretina.kit.job_folder import LARGEST, refusal
 
@@ -105,7 +107,26 @@ class JobDeployer(AppDeployerSpec):
         app_data: bytes,
         fl_ctx: FLContext,
     ) -> str:
-        """Deploy the app; return why not, or an empty sentence."""
+        """Deploy the app; return why not, or an empty sentence. What is returned stands in the site's ledger before."""
+        said = self._deploy(workspace, job_id, job_meta, app_name, app_data, fl_ctx)
+        if not said:
+            return ""
+        try:
+            Ledger(Path(workspace.get_root_dir()) / REFUSALS).note_refusal(job_id, said)
+        except StateError:
+            _log.warning("job %s: its refusal could not be written down", job_id, exc_info=True)
+            return _UNSAID
+        return said
+
+    def _deploy(
+        self,
+        workspace: Workspace,
+        job_id: str,
+        job_meta: dict[str, Any],
+        app_name: str,
+        app_data: bytes,
+        fl_ctx: FLContext,
+    ) -> str:
         try:
             fault = _refusal_of_zip(app_data)
             if fault:
