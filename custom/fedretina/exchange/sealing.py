@@ -240,6 +240,6 @@ def _tenseal() -> Any:
     except ImportError as error:
         raise SettingsError(
             "this run encrypts (exchange.encrypt), but TenSEAL is not installed at this end: run "
-            '`pip install "nvflare[HE]>=2.9,<2.10"`.'
+            '`pip install "tenseal==0.3.18"`.'
         ) from error
     return tenseal
