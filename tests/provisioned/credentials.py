@@ -64,6 +64,30 @@ def connected(port: int, kit: Path, name: str) -> Iterator[Any]:
         cell.stop()
 
 
+@contextmanager
+def with_the_servers_token(port: int, kit: Path, name: str) -> Iterator[Any]:
+    """The same, all messages with the server's own token, which it sends to whoever greets it."""
+    from nvflare.fuel.f3.cellnet.defs import IdentityChallengeKey
+    from nvflare.private.defs import CellChannel, CellChannelTopic, CellMessageHeaderKeys, new_cell_message
+    from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
+
+    nvflare_fobs_initialize()
+    carried = (CellMessageHeaderKeys.CLIENT_NAME, CellMessageHeaderKeys.TOKEN, CellMessageHeaderKeys.TOKEN_SIGNATURE)
+    with connected(port, kit, name) as cell:
+        greeting = new_cell_message({IdentityChallengeKey.COMMON_NAME: kit.name, IdentityChallengeKey.NONCE: "1"})
+        said = cell.send_request(
+            channel=CellChannel.SERVER_MAIN,
+            topic=CellChannelTopic.Challenge,
+            target="server",
+            request=greeting,
+            timeout=30,
+        )
+        token = {key: said.get_header(key) for key in carried}
+        assert token[CellMessageHeaderKeys.TOKEN], said.headers
+        cell.core_cell.add_outgoing_request_filter("*", "*", lambda message: message.add_headers(token))
+        yield cell
+
+
 def register_aside(port: int, kit: Path, site: str) -> None:
     """Register as a site over a connection of another name that the kit's certificate opens.
 
