@@ -5,11 +5,10 @@ from nvflare.fuel.f3.cellnet import core_cell
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, MessageType
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
-from nvflare.fuel.utils.admin_name_utils import new_admin_client_name
 
 from fedretina.flare.routes import refusal
 
-ADMIN = new_admin_client_name()
+ADMIN = "_admin_4f0c8e86-6b5d-4e1c-9f0a-3b1d2c4e5f60"  # as FLARE makes them, but the same in each process of pytest
 MAIN, COMMAND = CellChannel.SERVER_MAIN, CellChannel.SERVER_COMMAND
 
 

@@ -379,7 +379,7 @@ def test_another_admin_stops_nobody(federation, user):
         assert "site-3" in json.dumps(session.api.do_command("check_status server"), default=str)
 
 
-@pytest.mark.parametrize(("user", "name"), [("site-2", "site-2.aside"), (MEMBER, new_admin_client_name())])
+@pytest.mark.parametrize("user", ["site-2", MEMBER])
 @pytest.mark.attack(
     "a hostile site",
     "send another site commands through the server, with the token that the server gives to everyone",
@@ -395,8 +395,9 @@ def test_another_admin_stops_nobody(federation, user):
     "send a site or the server FLARE's inner commands, past the console and its rights",
     "the server drops them, and its log names who tried",
 )
-def test_nobody_speaks_to_another_site_or_as_the_server(federation, user, name):
+def test_nobody_speaks_to_another_site_or_as_the_server(federation, user):
     server = federation.running["server"]
+    name = new_admin_client_name() if user == MEMBER else f"{user}.aside"
 
     def dropped(cell, channel, target, request, why):
         words = f"a message of {name} is dropped: {why}"
