@@ -69,11 +69,10 @@ class ServerRun(FLComponent):
     @property
     def known(self) -> frozenset[str]:
         """Names of the run, its phases and its sites, which both ends and the lead have; the run's from its opening."""
-        run = () if self._name is None else (self._name,)
         if self._coordinator is None:
-            return frozenset(run)
+            return frozenset() if self._name is None else frozenset({self._name})
         phases = (step.phase for step in self._coordinator.plan)
-        return frozenset({*run, *phases, *self._coordinator.asked})
+        return frozenset({self._coordinator.run, *phases, *self._coordinator.asked})
 
     def open(self, fl_ctx: FLContext) -> Coordinator:
         """Open the run, or return it when it is open.
