@@ -397,7 +397,7 @@ def test_another_admin_stops_nobody(federation, user):
 )
 def test_nobody_speaks_to_another_site_or_as_the_server(federation, user):
     server = federation.running["server"]
-    name = new_admin_client_name() if user == MEMBER else f"{user}.aside"
+    name = new_admin_client_name() if user == MEMBER else f"{user}.else"  # FLARE takes a name once a process
 
     def dropped(cell, channel, target, request, why):
         words = f"a message of {name} is dropped: {why}"
