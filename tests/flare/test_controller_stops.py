@@ -11,10 +11,13 @@ from nvflare.apis.signal import Signal
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import QuorumError, RefusedError, StateError
+from fedretina.flare import server_run
 from fedretina.flare.aggregator import SpoolAggregator
 from fedretina.flare.controller import RoundController
 from fedretina.flare.publication import FOLDER, STOPPED
 from fedretina.flare.server_run import ServerRun
+from fedretina.flare.surroundings import ServerSettings
+from fedretina.told import told
 from fedretina.tracking.settings import TrackingSettings
 from fedretina.tracking.tracker import Tracker
 
@@ -91,3 +94,14 @@ def test_whatever_ends_a_step_the_job_says_why(stopped, error, said):
     assert why == said
     assert (note["event"], note["why"]) == ("stopped", said)
     assert panics == [said]
+
+
+def test_a_run_that_cannot_be_opened_is_named(tiny, tmp_path, monkeypatch):
+    Coordinator(tiny(), "spring", tmp_path / "spring" / "server")
+    monkeypatch.setattr(server_run, "load_experiment", lambda *_: tiny(seed=5, run="spring"))
+    monkeypatch.setattr(server_run, "load_server_settings", lambda _: ServerSettings(state_root=str(tmp_path)))
+    run = ServerRun()
+    with pytest.raises(StateError, match="a run of other settings") as found:
+        run.open(FLContext())
+    assert "spring/server holds a run of other settings" in told(found.value, run.known, end="server")
+    assert str(tmp_path) not in told(found.value, run.known, end="server")

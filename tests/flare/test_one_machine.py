@@ -1,5 +1,8 @@
 """One machine a site: what is noted of a second one, and what of FLARE the guard is built on."""
 
+import threading
+from types import SimpleNamespace
+
 import pytest
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
@@ -77,6 +80,28 @@ def test_flare_has_the_names_that_the_guard_takes():
     for name in ("send_heartbeat", "send_dict", "get_name"):
         assert callable(getattr(SfmConnection, name))
     assert callable(FederatedServer.remove_client_data)
+
+
+@pytest.mark.attack(
+    "a hostile site",
+    "open connection after connection in names of its jobs, each of which the server would wait for",
+    "the server waits for eight of them, the others are closed",
+)
+def test_one_site_does_not_keep_all_threads_waiting(monkeypatch):
+    guard, closed = OneMachine(answer_s=1), []
+    for number in range(8):
+        guard._asked[f"site-1.{number}"] = threading.Event()
+    newcomer = SimpleNamespace(conn=SimpleNamespace(close=lambda: closed.append(True)))
+    monkeypatch.setattr(guard, "_holder", lambda name: object())
+    monkeypatch.setattr(guard, "_claimed", lambda *_: "site-1.8")
+    assert not guard._admit(newcomer, b"")
+    assert (closed, len(guard._asked)) == ([True], 8)
+    looked_at = []
+    monkeypatch.setattr(guard, "_claimed", lambda *_: "site-2.0")
+    monkeypatch.setattr(guard, "_answers", lambda *_: looked_at.append(True) or True)
+    monkeypatch.setattr(guard, "_refuse", lambda *_: None)
+    assert not guard._admit(newcomer, b"")
+    assert looked_at == [True]
 
 
 @pytest.mark.parametrize("component", [OneMachine, OneMachineSite])

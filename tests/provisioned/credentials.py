@@ -14,6 +14,8 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
+from federation import wait_for
+
 KNOCK = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
@@ -62,6 +64,36 @@ def connected(port: int, kit: Path, name: str) -> Iterator[Any]:
         yield cell
     finally:
         cell.stop()
+
+
+@contextmanager
+def with_the_servers_token(port: int, kit: Path, name: str) -> Iterator[Any]:
+    """The same, all messages with the server's own token, which it sends to whoever greets it."""
+    from nvflare.fuel.f3.cellnet.defs import IdentityChallengeKey, MessageHeaderKey, ReturnCode
+    from nvflare.private.defs import CellChannel, CellChannelTopic, CellMessageHeaderKeys, new_cell_message
+    from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
+
+    nvflare_fobs_initialize()
+    carried = (CellMessageHeaderKeys.CLIENT_NAME, CellMessageHeaderKeys.TOKEN, CellMessageHeaderKeys.TOKEN_SIGNATURE)
+    with connected(port, kit, name) as cell:
+
+        def greeted() -> Any:
+            words = {IdentityChallengeKey.COMMON_NAME: kit.name, IdentityChallengeKey.NONCE: "1"}
+            said = cell.send_request(
+                channel=CellChannel.SERVER_MAIN,
+                topic=CellChannelTopic.Challenge,
+                target="server",
+                request=new_cell_message(words),
+                timeout=10,
+                optional=True,
+            )
+            return said if said.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK else None
+
+        said = wait_for(greeted, "the server's answer")  # the connection may take a moment
+        token = {key: said.get_header(key) for key in carried}
+        assert token[CellMessageHeaderKeys.TOKEN], said.headers
+        cell.core_cell.add_outgoing_request_filter("*", "*", lambda message: message.add_headers(token))
+        yield cell
 
 
 def register_aside(port: int, kit: Path, site: str) -> None:

@@ -11,13 +11,18 @@ import psutil
 import pytest
 import torch
 import yaml
-from credentials import connected, expire, knock, register_aside
+from credentials import connected, expire, knock, register_aside, with_the_servers_token
 from hospital import SECRETS
 from hostile_jobs import ENVIRONMENT, PLANTED, hostile_jobs, listening, plant
 from jobs import ANOTHER, SITES, WORDS, another_class, bring_code, change_in_store, export, own_filters
 from nvflare.apis.fl_exception import FLCommunicationError
+from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.sfm.constants import Types
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
+from nvflare.fuel.utils.admin_name_utils import new_admin_client_name
+from nvflare.private.admin_defs import Message as Order
+from nvflare.private.defs import TrainingTopic
 from simulation import results
 
 from federation import (
@@ -372,6 +377,44 @@ def test_another_admin_stops_nobody(federation, user):
             said = json.dumps(session.api.do_command(command), default=str)
             assert "not authorized" in said, (command, said)
         assert "site-3" in json.dumps(session.api.do_command("check_status server"), default=str)
+
+
+@pytest.mark.parametrize("user", ["site-2", MEMBER])
+@pytest.mark.attack(
+    "a hostile site",
+    "send another site commands through the server, with the token that the server gives to everyone",
+    "the server passes nothing on from site to site, and its log names who tried",
+)
+@pytest.mark.attack(
+    "a hostile site",
+    "send the server messages in another's name, or those with which FLARE's own processes stop it",
+    "the server drops them, and its log names who tried",
+)
+@pytest.mark.attack(
+    "another admin",
+    "send a site or the server FLARE's inner commands, past the console and its rights",
+    "the server drops them, and its log names who tried",
+)
+def test_nobody_speaks_to_another_site_or_as_the_server(federation, user):
+    server = federation.running["server"]
+    name = new_admin_client_name() if user == MEMBER else f"{user}.else"  # FLARE takes a name once a process
+
+    def dropped(cell, channel, target, request, why):
+        words = f"a message of {name} is dropped: {why}"
+        before = server.text().count(words)
+        reply = cell.send_request(channel=channel, topic="process_info", target=target, request=request, timeout=2)
+        assert reply.get_header(MessageHeaderKey.RETURN_CODE) != ReturnCode.OK, reply.payload
+        wait_for(lambda: server.text().count(words) > before, words, 60)
+
+    with with_the_servers_token(federation.port, federation.kit(user), name) as cell:
+        # Neither topic does harm where it is answered; those that end a site or the server go the same way.
+        order = Message(payload=Order(TrainingTopic.CHECK_STATUS, ""))
+        dropped(cell, CellChannel.CLIENT_MAIN, "site-3", order, "it goes to another site")
+        for one in (cell, cell.core_cell):  # the first sends it as a stream
+            dropped(one, "_net_manager", "server", Message(), "it asks what only")
+        in_the_servers_name = {MessageHeaderKey.ORIGIN: "server"}
+        cell.core_cell.add_outgoing_request_filter("*", "*", lambda message: message.add_headers(in_the_servers_name))
+        dropped(cell.core_cell, "_net_manager", "server", Message(), "it comes in another's name")
 
 
 def test_a_running_site_is_checked_without_being_disturbed(federation, tmp_path):

@@ -1,4 +1,4 @@
-"""One machine a site: the server lets nobody join in the name of a site whose machine is connected and answers.
+"""One machine a site: the server lets nobody join, or speak, in the name of a site that is connected and answers.
 
 FLARE 2.9 lets the newest connection and the newest registration of a name win. Two machines with one startup kit then
 evict each other every few seconds, and the first one's token is void until the second's is forgotten, ten minutes after
@@ -32,9 +32,11 @@ from nvflare.security.logging import secure_format_exception
 
 from fedretina.errors import SettingsError
 from fedretina.flare.one_machine_command import SecondMachinesCommand
+from fedretina.flare.routes import refusal
 from fedretina.kit.second_machine import CHANNEL, REFUSED, TOPIC, SecondMachine, SecondMachines
 
 _LONGEST_ANSWER_S = 30.0
+_AT_ONCE = 8  # newcomers in a site's name, and those of its jobs, whose first connections are asked
 
 
 class OneMachine(FLComponent):
@@ -91,6 +93,7 @@ class OneMachine(FLComponent):
             ) from error
         self._server, self._connections = server, connections
         connections.process_frame_task = self._on_frame
+        cell.add_incoming_filter("*", "*", self._on_message)
         cell.add_incoming_request_filter(CellChannel.SERVER_MAIN, CellChannelTopic.Register, self._on_register)
         cell.add_incoming_request_filter(CellChannel.SERVER_MAIN, CellChannelTopic.HEART_BEAT, self._on_heartbeat)
         ServerCommandModules.register_cmd_module(SecondMachinesCommand(self._seen))
@@ -121,10 +124,11 @@ class OneMachine(FLComponent):
         first = None if name is None else self._holder(name)
         if name is None or first is None or first is newcomer:
             return True
-        with self._lock:
-            busy = name in self._asked
-            asked = self._asked.setdefault(name, threading.Event())
-        if busy:  # another newcomer is being looked at; this one tries again
+        site = FQCN.split(name)[0]
+        with self._lock:  # each of these waits in a thread of the few that read all that any site sends
+            busy = name in self._asked or sum(FQCN.split(other)[0] == site for other in self._asked) >= _AT_ONCE
+            asked = threading.Event() if busy else self._asked.setdefault(name, threading.Event())
+        if busy:  # others are being looked at; this one tries again
             newcomer.conn.close()
             return False
         try:
@@ -132,7 +136,7 @@ class OneMachine(FLComponent):
         finally:
             self._asked.pop(name, None)
         if stays:
-            self._refuse(newcomer, first, FQCN.split(name)[0])
+            self._refuse(newcomer, first, site)
             return False
         before, now = _address(first), _address(newcomer)
         self.logger.info(f"{name}: the connection from {before} is gone or does not answer; that from {now} takes over")
@@ -184,6 +188,17 @@ class OneMachine(FLComponent):
         self.logger.warning(seen.words())
         message = new_cell_message({}, {"words": seen.words_for_the_first()})
         self._server.cell.core_cell.fire_and_forget(CHANNEL, TOPIC, seen.site, message, optional=True)
+
+    # Messages
+
+    def _on_message(self, message: Message) -> Message | None:
+        """Drop a message that nobody outside may send; any answer tells FLARE to, and goes nowhere."""
+        sender = message.get_prop(MessagePropKey.ENDPOINT).name
+        fault = refusal(sender, message)
+        if fault is None:
+            return None
+        self.logger.warning(f"a message of {sender} is dropped: {fault}.")
+        return make_reply(ReturnCode.UNAUTHENTICATED, error=fault)
 
     # Registrations
 

@@ -50,6 +50,7 @@ class ServerRun(FLComponent):
         self._experiment_file = experiment_file
         self._held = ExitStack()
         self._coordinator: Coordinator | None = None
+        self._name: str | None = None
         self._tracker: Tracker | None = None
         self.board = ProgressBoard()
         self.dead: set[str] = set()
@@ -67,9 +68,9 @@ class ServerRun(FLComponent):
 
     @property
     def known(self) -> frozenset[str]:
-        """Names of the run, its phases and its sites, which both ends and the lead have."""
+        """Names of the run, its phases and its sites, which both ends and the lead have; the run's from its opening."""
         if self._coordinator is None:
-            return frozenset()
+            return frozenset() if self._name is None else frozenset({self._name})
         phases = (step.phase for step in self._coordinator.plan)
         return frozenset({self._coordinator.run, *phases, *self._coordinator.asked})
 
@@ -82,7 +83,7 @@ class ServerRun(FLComponent):
         if self._coordinator is None:
             settings = load_server_settings(fl_ctx)
             experiment = with_weights_file(load_experiment(fl_ctx, self._experiment_file), settings)
-            run = experiment.run or os.environ.get(RUN) or new_run_name(experiment)
+            run = self._name = experiment.run or os.environ.get(RUN) or new_run_name(experiment)
             folder = state_root(fl_ctx, settings) / run / "server"
             with ExitStack() as opening:
                 opening.enter_context(folder_lock(folder, _LOCK_WAIT_S))

@@ -3,16 +3,17 @@
 FLARE's client looks at `authorization.json` only where the message that asks says that it should, and the server writes
 that message. A server whose operator changed its code could so read any file of a site with `cat`, whatever the site's
 file says. So a site's process keeps no command that reads files, folders, logs or the machine, and what the others
-answer holds neither an exception's words nor a folder's name.
+answer holds neither an exception's words nor a folder's name. They are done for jobs, and for nothing else of the kit.
 """
 
 from __future__ import annotations
 
 import logging
 from typing import Any
+from uuid import UUID
 
 from nvflare.private.admin_defs import Message, error_reply
-from nvflare.private.defs import ERROR_MSG_PREFIX, TrainingTopic
+from nvflare.private.defs import ERROR_MSG_PREFIX, RequestHeader, TrainingTopic
 from nvflare.private.fed.client.admin import RequestProcessor
 from nvflare.private.fed.client.admin_commands import AdminCommands
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
@@ -40,6 +41,7 @@ ANSWERED = frozenset(
 ANSWERED_IN_JOBS = frozenset({"AbortCommand", "AbortTaskCommand", "ByeCommand", "CheckStatusCommand"})
 """The same for a job's process: none that gives out the errors and figures that FLARE gathers there."""
 _REFUSED = "this site does not answer that: it tells nothing of its files, logs and machine."
+_NO_JOB = "this names no job of FLARE's, and the site does nothing."
 _FAILED = "the site could not do this: its own log says why."
 # FLARE's own answers of these name the folder that was deleted, or the exception.
 _OWN_WORDS = {TrainingTopic.DELETE_RUN: "OK"}
@@ -66,6 +68,9 @@ class SiteCommand(RequestProcessor):
         if not self._answered:
             _log.warning("the server asked for %s, which this site does not answer", req.topic)
             return error_reply(_REFUSED)
+        if not _may_be_a_job(req.get_header(RequestHeader.JOB_ID)):
+            _log.warning("%s of the server names no job, and nothing is done", req.topic)
+            return error_reply(_NO_JOB)
         try:
             reply = self._flares.process(req, app_ctx)
         except Exception:  # noqa: BLE001 - its words may name folders of this machine
@@ -77,6 +82,18 @@ class SiteCommand(RequestProcessor):
             _log.warning("%s failed: %s", req.topic, reply.body)
             reply.body = f"{ERROR_MSG_PREFIX}: {_FAILED}"
         return reply
+
+
+def _may_be_a_job(name: object) -> bool:
+    """Whether it is no name or has the form in which FLARE's server names jobs.
+
+    FLARE takes it for a folder beside `local`, `startup` and, by default, the state of all runs, which
+    `train.delete_run` would delete as well, and for a word of the command line that starts a job's process.
+    """
+    try:
+        return name is None or str(UUID(str(name))) == name
+    except ValueError:
+        return False
 
 
 def answer_only_for_jobs() -> None:
