@@ -67,6 +67,7 @@ def test_official_reproduces_the_code_where_it_differs_from_the_paper():
         ({"run": "../x"}, "run"),
         ({"phases": []}, "phases is empty"),
         ({"phases": [{"name": "train"}, {"name": "train"}]}, "must differ"),
+        ({"quorum": "yes"}, "quorum: Input should be a valid integer"),
         ({"phases": [{"name": "finalise"}]}, "must differ"),
         ({"training": {"batch_size": 1}}, "training.batch_size"),
         ({"aggregation": {"rule": "loudest"}}, "aggregation.rule"),

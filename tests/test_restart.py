@@ -189,3 +189,14 @@ def test_a_loss_that_is_not_finite_names_a_model_that_grew(tiny, phantoms, tmp_p
         host.answer(order, down)
     with pytest.raises(TrainingError, match=r"100 times as long .encoder tensors. as the one that the run began with"):
         host.answer(order, {key: 100 * tensor for key, tensor in down.items()})
+
+
+def test_a_site_that_was_away_while_the_run_went_back_before_forgets_those_rounds_too(tiny, phantoms, tmp_path):
+    experiment = tiny(phases=[{"name": "train", "rounds": 4}])
+    data = phantoms(experiment, "site-1", "site-2")
+    drive(experiment, data, tmp_path, 4)
+    drive(back_to(experiment, "train-0001", "aaaa"), data, tmp_path, 2, absent=lambda step: ("site-2",))
+    drive(back_to(experiment, "train-0003", "bbbb"), data, tmp_path, 1)
+    steps = read_json(tmp_path / "r" / "site-2" / "history.json")
+    assert "loss" in steps["00000"]
+    assert not [key for key in ("00001", "00002") if "loss" in steps.get(key, {})]

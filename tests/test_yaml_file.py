@@ -1,5 +1,7 @@
 """Settings files that cannot be read: each gets a sentence for home, and one without the file's words for others."""
 
+import math
+
 import pytest
 import yaml
 
@@ -90,5 +92,8 @@ def test_what_people_write_is_read_as_they_mean_it(tmp_path):
     path = tmp_path / "e.yaml"
     path.write_bytes(b"\xef\xbb\xbfrun: 2026-11-22\r\nrow: feduaa  # K\xc3\xbcche\r\nseed: 3\r\n")
     assert read_yaml(path, WHAT) == {"run": "2026-11-22", "row": "feduaa", "seed": 3}
+    words = "a: [no, Yes, off]\nb: 010\nc: 12:30\nd: [true, 0, -5, 1_000, 0x1F, 1.5, .5, 1.0e3, -.inf]\n"
+    said = {"a": ["no", "Yes", "off"], "b": "010", "c": "12:30", "d": [True, 0, -5, 1000, 31, 1.5, 0.5, 1e3, -math.inf]}
+    assert parse_yaml(words, WHAT) == said
     shared = "base: &b {x: 1, y: [1.5, null, true]}\nmore:\n  <<: *b\n  x: 2\nagain: *b\n"
     assert parse_yaml(shared, WHAT) == yaml.safe_load(shared)

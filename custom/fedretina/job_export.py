@@ -135,7 +135,7 @@ def _check(job: Path, out: Path, sites: Sequence[str], quorum: int | None, manda
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path} cannot be read ({error}): mend the job.") from error
     if not isinstance(found, dict):
         raise SettingsError(f"{path} holds no JSON object: mend the job.")

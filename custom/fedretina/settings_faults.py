@@ -98,7 +98,9 @@ def _fault(one: Mapping[str, Any], place: _Place, root: str, prefix: str) -> str
         return f"{at}.{str(one['ctx']['discriminator']).strip(_QUOTE)} must be set"
     if one["type"] == "missing":
         return f"{at} must be set"
-    return f"{at}: {str(one['msg']).removeprefix('Value error, ')}"
+    few = one["type"] == "too_short"
+    said = f"give at least {one['ctx']['min_length']}" if few else str(one["msg"]).removeprefix("Value error, ")
+    return f"{at}: {said}"
 
 
 def _choices(annotation: Any) -> list[Any]:

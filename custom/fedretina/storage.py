@@ -270,7 +270,8 @@ def _replace(path: Path, write: Callable[[Path], Any], durable: bool = True) -> 
         if durable:
             _sync(path.parent)
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # whatever kept it from being written keeps it from being looked for, too
+            temporary.unlink(missing_ok=True)
         full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
         cause = "the disk is full" if full else str(error)
         raise StateError(

@@ -7,6 +7,7 @@ sentences: one for home, with the file, the words in it and the line, and one th
 from __future__ import annotations
 
 import codecs
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -138,11 +139,23 @@ def _text(content: bytes) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values alone; a date is text, as whoever names a run after a day means it."""
+    """Plain values alone, as people mean them.
+
+    A date is text, since a run may be named after a day. `yes`, `no`, `on` and `off` are words, as a grade may be; what
+    is asked for true or false takes them all the same, and what is asked for a number does not take them for 1 or 0.
+    So is 010, which would be 8, and 12:30, which would be 750.
+    """
 
 
+_NARROWER = {
+    "tag:yaml.org,2002:bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"),
+    "tag:yaml.org,2002:int": re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+)$"),
+    "tag:yaml.org,2002:float": re.compile(
+        r"(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+}
 _Loader.yaml_implicit_resolvers = {
-    letter: [(tag, pattern) for tag, pattern in resolvers if tag in _PLAIN]
+    letter: [(tag, _NARROWER.get(tag, pattern)) for tag, pattern in resolvers if tag in _PLAIN]
     for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 

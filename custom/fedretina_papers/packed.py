@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.errors import StateError
-from fedretina.storage import read_json, write_json
+from fedretina.storage import read_json, write_bytes, write_json
 
 SUFFIX = ".jsonl.gz"
 
@@ -18,12 +18,16 @@ def pack(folder: Path, file: Path) -> int:
 
     Answers to single images and models are no JSON and stay where they are.
 
+    Args:
+        folder: The study's folder.
+        file: What is written; its folder is made when missing.
+
     Raises:
-        StateError: A file of the folder is damaged.
+        StateError: A file of the folder is damaged, or the packed file cannot be written.
     """
     parts = {path.relative_to(folder).as_posix(): read_json(path) for path in sorted(folder.rglob("*.json"))}
     lines = [json.dumps({"file": name, "holds": held}, sort_keys=True) + "\n" for name, held in parts.items()]
-    file.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+    write_bytes(file, gzip.compress("".join(lines).encode(), mtime=0))
     return len(parts)
 
 

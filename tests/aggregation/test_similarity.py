@@ -1,10 +1,13 @@
 import math
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from fedretina.aggregation.coordinator import Coordinator
+from fedretina.aggregation.run_store import RunStore
 from fedretina.aggregation.similarity import among, distance, similarity_weights
+from fedretina.errors import StateError
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.parts import MEAN, STATISTIC, VARIANCE
 from fedretina.experiment import Experiment
@@ -105,3 +108,27 @@ def test_a_model_a_site_and_a_server_half_exclude_each_other(tiny):
     with pytest.raises(Exception, match="similarity"):
         tiny(row="fedap", correction={"name": "scaffold"})
     assert tiny(row="fedap", correction={"name": "fedprox"}).correction.name == "fedprox"
+
+
+def test_a_model_of_an_attempt_that_was_not_committed_is_sent_to_nobody(tiny, phantoms, tmp_path, monkeypatch):
+    experiment = tiny(row="fedap", phases=[{"name": "train", "rounds": 2}])
+    data = phantoms(experiment, "site-1", "site-2", "site-3")
+    coordinator = Coordinator(experiment, "r", tmp_path / "server")
+    hosts = {site: Site(experiment, data[site], tmp_path / site) for site in data}
+
+    def step(*there):
+        coordinator.begin(there)
+        for site in there:
+            coordinator.accept(site, hosts[site].answer(coordinator.order(site), coordinator.down(site)))
+        coordinator.close()
+
+    step(*data)
+    with monkeypatch.context() as full:
+        full.setattr(RunStore, "commit", Mock(side_effect=StateError("the disk is full.")))
+        with pytest.raises(StateError):
+            step(*data)
+    step("site-1", "site-2")
+    coordinator.begin(data)
+    mean = coordinator.down("")
+    assert all(torch.equal(sent, mean[key]) for key, sent in coordinator.down("site-3").items())
+    assert any(not torch.equal(sent, mean[key]) for key, sent in coordinator.down("site-2").items())

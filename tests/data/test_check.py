@@ -179,6 +179,16 @@ def test_no_file_is_there(tmp_path):
     assert found["error", "split_empty"] == ("train", "val", "test")
 
 
+def test_a_name_that_no_disk_can_hold_is_a_missing_file(clean, tmp_path):
+    rows = [line.split(",") for line in (clean / "manifest.csv").read_text().splitlines()]
+    rows[1][0] = "a" * 300 + ".png"
+    (tmp_path / "manifest.csv").write_text("\n".join(map(",".join, rows)))
+    report = check_site(
+        open_source(tmp_path / "manifest.csv", ImportSettings(scheme="icdr5"), clean / "images"), 128, quick=True
+    )
+    assert [words.split(":")[0] for where in [codes(report)["warning", "file_missing"]] for words in where] == ["row 2"]
+
+
 def test_duplicates_and_odd_images_reach_the_report(tmp_path):
     rows = write_site(tmp_path)
     save(tmp_path / "images" / rows[0][0], eye(4242))

@@ -56,7 +56,10 @@ def test_a_manifest_and_its_images(tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [({"grades": ("a",)}, "two grades"), ({"grades": ("a", "b"), "ungradable": "c"}, "one of")],
+    [
+        ({"grades": ("a",)}, "cannot be used: a grading scheme needs at least two grades"),
+        ({"grades": ("a", "b"), "ungradable": "c"}, "one of"),
+    ],
 )
 def test_grades_that_make_no_scheme(tmp_path, words, says):
     write_site(tmp_path, (1, 1, 1))

@@ -100,7 +100,29 @@ def test_what_is_no_job_gets_a_sentence(tmp_path):
     (tmp_path / "empty/meta.json").write_text('{"deploy_map": {"app": ["@ALL"]}}')
     with pytest.raises(SettingsError, match="is missing"):
         copy(tmp_path, "c", job=tmp_path / "empty")
+    for number, meta in enumerate(('{"deploy_map": {}}', '{"deploy_map": {"app": 5}}', "[" * 100_000)):
+        (tmp_path / "empty/meta.json").write_text(meta)
+        with pytest.raises(SettingsError, match=r"meta\.json"):
+            copy(tmp_path, f"c{number}", job=tmp_path / "empty")
     with pytest.raises(RefusedError, match="name"):
         copy(tmp_path, "d", run="../x")
     with pytest.raises(SettingsError, match="quorum"):
         copy(tmp_path, "e", job=changed(tmp_path, quorum=0))
+
+
+@pytest.mark.parametrize(
+    "words", ["row: feduaa\nrun : old\n", "{row: feduaa, seed: 3}\n", "row: feduaa\n...\n", "  seed: 2\n"]
+)
+def test_settings_that_take_no_line_are_refused_here_and_not_at_every_site(tmp_path, words):
+    job = changed(tmp_path)
+    (job / "app/config/experiment.yaml").write_text(words)
+    assert Experiment.load(job / "app/config/experiment.yaml").row == "feduaa"
+    with pytest.raises(SettingsError, match="`run: NAME` in one line of its own"):
+        copy(tmp_path, "a", job=job, run="new")
+
+
+def test_a_file_that_cannot_be_copied_is_a_sentence(tmp_path):
+    job = changed(tmp_path)
+    (job / "notes.txt").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(SettingsError, match="each of its files must be there and readable"):
+        copy(tmp_path, "a", job=job)

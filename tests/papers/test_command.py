@@ -58,6 +58,7 @@ def test_rows_and_seeds_run_and_the_page_can_be_made_from_the_results_alone(tmp_
 def test_what_is_asked_wrongly_is_a_sentence(tmp_path):
     for words, sentence in (
         (("nothing",), "there is no benchmark"),
+        (("feduaa", "--rows", ","), "rows: give at least 1"),
         (("feduaa", "--rows", "no_such_row,feduaa"), "no row 'no_such_row' in the benchmark feduaa: it may be one of"),
         (("feduaa", "--rows", "fedvag,feduaa"), "no row 'fedvag' in the benchmark feduaa: did you mean fedavg?"),
         (("feduaa", "--rows", "fedavg", "--phantoms", "a"), "'feduaa', which all rows are compared with, is none of"),

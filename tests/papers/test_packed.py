@@ -28,6 +28,14 @@ def test_what_is_packed_comes_back_and_twice_the_same_bytes(study, tmp_path):
         assert (tmp_path / "back" / path.relative_to(study)).read_bytes() == path.read_bytes()
 
 
+def test_it_is_packed_into_a_new_folder_or_a_sentence_is_said(study, tmp_path):
+    assert pack(study, tmp_path / "new" / "deep" / "one.jsonl.gz") == 2
+    (tmp_path / "file").touch()
+    for place in (tmp_path, tmp_path / "file" / "one.jsonl.gz"):
+        with pytest.raises(StateError, match="was not saved"):
+            pack(study, place)
+
+
 def test_a_folder_that_holds_a_study_is_left_as_it_is(study, tmp_path):
     pack(study, tmp_path / "one.jsonl.gz")
     with pytest.raises(StateError, match="holds results already"):

@@ -112,6 +112,10 @@ class RunStore:
         """
         if tensors is not None:
             write_tensors(self._model(step), tensors, {"step": step})
+        for path in self.folder.glob(f"{self._name_of(step)}{_OF}*.safetensors"):
+            # Of an attempt that was not committed, or left by a kill while the run went back.
+            if path.stem.partition(_OF)[2] not in record.get("mixing", {}):
+                path.unlink(missing_ok=True)
         write_json(self._record(step), record)
         kept = sorted(keep | ({step} if tensors is not None else set()))
         back = {number: models for number, models in self._back().items() if oldest <= number <= step}

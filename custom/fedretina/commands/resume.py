@@ -76,14 +76,18 @@ def _go_back(
 ) -> None:
     from fedretina.flare.admin_resume import plan_restart, submit_restart
 
-    with tempfile.TemporaryDirectory() as folder, connected(kit, connect_timeout, as_json, timeout) as session:
+    # A download that was given up may still be writing there.
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        connected(kit, connect_timeout, as_json, timeout) as session,
+    ):
         restart = plan_restart(session, run, step, Path(folder))
         lost = _lost(run, restart)
         if not yes:
             if as_json:
                 end(f"{lost} Add --yes to do it.", USAGE, as_json)
             click.echo(printable(lost))
-            if not click.confirm("Go back?"):
+            if not _agreed():
                 click.echo("nothing was changed")
                 return
         job = submit_restart(session, restart)
@@ -91,6 +95,14 @@ def _go_back(
         record = {**job_record(job), "new": True, "from": step, "dropped": dropped, "sites": list(restart.sites)}
         words = f"run {run}: job {job.id} submitted, with the settings of {restart.settings_of}, from {step} on"
         tell(record, f"{lost}\n{words}" if yes else words, as_json)
+
+
+def _agreed() -> bool:
+    try:
+        return click.confirm("Go back?")
+    except click.Abort:  # Ctrl-C, or nobody is there to answer
+        click.echo()
+        end("nothing was changed: the question was not answered. Add --yes to do it without asking.", USAGE, False)
 
 
 def _lost(run: str, restart: Restart) -> str:

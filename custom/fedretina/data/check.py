@@ -194,7 +194,7 @@ def _present(images: Sequence[Image], root: Path) -> tuple[list[Image], list[str
     beside: dict[Path, dict[str, str]] = {}
     for image in images:
         path = root / image.file
-        if path.is_file():
+        if _is_file(path):
             present.append(image)
             continue
         if path.parent not in beside:
@@ -205,6 +205,14 @@ def _present(images: Sequence[Image], root: Path) -> tuple[list[Image], list[str
             hint = ": write '/' in place of '\\'"
         missing.append(f"{image.place}: {image.file!r}{hint}" if image.place != image.file else f"{image.file!r}{hint}")
     return present, missing
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a file can be found there; not where a folder may not be entered, or the name is too long."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _stems(folder: Path) -> dict[str, str]:

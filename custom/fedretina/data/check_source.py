@@ -118,7 +118,9 @@ def _chosen(settings: ImportSettings) -> GradingScheme | None:
     try:
         return GradingScheme(grades=settings.grades, ungradable=settings.ungradable)  # type: ignore[call-arg]
     except ValidationError as error:
-        raise DataError(f"the grades cannot be used: {error.errors()[0]['msg']}") from error
+        raise DataError(
+            f"the grades cannot be used: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
+        ) from error
 
 
 def _from_folder(

@@ -73,13 +73,19 @@ def named_copy(
         raise SettingsError(f"the apps of {job} name different runs, {', '.join(sorted(names))}: name one.")
     chosen = require_name(run or next(iter(names), None) or new_run_name(settings[0]), "run")
     folder = into / SUBMITTED_AS
-    shutil.copytree(job, folder, ignore=_NOT_COPIED)
+    try:
+        shutil.copytree(job, folder, ignore=_NOT_COPIED)
+    except OSError as error:  # a link that leads nowhere, a file that may not be read, a full disk
+        raise SettingsError(
+            f"{job} cannot be copied as a whole: each of its files must be there and readable, and the disk have room."
+        ) from error
     for app in apps:
         path = folder / app.relative_to(job) / _EXPERIMENT
         words = _with_line(path.read_text(encoding="utf-8"), "run", json.dumps(chosen))  # a name may look like a number
         if restart is not None:
             words = _with_line(words, "restart", json.dumps(restart.model_dump()))
         path.write_text(words, encoding="utf-8")
+        _require_named(path, app / _EXPERIMENT, chosen, restart)
     meta["name"] = chosen
     if RUN_KEY in meta:
         meta[RUN_KEY] = chosen
@@ -120,11 +126,12 @@ def read_meta(job: Path) -> dict[str, Any]:
         meta = json.loads((job / "meta.json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise SettingsError(f"{job} is no job folder: it has no meta.json.") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{job / 'meta.json'} cannot be read: {error}.") from error
-    if not isinstance(meta, dict) or not isinstance(meta.get("deploy_map"), dict):
-        raise SettingsError(f"{job / 'meta.json'} names no deploy_map: see jobs/feduaa.")
-    return meta
+    apps = meta.get("deploy_map") if isinstance(meta, dict) else None
+    if not isinstance(apps, dict) or not apps or not all(isinstance(targets, list) for targets in apps.values()):
+        raise SettingsError(f"{job / 'meta.json'} names no deploy_map with a list of sites an app: see jobs/feduaa.")
+    return dict(meta)
 
 
 def _apps(job: Path, meta: dict[str, Any]) -> list[Path]:
@@ -133,6 +140,26 @@ def _apps(job: Path, meta: dict[str, Any]) -> list[Path]:
         if not (app / _EXPERIMENT).is_file():
             raise SettingsError(f"{job} is no job of fedretina: {app.name}/{_EXPERIMENT} is missing.")
     return apps
+
+
+def _require_named(copy: Path, source: Path, run: str, restart: RestartSettings | None) -> None:
+    """Refuse a job into whose settings no line can be written: the server and every site would refuse it later.
+
+    Raises:
+        SettingsError: The copy cannot be read any more, or still says something else.
+    """
+    from fedretina.experiment import Experiment
+
+    try:
+        found = Experiment.load(copy)
+        if found.run == run and (restart is None or found.restart == restart):
+            return
+    except SettingsError:
+        pass
+    raise SettingsError(
+        f"the run's name cannot be written into {source}: write its settings as `name: value` lines that begin at the "
+        "left margin, `run: NAME` in one line of its own, and nothing after the last."
+    )
 
 
 def _with_line(words: str, name: str, value: str) -> str:

@@ -45,6 +45,10 @@ class History:
             write_json(self._path, steps)
             self._steps = steps
 
+    def own_after(self, step: int) -> list[int]:
+        """Steps after this one of which a round of the site's own is noted, in order."""
+        return sorted(int(key) for key, entry in self._steps.items() if int(key) > step and "weight" in entry)
+
     def steps(self) -> list[dict[str, Any]]:
         """The entries in the order of the run, each with the name of its `step`."""
         return [dict(self._steps[key]) for key in sorted(self._steps)]

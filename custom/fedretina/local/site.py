@@ -105,7 +105,7 @@ class Site:
             raise RefusedError(f"{order.task} in {order.stamp.phase} round {order.stamp.round} is no step of this run.")
         _log.info("%s: %s, attempt %d", self._data.name, step.name, order.stamp.attempt)
         state = SiteState(self._folder, self.digest, lambda index: self._plan[index].name, self._data.listed)
-        self._restart(state)
+        self._restart(state, order.accepted)
         asked = _Asked(order, step, tensors, state, state.open(order.accepted, order.best), stop)
         state.require_data(step.number, accept=self._data.changes == "accept")
         if order.task == "prepare":
@@ -115,12 +115,14 @@ class Site:
             leaving, scalars = self._done[order.task](self._since(asked))
         return Payload(leaving, scalars, order.stamp)
 
-    def _restart(self, state: SiteState) -> None:
+    def _restart(self, state: SiteState, accepted: int | None) -> None:
         """Go back to where the job's settings say that the run starts again, unless that was done before."""
         restart = self._experiment.restart
         if restart is not None and restart.mark not in state.restarts:
             number = self._plan.named(restart.step).number
-            self._history().go_back(number, self._folder / f"{DROPPED}-{restart.mark}")
+            # A site that was away when the run went back before kept figures of rounds that no longer count.
+            void = self._history().own_after(-1 if accepted is None else accepted)
+            self._history().go_back(min([number, *void]), self._folder / f"{DROPPED}-{restart.mark}")
             state.go_back(number, restart.mark)
             _log.warning("%s: the run starts again from %s", self._data.name, restart.step)
 

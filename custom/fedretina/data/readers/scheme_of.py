@@ -66,7 +66,9 @@ def _named(labels: Set[str], settings: ImportSettings) -> GradingScheme:
             ungradable=settings.ungradable,
         )
     except ValidationError as error:
-        raise DataError(f"the grades cannot be used: {error.errors()[0]['msg']}") from error
+        raise DataError(
+            f"the grades cannot be used: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
+        ) from error
 
 
 def _icdr(labels: Set[str]) -> GradingScheme | None:
