@@ -121,7 +121,7 @@ def site_resources(found: Mapping[str, Any]) -> dict[str, Any]:
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": sorted(ALLOWED_CLASSES),
         "allow_log_streaming": False,
-        "components": _with_one_machine([*components, dict(DEPLOYER)], "site"),
+        "components": [*_with_one_machine(components, "site"), dict(DEPLOYER)],
     }
 
 
