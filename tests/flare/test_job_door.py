@@ -106,6 +106,19 @@ for name in ("config_fed_client.json", "config_fed_server.json"):
 data = io.BytesIO()
 with zipfile.ZipFile(data, "w") as archive:
     archive.writestr("j/meta.conf", "x = 1")
+job_door.JobValidator()
+job_door.JobValidator()
+for extra in ((), ("j/notes.txt",), ("other/app/config/x",), ("j/.__nvfl_sig.json",)):
+    with zipfile.ZipFile(held := io.BytesIO(), "w") as archive:
+        meta = {"name": "j", "deploy_map": {"app": ["@ALL"]}, "min_clients": 1, "resource_spec": {}}
+        archive.writestr("j/meta.json", json.dumps(meta))
+        for name in ("j/app/", "j/app/config/"):
+            archive.writestr(name, "")
+        for name in ("config_fed_server.json", "config_fed_client.json"):
+            archive.writestr("j/app/config/" + name, "{}")
+        for name in extra:
+            archive.writestr(name, "x")
+    print("submitted", extra, JobMetaValidator().validate("j", held.getvalue())[:2])
 print("meta", JobMetaValidator().validate("j", data.getvalue()))
 from types import SimpleNamespace
 print("deployed", deployer.deploy(SimpleNamespace(get_root_dir=lambda: folder), "j", {}, "app", b"no zip", None))
@@ -128,6 +141,9 @@ def test_a_process_that_holds_the_door_reads_json_alone_and_gives_no_file_away(t
     assert lines[0] == "before {'word': 'planted'}"  # FLARE's own way, and the test's: it would fail without the door
     assert [line.split()[0] for line in lines].count("refused") == 2
     assert "after" not in said.stdout
+    taken = [line for line in lines if line.startswith("submitted")]
+    assert [line.endswith("(True, '')") for line in taken] == [True, False, False, True], taken
+    assert "and nothing else, but this one has notes.txt: leave it out." in taken[1]
     assert any(line.startswith("meta (False, 'this federation reads configuration in JSON") for line in lines)
     assert "deployed the site could not take the app: its own log says why." in lines
     refusals = Ledger(tmp_path / REFUSALS).lines()

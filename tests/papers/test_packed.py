@@ -42,7 +42,11 @@ def test_a_folder_that_holds_a_study_is_left_as_it_is(study, tmp_path):
         unpack(tmp_path / "one.jsonl.gz", study)
 
 
-@pytest.mark.parametrize("data", [b"no gzip", gzip.compress(b"{}"), gzip.compress(b"no json")])
+@pytest.mark.parametrize(
+    "data",
+    [b"no gzip", gzip.compress(b"{}"), gzip.compress(b"no json")],
+    ids=["no gzip", "no study", "no json"],
+)
 def test_what_is_no_packed_study_is_said(tmp_path, data):
     (tmp_path / "bad.jsonl.gz").write_bytes(data)
     for name in ("bad", "missing"):

@@ -26,12 +26,14 @@ from nvflare.apis.job_def import JobMetaKey
 from nvflare.apis.workspace import Workspace
 from nvflare.fuel.utils.config import Config, ConfigFormat, ConfigLoader
 from nvflare.fuel.utils.config_factory import ConfigFactory
+from nvflare.private.fed.server.job_meta_validator import JobMetaValidator
 from nvflare.private.fed.utils.app_deployer import AppDeployer
 
 from fedretina.errors import StateError
 from fedretina.exchange.ledger import REFUSALS, Ledger
+from fedretina.exchange.stamp import one_line
 from fedretina.flare.site_commands import answer_only_for_jobs
-from fedretina.kit.job_folder import LARGEST, refusal
+from fedretina.kit.job_folder import LARGEST, META, SIGNATURES, refusal
 
 _log = logging.getLogger(__name__)
 _ONLY_JSON = "this federation reads configuration in JSON and no other format: send what `fedretina job export` writes."
@@ -83,6 +85,37 @@ def read_json_only() -> None:
     for kind in ConfigFormat:
         if kind is not ConfigFormat.JSON:
             loaders[kind] = NoLoader(kind)
+
+
+def take_known_names_only() -> None:
+    """Have this process refuse, on submission, a job that holds files beside its apps; a second call changes nothing.
+
+    FLARE never deploys nor reads such files, but it would store them at the server for as long as the job is kept. It
+    asks no component on submission that sees them, so its own check of a submitted job is extended.
+    """
+    plain = JobMetaValidator.validate
+    if getattr(plain, "takes_known_names_only", False):
+        return
+
+    def validate(self: JobMetaValidator, job_name: str, job_data: bytes | str) -> tuple[bool, str, dict[str, Any]]:
+        valid, error, meta = plain(self, job_name, job_data)
+        fault = _beside_apps(job_name, job_data, meta) if valid else None
+        return (False, fault, meta) if fault else (valid, error, meta)
+
+    validate.takes_known_names_only = True  # type: ignore[attr-defined]
+    JobMetaValidator.validate = validate
+
+
+def _beside_apps(job_name: str, job_data: bytes | str, meta: Mapping[str, Any]) -> str | None:
+    apps = tuple(f"{job_name}/{app}/" for app in meta.get(JobMetaKey.DEPLOY_MAP.value) or ())
+    known = {f"{job_name}/{name}" for name in (META, *SIGNATURES)}
+    with zipfile.ZipFile(io.BytesIO(job_data) if isinstance(job_data, bytes) else job_data) as archive:
+        names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
+    for name in names:
+        if name not in known and not name.startswith(apps):
+            shown = one_line(name.removeprefix(f"{job_name}/"), 100)
+            return f"a job holds {META} and its apps and nothing else, but this one has {shown}: leave it out."
+    return None
 
 
 class JobDeployer(AppDeployerSpec):
@@ -143,11 +176,12 @@ class JobDeployer(AppDeployerSpec):
 
 
 class JobValidator(AppValidator):
-    """Refuses at the server what no job of this package holds."""
+    """Refuses at the server what no job of this package holds: beside its apps on submission, in one at deployment."""
 
     def __init__(self) -> None:
         super().__init__()
         read_json_only()
+        take_known_names_only()
 
     def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
         """Look at an app's folder; return why it is refused, or an empty sentence."""

@@ -18,6 +18,8 @@ from fedretina.kit.allowed import FILTER
 CONFIGS = ("config_fed_server.json", "config_fed_client.json")
 """The job's configuration for FLARE."""
 EXPERIMENT = "experiment.yaml"
+META = "meta.json"
+"""What a job holds beside its apps."""
 SIGNATURES = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
 """What FLARE itself lays into every folder of a signed job."""
 FOLDERS = ("", "config/")
