@@ -147,7 +147,7 @@ def noise_key(path: Path) -> bytes:
         if not path.exists():
             write_bytes(path, secrets.token_bytes(32), mode=0o600)
         key = path.read_bytes()
-    except OSError as error:
+    except (OSError, StateError) as error:
         raise StateError(f"{path} cannot be read or written ({error}): nothing leaves without noise.") from error
     if len(key) != 32:
         raise StateError(f"{path} is damaged: restore it from a backup, or remove it for a new one.")
