@@ -192,7 +192,10 @@ def streamer_elsewhere(folder):
 
 
 def untold(folder):
-    edit(folder / "local" / "resources.json", lambda words: words["components"].pop())
+    def change(words):
+        words["components"] = [part for part in words["components"] if "one_machine" not in part["path"]]
+
+    edit(folder / "local" / "resources.json", change)
 
 
 def tell_the_server(folder):
