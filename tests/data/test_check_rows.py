@@ -1,8 +1,7 @@
 import pytest
 
-from fedretina.data.check_findings import Findings
-from fedretina.data.check_rows import Image, check_counts, check_rows
-from fedretina.data.check_source import Row
+from fedretina.data.check.rows import Image, Row, check_counts, check_rows
+from fedretina.data.check.rules import Findings
 from fedretina.data.manifest import RawRow, read_manifest, write_manifest
 from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset

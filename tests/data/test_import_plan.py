@@ -3,7 +3,8 @@
 import pytest
 
 from fedretina.data.import_plan import plan_import
-from fedretina.data.readers import READERS, ImportSettings
+from fedretina.data.readers import readers
+from fedretina.data.readers.survey import ImportSettings
 from fedretina.errors import DataError, SettingsError
 from public_sets import aptos, class_folders, ddr, eyepacs, idrid, picture
 
@@ -129,7 +130,7 @@ def test_too_few_patients(tmp_path):
         plan("eyepacs", tmp_path)
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if name not in ("class_folders", "dicom")])
+@pytest.mark.parametrize("name", [name for name in readers() if name not in ("class_folders", "dicom")])
 def test_an_option_of_other_readers(tmp_path, name):
     with pytest.raises(SettingsError, match=r"patient_pattern means nothing to the reader .* it is for"):
         plan(name, tmp_path, patient_pattern="(?P<patient>a)")

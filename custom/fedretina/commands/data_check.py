@@ -19,8 +19,8 @@ from fedretina.commands.progress import progress
 from fedretina.commands.scheme_names import MODALITIES, SCHEMES
 
 if TYPE_CHECKING:
-    from fedretina.data.check import CheckReport
-    from fedretina.data.check_source import CheckSource
+    from fedretina.data.check.report import CheckReport
+    from fedretina.data.check.rows import CheckSource
 
 _FEW = 3
 _WIDTH = 100
@@ -75,7 +75,7 @@ def check(data: Path, images: Path | None, site: str | None, out: Path | None, *
     Nothing of the data is changed. What is printed and written names files and patients, and shows images: it stays at
     the site.
     """  # noqa: D301
-    from fedretina.data.check_source import open_source
+    from fedretina.data.check.rows import open_source
     from fedretina.data.readers.survey import ImportSettings
     from fedretina.errors import FedretinaError
 
@@ -96,7 +96,7 @@ def check(data: Path, images: Path | None, site: str | None, out: Path | None, *
 
 
 def _checked(source: CheckSource, how: dict[str, Any]) -> CheckReport:
-    from fedretina.data.check import check_site
+    from fedretina.data.check.report import check_site
 
     done = itertools.count(1)
     with progress("images") as tell:
@@ -104,8 +104,8 @@ def _checked(source: CheckSource, how: dict[str, Any]) -> CheckReport:
 
 
 def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> None:
-    from fedretina.data.check import SHEET
-    from fedretina.data.contact_sheet import choose_images, contact_sheet
+    from fedretina.data.check.contact_sheet import choose_images, contact_sheet
+    from fedretina.data.check.report import SHEET
     from fedretina.data.fundus_settings import FundusSettings
     from fedretina.data.image_settings import image_settings
     from fedretina.errors import DataError

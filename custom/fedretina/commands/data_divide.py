@@ -56,9 +56,8 @@ def divide(manifest: Path, out: Path, clients: int, seed: int, as_json: bool, **
     """  # noqa: D301
     from pydantic import ValidationError
 
-    from fedretina.data.check_source import open_source
-    from fedretina.data.client_folders import write_clients
-    from fedretina.data.clients import ClientSkew
+    from fedretina.data.check.rows import open_source
+    from fedretina.data.clients import ClientSkew, write_clients
     from fedretina.data.readers.survey import ImportSettings
     from fedretina.errors import FedretinaError
     from fedretina.exchange.kinds import Kind

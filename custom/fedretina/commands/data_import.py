@@ -35,9 +35,9 @@ def _names(ctx: click.Context, option: click.Parameter, text: str | None) -> tup
 def _list_sets(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
     if not asked or ctx.resilient_parsing:
         return
-    from fedretina.data.readers import READERS
+    from fedretina.data.readers import readers
 
-    for name, entry in READERS.items():
+    for name, entry in readers().items():
         click.echo(f"{name}: {entry.title}")
         for title in ("layout", "grades", "patients", "splits", "rules"):
             click.echo(f"  {title:<9}{getattr(entry, title).replace('`', '')}")

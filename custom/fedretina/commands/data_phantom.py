@@ -58,7 +58,7 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
     The same options give the same files. Each file is marked as synthetic, pictures from 128 pixels on in a corner too,
     and a site that reads them is reported as synthetic.
     """  # noqa: D301
-    from fedretina.data.phantoms.folder import SITE_FILE, write_hospital
+    from fedretina.data.phantoms.draw import SITE_FILE, write_hospital
     from fedretina.data.phantoms.hospital import phantom_hospital
     from fedretina.data.scheme_presets import preset
     from fedretina.errors import FedretinaError

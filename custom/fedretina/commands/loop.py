@@ -37,7 +37,7 @@ def loop(
     one machine. On a terminal a bar shows how many answers of sites are in.
     """
     from fedretina.aggregation.results_table import results_table
-    from fedretina.data.site_loader import load_site_data
+    from fedretina.data.site_data import load_site_data
     from fedretina.errors import FedretinaError
     from fedretina.exchange.stamp import require_sites
     from fedretina.experiment import Experiment
