@@ -73,8 +73,11 @@ def test_all_faults_are_found_at_once():
 
 
 def test_patients_that_differ_in_spelling():
-    _, codes = found([*GOOD, ("e.png", "0", "P 1", "test"), ("f.png", "0", "P3", "test")])
-    assert codes["patient_spelled_twice"].where == ("'p1' in train, 'P 1' in test",)
+    images, codes = found([*GOOD, ("e.png", "0", "P 1", "test"), ("f.png", "0", "P3", "test")])
+    assert codes["patient_spelled_twice"].where == ("'p1' in train, 'P 1' in test", "'p3' in test, 'P3' in test")
+    assert codes["patient_spelled_twice"].severity == "warning"
+    assert codes["patient_in_two_splits"].where == ("'P 1': train (row 2), test (row 5)",)
+    assert len({image.patient for image in images}) == 3
 
 
 def test_each_image_a_patient_is_told():

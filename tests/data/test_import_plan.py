@@ -47,6 +47,21 @@ def test_copies_are_left_out_or_kept(tmp_path):
     assert len(plan("aptos2019", tmp_path, copies="keep").rows) == 10
 
 
+def test_spellings_of_a_patient_become_one_and_are_counted(tmp_path):
+    for grade in ("healthy", "no_dr", "mild", "moderate"):
+        for name in ("Ann_1", "ann_2", "Bea_1", "cid_1", "dan_1"):
+            picture(tmp_path / grade / f"{name}{grade}.png", len(grade) * 100 + ord(name[0]))
+    found = plan(
+        "class_folders",
+        tmp_path,
+        patient_pattern="/(?P<patient>[A-Za-z]+)_[12]",
+        grades=("healthy", "no_dr", "mild", "moderate"),
+    )
+    assert {row.patient for row in found.rows} == {"Ann", "Bea", "cid", "dan"}
+    assert "1 names of patients differ from another in capital letters or blanks alone" in " ".join(found.warnings)
+    assert not any(name in " ".join(found.warnings) for name in ("Ann", "ann"))
+
+
 def test_a_patient_in_two_official_parts_stays_in_the_later(tmp_path):
     eyepacs(tmp_path, [(0, 0), (1, 1), (2, 2)])
     eyepacs(tmp_path, [(3, 3), (4, 4)], "test", "retinopathy_solution.csv", first=3)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedretina.data.manifest import SPLITS, RawRow, require_inside
+from fedretina.data.manifest import SPLITS, RawRow, one_spelling, require_inside
 from fedretina.data.patient_keys import SALT, keyed, site_salt
 from fedretina.data.readers import reader, readers
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, PublicSet, Survey
@@ -67,7 +67,9 @@ def plan_import(
     official = public_set.official if settings.official is None else settings.official
     survey = public_set.survey(root, settings, out, lambda done, of: tell("files converted", done, of))
     images = survey.images or root
-    photographs, left_out = list(survey.photographs), list(survey.left_out)
+    spelling = one_spelling(photograph.patient for photograph in survey.photographs)
+    photographs = [photograph._replace(patient=spelling[photograph.patient]) for photograph in survey.photographs]
+    left_out = list(survey.left_out)
     steps: list[Callable[[Sequence[Photograph]], tuple[list[Photograph], list[LeftOut]]]] = [
         without_repeats,
         lambda found: _present(images, found, settings),
@@ -92,6 +94,12 @@ def plan_import(
     left_out += gone
     patients = [photograph.patient for photograph in photographs]
     warnings = list(survey.warnings)
+    twice = len(spelling) - len(set(spelling.values()))
+    if twice:
+        warnings.append(
+            f"{twice} names of patients differ from another in capital letters or blanks alone: they count as one "
+            "patient."
+        )
     if settings.hash_patients and not public_set.keyed:
         if any(patient in photograph.file for patient, photograph in zip(patients, photographs, strict=True)):
             warnings.append(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.data.manifest import SPLITS
+from fedretina.data.manifest import SPLITS, one_spelling
 from fedretina.errors import DataError, SettingsError
 from fedretina.seeds import derive_seed
 
@@ -21,7 +21,8 @@ def split_by_patient(
 
     Patients are walked grade by grade (their highest grade), within a grade in the order of a seeded hash, and
     each goes to the split that lacks most images. So every grade is spread by the fractions, the totals
-    are right to about one patient, and the order of rows changes nothing.
+    are right to about one patient, and the order of rows changes nothing. Names that differ in capital letters or
+    blanks alone are one patient.
 
     Args:
         patients: Patient of each image.
@@ -40,6 +41,8 @@ def split_by_patient(
         raise SettingsError(f"found {len(patients)} patients for {len(labels)} labels: give one of each per image.")
     if min(fractions) < 0 or fractions[0] <= 0 or not math.isclose(sum(fractions), 1, abs_tol=1e-6):
         raise SettingsError(f"fractions are {fractions}: give three shares that sum to 1, train above 0.")
+    spelling = one_spelling(patients)
+    patients = [spelling[patient] for patient in patients]
     highest: dict[str, int] = {}
     for patient, label in zip(patients, labels, strict=True):
         highest[patient] = max(label, highest.get(patient, label))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from fedretina.data.check.rules import Findings
 from fedretina.data.import_plan import to_train
-from fedretina.data.manifest import COLUMNS, SPLITS, raw_rows, require_inside
+from fedretina.data.manifest import COLUMNS, SPLITS, one_spelling, raw_rows, require_inside
 from fedretina.data.modality import Modality
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.scheme import GradingScheme
@@ -230,6 +230,7 @@ def check_rows(rows: Sequence[Row], scheme: GradingScheme | None, findings: Find
     images: dict[str, Image] = {}
     rows_of: dict[str, list[str]] = defaultdict(list)
     refused: dict[str, list[str]] = defaultdict(list)
+    patients = one_spelling(row.patient for row in rows)
     for row in rows:
         name = f"{row.place}: {row.file!r}" if row.place != row.file else row.file
         label, split = _label(row.label, scheme), row.split if row.split in SPLITS else None
@@ -248,13 +249,13 @@ def check_rows(rows: Sequence[Row], scheme: GradingScheme | None, findings: Find
             refused["file_name_refused"].append(name)
             continue
         rows_of[file].append(row.place)
-        images.setdefault(file, Image(row.place, file, label, row.patient, split, unlabelled))
+        images.setdefault(file, Image(row.place, file, label, patients[row.patient], split, unlabelled))
     twice = [f"{file!r}: {', '.join(places)}" for file, places in rows_of.items() if len(places) > 1]
     refused["file_listed_twice"] = twice
     for code, where in refused.items():
         findings.add(code, where)
     listed = list(images.values())
-    _check_patients(rows, listed, findings)
+    _check_patients(rows, listed, patients, findings)
     return listed
 
 
@@ -298,26 +299,28 @@ def _label(raw: str, scheme: GradingScheme | None) -> int | None:
         return None
 
 
-def _check_patients(rows: Sequence[Row], images: Sequence[Image], findings: Findings) -> None:
-    homes: dict[str, dict[str, str]] = defaultdict(dict)
+def _check_patients(
+    rows: Sequence[Row], images: Sequence[Image], patients: Mapping[str, str], findings: Findings
+) -> None:
+    """Note patients in several splits, and those who are spelled in several ways and count as one."""
+    homes: dict[str, dict[str, str]] = defaultdict(dict)  # of a patient, by split, the place of the first row
+    spelled: dict[str, dict[str, str]] = defaultdict(dict)  # of a patient, by spelling, its splits
     for row in rows:
         if row.patient and row.split in SPLITS:
-            homes[row.patient].setdefault(row.split, row.place)
+            homes[patients[row.patient]].setdefault(row.split, row.place)
+            splits = spelled[patients[row.patient]].setdefault(row.patient, row.split).split("/")
+            spelled[patients[row.patient]][row.patient] = "/".join(dict.fromkeys([*splits, row.split]))
     torn = [
         f"{patient!r}: {', '.join(f'{split} ({place})' for split, place in home.items())}"
         for patient, home in homes.items()
         if len(home) > 1
     ]
     findings.add("patient_in_two_splits", torn)
-
-    spellings: dict[str, list[str]] = defaultdict(list)
-    for patient in homes:
-        spellings["".join(patient.casefold().split())].append(patient)
-    doubtful = [
-        ", ".join(f"{patient!r} in {'/'.join(homes[patient])}" for patient in names)
-        for names in spellings.values()
-        if len({split for patient in names for split in homes[patient]}) > 1 and len(names) > 1
+    twice = [
+        ", ".join(f"{name!r} in {splits}" for name, splits in names.items())
+        for names in spelled.values()
+        if len(names) > 1
     ]
-    findings.add("patient_spelled_twice", doubtful)
+    findings.add("patient_spelled_twice", twice)
     alone = len(homes) == len(images) > 1
     findings.add("patients_unknown", [f"{len(images)} images, {len(homes)} patients"] if alone else [])

@@ -116,8 +116,8 @@ CODES: Mapping[str, Code] = MappingProxyType(
         ),
         "patient_spelled_twice": Code(
             "warning",
-            "Two patients in different splits differ only in capital letters or blanks.",
-            "Where they are one patient, write one name and use one split.",
+            "Names of patients differ only in capital letters or blanks, so they count as one patient.",
+            "Where they are one patient, write one name; where they are two, give one of them another name.",
         ),
         "grade_missing": Code(
             "warning",
