@@ -14,7 +14,7 @@ from typing import NoReturn
 import click
 
 from fedretina.aggregation.results_table import results_table
-from fedretina.commands.admin import printable
+from fedretina.cli.admin import printable
 from fedretina.errors import FedretinaError, NotDoneError, SettingsError
 from fedretina.flare.admin_jobs import submit
 from fedretina.flare.admin_results import fetch, outcome, results_file

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from fedretina.cli import main
-from fedretina.commands.progress import steps
+from fedretina.cli.shared import steps
 from fedretina.experiment import Experiment
 from fedretina.loop import run_loop
 from fedretina.rows import ROWS
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 JOBS = REPOSITORY / "jobs"
 SITE_FILE = "data: {manifest: manifest.csv, scheme: icdr5}\n"
 
@@ -242,7 +242,7 @@ def test_help_has_a_short_form_and_the_package_is_a_command():
         short = call(*words, "-h")
         assert short.exit_code == 0
         assert short.output == call(*words, "--help").output
-    for module in ("fedretina", "fedretina.cli"):
+    for module in ("fedretina",):
         done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
         assert done.stdout.startswith("fedretina, version ")
 

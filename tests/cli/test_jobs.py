@@ -11,7 +11,7 @@ from fedretina.experiment import Experiment
 from fedretina.job_writer import job_files, write_job
 from fedretina.rows import ROWS
 
-JOBS = sorted((Path(__file__).resolve().parents[1] / "jobs").iterdir())
+JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").iterdir())
 
 
 def paths(node):

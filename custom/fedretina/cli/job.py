@@ -1,16 +1,48 @@
-"""`fedretina job export`: a job as hardened kits accept it."""
+"""`fedretina job`: a row as a FLARE job, and a job in its production form."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import click
 
-from fedretina.commands.lazy import fail
-from fedretina.commands.options import RUN, SITES
+from fedretina.cli.shared import JOB, PHANTOMS, RUN, SITES, fail
+from fedretina.errors import FedretinaError
 
 
-@click.command()
+@click.group()
+def job() -> None:
+    """Write jobs in their production form."""
+
+
+@job.command()
+@click.argument("row")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the job; jobs/NAME by default.")
+@click.option("--name", type=JOB, help="Name of the job; the row's by default.")
+@click.option(
+    "--sites",
+    type=SITES,
+    metavar="NAMES",
+    default=",".join(PHANTOMS),
+    show_default=True,
+    help="Names of the sites, by comma.",
+)
+def write(row: str, out: Path | None, name: str | None, sites: tuple[str, ...]) -> None:
+    """Write a FLARE job that runs ROW (`fedretina methods` lists them) in the simulator and in POC."""
+    from fedretina.job_writer import job_files, write_job
+
+    try:
+        files = job_files(row, name or "", sites)
+        folder = out or Path("jobs") / (name or row)
+        write_job(folder, files)
+    except FedretinaError as error:
+        fail(str(error))
+    settings = quote(str(folder / "app" / "config" / "experiment.yaml"))
+    click.echo(f"wrote {folder}: edit {settings}, then `nvflare simulator {quote(str(folder))}`.")
+
+
+@job.command()
 @click.argument("job", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--sites", type=SITES, required=True, help="Names of the sites that take part, by comma.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write; it must not exist.")
@@ -28,7 +60,6 @@ def export(
     phantoms: bool,
 ) -> None:
     """Write the production form of a JOB folder: no `custom` folder, named sites, a quorum, no phantom hospitals."""
-    from fedretina.errors import FedretinaError
     from fedretina.job_export import export_job
 
     try:
