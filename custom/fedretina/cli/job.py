@@ -28,14 +28,16 @@ def job() -> None:
     show_default=True,
     help="Names of the sites, by comma.",
 )
-def write(row: str, out: Path | None, name: str | None, sites: tuple[str, ...]) -> None:
+@click.option("--learner", is_flag=True, help="The same trainer behind FLARE's ModelLearner.")
+@click.option("--replace", is_flag=True, help="Write over the files of a job that is there, your changes with them.")
+def write(row: str, out: Path | None, name: str | None, sites: tuple[str, ...], learner: bool, replace: bool) -> None:
     """Write a FLARE job that runs ROW (`fedretina methods` lists them) in the simulator and in POC."""
-    from fedretina.job_writer import job_files, write_job
+    from fedretina.jobs import job_files, write_job
 
     try:
-        files = job_files(row, name or "", sites)
+        files = job_files(row, name or "", sites, learner)
         folder = out or Path("jobs") / (name or row)
-        write_job(folder, files)
+        write_job(folder, files, replace)
     except FedretinaError as error:
         fail(str(error))
     settings = quote(str(folder / "app" / "config" / "experiment.yaml"))
@@ -60,7 +62,7 @@ def export(
     phantoms: bool,
 ) -> None:
     """Write the production form of a JOB folder: no `custom` folder, named sites, a quorum, no phantom hospitals."""
-    from fedretina.job_export import export_job
+    from fedretina.jobs import export_job
 
     try:
         experiment = export_job(job, out, sites, quorum, mandatory or (), phantoms, run)
