@@ -172,6 +172,22 @@ def test_a_name_is_checked_before_anything_is_made(tmp_path, monkeypatch, words,
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["deep", "e.yaml", "work"]
 
 
+@pytest.mark.attack("an accident", "a time limit that is none: nan, infinity, a negative number, 0", "it is refused")
+@pytest.mark.parametrize(
+    "words",
+    [("submit", JOBS / "feduaa"), ("status",), ("watch",), ("results",), ("resume", "study")],
+    ids=lambda words: words[0],
+)
+def test_a_time_that_is_none_is_refused_by_every_command_that_takes_one(words):
+    for option, values in (("--timeout", ["nan", "inf", "-1", "0", "1e9", "soon"]), ("--connect-timeout", ["nan", 0])):
+        for value in values:
+            result = call(*words, "--kit", "kit", option, value)
+            assert result.exit_code == 2
+            least = "above 0" if option == "--timeout" else "from 1"
+            said = f"{str(value)!r} is no such time: give a number of seconds {least} up to 31536000."
+            assert said in " ".join(result.output.split())
+
+
 @pytest.mark.parametrize(
     "words",
     [

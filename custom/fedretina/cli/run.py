@@ -29,7 +29,7 @@ from fedretina.cli.admin import (
     sight_record,
     tell,
 )
-from fedretina.cli.shared import RUN
+from fedretina.cli.shared import RUN, SecondsType
 from fedretina.errors import NotFoundError, SettingsError
 
 if TYPE_CHECKING:
@@ -195,8 +195,8 @@ def _jobs_table(jobs: Sequence[Job], lost: Sequence[str]) -> list[str]:
 @click.command()
 @click.argument("job", required=False)
 @click.option("--run", help="Instead of a job: the newest job of this run.")
-@click.option("--interval", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between looks.")
-@admin_command(timeout_s=0.0)
+@click.option("--interval", type=SecondsType(0.2), default=2.0, show_default=True, help="Seconds between looks.")
+@admin_command(timeout_s=None)
 def watch(
     job: str | None,
     run: str | None,

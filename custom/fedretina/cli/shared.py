@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import os
 import sys
 import threading
@@ -21,6 +22,7 @@ from fedretina.errors import FedretinaError
 from fedretina.exchange.stamp import require_name, require_sites
 
 _LEAVING_S = 2.0
+_YEAR_S = 31_536_000
 # Names of modalities and grading schemes, so that help needs no import of the schemes.
 FUNDUS_SCHEMES = ["icdr5", "icdr5_ungradable", "normal_3stages"]
 OCT_SCHEMES = ["oct3", "oct4", "octdl7", "octid", "duke3"]
@@ -145,6 +147,30 @@ class SiteFileType(click.ParamType):  # type: ignore[type-arg]  # generic in new
             return require_sites([site])[0], file
         except FedretinaError as error:
             self.fail(str(error), param, ctx)
+
+
+class SecondsType(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click alone
+    """A time in seconds, at most a year; nan, which no comparison stops, and infinity are none.
+
+    Args:
+        least: The shortest that makes sense; by default any above 0.
+    """
+
+    name = "seconds"
+
+    def __init__(self, least: float = 0.0) -> None:
+        self.least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The time in seconds."""
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not (self.least <= seconds <= _YEAR_S and seconds > 0.0):
+            bounds = f"from {self.least:g}" if self.least else "above 0"
+            self.fail(f"{value!r} is no such time: give a number of seconds {bounds} up to {_YEAR_S}.", param, ctx)
+        return seconds
 
 
 RUN, SITE, JOB = NameType("run"), NameType("site"), NameType("job")
