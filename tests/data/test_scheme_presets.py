@@ -2,7 +2,7 @@ from typing import get_args
 
 import pytest
 
-from fedretina.commands.scheme_names import OCT_SCHEMES, SCHEMES, SCHEMES_OF
+from fedretina.cli.shared import OCT_SCHEMES, SCHEMES, SCHEMES_OF
 from fedretina.data.readers.survey import SchemeName
 from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import OCT_PRESETS, PRESETS, PRESETS_OF, preset
