@@ -1,5 +1,5 @@
 # make demo: set up and run FedUAA over five phantom hospitals. make poc: rehearse it with startup kits and TLS.
-# make test: set up, lint, type-check, test.
+# make test: set up, lint, type-check, test. make jobs: write the folders of jobs/ anew from the table of methods.
 VENV   ?= .venv
 PYTHON ?=
 BIN    := $(VENV)/bin
@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 SPREAD := -n auto --maxprocesses 4 --dist worksteal --durations 15 --durations-min 5
 WAIT   := -n 2 --dist loadfile --durations 15 --durations-min 5
 
-.PHONY: demo poc test test-papers everyday lint lock benchmark clean
+.PHONY: demo poc test test-papers everyday jobs lint lock benchmark clean
 
 demo: $(READY)
 	$(BIN)/nvflare simulator jobs/feduaa
@@ -31,6 +31,13 @@ test-papers: $(READY)
 # What one runs while working: everything but the papers, the simulator runs and the slow ones.
 everyday: $(READY)
 	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned and not slow" --ignore tests/papers
+
+# All files under jobs/: settings of each are its row's, and the two configurations of FLARE the same for all but one.
+# A job for another row: `fedretina job write ROW`, which `make jobs` keeps from then on.
+jobs: $(READY)
+	set -e; for job in $(filter-out feduaa_learner,$(notdir $(wildcard jobs/*))); do \
+	  $(BIN)/fedretina job write $$job --replace; done
+	$(BIN)/fedretina job write feduaa --name feduaa_learner --learner --replace
 
 lint: $(READY)
 	$(BIN)/ruff check custom tests benchmarks poc

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedretina.commands.admin import printable
+from fedretina.cli.admin import printable
 from fedretina.errors import NotDoneError, TimeOverError, UnreachableError
 from fedretina.flare import admin_watch
 from fedretina.flare.admin_session import Federation

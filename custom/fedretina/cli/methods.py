@@ -1,18 +1,61 @@
-"""The table of methods as people read it: axes, phases, what travels and what that costs."""
+"""What a row is: `fedretina methods` lists the table, `partition` says what travels under a file's settings."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from fedretina.errors import SettingsError
-from fedretina.experiment import Experiment
-from fedretina.networks.build import build_on_meta
-from fedretina.networks.network import Network
-from fedretina.plan import Plan
-from fedretina.rows import ROWS
+import click
+
+from fedretina.cli.shared import fail, progress
+from fedretina.errors import FedretinaError, SettingsError
+
+if TYPE_CHECKING:
+    from fedretina.experiment import Experiment
+    from fedretina.networks.network import Network
 
 _GRADES = 5  # of a head that travels, and of the head whose size is shown as staying
+
+
+@click.command()
+@click.argument("row", required=False)
+@click.option("--encoder", default="resnet50", show_default=True, help="Encoder whose bytes are counted.")
+@click.option(
+    "--experiment", type=click.Path(exists=True, path_type=Path), help="Take the encoder of this file instead."
+)
+@click.option("--sites", type=click.IntRange(1), default=5, show_default=True, help="Number of sites.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def methods(row: str | None, encoder: str, experiment: Path | None, sites: int, as_json: bool) -> None:
+    """List the methods with their axes and bytes, or show one ROW in full."""
+    from fedretina.experiment import Experiment
+
+    try:
+        chosen = encoder if experiment is None else Experiment.load(experiment).network.encoder
+        with progress("methods") as tell:
+            listed = work_out(chosen, sites, [row] if row else (), tell)
+    except FedretinaError as error:
+        fail(str(error))
+    if as_json:
+        click.echo(json.dumps([method._asdict() for method in listed], indent=1))
+    else:
+        click.echo(method_text(listed[0], sites) if row else methods_text(listed, sites))
+
+
+@click.command()
+@click.argument("experiment", type=click.Path(exists=True, path_type=Path))
+@click.option("--grades", type=click.IntRange(2), default=5, help="Grades of the site.")
+def partition(experiment: Path, grades: int) -> None:
+    """Print what travels and what stays under an EXPERIMENT file."""
+    from fedretina.experiment import Experiment
+    from fedretina.networks.build import build_on_meta
+
+    try:
+        settings = Experiment.load(experiment)
+        click.echo(settings.partition(build_on_meta(settings.network, grades)).table())
+    except FedretinaError as error:
+        fail(str(error))
 
 
 class Method(NamedTuple):
@@ -51,7 +94,7 @@ class Method(NamedTuple):
     federation: int
 
 
-def methods(
+def work_out(
     encoder: str, sites: int, names: Sequence[str] = (), tell: Callable[[int, int], None] = lambda done, of: None
 ) -> list[Method]:
     """Work out the rows for an encoder.
@@ -66,6 +109,10 @@ def methods(
     Raises:
         SettingsError: An unknown row or encoder, or a row in `names` that the encoder does not fit.
     """
+    from fedretina.experiment import Experiment
+    from fedretina.networks.build import build_on_meta
+    from fedretina.rows import ROWS
+
     found, unfit = [], SettingsError("there is no row.")
     networks: dict[str, Network] = {}  # many rows have the same one, and building it is most of the work
     for done, name in enumerate(names or ROWS, start=1):
@@ -85,6 +132,9 @@ def methods(
 
 
 def _method(name: str, experiment: Experiment, network: Network, sites: int) -> Method:
+    from fedretina.plan import Plan
+    from fedretina.rows import ROWS
+
     parts = experiment.partition(network)
     travels: dict[str, int] = {}
     for key in parts.travelling:
@@ -116,6 +166,8 @@ def _method(name: str, experiment: Experiment, network: Network, sites: int) -> 
 
 def methods_text(listed: Sequence[Method], sites: int) -> str:
     """Render the methods, a line of axes each, with the bytes of a round."""
+    from fedretina.rows import ROWS
+
     header = ("row", "objective", "correction", "personal", "aggregation", "MB up", "MB a round")
     lines = [
         (m.name, m.objective, m.correction, m.personal, m.aggregation, f"{m.up / 1e6:.2f}", f"{m.federation / 1e6:.1f}")

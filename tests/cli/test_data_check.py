@@ -16,7 +16,7 @@ from hospital_folder import mend, put_faults, write_photographs
 from little_eyes import GRADES, eye, save, write_rows, write_site
 from real_sites import SITES, write_real_sites
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "for_hospitals.md"
 FILES = {"check.json", "check.html", "contact_sheet.png"}
 

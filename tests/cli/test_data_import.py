@@ -12,7 +12,7 @@ from fedretina.cli import main
 from fedretina.data.readers import readers
 from public_sets import class_folders, eyepacs, odir, picture, table
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "data_import.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "data_import.md"
 
 
 def call(*words):

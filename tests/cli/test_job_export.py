@@ -12,7 +12,7 @@ from fedretina.cli import main
 from fedretina.experiment import Experiment
 from fedretina.kit.allowed import ALLOWED_CLASSES, classes_named
 
-JOBS = Path(__file__).resolve().parents[1] / "jobs"
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
 def export(*words, code=0):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from fedretina.commands.lazy import fail
-from fedretina.commands.progress import counted, progress
+from fedretina.cli.shared import counted, fail, progress
+from fedretina.errors import DataError, FedretinaError
 
 if TYPE_CHECKING:
     from fedretina.prediction.eyes import Joining
@@ -67,8 +67,6 @@ def predict(
 
     Research software, not a medical device: a doctor decides, whatever it says.
     """
-    from fedretina.errors import FedretinaError
-
     if patients is not None and patient_pattern is not None:
         fail("--patients and --patient-pattern both say whose photograph it is: give one of them.")
     try:
@@ -87,7 +85,6 @@ def _predict(
     thumbnails: int,
     device: Literal["auto", "cpu", "cuda"],
 ) -> tuple[dict[str, Any], list[str]]:
-    from fedretina.errors import DataError
     from fedretina.prediction.found import OF_SIGNALS, SUFFIXES, find_photographs
     from fedretina.prediction.predictor import Predictor
     from fedretina.prediction.thumbnails import thumbnail

@@ -13,28 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedretina.commands.lazy import fail
-from fedretina.commands.options import SITE
-from fedretina.commands.progress import progress
-from fedretina.commands.scheme_names import MODALITIES, SCHEMES
+from fedretina.cli.shared import MODALITIES, SCHEMES, SITE, fail, names_by_comma, progress
+from fedretina.errors import DataError, FedretinaError
 
 if TYPE_CHECKING:
     from fedretina.data.check.report import CheckReport
     from fedretina.data.check.rows import CheckSource
 
 _FEW = 3
+
+
 _WIDTH = 100
-
-
-def _names(ctx: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",")) if text else ()
 
 
 @click.command()
 @click.argument("data", type=click.Path(exists=True, path_type=Path))
 @click.option("--scheme", type=click.Choice(SCHEMES),
               help="Grading scheme of a manifest or a folder; a site file brings its own.")  # fmt: skip
-@click.option("--grades", callback=_names,
+@click.option("--grades", callback=names_by_comma,
               help="Instead of --scheme: names of the grades by comma, the healthy one first.")  # fmt: skip
 @click.option("--ungradable", help="The one of --grades that stands for images that nobody can grade.")
 @click.option("--images", type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -77,7 +73,6 @@ def check(data: Path, images: Path | None, site: str | None, out: Path | None, *
     """  # noqa: D301
     from fedretina.data.check.rows import open_source
     from fedretina.data.readers.survey import ImportSettings
-    from fedretina.errors import FedretinaError
 
     names = ("scheme", "grades", "ungradable", "patient_pattern")
     try:
@@ -108,7 +103,6 @@ def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> N
     from fedretina.data.check.report import SHEET
     from fedretina.data.fundus_settings import FundusSettings
     from fedretina.data.image_settings import image_settings
-    from fedretina.errors import DataError
     from fedretina.report.data_check_page import data_check_page
     from fedretina.storage import write_json
 
@@ -129,7 +123,6 @@ def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> N
 
 
 def _save(path: Path, data: bytes) -> None:
-    from fedretina.errors import DataError
 
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
+from fedretina.cli.shared import SecondsType
 from fedretina.errors import FedretinaError, NotDoneError, NotFoundError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _kit = click.option(
 )
 _connect = click.option(
     "--connect-timeout",
-    type=click.FloatRange(1.0),
+    type=SecondsType(1.0),
     default=10.0,
     show_default=True,
     help="How long to wait for the server, in seconds.",
@@ -58,19 +59,19 @@ class TimeLimit(NamedTuple):
         return 0.0 if math.isinf(self.ends) else max(self.ends - time.monotonic(), 0.001)
 
 
-def admin_command(timeout_s: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def admin_command(timeout_s: float | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add --kit, --timeout, --connect-timeout and --json to a command.
 
     Args:
-        timeout_s: How long the command may take unless --timeout says otherwise, in seconds; 0 for ever.
+        timeout_s: How long the command may take unless --timeout says otherwise, in seconds; None for ever.
     """
     timeout = click.option(
         "--timeout",
-        type=click.FloatRange(0.0),
+        type=SecondsType(),
         default=timeout_s,
-        show_default=bool(timeout_s),
-        callback=lambda ctx, option, value: TimeLimit(time.monotonic() + value if value else math.inf),
-        help="End after so many seconds, whatever the server does; 0 for no limit.",
+        show_default=True if timeout_s else "no limit",
+        callback=lambda ctx, option, value: TimeLimit(math.inf if value is None else time.monotonic() + value),
+        help="End after so many seconds, whatever the server does.",
     )
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from fedretina.cli import main
-from fedretina.commands.progress import steps
+from fedretina.cli.shared import steps
 from fedretina.experiment import Experiment
 from fedretina.loop import run_loop
 from fedretina.rows import ROWS
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 JOBS = REPOSITORY / "jobs"
 SITE_FILE = "data: {manifest: manifest.csv, scheme: icdr5}\n"
 
@@ -172,6 +172,22 @@ def test_a_name_is_checked_before_anything_is_made(tmp_path, monkeypatch, words,
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["deep", "e.yaml", "work"]
 
 
+@pytest.mark.attack("an accident", "a time limit that is none: nan, infinity, a negative number, 0", "it is refused")
+@pytest.mark.parametrize(
+    "words",
+    [("submit", JOBS / "feduaa"), ("status",), ("watch",), ("results",), ("resume", "study")],
+    ids=lambda words: words[0],
+)
+def test_a_time_that_is_none_is_refused_by_every_command_that_takes_one(words):
+    for option, values in (("--timeout", ["nan", "inf", "-1", "0", "1e9", "soon"]), ("--connect-timeout", ["nan", 0])):
+        for value in values:
+            result = call(*words, "--kit", "kit", option, value)
+            assert result.exit_code == 2
+            least = "above 0" if option == "--timeout" else "from 1"
+            said = f"{str(value)!r} is no such time: give a number of seconds {least} up to 31536000."
+            assert said in " ".join(result.output.split())
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -242,7 +258,7 @@ def test_help_has_a_short_form_and_the_package_is_a_command():
         short = call(*words, "-h")
         assert short.exit_code == 0
         assert short.output == call(*words, "--help").output
-    for module in ("fedretina", "fedretina.cli"):
+    for module in ("fedretina",):
         done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
         assert done.stdout.startswith("fedretina, version ")
 

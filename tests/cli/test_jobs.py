@@ -5,13 +5,15 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from fedretina.cli import main
 from fedretina.errors import SettingsError
 from fedretina.experiment import Experiment
-from fedretina.job_writer import job_files, write_job
+from fedretina.jobs import job_files, write_job
 from fedretina.rows import ROWS
 
-JOBS = sorted((Path(__file__).resolve().parents[1] / "jobs").iterdir())
+JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").iterdir())
 
 
 def paths(node):
@@ -55,13 +57,21 @@ def test_filters_stand_at_both_ends_for_every_task(job):
     assert kept == [{"direction": "answer", "ledger": True}]
 
 
-def test_committed_jobs_are_what_the_table_writes():
-    written = {job.name for job in JOBS} - {"feduaa_learner"}
-    assert len(written) >= 8
-    for name in sorted(written):
-        folder = JOBS[0].parent / name
-        found = {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
-        assert found == job_files(name), f"run `fedretina job write {name}` again"
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_committed_job_is_what_make_jobs_writes(job, tmp_path):
+    learner = job.name == "feduaa_learner"
+    words = ("feduaa", "--name", job.name, "--learner") if learner else (job.name,)
+    written = tmp_path / "jobs" / job.name
+    for more in ((), ("--replace",)):
+        result = CliRunner().invoke(main, ["job", "write", *words, "--out", str(written), *more])
+        assert result.exit_code == 0, result.output
+        assert files_of(job) == files_of(written), "run `make jobs`"
+        for path in written.rglob("*.*"):
+            path.write_text("stale")
 
 
 def test_a_job_for_any_row_loads_and_a_folder_is_never_overwritten(tmp_path):
@@ -77,3 +87,7 @@ def test_a_job_for_any_row_loads_and_a_folder_is_never_overwritten(tmp_path):
         job_files("centralised")
     with pytest.raises(SettingsError, match="no site is named"):
         job_files("feduaa", sites=[])
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(SettingsError, match="is there and no job"):
+        write_job(tmp_path / "mine", job_files("feduaa"), replace=True)
+    assert not list((tmp_path / "mine").iterdir())
