@@ -7,10 +7,10 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.exchange.sealing import sealer_for
-from fedretina.experiment import Experiment
 from fedretina.local.site import Site
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import SiteDataSettings
 
 
 class SiteRecipe(BaseModel):
