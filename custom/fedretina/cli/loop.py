@@ -67,14 +67,13 @@ def loop(
 
 def _places(names: Sequence[str], files: dict[str, str], phantom_images: int) -> dict[str, SiteDataSettings]:
     """Where the data of each site lie: its own file, else that of the environment, else a phantom hospital."""
-    from fedretina.data.site_file import read_site_file
     from fedretina.settings.site import SITE_FILE as VARIABLE
-    from fedretina.settings.site import read_site_settings
+    from fedretina.settings.site import read_data_settings, read_site_settings
 
     found: dict[str, SiteDataSettings] = {}
     for site in names:
         own = files.get(site)
-        data = read_site_settings({}, site, Path.cwd()).data if own is None else read_site_file(Path(own), site)
+        data = read_site_settings({}, site, Path.cwd()).data if own is None else read_data_settings(Path(own), site)
         if data.manifest is None:
             if not phantom_images:
                 raise SettingsError(

@@ -15,11 +15,11 @@ from fedretina.data.import_plan import to_train
 from fedretina.data.manifest import COLUMNS, SPLITS, one_spelling, raw_rows, require_inside
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.scheme_presets import PRESETS, SCHEMES, preset, site_modality, site_scheme
-from fedretina.data.site_file import read_site_file
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError
 from fedretina.settings.images import Modality
 from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.site import read_data_settings
 
 
 class Row(NamedTuple):
@@ -159,7 +159,7 @@ def _from_site_file(
     site: str | None,
     modality: Modality,
 ) -> CheckSource:
-    settings = read_site_file(path, site)
+    settings = read_data_settings(path, site)
     chosen = site_scheme(settings) or scheme
     if settings.manifest is None:
         from fedretina.data.phantoms.hospital import phantom_hospital
