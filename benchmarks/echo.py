@@ -18,7 +18,7 @@ from fedretina.flare.executor import TrainerExecutor
 from fedretina.flare.site_host import SiteHost
 from fedretina.local.site import Site
 from fedretina.local.trainer import Answers, LocalTrainer
-from fedretina.plan import Step
+from fedretina.settings.plan import Step
 
 
 class EchoTrainer(LocalTrainer):

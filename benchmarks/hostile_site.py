@@ -22,13 +22,13 @@ import torch
 from benchmarks.common import RESULTS, machine
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.site_data import SiteData
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_loader import load_site_data
 from fedretina.errors import QuorumError, RefusedError, TrainingError
 from fedretina.exchange.payload import Payload, Tensors
-from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.seeds import generator
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_json
 
 STORED = RESULTS / "hostile_site.json"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_loader import load_site_data
-from fedretina.experiment import Experiment
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import SiteDataSettings
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from fedretina.cli import main
 from fedretina.commands.progress import steps
-from fedretina.experiment import Experiment
 from fedretina.loop import run_loop
 from fedretina.rows import ROWS
+from fedretina.settings.experiment import Experiment
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 JOBS = REPOSITORY / "jobs"

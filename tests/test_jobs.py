@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedretina.errors import SettingsError
-from fedretina.experiment import Experiment
 from fedretina.job_writer import job_files, write_job
 from fedretina.rows import ROWS
+from fedretina.settings.experiment import Experiment
 
 JOBS = sorted((Path(__file__).resolve().parents[1] / "jobs").iterdir())
 

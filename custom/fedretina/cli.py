@@ -72,12 +72,14 @@ def show(run: str | None, root: Path) -> None:
 def partition(experiment: Path, grades: int) -> None:
     """Print what travels and what stays under an EXPERIMENT file."""
     from fedretina.errors import FedretinaError
-    from fedretina.experiment import Experiment
-    from fedretina.networks.build import build_on_meta
+    from fedretina.settings.experiment import Experiment
 
     try:
-        settings = Experiment.load(experiment)
-        click.echo(settings.partition(build_on_meta(settings.network, grades)).table())
+        settings = Experiment.load(experiment)  # before torch is loaded, which takes seconds: a typo is told at once
+        from fedretina.exchange.partition import partition_of
+        from fedretina.networks.build import build_on_meta
+
+        click.echo(partition_of(settings, build_on_meta(settings.network, grades)).table())
     except FedretinaError as error:
         fail(str(error))
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from fedretina.errors import SettingsError
 from fedretina.exchange.stamp import require_name, require_sites
-from fedretina.experiment import Experiment
 from fedretina.kit.allowed import ALLOWED_CLASSES, classes_named
 from fedretina.kit.job_folder import LARGEST, refusal
 from fedretina.plurals import counted
-from fedretina.run_name import RUN_KEY
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import RUN_KEY
 from fedretina.storage import filled_folder, write_text
 from fedretina.yaml_file import parse_yaml, read_words
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fedretina.errors import DataError, SettingsError, StateError
 from fedretina.exchange.stamp import require_name, require_sites
-from fedretina.experiment import Experiment
 from fedretina.rows import row
+from fedretina.settings.experiment import Experiment
 from fedretina.storage import filled_folder, write_text
 
 TASKS = ("prepare", "pretrain", "train", "validate", "tune", "calibrate", "finalise")

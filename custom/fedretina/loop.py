@@ -15,8 +15,8 @@ from fedretina.data.site_data import SiteData
 from fedretina.errors import FedretinaError, RefusedError, TrainingError
 from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, Sealer, sealer_for
 from fedretina.exchange.stamp import require_name, require_sites
-from fedretina.experiment import Experiment
 from fedretina.local.site import Site
+from fedretina.settings.experiment import Experiment
 from fedretina.storage import folder_lock, read_json
 
 _log = logging.getLogger(__name__)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from fedretina.errors import SettingsError
-from fedretina.experiment import Experiment
+from fedretina.exchange.partition import partition_of
 from fedretina.networks.build import build_on_meta
 from fedretina.networks.network import Network
-from fedretina.plan import Plan
 from fedretina.rows import ROWS
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan
 
 _GRADES = 5  # of a head that travels, and of the head whose size is shown as staying
 
@@ -85,7 +86,7 @@ def methods(
 
 
 def _method(name: str, experiment: Experiment, network: Network, sites: int) -> Method:
-    parts = experiment.partition(network)
+    parts = partition_of(experiment, network)
     travels: dict[str, int] = {}
     for key in parts.travelling:
         kind = parts.kinds[key].value

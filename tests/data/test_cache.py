@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fedretina.data.cache import build_cache
-from fedretina.data.fundus_settings import FundusSettings
 from fedretina.errors import DataError
+from fedretina.settings.images import FundusSettings
 
 SETTINGS = FundusSettings(image_size=32)
 NAMES = [f"i{k}.png" for k in range(6)]

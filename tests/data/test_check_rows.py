@@ -4,9 +4,9 @@ from fedretina.data.check_findings import Findings
 from fedretina.data.check_rows import Image, check_counts, check_rows
 from fedretina.data.check_source import Row
 from fedretina.data.manifest import RawRow, read_manifest, write_manifest
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
+from fedretina.settings.scheme import GradingScheme
 
 GOOD = [("a.png", "0", "p1", "train"), ("d/b.png", "4", "p2", "val"), ("c.png", "mild", "p3", "test")]
 

@@ -4,9 +4,9 @@ import pytest
 
 from fedretina.commands.scheme_names import OCT_SCHEMES, SCHEMES, SCHEMES_OF
 from fedretina.data.readers.survey import SchemeName
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import OCT_PRESETS, PRESETS, PRESETS_OF, preset
 from fedretina.errors import SettingsError
+from fedretina.settings.scheme import GradingScheme
 
 
 def test_a_scheme_survives_json():

@@ -7,7 +7,7 @@ from raw_answers import SITES
 
 from fedretina.errors import RefusedError
 from fedretina.evaluation.binned_answers import confusion, decode
-from fedretina.evaluation.min_count import confusion_name
+from fedretina.settings.scalars import confusion_name
 
 
 @pytest.mark.parametrize(

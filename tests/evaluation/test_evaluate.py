@@ -13,12 +13,13 @@ from sklearn.metrics import cohen_kappa_score, log_loss, roc_auc_score
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import TrainingError
 from fedretina.evaluation.evaluate import Evaluation, evaluate
-from fedretina.evaluation.inputs import checked_errors, checked_scores
 from fedretina.evaluation.judged import Judged
 from fedretina.evaluation.metrics import accuracy
 from fedretina.evaluation.triage import triage
+from fedretina.settings.theta import ThetaSettings
 from fedretina.uncertainty.estimators import ESTIMATORS
-from fedretina.uncertainty.theta import ThetaSettings, youden_theta
+from fedretina.uncertainty.inputs import checked_errors, checked_scores
+from fedretina.uncertainty.theta import youden_theta
 from fedretina_papers.statistics.classification import confusion_matrix
 from fedretina_papers.statistics.selective import selective_balanced_accuracy
 

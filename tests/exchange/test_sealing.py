@@ -13,13 +13,14 @@ from click.testing import CliRunner
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.cli import main
 from fedretina.errors import DataError, RefusedError, SettingsError
+from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Payload
 from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, new_keys, sealer_for
-from fedretina.exchange.settings import ExchangeSettings
-from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
+from fedretina.settings.exchange import ExchangeSettings
+from fedretina.settings.experiment import Experiment
 from fedretina.storage import read_tensors
 
 tenseal = pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")
@@ -222,7 +223,7 @@ def test_what_encryption_excludes_is_refused_in_a_sentence(changed, said):
 
 def test_only_the_head_is_sealed(tiny):
     experiment = tiny(**WORDS)
-    parts = experiment.partition(build_on_meta(experiment.network, 5))
+    parts = partition_of(experiment, build_on_meta(experiment.network, 5))
     assert parts.sealed == tuple(key for key in parts.shared if key.startswith("head."))
     assert parts.sealed
 

@@ -17,8 +17,8 @@ from fedretina.flare.controller import RoundController
 from fedretina.flare.publication import FOLDER, STOPPED
 from fedretina.flare.server_run import ServerRun
 from fedretina.flare.surroundings import ServerSettings
+from fedretina.settings.site import TrackingSettings
 from fedretina.told import told
-from fedretina.tracking.settings import TrackingSettings
 from fedretina.tracking.tracker import Tracker
 
 JOB = "job"

@@ -7,15 +7,15 @@ import json
 import numpy as np
 import pytest
 
-from fedretina.data.fundus_settings import FundusSettings
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
 from fedretina.evaluation.judged import Judged
 from fedretina.evaluation.triage import triage
-from fedretina.experiment import Experiment
-from fedretina.local.card import THRESHOLD_WORDS, build_card, in_words
+from fedretina.local.card import THRESHOLD_WORDS, build_card
 from fedretina.local.card_page import card_page, share_words, threshold_words
-from fedretina.plan import Plan
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.images import FundusSettings
+from fedretina.settings.plan import Plan
+from fedretina.settings.scheme import GradingScheme, in_words
 from fedretina.uncertainty.referral import referral_threshold
 from fedretina.uncertainty.temperature import fit_temperature
 

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from fedretina.local.eager import eager_step
-from fedretina.local.optimiser import OptimiserSettings, RoundOptimiser, scheduled
+from fedretina.local.optimiser import RoundOptimiser, scheduled
 from fedretina.losses.objective import Clock
+from fedretina.settings.training import OptimiserSettings
 
 
 def clock(round_=0, rounds=4, epoch=0, epochs=2, step=0, steps=5):

@@ -9,9 +9,9 @@ import cv2
 import pytest
 
 from fedretina.data.manifest import RawRow, write_manifest
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_loader import load_site_data
-from fedretina.experiment import Experiment
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import SiteDataSettings
 from final_model import write_final
 
 

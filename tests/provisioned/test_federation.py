@@ -39,16 +39,15 @@ from federation import (
     wait_for,
 )
 from fedretina.data.site_loader import load_site_data
-from fedretina.exchange.kinds import Kind
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.partition import partition
 from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, sealer_for
-from fedretina.exchange.settings import ExchangeSettings
-from fedretina.experiment import Experiment
 from fedretina.kit.allowed import ALLOWED_CLASSES
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
-from fedretina.site_settings import read_site_settings
+from fedretina.settings.exchange import ExchangeSettings, Kind
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import read_site_settings
 from fedretina.storage import read_tensors
 
 pytestmark = [pytest.mark.flare, pytest.mark.provisioned]

@@ -25,14 +25,15 @@ from fedretina.aggregation.similarity import similarity_weights
 from fedretina.aggregation.step_answers import StepAnswers
 from fedretina.aggregation.temperatures import temperature_model
 from fedretina.errors import RefusedError
+from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Order, Payload, Tensors
-from fedretina.exchange.scalars import allowed_scalars
 from fedretina.exchange.sealing import Sealer
 from fedretina.exchange.stamp import ATTEMPTS, Stamp, one_line, require_name
-from fedretina.experiment import Experiment
 from fedretina.local.training import reproducible_torch
 from fedretina.networks.build import build_network
-from fedretina.plan import Plan, Step
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan, Step
+from fedretina.settings.scalars import allowed_scalars
 
 _log = logging.getLogger(__name__)
 # Where the head is personal the server has no grades of its own: what depends on their number never reaches it.
@@ -67,7 +68,7 @@ class Coordinator:
         self.run = require_name(run, "run")
         self.plan = Plan.of(experiment)
         net = build_network(experiment.network, experiment.head_width or _ANY_GRADES, experiment.seed)
-        self.partition = experiment.partition(net)
+        self.partition = partition_of(experiment, net)
         self._mixer = Mixer(experiment, self.partition, sealer)
         self.digest = experiment.digest(self.partition)
         self._head = run_head(run, experiment, self.partition)

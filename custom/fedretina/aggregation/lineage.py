@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedretina.aggregation.choice import best_step
-from fedretina.plan import CALIBRATE, Plan, Step
-from fedretina.restart import ROUNDS_BACK
+from fedretina.settings.plan import CALIBRATE, ROUNDS_BACK, Plan, Step
 
 _GIVES_STATE = ("pretrain", "train", "tune")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from fedretina.plan import Step
+    from fedretina.settings.plan import Step
 
 
 class Progress(NamedTuple):

@@ -8,9 +8,9 @@ from fedretina.aggregation.lineage import Lineage
 from fedretina.aggregation.run_store import RunStore
 from fedretina.exchange.parts import CONTROL, KEY, Partition
 from fedretina.exchange.payload import Tensors, tensors_bytes
-from fedretina.experiment import Experiment
 from fedretina.local.encoder_ending import write_encoder
 from fedretina.networks.network import Network
+from fedretina.settings.experiment import Experiment
 
 
 class ServerModel:

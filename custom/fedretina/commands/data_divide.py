@@ -61,8 +61,8 @@ def divide(manifest: Path, out: Path, clients: int, seed: int, as_json: bool, **
     from fedretina.data.clients import ClientSkew
     from fedretina.data.readers.survey import ImportSettings
     from fedretina.errors import FedretinaError
-    from fedretina.exchange.kinds import Kind
-    from fedretina.site_settings import SITE_NAME
+    from fedretina.settings.exchange import Kind
+    from fedretina.settings.site import SITE_NAME
 
     try:
         skew = ClientSkew(**{key: words[key] for key in ("name", "alpha", "minimum")})

@@ -14,7 +14,7 @@ from fedretina.commands.options import RUN, SITE_FILE, SITES, site_files
 from fedretina.commands.progress import progress, steps
 
 if TYPE_CHECKING:
-    from fedretina.data.site_data_settings import SiteDataSettings
+    from fedretina.settings.site import SiteDataSettings
 
 _PHANTOMS = ("site-1", "site-2", "site-3", "site-4", "site-5")
 
@@ -36,17 +36,18 @@ def loop(
     All sites' images are read by this one process, and no policy of a site holds anything back: it is for research on
     one machine. On a terminal a bar shows how many answers of sites are in.
     """
-    from fedretina.aggregation.results_table import results_table
-    from fedretina.data.site_loader import load_site_data
     from fedretina.errors import FedretinaError
     from fedretina.exchange.stamp import require_sites
-    from fedretina.experiment import Experiment
-    from fedretina.loop import run_loop
+    from fedretina.settings.experiment import Experiment
 
     try:
         files = site_files(pairs)
         names = require_sites([*files, *(sites or (() if files else _PHANTOMS))])
-        settings = Experiment.load(experiment)
+        settings = Experiment.load(experiment)  # before torch is loaded, which takes seconds: a typo is told at once
+        from fedretina.aggregation.results_table import results_table
+        from fedretina.data.site_loader import load_site_data
+        from fedretina.loop import run_loop
+
         places = _places(names, files, settings.phantom_images)
         with steps() as tell_of:
             data = {
@@ -71,8 +72,8 @@ def _places(names: Sequence[str], files: dict[str, str], phantom_images: int) ->
     """Where the data of each site lie: its own file, else that of the environment, else a phantom hospital."""
     from fedretina.data.site_file import read_site_file
     from fedretina.errors import SettingsError
-    from fedretina.site_settings import SITE_FILE as VARIABLE
-    from fedretina.site_settings import read_site_settings
+    from fedretina.settings.site import SITE_FILE as VARIABLE
+    from fedretina.settings.site import read_site_settings
 
     found: dict[str, SiteDataSettings] = {}
     for site in names:

@@ -22,12 +22,14 @@ from fedretina.errors import FedretinaError
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def methods(row: str | None, encoder: str, experiment: Path | None, sites: int, as_json: bool) -> None:
     """List the methods with their axes and bytes, or show one ROW in full."""
-    from fedretina.experiment import Experiment
-    from fedretina.methods_table import method_text, methods_text
-    from fedretina.methods_table import methods as work_out
+    from fedretina.settings.experiment import Experiment
 
     try:
+        # Before torch is loaded, which takes seconds: a typo is told at once.
         chosen = encoder if experiment is None else Experiment.load(experiment).network.encoder
+        from fedretina.methods_table import method_text, methods_text
+        from fedretina.methods_table import methods as work_out
+
         with progress("methods") as tell:
             listed = work_out(chosen, sites, [row] if row else (), tell)
     except FedretinaError as error:

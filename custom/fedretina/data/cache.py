@@ -12,10 +12,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedretina.data.image_settings import ImageSettings, image_pipeline
+from fedretina.data.image_settings import image_pipeline
 from fedretina.data.manifest import require_inside
 from fedretina.data.pixel_array import PixelArrayWriter, Pixels, map_pixels
 from fedretina.errors import DataError, StateError
+from fedretina.settings.images import ImageSettings
 from fedretina.storage import folder_lock, read_json, write_json
 
 CACHE_FORMAT = 2  # 2: files that are damaged inside, or hold several pictures, have no row

@@ -16,11 +16,11 @@ from fedretina.data.check_images import check_images
 from fedretina.data.check_rows import NO_LABEL, Image, check_counts, check_rows
 from fedretina.data.check_source import CheckSource
 from fedretina.data.manifest import SPLITS
-from fedretina.data.modality import SIGNALS, Modality
 from fedretina.data.phantoms.mark import is_phantom
 from fedretina.data.readers.image_folder import is_image
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError, SeveralPagesError
+from fedretina.settings.images import SIGNALS, Modality
+from fedretina.settings.scheme import GradingScheme
 from fedretina.version import __version__
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fedretina.data.check_findings import Findings
 from fedretina.data.check_rows import Image
-from fedretina.data.modality import Modality
-from fedretina.data.scheme import GradingScheme
+from fedretina.settings.images import Modality
+from fedretina.settings.scheme import GradingScheme
 
 # Correlation of fine structure from which two images count as one photograph. On 8,801 images of four public sets
 # (11.6 million pairs) the largest of two different photographs is 0.90, and eight pairs above 0.96 are copies; copies

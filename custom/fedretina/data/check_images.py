@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedretina.data.check_findings import Findings
 from fedretina.data.check_rows import Image
-from fedretina.data.modality import SIGNALS, Modality
+from fedretina.settings.images import SIGNALS, Modality
 
 if TYPE_CHECKING:
     from fedretina.data.check_pixels import PixelFacts

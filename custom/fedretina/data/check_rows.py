@@ -9,8 +9,8 @@ from typing import NamedTuple
 from fedretina.data.check_findings import Findings
 from fedretina.data.check_source import Row
 from fedretina.data.manifest import SPLITS, require_inside
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError
+from fedretina.settings.scheme import GradingScheme
 
 NO_LABEL = "no label"  # what images without one are called beside the grades
 RARE = 5  # images of a grade in test below which its figures say little

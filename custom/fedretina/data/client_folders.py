@@ -11,8 +11,8 @@ import yaml
 from fedretina.data.check_source import CheckSource
 from fedretina.data.clients import ClientSkew, divide
 from fedretina.data.manifest import SPLITS, RawRow, raw_rows, read_manifest, write_manifest
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError
+from fedretina.settings.scheme import GradingScheme
 from fedretina.storage import filled_folder, write_json, write_text
 from fedretina.version import __version__
 

@@ -10,10 +10,10 @@ from typing import Literal, NamedTuple
 import torch
 
 from fedretina.data.manifest import PRETRAIN, SPLITS
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import PRESETS
 from fedretina.errors import DataError
-from fedretina.evaluation.min_count import MIN_COUNT
+from fedretina.settings.scalars import MIN_COUNT
+from fedretina.settings.scheme import GradingScheme
 
 
 class Split(NamedTuple):

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedretina.data.image_settings import ImageSettings
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, Manifest, Record, read_manifest
 from fedretina.data.modality import require_modality
+from fedretina.data.scheme_presets import site_modality, site_scheme
 from fedretina.data.site_data import SiteData, Split, fingerprint, require_splits, scheme_not_set
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed
+from fedretina.settings.images import ImageSettings
+from fedretina.settings.site import SiteDataSettings
 
 
 def load_site_data(
@@ -44,8 +45,8 @@ def load_site_data(
             a split that the job needs is empty, train has one class only, or no image can be read.
         SettingsError: The site's images are of another modality than the job's; it names nothing of the site.
     """
-    require_modality(settings.resolved_modality, images.modality)
-    scheme = settings.resolved_scheme()
+    require_modality(site_modality(settings), images.modality)
+    scheme = site_scheme(settings)
     if settings.manifest is None:
         if settings.images is not None:
             raise DataError("images are set but no manifest: name the manifest that lists and grades them.")

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.errors import RefusedError
-from fedretina.evaluation.curves import CONFIDENCE_BINS
-from fedretina.evaluation.min_count import MOST_GRADES, UNCERTAINTY_BINS, confusion_name
+from fedretina.settings.scalars import CONFIDENCE_BINS, MOST_GRADES, UNCERTAINTY_BINS, confusion_name
 
 
 class ConfidenceBins(NamedTuple):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedretina.errors import SettingsError
-from fedretina.evaluation.inputs import checked_scores
+from fedretina.uncertainty.inputs import checked_scores
 
 
 def ece(probabilities: ArrayLike, labels: ArrayLike, bins: int = 15) -> float:

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedretina.errors import SettingsError
-from fedretina.evaluation.inputs import checked_errors
-
-CONFIDENCE_BINS = 15
+from fedretina.settings.scalars import CONFIDENCE_BINS
+from fedretina.uncertainty.inputs import checked_errors
 
 
 class Reliability(NamedTuple):

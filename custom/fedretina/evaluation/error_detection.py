@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedretina.evaluation.inputs import checked_errors
 from fedretina.evaluation.ranking import auroc
+from fedretina.uncertainty.inputs import checked_errors
 
 
 class ErrorDetection(NamedTuple):

@@ -11,9 +11,10 @@ from torch import Tensor
 from fedretina.errors import TrainingError
 from fedretina.evaluation.calibration import brier, ece, nll
 from fedretina.evaluation.error_detection import aurc, error_detection_auroc
-from fedretina.evaluation.inputs import checked_scores
 from fedretina.evaluation.metrics import accuracy, macro_auc, quadratic_kappa
-from fedretina.uncertainty.estimators import AucInput, Estimator, auc_scores
+from fedretina.settings.training import AucInput
+from fedretina.uncertainty.estimators import Estimator, auc_scores
+from fedretina.uncertainty.inputs import checked_scores
 
 
 class Evaluation(NamedTuple):

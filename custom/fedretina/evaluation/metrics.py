@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedretina.errors import TrainingError
-from fedretina.evaluation.inputs import checked_scores
 from fedretina.evaluation.ranking import auroc
+from fedretina.uncertainty.inputs import checked_scores
 
 
 class MacroAuc(NamedTuple):

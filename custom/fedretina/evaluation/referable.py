@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedretina.data.scheme import GradingScheme
-from fedretina.evaluation.inputs import checked_scores
 from fedretina.evaluation.ranking import auroc
+from fedretina.settings.scheme import GradingScheme
+from fedretina.uncertainty.inputs import checked_scores
 
 
 class ReferralTask(NamedTuple):

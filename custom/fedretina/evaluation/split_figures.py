@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedretina.data.scheme import GradingScheme
 from fedretina.evaluation.bootstrap import Interval, patient_bootstrap_counts
 from fedretina.evaluation.evaluate import evaluate
 from fedretina.evaluation.exact_interval import exact_interval
 from fedretina.evaluation.referable import Referable, ReferralTask, referable, referral_task
 from fedretina.evaluation.resampled import ResampledFigures
-from fedretina.uncertainty.estimators import AucInput, Estimator, auc_scores
+from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.training import AucInput
+from fedretina.uncertainty.estimators import Estimator, auc_scores
 
 LEVEL = 0.95
 

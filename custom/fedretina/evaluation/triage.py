@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import TrainingError
 from fedretina.evaluation.exact_interval import Share, exact_interval
 from fedretina.evaluation.judged import Judged
+from fedretina.settings.scheme import GradingScheme
 from fedretina.uncertainty.referral import refer
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from fedretina.exchange.stamp import Stamp
+from fedretina.settings.scalars import Task
 
 Tensors = Mapping[str, torch.Tensor]
-Task = Literal["prepare", "pretrain", "train", "validate", "tune", "calibrate", "finalise"]
 
 
 class Payload(NamedTuple):

@@ -13,8 +13,7 @@ from fedretina.flare.admin_session import AdminSession
 from fedretina.flare.admin_watch import Sight
 from fedretina.flare.named_job import NamedJob, experiments, named_copy
 from fedretina.flare.publication import known_steps
-from fedretina.plan import Plan
-from fedretina.restart import RestartSettings
+from fedretina.settings.plan import Plan, RestartSettings
 
 
 def resume(session: AdminSession, run: str) -> Submission:

@@ -19,7 +19,7 @@ from fedretina.exchange.sealing import sealer_for
 from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.publication import publish, publish_steps
 from fedretina.flare.surroundings import RUN, load_experiment, load_server_settings, state_root, with_weights_file
-from fedretina.run_name import new_run_name
+from fedretina.settings.plan import new_run_name
 from fedretina.storage import folder_lock
 from fedretina.tracking.points import server_points
 from fedretina.tracking.run_log import Event

@@ -11,8 +11,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 
-from fedretina.exchange.noise import SvtNoise
 from fedretina.exchange.payload import Tensors
+from fedretina.settings.site import SvtNoise
 
 _WORDS = 624  # of 32 bits: the whole state of NumPy's generator that FLARE draws from
 _LOCK = Lock()

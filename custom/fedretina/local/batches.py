@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.errors import TrainingError
-from fedretina.local.training import TrainingSettings
 from fedretina.seeds import generator
+from fedretina.settings.training import TrainingSettings
 
 
 def batches(images: int, settings: TrainingSettings, purpose: tuple[int | str, ...]) -> Iterator[NDArray[np.int64]]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fedretina.local.card import in_words
+from fedretina.settings.scheme import in_words
 
 _FIGURES = (
     ("load", "Patients that would be referred"),

@@ -9,9 +9,9 @@ import torch
 
 from fedretina.data.site_data import SiteData
 from fedretina.exchange.payload import Tensors
-from fedretina.experiment import Experiment
-from fedretina.networks.encoder import Normalisation
 from fedretina.networks.encoder_file import export_encoder
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import Normalisation
 from fedretina.storage import write_json
 from fedretina.version import versions
 

@@ -12,18 +12,18 @@ from fedretina.evaluation.judged import Judged
 from fedretina.evaluation.min_count import encode
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.payload import Tensors, tensors_digest
-from fedretina.experiment import Experiment
 from fedretina.local.card import NOT_A_DEVICE, build_card
 from fedretina.local.card_page import card_page
 from fedretina.local.history import History
 from fedretina.local.labelled_epochs import Answers
 from fedretina.local.snapshot import Snapshot
 from fedretina.local.trainer import LocalTrainer
-from fedretina.plan import Step
 from fedretina.report.page_file import write_page
 from fedretina.report.render import render_site
 from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, rounds_of, site_report
 from fedretina.rows import row
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Step
 from fedretina.storage import read_json, write_json, write_tensors
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.version import versions

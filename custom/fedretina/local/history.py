@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedretina.plan import Step
+from fedretina.settings.plan import Step
 from fedretina.storage import read_json, set_aside, write_json
 
 

@@ -11,12 +11,10 @@ from typing import NamedTuple, NoReturn
 from fedretina.data.site_data import SiteData
 from fedretina.errors import DivergedError, RefusedError, SettingsError, TrainingError
 from fedretina.evaluation.evaluate import Evaluation
-from fedretina.exchange.kinds import Kind
 from fedretina.exchange.parts import Partition
-from fedretina.exchange.payload import Order, Payload, Task, Tensors
+from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.exchange.sealing import NO_KEYS, Sealer
 from fedretina.exchange.sizes import absurd
-from fedretina.experiment import Experiment
 from fedretina.local.encoder_ending import finalise_encoder
 from fedretina.local.finalise import Ending, finalise
 from fedretina.local.history import History
@@ -24,7 +22,10 @@ from fedretina.local.pretrainer import Pretrainer
 from fedretina.local.site_state import SiteState
 from fedretina.local.snapshot import Snapshot
 from fedretina.local.trainer import LocalTrainer
-from fedretina.plan import Plan, Step
+from fedretina.settings.exchange import Kind
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan, Step
+from fedretina.settings.scalars import Task
 from fedretina.storage import DROPPED
 
 _NOTED = ("theta", "loss", "accuracy", "contrast_loss")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError, TrainingError
-from fedretina.experiment import Experiment
 from fedretina.losses.settings import build_objective
 from fedretina.networks.build import build_network
 from fedretina.networks.label_space import label_space
 from fedretina.networks.network import Network
-from fedretina.networks.network_settings import NetworkSettings
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import NetworkSettings
+from fedretina.settings.scheme import GradingScheme
 
 _ANY_GRADES = 2
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from fedretina.errors import StateError, TrainingError
 from fedretina.local.snapshot import Snapshot
-from fedretina.restart import ROUNDS_BACK
+from fedretina.settings.plan import ROUNDS_BACK
 from fedretina.storage import DROPPED, read_json, read_tensors, set_aside, write_json, write_tensors
 
 _log = logging.getLogger(__name__)

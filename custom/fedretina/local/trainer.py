@@ -18,7 +18,6 @@ from fedretina.data.label_share import labelled_subset
 from fedretina.data.site_data import SiteData, Split
 from fedretina.evaluation.evaluate import Evaluation, evaluate
 from fedretina.exchange.payload import Tensors
-from fedretina.experiment import Experiment
 from fedretina.local.activations import activation_statistics
 from fedretina.local.batches import require_a_batch
 from fedretina.local.labelled_epochs import Answers, Course, Seen, corrected, labelled_epochs
@@ -26,11 +25,13 @@ from fedretina.local.model import LocalModel, home
 from fedretina.local.moments import feature_moments
 from fedretina.local.optimiser import MEMORY
 from fedretina.local.snapshot import Snapshot
-from fedretina.local.training import TrainingSettings, reproducible_torch
+from fedretina.local.training import reproducible_torch
 from fedretina.losses.settings import build_objective
 from fedretina.networks.dropout import answered_in_passes
-from fedretina.networks.encoder import Normalisation
-from fedretina.plan import Step
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import Normalisation
+from fedretina.settings.plan import Step
+from fedretina.settings.training import TrainingSettings
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.uncertainty.evidence import as_if_graded
 from fedretina.uncertainty.temperature import fit_temperature

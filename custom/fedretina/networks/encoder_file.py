@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from fedretina.errors import SettingsError
-from fedretina.networks.encoder import Encoder, EncoderName, Normalisation
+from fedretina.networks.encoder import Encoder
 from fedretina.networks.encoders import ENCODERS
+from fedretina.settings.network import EncoderName, Normalisation
 from fedretina.storage import HEADER, write_bytes
 
 PREFIX = "encoder."

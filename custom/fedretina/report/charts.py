@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fedretina.evaluation.min_count import UNCERTAINTY_BINS
 from fedretina.report.numbers import number, percent
 from fedretina.report.svg import BLACK, BLUE, GREY, SKY, VERMILION, Chart, draw, name_rows, whole_numbers
+from fedretina.settings.scalars import UNCERTAINTY_BINS
 
 _FEW_IMAGES = 5
 _FINE = 1 / UNCERTAINTY_BINS

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedretina.data.scheme import GradingScheme
 from fedretina.evaluation.curves import place, reliability, risk_coverage
-from fedretina.evaluation.min_count import UNCERTAINTY_BINS
 from fedretina.evaluation.split_figures import LEVEL, FigureInterval, split_figures
 from fedretina.report import REPORT_FORMAT
 from fedretina.report.numbers import rounded
 from fedretina.report.pictures import Shown, pictures
+from fedretina.settings.scalars import UNCERTAINTY_BINS
+from fedretina.settings.scheme import GradingScheme
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.uncertainty.temperature import tempered
 

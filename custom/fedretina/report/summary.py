@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedretina.local.card import in_words
 from fedretina.report.numbers import PERCENT, between, count, number, percent, points, shown, size, with_interval
 from fedretina.report.words import FIGURES
+from fedretina.settings.scheme import in_words
 
 _FEW_PATIENTS = 30
 _CHANCE = 0.5

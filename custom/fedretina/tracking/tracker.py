@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.errors import SettingsError, StateError
+from fedretina.settings.site import TrackingSettings
 from fedretina.tracking.curves import Curves, MlflowCurves, TensorBoardCurves
 from fedretina.tracking.points import Point
 from fedretina.tracking.run_log import Event, RunLog
-from fedretina.tracking.settings import TrackingSettings
 
 _log = logging.getLogger(__name__)
 

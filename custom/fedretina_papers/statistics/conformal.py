@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.evaluation.exact_interval import Share, exact_interval
-from fedretina.evaluation.inputs import checked_scores
+from fedretina.uncertainty.inputs import checked_scores
 
 ScoreName = Literal["lac", "aps"]
 

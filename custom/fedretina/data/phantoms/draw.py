@@ -8,9 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedretina.data.activity_settings import ActivitySettings
-from fedretina.data.heart_sound_settings import HeartSoundSettings
-from fedretina.data.image_settings import ImageSettings
 from fedretina.data.phantoms.canvas import Canvas
 from fedretina.data.phantoms.fundus import draw_fundus
 from fedretina.data.phantoms.heart import RATE, draw_heart
@@ -20,9 +17,10 @@ from fedretina.data.phantoms.motion import draw_motion
 from fedretina.data.phantoms.oct import draw_oct
 from fedretina.data.phantoms.skin import draw_skin
 from fedretina.data.phantoms.style import FundusStyle, OctStyle, SkinStyle, StethoscopeStyle, WearerStyle
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError
 from fedretina.seeds import generator
+from fedretina.settings.images import ActivitySettings, HeartSoundSettings, ImageSettings
+from fedretina.settings.scheme import GradingScheme
 
 _SPREAD = 0.3  # of the severity around a grade, so that neighbouring grades overlap as they do between doctors
 _ICDR = tuple(str(grade) for grade in range(5))

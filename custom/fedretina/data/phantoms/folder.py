@@ -11,12 +11,12 @@ from typing import Any
 import yaml
 
 from fedretina.data.manifest import SPLITS, RawRow, write_manifest
-from fedretina.data.modality import SIGNALS
 from fedretina.data.phantoms.draw import draw_cases, draw_waves
 from fedretina.data.phantoms.hospital import PHANTOM_VERSION, Case, PhantomHospital
 from fedretina.data.phantoms.mark import write_png, write_wave
 from fedretina.data.scheme_presets import PRESETS, preset
 from fedretina.errors import DataError
+from fedretina.settings.images import SIGNALS
 from fedretina.storage import filled_folder
 
 IMAGES, MANIFEST, SITE_FILE, README = "images", "manifest.csv", "site.yaml", "README.txt"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from fedretina.data.modality import Modality
 from fedretina.data.phantoms.style import FundusStyle, OctStyle, SkinStyle, StethoscopeStyle, Style
+from fedretina.settings.images import Modality
 
 
 class Preset(NamedTuple):

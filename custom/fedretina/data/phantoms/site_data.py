@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from fedretina.data.image_settings import ImageSettings
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED
-from fedretina.data.modality import SIGNALS
 from fedretina.data.phantoms.draw import phantom_samples
 from fedretina.data.phantoms.hospital import PHANTOM_VERSION, phantom_hospital
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.site_data import SiteData, Split, fingerprint, require_splits
-from fedretina.data.site_data_settings import SiteDataSettings
+from fedretina.settings.images import SIGNALS, ImageSettings
+from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.site import SiteDataSettings
 
 
 def phantom_site_data(

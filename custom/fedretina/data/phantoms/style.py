@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fedretina.data.modality import Modality
 from fedretina.seeds import generator
+from fedretina.settings.images import Modality
 
 
 class FundusStyle(NamedTuple):

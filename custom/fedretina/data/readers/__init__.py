@@ -8,9 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, cast
 
-from fedretina.data.modality import Modality
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
 from fedretina.errors import SettingsError
+from fedretina.settings.images import Modality
 
 __all__ = ["READERS", "ImportSettings", "LeftOut", "Photograph", "PublicSet", "Reader", "Survey", "reader"]
 

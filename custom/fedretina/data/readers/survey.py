@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import SettingsError
+from fedretina.settings.scheme import GradingScheme
 
 SchemeName = Literal[
     "icdr5",

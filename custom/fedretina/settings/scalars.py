@@ -3,11 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
 
-from fedretina.evaluation.min_count import SCALARS as COUNTS
-from fedretina.exchange.payload import Task
+Task = Literal["prepare", "pretrain", "train", "validate", "tune", "calibrate", "finalise"]
 
 _MANY = 1e12
+
+CONFIDENCE_BINS = 15
+
+UNCERTAINTY_BINS = 20
+
+MOST_GRADES = 20
+
+MIN_COUNT = 5
+
+
+def _counts() -> dict[str, tuple[float, float]]:
+    names: dict[str, tuple[float, float]] = {}
+    for at in range(CONFIDENCE_BINS):
+        names[f"bin_confidence_{at:02}_images"] = (0, _MANY)
+        names[f"bin_confidence_{at:02}_right"] = (0, _MANY)
+        names[f"bin_confidence_{at:02}_confidence_sum"] = (0, _MANY)
+    for at in range(UNCERTAINTY_BINS):
+        names[f"bin_uncertainty_{at:02}_images"] = (0, _MANY)
+        names[f"bin_uncertainty_{at:02}_wrong"] = (0, _MANY)
+    for true in range(MOST_GRADES):
+        names |= {confusion_name(true, answer): (1, _MANY) for answer in range(MOST_GRADES)}
+    return names
+
+
+def confusion_name(true: int, answer: int) -> str:
+    """Name of the scalar that counts the images of a true grade with an answered one."""
+    return f"confusion_{true:02}_{answer:02}"
+
+
+COUNTS: Mapping[str, tuple[float, float]] = MappingProxyType(_counts())
+"""Every count of answers that `exchange.min_count.encode` can give, with its lowest and highest value."""
+
 _BOUNDED: Mapping[str, tuple[float, float]] = {
     "auc": (0, 1),
     "accuracy": (0, 1),
@@ -47,6 +80,7 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
 }
 
 _BLIND = frozenset({"images_pretrain"})
+
 BY_TASK: Mapping[Task, frozenset[str]] = {
     "prepare": frozenset({"images"}),
     "pretrain": frozenset({"images", "contrast_loss"}),
