@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from fedretina.aggregation.results_table import results_table
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.data.site_loader import load_site_data
 from fedretina.experiment import Experiment
 from fedretina.loop import run_loop
 
