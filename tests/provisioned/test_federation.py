@@ -45,7 +45,7 @@ from fedretina.exchange.partition import partition
 from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, sealer_for
 from fedretina.exchange.settings import ExchangeSettings
 from fedretina.experiment import Experiment
-from fedretina.kit.allowed import ALLOWED_CLASSES
+from fedretina.kit.job_folder import ALLOWED_CLASSES
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
 from fedretina.site_settings import read_site_settings

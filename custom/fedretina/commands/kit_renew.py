@@ -24,8 +24,7 @@ def renew(state: Path, names: tuple[str, ...]) -> None:
     with code 1 and renews nothing, since whoever read it can make certificates. Called again, it does what was asked.
     """
     from fedretina.errors import FedretinaError
-    from fedretina.kit.authority_state import WHOEVER_READ_IT, make_private, state_finding
-    from fedretina.kit.renewal import days_left, forget
+    from fedretina.kit.authority import WHOEVER_READ_IT, days_left, forget, make_private, state_finding
 
     try:
         left = days_left(state)

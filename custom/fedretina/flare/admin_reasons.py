@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.exchange.stamp import one_line
-from fedretina.kit.allowed import ALLOWED_CLASSES, classes_named
+from fedretina.kit.job_folder import ALLOWED_CLASSES, classes_named
 
 _QUOTED = 300
 _NAME = 100

@@ -24,7 +24,7 @@ from fedretina.experiment import Experiment
 from fedretina.flare.sparse_noise import sparse
 from fedretina.flare.surroundings import SiteSettings, load_experiment, load_site_settings, state_root
 from fedretina.flare.wire import ENTRIES, META, WHY, pack_error, pack_payload, unpack_order, unpack_payload
-from fedretina.kit.allowed import FILTER, RESULT_FILTERS
+from fedretina.kit.job_folder import FILTER, RESULT_FILTERS
 from fedretina.networks.build import build_on_meta
 from fedretina.plan import Plan
 from fedretina.storage import folder_lock
