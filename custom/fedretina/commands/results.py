@@ -33,7 +33,7 @@ def results(
     """
     from fedretina.aggregation.results_table import results_table
     from fedretina.flare.admin_jobs import find_job
-    from fedretina.flare.admin_results import fetch, outcome_of, results_file
+    from fedretina.flare.admin_runs import fetch, outcome_of, results_file
     from fedretina.storage import read_json
 
     with connected(kit, connect_timeout, as_json, timeout) as session:

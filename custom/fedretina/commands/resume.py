@@ -21,7 +21,7 @@ from fedretina.commands.admin import (
 )
 
 if TYPE_CHECKING:
-    from fedretina.flare.admin_resume import Restart
+    from fedretina.flare.admin_runs import Restart
 
 
 @click.command()
@@ -51,7 +51,7 @@ def resume(
     if step is not None:
         _go_back(run, step, yes, kit, timeout, connect_timeout, as_json)
         return
-    from fedretina.flare.admin_resume import resume as resume_run
+    from fedretina.flare.admin_runs import resume as resume_run
 
     with connected(kit, connect_timeout, as_json, timeout) as session:
         done = resume_run(session, run)
@@ -74,7 +74,7 @@ def resume(
 def _go_back(
     run: str, step: str, yes: bool, kit: Path, timeout: TimeLimit, connect_timeout: float, as_json: bool
 ) -> None:
-    from fedretina.flare.admin_resume import plan_restart, submit_restart
+    from fedretina.flare.admin_runs import plan_restart, submit_restart
 
     # A download that was given up may still be writing there.
     with (

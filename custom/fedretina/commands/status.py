@@ -31,8 +31,7 @@ def status(
     Exit codes: 0 said, 2 no server answers, 3 there is no such job or run, 4 the time of --timeout is over.
     """
     from fedretina.flare.admin_jobs import find_job
-    from fedretina.flare.admin_results import outcome
-    from fedretina.flare.admin_watch import see
+    from fedretina.flare.admin_runs import outcome, see
 
     with connected(kit, connect_timeout, as_json, timeout) as session:
         if job is None and run is None:

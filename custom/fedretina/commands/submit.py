@@ -14,7 +14,7 @@ from fedretina.commands.admin import ONE_LOOK_S, TimeLimit, admin_command, conne
 from fedretina.commands.options import RUN
 
 if TYPE_CHECKING:
-    from fedretina.flare.named_job import NamedJob
+    from fedretina.flare.submitted_job import NamedJob
 
 
 @click.command()
@@ -47,7 +47,7 @@ def submit(
     """
     from fedretina.errors import SettingsError
     from fedretina.flare.admin_jobs import submit as submit_run
-    from fedretina.flare.named_job import named_copy
+    from fedretina.flare.submitted_job import named_copy
     from fedretina.job_export import why_refused
 
     with tempfile.TemporaryDirectory() as folder, ending(as_json):

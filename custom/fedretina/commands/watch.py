@@ -34,8 +34,8 @@ def watch(
     run, 4 the time of --timeout is over.
     """
     from fedretina.flare.admin_jobs import find_job
-    from fedretina.flare.admin_results import outcome
-    from fedretina.flare.admin_watch import watch as watch_job
+    from fedretina.flare.admin_runs import outcome
+    from fedretina.flare.admin_runs import watch as watch_job
 
     began = time.monotonic()
     with connected(kit, connect_timeout, as_json, timeout) as session:

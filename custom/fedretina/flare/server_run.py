@@ -16,9 +16,9 @@ from nvflare.widgets.info_collector import InfoCollector
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import StateError
 from fedretina.exchange.sealing import sealer_for
+from fedretina.flare.job_context import RUN, load_experiment, load_server_settings, state_root, with_weights_file
 from fedretina.flare.progress_board import GROUP, ProgressBoard
-from fedretina.flare.publication import publish, publish_steps
-from fedretina.flare.surroundings import RUN, load_experiment, load_server_settings, state_root, with_weights_file
+from fedretina.flare.results_upload import publish, publish_steps
 from fedretina.run_name import new_run_name
 from fedretina.storage import folder_lock
 from fedretina.tracking.points import server_points
