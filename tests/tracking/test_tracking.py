@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fedretina.errors import SettingsError
-from fedretina.tracking.points import Point, server_points, site_points
+from fedretina.tracking.curves import Point, server_points, site_points
 from fedretina.tracking.settings import TrackingSettings
 from fedretina.tracking.tracker import Tracker
 

@@ -11,8 +11,7 @@ from fedretina.aggregation.owed import owed_sites
 from fedretina.exchange.parts import Partition
 from fedretina.experiment import Experiment
 from fedretina.plan import Plan
-from fedretina.report.page_file import write_page
-from fedretina.report.render import render_server
+from fedretina.report.render import render_server, write_page
 from fedretina.report.server_report import server_report
 from fedretina.storage import write_json
 from fedretina.version import versions

@@ -13,7 +13,7 @@ from fedretina.data.manifest import PRETRAIN, SPLITS
 from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import PRESETS
 from fedretina.errors import DataError
-from fedretina.evaluation.min_count import MIN_COUNT
+from fedretina.exchange.min_count import MIN_COUNT
 
 
 class Split(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedretina.evaluation.min_count import SCALARS as COUNTS
+from fedretina.exchange.min_count import SCALARS as COUNTS
 from fedretina.exchange.payload import Task
 
 _MANY = 1e12

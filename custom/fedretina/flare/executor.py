@@ -26,7 +26,7 @@ from fedretina.local.site import Site
 from fedretina.local.site_recipe import SiteRecipe
 from fedretina.storage import folder_lock
 from fedretina.told import told
-from fedretina.tracking.points import site_points
+from fedretina.tracking.curves import site_points
 from fedretina.tracking.tracker import Tracker
 
 _log = logging.getLogger(__name__)

@@ -21,9 +21,8 @@ from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.results_upload import publish, publish_steps
 from fedretina.run_name import new_run_name
 from fedretina.storage import folder_lock
-from fedretina.tracking.points import server_points
-from fedretina.tracking.run_log import Event
-from fedretina.tracking.tracker import Tracker
+from fedretina.tracking.curves import server_points
+from fedretina.tracking.tracker import Event, Tracker
 
 _LOCK_WAIT_S = 60.0
 

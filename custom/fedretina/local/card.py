@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedretina.data.scheme import GradingScheme
-from fedretina.evaluation.judged import Judged
+from fedretina.evaluation.figures import Triage, triage
 from fedretina.evaluation.metrics import accuracy, quadratic_kappa
-from fedretina.evaluation.triage import Triage, triage
+from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.experiment import Experiment
 from fedretina.networks.encoder import Normalisation
 from fedretina.plan import Step
@@ -55,8 +55,8 @@ def build_card(
     counts: Mapping[str, int],
     model_digest: str,
     normalisation: Normalisation,
-    validation: Judged,
-    test: Judged | None,
+    validation: LabelledPredictions,
+    test: LabelledPredictions | None,
     data_changes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Put together what a site must know of its model; plain values that JSON can hold.
@@ -141,7 +141,7 @@ def _plain(expected: Triage) -> dict[str, dict[str, float] | None]:
     return {name: None if share is None else share._asdict() for name, share in expected._asdict().items()}
 
 
-def _grading(test: Judged) -> dict[str, Any]:
+def _grading(test: LabelledPredictions) -> dict[str, Any]:
     return {
         "images": len(test.labels),
         "patients": len(set(test.patients)),

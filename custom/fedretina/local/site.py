@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn
 
 from fedretina.data.site_data import SiteData
 from fedretina.errors import DivergedError, RefusedError, SettingsError, TrainingError
-from fedretina.evaluation.evaluate import Evaluation
+from fedretina.evaluation.figures import Evaluation
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.parts import Partition
 from fedretina.exchange.payload import Order, Payload, Task, Tensors

@@ -16,7 +16,7 @@ from fedretina.corrections.correction import LocalRound
 from fedretina.corrections.settings import build_correction
 from fedretina.data.label_share import labelled_subset
 from fedretina.data.site_data import SiteData, Split
-from fedretina.evaluation.evaluate import Evaluation, evaluate
+from fedretina.evaluation.figures import Evaluation, evaluate
 from fedretina.exchange.payload import Tensors
 from fedretina.experiment import Experiment
 from fedretina.local.activations import activation_statistics

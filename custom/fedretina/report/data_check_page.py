@@ -15,7 +15,7 @@ from fedretina.data.check_rows import NO_LABEL
 from fedretina.data.contact_sheet import EACH, Shown, stored_thumbnail
 from fedretina.errors import DataError
 from fedretina.plurals import counted
-from fedretina.report.words import NOTICE, STAYS
+from fedretina.report.text import NOTICE, STAYS
 
 if TYPE_CHECKING:
     from fedretina.data.check import CheckReport
