@@ -19,7 +19,7 @@ def he_keys(out: Path) -> None:
     settings name it as `he_keys`. Keys that are there are not written over.
     """
     from fedretina.errors import FedretinaError
-    from fedretina.exchange.sealing import new_keys
+    from fedretina.exchange.encryption import new_keys
 
     try:
         for path in new_keys(out):

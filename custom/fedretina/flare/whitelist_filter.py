@@ -17,12 +17,11 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 
 from fedretina.errors import DataError, FedretinaError, RefusedError
+from fedretina.exchange.encryption import require_sealed
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.noise import SvtNoise, noise_key
 from fedretina.exchange.parts import Partition
-from fedretina.exchange.payload import Payload, Tensors, tensors_digest
-from fedretina.exchange.scalars import allowed_scalars
-from fedretina.exchange.sealing import require_sealed
+from fedretina.exchange.payload import Payload, Tensors, allowed_scalars, tensors_digest
 from fedretina.exchange.stamp import require_name
 from fedretina.experiment import Experiment
 from fedretina.flare.job_context import SiteSettings, load_experiment, load_site_settings, state_root

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_loader import load_site_data
-from fedretina.exchange.sealing import sealer_for
+from fedretina.exchange.encryption import cipher_for
 from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 
@@ -43,5 +43,5 @@ class SiteRecipe(BaseModel):
         data = load_site_data(
             self.site, self.data, experiment.images, experiment.seed, self.cache, experiment.supervised
         )
-        sealer = sealer_for(experiment.exchange, self.he_keys, private=True)
-        return Site(experiment, data, self.folder, sealer)
+        cipher = cipher_for(experiment.exchange, self.he_keys, private=True)
+        return Site(experiment, data, self.folder, cipher)
