@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedretina.local.batches import batches_an_epoch
+from fedretina.local.supervised import batches_an_epoch
 from fedretina.report.svg import Chart
 from fedretina.report.text import number
 from fedretina_papers.choices import EnergySettings

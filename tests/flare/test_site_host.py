@@ -17,7 +17,7 @@ from fedretina.exchange.stamp import Stamp
 from fedretina.experiment import Experiment
 from fedretina.flare import executor
 from fedretina.flare.wire import pack_order, unpack_payload, why
-from fedretina.local.batches import require_a_batch
+from fedretina.local.supervised import require_a_batch
 from fedretina.local.training import TrainingSettings
 from fedretina.site_settings import read_site_settings
 from fedretina.tracking.settings import TrackingSettings

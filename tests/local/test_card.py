@@ -13,9 +13,8 @@ from fedretina.data.scheme_presets import preset
 from fedretina.evaluation.figures import triage
 from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.experiment import Experiment
-from fedretina.local.card import THRESHOLD_WORDS, build_card, in_words
-from fedretina.local.card_page import card_page, share_words, threshold_words
 from fedretina.plan import Plan
+from fedretina.report.card import THRESHOLD_WORDS, build_card, card_page, in_words, share_words, threshold_words
 from fedretina.uncertainty.referral import referral_threshold
 from fedretina.uncertainty.temperature import fit_temperature
 

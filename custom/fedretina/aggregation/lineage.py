@@ -12,7 +12,7 @@ from fedretina.aggregation.run_store import RunStore
 from fedretina.exchange.parts import CONTROL, KEY, Partition
 from fedretina.exchange.payload import Tensors, tensors_bytes
 from fedretina.experiment import Experiment
-from fedretina.local.encoder_ending import write_encoder
+from fedretina.networks.encoder_file import write_encoder
 from fedretina.networks.network import Network
 from fedretina.plan import CALIBRATE, Plan, Step
 from fedretina.restart import ROUNDS_BACK

@@ -20,10 +20,8 @@ from fedretina.errors import DataError, FedretinaError, RefusedError, TrainingEr
 from fedretina.exchange.stamp import require_name
 from fedretina.flare.job_context import load_experiment, load_site_settings, state_root, with_weights_file
 from fedretina.flare.wire import pack_error, pack_payload, unpack_order, why
-from fedretina.local.child_trainer import ChildTrainer
-from fedretina.local.history import History
-from fedretina.local.site import Site
-from fedretina.local.site_recipe import SiteRecipe
+from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
+from fedretina.local.site import History, Site
 from fedretina.storage import folder_lock
 from fedretina.told import told
 from fedretina.tracking.curves import site_points

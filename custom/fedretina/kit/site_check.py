@@ -241,7 +241,7 @@ def _data(
 def _forward(site: SiteData, experiment: Experiment) -> Finding:
     import torch
 
-    from fedretina.local.site_network import site_network
+    from fedretina.local.model import site_network
 
     net = site_network(experiment, site.grading)
     device = experiment.training.torch_device()

@@ -13,13 +13,14 @@ from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.min_count import encode
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.experiment import Experiment
-from fedretina.local.card import NOT_A_DEVICE, build_card
-from fedretina.local.card_page import card_page
-from fedretina.local.history import History
-from fedretina.local.labelled_epochs import Answers
-from fedretina.local.snapshot import Snapshot
+from fedretina.local.site import History
+from fedretina.local.site_state import Snapshot
+from fedretina.local.supervised import Answers
 from fedretina.local.trainer import LocalTrainer
+from fedretina.networks.encoder import Normalisation
+from fedretina.networks.encoder_file import write_encoder
 from fedretina.plan import Step
+from fedretina.report.card import NOT_A_DEVICE, build_card, card_page
 from fedretina.report.render import render_site, write_page
 from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, rounds_of, site_report
 from fedretina.rows import row
@@ -162,4 +163,25 @@ def _scalars(ending: Ending, report: dict[str, Any], test: LabelledPredictions) 
         "bad_files": float(data.bad_files),
         "synthetic": float(data.synthetic),
         **{f"images_{name}": float(count) for name, count in data.graded.items()},
+    }
+
+
+def finalise_encoder(
+    run: str, folder: Path, experiment: Experiment, data: SiteData, tensors: Tensors, normalisation: Normalisation
+) -> dict[str, float]:
+    """Write a site's encoder to `final/` and return the scalars that may leave.
+
+    Args:
+        run: Name of the run.
+        folder: The site's own folder of the run.
+        experiment: The run's settings.
+        data: The site's data.
+        tensors: The last aggregate, with what the site keeps of the encoder laid over it.
+        normalisation: How the encoder's images were normalised.
+    """
+    write_encoder(folder / "final", run, experiment, tensors, normalisation)
+    return {
+        "images_pretrain": float(data.counts["pretrain"]),
+        "bad_files": float(data.bad_files),
+        "synthetic": float(data.synthetic),
     }

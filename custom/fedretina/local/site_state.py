@@ -14,12 +14,13 @@ they are for a run that goes back, by three rounds or to its start (`fedretina.r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from fedretina.errors import StateError, TrainingError
-from fedretina.local.snapshot import Snapshot
+from fedretina.exchange.payload import Tensors
 from fedretina.restart import ROUNDS_BACK
 from fedretina.storage import DROPPED, read_json, read_tensors, set_aside, write_json, write_tensors
 
@@ -27,6 +28,20 @@ _log = logging.getLogger(__name__)
 _MEMORY = "memory:"
 # Before the oldest round that a run goes back to, the site has one more; tuning gives one too.
 _ROUNDS = ROUNDS_BACK + 2
+
+
+class Snapshot(NamedTuple):
+    """A site's state after a round.
+
+    Attributes:
+        tensors: The personal part of the network, by key.
+        record: Plain figures that the next round or the report needs (theta, loss, accuracy).
+        memory: What the correction keeps at the site (variates, drifts, the last model), by its own names.
+    """
+
+    tensors: Tensors
+    record: Mapping[str, Any]
+    memory: Tensors = MappingProxyType({})
 
 
 class SiteState:

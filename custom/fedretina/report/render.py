@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.errors import StateError
-from fedretina.local.card import in_words
 from fedretina.report import REPORT_FORMAT, charts, summary, text
+from fedretina.report.card import in_words
 from fedretina.report.svg import BLACK, BLUE, VERMILION, Chart
 
 _SITE_TILES = ("accuracy", "auc", "kappa", "error_auroc")

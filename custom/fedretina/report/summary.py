@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedretina.local.card import in_words
+from fedretina.report.card import in_words
 from fedretina.report.text import FIGURES, PERCENT, between, count, number, percent, points, shown, size, with_interval
 
 _FEW_PATIENTS = 30
