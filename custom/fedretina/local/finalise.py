@@ -13,8 +13,7 @@ from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.min_count import encode
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.experiment import Experiment
-from fedretina.local.site import History
-from fedretina.local.site_state import Snapshot
+from fedretina.local.site_state import History, Snapshot
 from fedretina.local.supervised import Answers
 from fedretina.local.trainer import LocalTrainer
 from fedretina.networks.encoder import Normalisation

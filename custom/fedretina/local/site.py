@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from fedretina.data.site_data import SiteData
 from fedretina.errors import DivergedError, RefusedError, SettingsError, TrainingError
@@ -19,10 +19,10 @@ from fedretina.exchange.sizes import absurd
 from fedretina.experiment import Experiment
 from fedretina.local.finalise import Ending, finalise, finalise_encoder
 from fedretina.local.pretrainer import Pretrainer
-from fedretina.local.site_state import SiteState, Snapshot
+from fedretina.local.site_state import History, SiteState, Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.plan import Plan, Step
-from fedretina.storage import DROPPED, read_json, set_aside, write_json
+from fedretina.storage import DROPPED
 
 _NOTED = ("theta", "loss", "accuracy", "contrast_loss")
 _LONG = 10.0  # a model this many times as long as the one it began as was hardly trained to it
@@ -296,52 +296,3 @@ def _lengths(tensors: Tensors, parts: Partition) -> dict[Kind, float]:
         kind = parts.kinds[key]
         squares[kind] = squares.get(kind, 0.0) + float(tensors[key].double().square().sum())
     return {kind: math.sqrt(total) for kind, total in squares.items()}
-
-
-class History:
-    """Figures by step under one file; noted twice, they stand there once.
-
-    Args:
-        path: The file, in the site's own folder of the run.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._steps: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
-
-    def note(self, step: Step, **figures: Any) -> None:
-        """Add figures to a step; durable when it returns.
-
-        Raises:
-            StateError: The file cannot be written.
-        """
-        key = f"{step.number:05d}"
-        entry = {"step": step.name, **self._steps.get(key, {}), **figures}
-        if self._steps.get(key) != entry:
-            steps = {**self._steps, key: entry}
-            write_json(self._path, steps)
-            self._steps = steps
-
-    def go_back(self, step: int, aside: Path) -> None:
-        """Forget a step and all after it; the file as it was is kept in a folder.
-
-        Raises:
-            StateError: The file cannot be written.
-        """
-        steps = {key: entry for key, entry in self._steps.items() if int(key) < step}
-        if steps != self._steps:
-            set_aside([self._path], aside)
-            write_json(self._path, steps)
-            self._steps = steps
-
-    def own_after(self, step: int) -> list[int]:
-        """Steps after this one of which a round of the site's own is noted, in order."""
-        return sorted(int(key) for key, entry in self._steps.items() if int(key) > step and "weight" in entry)
-
-    def steps(self) -> list[dict[str, Any]]:
-        """The entries in the order of the run, each with the name of its `step`."""
-        return [dict(self._steps[key]) for key in sorted(self._steps)]
-
-    def numbered(self) -> dict[int, dict[str, Any]]:
-        """The entries by number of their step."""
-        return {int(key): dict(entry) for key, entry in self._steps.items()}

@@ -1,4 +1,4 @@
-"""The card of a site's model: what it is for, how it decides to refer and what to expect; and its page for clinicians."""
+"""The card of a site's model: what it is for, how it decides to refer, what to expect; and its page for clinicians."""
 
 from __future__ import annotations
 
