@@ -13,9 +13,9 @@ from pathlib import Path
 
 from fedretina.aggregation.results_table import results_table
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.experiment import Experiment
 from fedretina.loop import run_loop
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import SiteDataSettings
 
 WORDS = {
     "row": "feduaa",  # any row that `fedretina methods` lists
