@@ -12,9 +12,8 @@ import torch
 
 from benchmarks.common import Result, result, target
 from fedretina.data.augment import augment
-from fedretina.data.site_data import Split
+from fedretina.data.site_data import Split, load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.data.site_loader import load_site_data
 from fedretina.experiment import Experiment
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.training import reproducible_torch

@@ -16,8 +16,8 @@ from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.manifest import RawRow, write_manifest
 from fedretina.data.phantoms.draw import cases_of, draw_cases
 from fedretina.data.phantoms.hospital import phantom_hospital
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.data.site_loader import load_site_data
 from fedretina.experiment import Experiment
 
 _TARGET = 5.0

@@ -18,9 +18,8 @@ from typing import Any
 
 from benchmarks.common import RESULTS, ROOT, machine
 from benchmarks.render import machine_line
-from fedretina.data.site_data import SiteData
+from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.data.site_loader import load_site_data
 from fedretina.errors import FedretinaError
 from fedretina.experiment import Experiment
 from fedretina.loop import run_loop

@@ -12,9 +12,9 @@ from fedretina.data.image_settings import image_settings
 from fedretina.data.modality import Modality
 from fedretina.data.oct_settings import OctSettings
 from fedretina.data.oct_transforms import oct_pipeline
+from fedretina.data.phantoms.canvas import stamp
 from fedretina.data.phantoms.draw import cases_of, draw_cases, phantom_samples
 from fedretina.data.phantoms.hospital import Case, phantom_hospital
-from fedretina.data.phantoms.mark import stamp
 
 FOLDER = Path(__file__).parent / "pictures"
 SIDE = 128

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.data.site_loader import load_site_data
 from fedretina.experiment import Experiment
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -65,6 +65,7 @@ def spoilt(tiny, phantoms, tmp_path):
         ("feduaa_scaffold", 5, "train-0002"),
         ("feduaa", 7, "train-0002"),  # complete: its end is dropped too
         ("feduaa", 3, "train-0000"),
+        ("mdt", 8, "train-0002"),  # complete: its calibration, which comes once, is done anew too
     ],
 )
 def test_it_ends_with_the_bits_of_a_run_that_never_did_what_is_dropped(spoilt, tmp_path, row, done, step):

@@ -10,8 +10,8 @@ from fedretina import storage
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.contrastive.settings import ContrastiveSettings
 from fedretina.data.scheme import GradingScheme
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.data.site_loader import load_site_data
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.parts import CONTROL
 from fedretina.exchange.payload import tensors_bytes

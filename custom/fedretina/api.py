@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Literal
 
 from fedretina.data.modality import Modality
-from fedretina.data.phantoms.folder import SITE_FILE, write_hospital
+from fedretina.data.phantoms.draw import SITE_FILE, write_hospital
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.site_data import SiteData
+from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
 from fedretina.errors import DataError, SettingsError
 from fedretina.exchange.stamp import require_sites
 from fedretina.experiment import Experiment

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.data.pooling import pools
-from fedretina.data.site_data import SiteData
+from fedretina.data.site_data import SiteData, pools
 from fedretina.errors import FedretinaError, RefusedError, TrainingError
 from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, Sealer, sealer_for
 from fedretina.exchange.stamp import require_name, require_sites

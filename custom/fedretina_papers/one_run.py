@@ -14,11 +14,9 @@ from typing import Any
 import psutil
 import torch
 
-from fedretina.data.pooling import pools
-from fedretina.data.site_data import SiteData
+from fedretina.data.site_data import SiteData, load_site_data, pools
 from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
 from fedretina.experiment import Experiment
 from fedretina.loop import run_loop
 from fedretina.rows import row

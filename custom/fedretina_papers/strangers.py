@@ -9,9 +9,8 @@ from typing import NamedTuple
 import torch
 
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED
-from fedretina.data.site_data import SiteData, Split
+from fedretina.data.site_data import SiteData, Split, load_site_data
 from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
 from fedretina.errors import DataError
 from fedretina_papers.asked import Stranger
 from fedretina_papers.measure import first_images

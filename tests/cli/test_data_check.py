@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from fedretina.cli import main
-from fedretina.data.check_codes import CODES, findings_table
+from fedretina.data.check.rules import CODES, findings_table
 from hospital_folder import mend, put_faults, write_photographs
 from little_eyes import GRADES, eye, save, write_rows, write_site
 from real_sites import SITES, write_real_sites
@@ -124,7 +124,7 @@ def test_names_are_escaped_and_the_images_of_a_finding_are_shown(tmp_path):
 
 
 def test_phantoms_are_marked(tmp_path):
-    from fedretina.data.phantoms.mark import write_png
+    from fedretina.data.phantoms.canvas import write_png
 
     for at, row in enumerate(write_site(tmp_path)):
         write_png(tmp_path / "images" / row[0], eye(at))
@@ -192,7 +192,7 @@ def test_the_hospitals_page_has_the_table_of_the_code():
     begin, end = "<!-- begin findings -->\n", "\n<!-- end findings -->"
     assert page.count(begin) == page.count(end) == 1
     table = page[page.index(begin) + len(begin) : page.index(end)]
-    assert table == findings_table(), "put what fedretina.data.check_codes.findings_table() gives into the page"
+    assert table == findings_table(), "put what fedretina.data.check.rules.findings_table() gives into the page"
 
 
 @pytest.mark.slow

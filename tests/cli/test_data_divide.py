@@ -9,12 +9,12 @@ import yaml
 from click.testing import CliRunner
 
 from fedretina.cli import main
-from fedretina.data import client_folders
+from fedretina.data import clients
 from fedretina.data.manifest import read_manifest
 from fedretina.data.oct_settings import OctSettings
 from fedretina.data.scheme import GradingScheme
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
 from fedretina.errors import StateError
 
 GRADES = "NORMAL,DRUSEN,DME,CNV"
@@ -95,7 +95,7 @@ def test_what_is_refused_in_a_sentence(manifest, tmp_path, monkeypatch):
         assert said in done.stderr
         assert not out.exists()
     with monkeypatch.context() as failing:
-        failing.setattr(client_folders, "write_json", full_disk)
+        failing.setattr(clients, "write_json", full_disk)
         assert run(manifest, "--grades", GRADES, "--out", out).exit_code == 2
     assert not out.exists()  # so the same call may be made again
     with_room = run(manifest, "--grades", GRADES, "--out", out)

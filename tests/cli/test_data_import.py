@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from fedretina.cli import main
-from fedretina.data.readers import READERS
+from fedretina.data.readers import readers
 from public_sets import class_folders, eyepacs, odir, picture, table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "data_import.md"
@@ -67,7 +67,7 @@ def test_options_reach_the_reader(tmp_path):
 def test_the_list_names_every_set():
     result = call("--list")
     assert result.exit_code == 0
-    for name, entry in READERS.items():
+    for name, entry in readers().items():
         assert f"{name}: {entry.title}\n" in result.output
 
 
@@ -101,7 +101,7 @@ def test_an_import_is_written_over_when_asked(eyes, tmp_path):
 
 def test_the_page_describes_each_reader_as_it_is():
     page = PAGE.read_text(encoding="utf-8")
-    for name, entry in READERS.items():
+    for name, entry in readers().items():
         row = (f"`{name}`: {entry.title}", entry.layout, entry.grades, entry.patients, entry.splits, entry.rules)
         assert f"| {' | '.join(row)} |" in page
 

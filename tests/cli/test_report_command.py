@@ -15,8 +15,8 @@ from fedretina.loop import run_loop
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A finished run of two phantom sites and one round."""
+    from fedretina.data.site_data import load_site_data
     from fedretina.data.site_data_settings import SiteDataSettings
-    from fedretina.data.site_loader import load_site_data
     from fedretina.experiment import Experiment
 
     root = tmp_path_factory.mktemp("runs")

@@ -4,7 +4,7 @@ import pytest
 from fedretina.data.activity_settings import ActivitySettings
 from fedretina.data.activity_transforms import activity_pipeline, window_bytes
 from fedretina.data.cache import build_cache
-from fedretina.data.waves import wave_bytes
+from fedretina.data.wav import wave_bytes
 from fedretina.errors import DataError
 
 

@@ -2,11 +2,10 @@ import cv2
 import numpy as np
 import pytest
 
-from fedretina.data import check_duplicates as module
-from fedretina.data.check_duplicates import check_duplicates, similar_pairs
-from fedretina.data.check_findings import Findings
-from fedretina.data.check_pixels import measure
-from fedretina.data.check_rows import Image
+from fedretina.data.check.pixels import check_duplicates, measure, similar_pairs
+from fedretina.data.check.report import pixels as module
+from fedretina.data.check.rows import Image
+from fedretina.data.check.rules import Findings
 from fedretina.data.scheme_presets import preset
 from little_eyes import eye
 

@@ -2,7 +2,7 @@ import shutil
 
 import pytest
 
-from fedretina.data.copies import without_copies, without_repeats
+from fedretina.data.import_plan import without_copies, without_repeats
 from fedretina.data.readers import LeftOut, Photograph
 from fedretina.errors import DataError
 from public_sets import picture, touch

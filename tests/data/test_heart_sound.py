@@ -4,7 +4,7 @@ from pydantic import ValidationError
 
 from fedretina.data.heart_sound_settings import HeartSoundSettings
 from fedretina.data.heart_sound_transforms import heart_sound_pipeline, spectrogram_db, spectrogram_picture
-from fedretina.data.waves import wave_bytes
+from fedretina.data.wav import wave_bytes
 from fedretina.errors import DataError
 
 

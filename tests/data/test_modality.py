@@ -9,16 +9,16 @@ import yaml
 from click.testing import CliRunner
 
 from fedretina.cli import main
-from fedretina.data.check_source import open_source
+from fedretina.data.check.rows import open_source
 from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.modality import IN_WORDS, Modality, require_modality
 from fedretina.data.oct_settings import OctSettings
-from fedretina.data.readers import READERS
+from fedretina.data.readers import readers
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.scheme_presets import PRESETS, preset, preset_modality
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
 from fedretina.errors import DataError, SettingsError
 from fedretina.experiment import Experiment
 from fedretina.site_settings import read_site_settings
@@ -129,7 +129,7 @@ def test_a_kits_settings_the_check_and_a_division_carry_it(hospital, tmp_path):
 
 
 def test_readers_of_known_layouts_write_it():
-    known = {name: entry.modality for name, entry in READERS.items()}
+    known = {name: entry.modality for name, entry in readers().items()}
     assert {name for name, modality in known.items() if modality == "oct"} == {
         "duke2014", "kermany", "oct_volumes", "octdl", "octid",
     }  # fmt: skip

@@ -10,12 +10,12 @@ from fedretina.cli import main
 from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.manifest import read_manifest
 from fedretina.data.oct_settings import OctSettings
-from fedretina.data.phantoms.folder import write_hospital
+from fedretina.data.phantoms.canvas import is_phantom, write_png
+from fedretina.data.phantoms.draw import write_hospital
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.phantoms.mark import is_phantom, write_png
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
 from fedretina.errors import DataError
 
 

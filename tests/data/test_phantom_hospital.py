@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.phantoms.presets import FUNDUS, OCT
+from fedretina.data.phantoms.style import FUNDUS, OCT
 from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError

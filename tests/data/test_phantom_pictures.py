@@ -6,9 +6,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_predict
 
+from fedretina.data.phantoms.canvas import stamp
 from fedretina.data.phantoms.draw import _icdr_grades, cases_of, phantom_images
 from fedretina.data.phantoms.hospital import Case, phantom_hospital
-from fedretina.data.phantoms.mark import stamp
 from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
 

@@ -3,8 +3,8 @@ import torch
 
 from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.oct_settings import OctSettings
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.data.site_loader import load_site_data
 from fedretina.errors import DataError
 
 FUNDUS = FundusSettings(image_size=32)

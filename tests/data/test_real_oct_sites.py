@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedretina.data.oct_settings import OctSettings
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
 from real_sites import write_real_oct_sites
 
 LIMIT = {"train": 12, "val": 4, "test": 4, "pretrain": 20}

@@ -9,8 +9,8 @@ from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.manifest import RawRow, write_manifest
 from fedretina.data.oct_settings import OctSettings
 from fedretina.data.scheme import GradingScheme
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.data.site_loader import load_site_data
 from fedretina.errors import DataError
 
 FUNDUS = FundusSettings(image_size=32)

@@ -11,14 +11,14 @@ from sklearn.preprocessing import StandardScaler
 
 from fedretina.cli.data import phantom
 from fedretina.data.image_settings import image_settings
+from fedretina.data.phantoms.canvas import is_phantom
 from fedretina.data.phantoms.draw import cases_of, draw_cases, phantom_samples
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.phantoms.mark import is_phantom
-from fedretina.data.phantoms.presets import PRESETS
+from fedretina.data.phantoms.style import PRESETS
 from fedretina.data.scheme import GradingScheme
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
 from fedretina.errors import DataError
 
 KINDS = ["dermoscopy", "heart_sound", "activity"]

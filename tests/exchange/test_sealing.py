@@ -20,6 +20,7 @@ from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
+from fedretina.restart import RestartSettings
 from fedretina.storage import read_tensors
 
 tenseal = pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")
@@ -272,3 +273,12 @@ def test_a_run_with_sealed_heads_ends_as_one_in_the_clear(tiny, phantoms, keys, 
     assert got["steps"][1]["bytes_up"]["site-1"] > expected["steps"][1]["bytes_up"]["site-1"]
     assert got["steps"][0]["bytes_down"] < got["steps"][1]["bytes_down"]
     assert (tmp_path / "sealed" / "site-1" / "final" / "model.safetensors").exists()
+    # Going back: the model of the first round is still encrypted at the server, and what follows it is done anew.
+    before = (tmp_path / "sealed" / "server" / "train-0000.safetensors").read_bytes()
+    back = sealed.model_copy(update={"restart": RestartSettings(step="train-0001", mark="ab12")})
+    again = run_loop(back, data, tmp_path, "sealed", keys)
+    assert (tmp_path / "sealed" / "server" / "train-0000.safetensors").read_bytes() == before
+    assert again["steps"][0] == got["steps"][0]
+    for name, scalars in got["steps"][1]["scalars"].items():
+        assert again["steps"][1]["scalars"][name]["val_auc"] == scalars["val_auc"]
+    assert set(again["sites"]) == set(got["sites"])

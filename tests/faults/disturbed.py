@@ -37,10 +37,13 @@ class Disturbed:
         self.folder = folder
 
     def start(self) -> None:
-        """Prepare the kits, mount the small disks where that is allowed, start all."""
+        """Prepare the kits, mount the small disks where that is allowed, start all.
+
+        A disk has room for the runs of all tests of a session: some 15 MB for each step that the server keeps.
+        """
         for disk in self.disks.values():
             disk.mkdir(parents=True)
-            words = ["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(disk)]
+            words = ["mount", "-t", "tmpfs", "-o", "size=600m", "tmpfs", str(disk)]
             if subprocess.run(words, capture_output=True, check=False).returncode == 0:
                 self._mounted.append(disk)
         for site in SITES:

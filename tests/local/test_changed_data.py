@@ -11,8 +11,8 @@ import pytest
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.manifest import RawRow, write_manifest
 from fedretina.data.scheme import GradingScheme
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.data.site_loader import load_site_data
 from fedretina.errors import QuorumError
 from fedretina.exchange.scalars import RANGES
 from fedretina.local.site import Site

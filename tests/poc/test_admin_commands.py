@@ -256,6 +256,8 @@ def test_a_server_that_stops_answering_holds_no_command(federation, program, tmp
     for process in (patient, hasty):
         assert "run frozen" in process.stdout.readline()
         assert process.stdout.readline()  # it has seen the job
+    # A job that is still being deployed would not survive this: FLARE waits only seconds for the sites' answers then.
+    wait_for(lambda: done(federation, "frozen") >= 1)
     federation.signal_one(SERVER, signal.SIGSTOP)
     try:
         _, err, code = ended(program("status", "--timeout", 5))
@@ -266,5 +268,5 @@ def test_a_server_that_stops_answering_holds_no_command(federation, program, tmp
     finally:
         federation.signal_one(SERVER, signal.SIGCONT)
     out, err, code = ended(patient)
-    assert code == 0, err
+    assert code == 0, (out, err)
     assert "FINISHED:COMPLETED" in out

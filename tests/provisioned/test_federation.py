@@ -38,7 +38,7 @@ from federation import (
     processes_of,
     wait_for,
 )
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import load_site_data
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.partition import partition

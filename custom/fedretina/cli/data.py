@@ -43,9 +43,9 @@ def _shares(ctx: click.Context, option: click.Parameter, text: str) -> tuple[flo
 def _list_sets(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
     if not asked or ctx.resilient_parsing:
         return
-    from fedretina.data.readers import READERS
+    from fedretina.data.readers import readers
 
-    for name, entry in READERS.items():
+    for name, entry in readers().items():
         click.echo(f"{name}: {entry.title}")
         for title in ("layout", "grades", "patients", "splits", "rules"):
             click.echo(f"  {title:<9}{getattr(entry, title).replace('`', '')}")
@@ -233,9 +233,8 @@ def divide(manifest: Path, out: Path, clients: int, seed: int, as_json: bool, **
     """  # noqa: D301
     from pydantic import ValidationError
 
-    from fedretina.data.check_source import open_source
-    from fedretina.data.client_folders import write_clients
-    from fedretina.data.clients import ClientSkew
+    from fedretina.data.check.rows import open_source
+    from fedretina.data.clients import ClientSkew, write_clients
     from fedretina.data.readers.survey import ImportSettings
     from fedretina.exchange.kinds import Kind
     from fedretina.site_settings import SITE_NAME
@@ -315,7 +314,7 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
     The same options give the same files. Each file is marked as synthetic, pictures from 128 pixels on in a corner too,
     and a site that reads them is reported as synthetic.
     """  # noqa: D301
-    from fedretina.data.phantoms.folder import SITE_FILE, write_hospital
+    from fedretina.data.phantoms.draw import SITE_FILE, write_hospital
     from fedretina.data.phantoms.hospital import phantom_hospital
     from fedretina.data.scheme_presets import preset
 

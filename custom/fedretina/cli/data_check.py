@@ -17,8 +17,8 @@ from fedretina.cli.shared import MODALITIES, SCHEMES, SITE, fail, names_by_comma
 from fedretina.errors import DataError, FedretinaError
 
 if TYPE_CHECKING:
-    from fedretina.data.check import CheckReport
-    from fedretina.data.check_source import CheckSource
+    from fedretina.data.check.report import CheckReport
+    from fedretina.data.check.rows import CheckSource
 
 _FEW = 3
 
@@ -71,7 +71,7 @@ def check(data: Path, images: Path | None, site: str | None, out: Path | None, *
     Nothing of the data is changed. What is printed and written names files and patients, and shows images: it stays at
     the site.
     """  # noqa: D301
-    from fedretina.data.check_source import open_source
+    from fedretina.data.check.rows import open_source
     from fedretina.data.readers.survey import ImportSettings
 
     names = ("scheme", "grades", "ungradable", "patient_pattern")
@@ -91,7 +91,7 @@ def check(data: Path, images: Path | None, site: str | None, out: Path | None, *
 
 
 def _checked(source: CheckSource, how: dict[str, Any]) -> CheckReport:
-    from fedretina.data.check import check_site
+    from fedretina.data.check.report import check_site
 
     done = itertools.count(1)
     with progress("images") as tell:
@@ -99,8 +99,8 @@ def _checked(source: CheckSource, how: dict[str, Any]) -> CheckReport:
 
 
 def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> None:
-    from fedretina.data.check import SHEET
-    from fedretina.data.contact_sheet import choose_images, contact_sheet
+    from fedretina.data.check.contact_sheet import choose_images, contact_sheet
+    from fedretina.data.check.report import SHEET
     from fedretina.data.fundus_settings import FundusSettings
     from fedretina.data.image_settings import image_settings
     from fedretina.report.data_check_page import data_check_page

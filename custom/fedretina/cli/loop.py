@@ -36,7 +36,7 @@ def loop(
     one machine. On a terminal a bar shows how many answers of sites are in.
     """
     from fedretina.aggregation.results_table import results_table
-    from fedretina.data.site_loader import load_site_data
+    from fedretina.data.site_data import load_site_data
     from fedretina.exchange.stamp import require_sites
     from fedretina.experiment import Experiment
     from fedretina.loop import run_loop

@@ -18,23 +18,15 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from fedretina.data.scheme_presets import SCHEMES as _SCHEMES
 from fedretina.errors import FedretinaError
 from fedretina.exchange.stamp import require_name, require_sites
 
 _LEAVING_S = 2.0
 _YEAR_S = 31_536_000
-# Names of modalities and grading schemes, so that help needs no import of the schemes.
-FUNDUS_SCHEMES = ["icdr5", "icdr5_ungradable", "normal_3stages"]
-OCT_SCHEMES = ["oct3", "oct4", "octdl7", "octid", "duke3"]
-SCHEMES_OF = {
-    "fundus": FUNDUS_SCHEMES,
-    "oct": OCT_SCHEMES,
-    "dermoscopy": ["isic8"],
-    "heart_sound": ["heart2"],
-    "activity": ["activity8"],
-}
-MODALITIES = list(SCHEMES_OF)
-SCHEMES = [name for names in SCHEMES_OF.values() for name in names]
+MODALITIES = list(dict.fromkeys(scheme.modality for scheme in _SCHEMES.values()))
+SCHEMES_OF = {kind: [name for name, scheme in _SCHEMES.items() if scheme.modality == kind] for kind in MODALITIES}
+SCHEMES = list(_SCHEMES)
 PHANTOMS = ("site-1", "site-2", "site-3", "site-4", "site-5")
 """Sites of a rehearsal where none is named."""
 

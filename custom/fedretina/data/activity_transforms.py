@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.data.activity_settings import ActivitySettings
-from fedretina.data.waves import read_wave
+from fedretina.data.wav import read_wave
 from fedretina.errors import DataError
 
 

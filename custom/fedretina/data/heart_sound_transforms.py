@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.data.heart_sound_settings import HeartSoundSettings
-from fedretina.data.waves import read_wave
+from fedretina.data.wav import read_wave
 from fedretina.errors import DataError
 
 

@@ -177,7 +177,7 @@ def _data(
     kit: StartupKit, settings: SiteSettings, experiment: Experiment, phantom: bool
 ) -> tuple[Finding, SiteData | None]:
     from fedretina.data.manifest import read_manifest
-    from fedretina.data.site_loader import load_site_data
+    from fedretina.data.site_data import load_site_data
 
     root = state_root_of(kit, settings)
     cache = root / "cache" / f"{kit.name}-check"

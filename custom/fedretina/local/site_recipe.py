@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.data.site_loader import load_site_data
 from fedretina.exchange.sealing import sealer_for
 from fedretina.experiment import Experiment
 from fedretina.local.site import Site

@@ -14,8 +14,8 @@ import torch
 
 from fedretina.corrections.correction import LocalRound
 from fedretina.corrections.settings import build_correction
-from fedretina.data.label_share import labelled_subset
 from fedretina.data.site_data import SiteData, Split
+from fedretina.data.splits import labelled_subset
 from fedretina.evaluation.evaluate import Evaluation, evaluate
 from fedretina.exchange.payload import Tensors
 from fedretina.experiment import Experiment

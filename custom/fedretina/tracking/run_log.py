@@ -7,7 +7,9 @@ leave a site anyway (`told.told`).
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,9 +46,17 @@ class RunLog:
         """
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = {"time": time, "event": event, **self._fixed, **(where or {}), **fields}
+        data = (json.dumps(line) + "\n").encode()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self._path, "a", encoding="utf-8") as handle:
-                handle.write(json.dumps(line) + "\n")
+            with open(self._path, "ab", buffering=0) as handle:
+                start = handle.tell()
+                try:
+                    written = handle.write(data)
+                    if written != len(data):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                except OSError:
+                    handle.truncate(start)  # what reads the log line by line shall not stumble over half a line
+                    raise
         except OSError as error:
             raise StateError(f"{self._path} cannot be written ({error}): make room.") from error

@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.data.modality import SIGNALS, Modality
-from fedretina.data.phantoms.heart import HEARTS
-from fedretina.data.phantoms.motion import ACTIVITIES
-from fedretina.data.phantoms.oct_lesions import DISEASES
-from fedretina.data.phantoms.presets import PRESETS
+from fedretina.data.phantoms.oct import DISEASES
+from fedretina.data.phantoms.signals import ACTIVITIES, HEARTS
 from fedretina.data.phantoms.skin import LESIONS
-from fedretina.data.phantoms.style import Style, drawn_style
+from fedretina.data.phantoms.style import PRESETS, Style, drawn_style
 from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError

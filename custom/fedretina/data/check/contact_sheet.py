@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.data.check_rows import Image
+from fedretina.data.check.rows import Image
 from fedretina.data.image_settings import ImageSettings, decoder, image_pipeline
 from fedretina.data.modality import Modality
 from fedretina.data.scheme import GradingScheme

@@ -1,19 +1,22 @@
-"""What `fedretina data check` can be pointed to: a site file, a manifest, or a folder with a folder a class."""
+"""What `fedretina data check` is pointed to, and all faults of its rows, where `read_manifest` stops at the first."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
+from fedretina.data.check.rules import Findings
 from fedretina.data.import_plan import to_train
-from fedretina.data.manifest import COLUMNS, raw_rows
+from fedretina.data.manifest import COLUMNS, SPLITS, one_spelling, raw_rows, require_inside
 from fedretina.data.modality import Modality
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.scheme import GradingScheme
-from fedretina.data.scheme_presets import PRESETS, PRESETS_OF, preset
+from fedretina.data.scheme_presets import PRESETS, SCHEMES, preset
 from fedretina.data.site_file import read_site_file
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError
@@ -61,7 +64,7 @@ class CheckSource:
         if self.stated is not None:
             return self.stated
         grades = None if self.scheme is None else self.scheme.grades
-        kinds = (kind for kind, names in PRESETS_OF.items() for name in names if preset(name).grades == grades)
+        kinds = (known.modality for known in SCHEMES.values() if known.grades == grades)
         return next(kinds, "fundus")
 
 
@@ -193,3 +196,131 @@ def _root(folder: Path) -> Path:
     if not folder.is_dir():
         raise DataError(f"the image root {folder} is no folder: mount it, or mend the path.")
     return folder
+
+
+NO_LABEL = "no label"  # what images without one are called beside the grades
+RARE = 5  # images of a grade in test below which its figures say little
+
+
+class Image(NamedTuple):
+    """A listed image.
+
+    Attributes:
+        place: Where its row stands, in words.
+        file: Relative to the image root, in plain form.
+        label: The class; None where the label is refused or there is none.
+        patient: May be empty.
+        split: "train", "val" or "test"; None where the split is refused.
+        unlabelled: Whether it is of train and has no label, and so counts for pre-training alone.
+    """
+
+    place: str
+    file: str
+    label: int | None
+    patient: str
+    split: str | None
+    unlabelled: bool = False
+
+
+def check_rows(rows: Sequence[Row], scheme: GradingScheme | None, findings: Findings) -> list[Image]:
+    """Check what can be checked without a file, and give each listed image once.
+
+    An image whose label, patient or split is refused is given all the same, so that its file is checked too.
+    """
+    images: dict[str, Image] = {}
+    rows_of: dict[str, list[str]] = defaultdict(list)
+    refused: dict[str, list[str]] = defaultdict(list)
+    patients = one_spelling(row.patient for row in rows)
+    for row in rows:
+        name = f"{row.place}: {row.file!r}" if row.place != row.file else row.file
+        label, split = _label(row.label, scheme), row.split if row.split in SPLITS else None
+        unlabelled = not row.label and split == "train"
+        if unlabelled:
+            refused["label_none"].append(name)
+        elif label is None:
+            refused["label_outside_scheme"].append(f"{name}: label {row.label!r}")
+        if split is None:
+            refused["split_unknown"].append(f"{name}: split {row.split!r}")
+        if not row.patient:
+            refused["patient_empty"].append(name)
+        try:
+            file = require_inside(row.file)
+        except DataError:
+            refused["file_name_refused"].append(name)
+            continue
+        rows_of[file].append(row.place)
+        images.setdefault(file, Image(row.place, file, label, patients[row.patient], split, unlabelled))
+    twice = [f"{file!r}: {', '.join(places)}" for file, places in rows_of.items() if len(places) > 1]
+    refused["file_listed_twice"] = twice
+    for code, where in refused.items():
+        findings.add(code, where)
+    listed = list(images.values())
+    _check_patients(rows, listed, patients, findings)
+    return listed
+
+
+def check_counts(images: Sequence[Image], scheme: GradingScheme | None, findings: Findings) -> dict[str, list[int]]:
+    """Check that each split and grade has images among those that can be used; returns images a grade and split.
+
+    A site without a scheme only pre-trains: it needs an image in train and nothing more.
+    """
+    if scheme is None:
+        findings.add("split_empty", [] if any(image.unlabelled for image in images) else ["train"])
+        return {split: [] for split in SPLITS}
+    counts = {split: [0] * scheme.num_classes for split in SPLITS}
+    for image in images:
+        if image.split is not None and image.label is not None:
+            counts[image.split][image.label] += 1
+    filled = [split for split in SPLITS if any(counts[split])]
+    findings.add("split_empty", [split for split in SPLITS if split not in filled])
+    present = [grade for grade, count in zip(scheme.grades, counts["train"], strict=True) if count]
+    findings.add("one_grade_in_train", present if len(present) == 1 else [])
+    missing = [
+        f"no {grade!r} in {split}"
+        for split in filled
+        for grade, count in zip(scheme.grades, counts[split], strict=True)
+        if not count
+    ]
+    findings.add("grade_missing", missing)
+    rare = [
+        f"{count} {grade!r} in test"
+        for grade, count in zip(scheme.grades, counts["test"], strict=True)
+        if 0 < count < RARE
+    ]
+    findings.add("grade_rare_in_test", rare)
+    findings.add("referable_not_set", [] if scheme.referable else ["the grading scheme"])
+    return counts
+
+
+def _label(raw: str, scheme: GradingScheme | None) -> int | None:
+    try:
+        return None if scheme is None else scheme.index(raw)
+    except DataError:
+        return None
+
+
+def _check_patients(
+    rows: Sequence[Row], images: Sequence[Image], patients: Mapping[str, str], findings: Findings
+) -> None:
+    """Note patients in several splits, and those who are spelled in several ways and count as one."""
+    homes: dict[str, dict[str, str]] = defaultdict(dict)  # of a patient, by split, the place of the first row
+    spelled: dict[str, dict[str, str]] = defaultdict(dict)  # of a patient, by spelling, its splits
+    for row in rows:
+        if row.patient and row.split in SPLITS:
+            homes[patients[row.patient]].setdefault(row.split, row.place)
+            splits = spelled[patients[row.patient]].setdefault(row.patient, row.split).split("/")
+            spelled[patients[row.patient]][row.patient] = "/".join(dict.fromkeys([*splits, row.split]))
+    torn = [
+        f"{patient!r}: {', '.join(f'{split} ({place})' for split, place in home.items())}"
+        for patient, home in homes.items()
+        if len(home) > 1
+    ]
+    findings.add("patient_in_two_splits", torn)
+    twice = [
+        ", ".join(f"{name!r} in {splits}" for name, splits in names.items())
+        for names in spelled.values()
+        if len(names) > 1
+    ]
+    findings.add("patient_spelled_twice", twice)
+    alone = len(homes) == len(images) > 1
+    findings.add("patients_unknown", [f"{len(images)} images, {len(homes)} patients"] if alone else [])

@@ -9,22 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from fedretina.data.check_codes import EXIT_CODES, Severity
-from fedretina.data.check_duplicates import check_duplicates
-from fedretina.data.check_findings import Finding, Findings
-from fedretina.data.check_images import check_images
-from fedretina.data.check_rows import NO_LABEL, Image, check_counts, check_rows
-from fedretina.data.check_source import CheckSource
+from fedretina.data.check.rows import NO_LABEL, CheckSource, Image, check_counts, check_rows
+from fedretina.data.check.rules import EXIT_CODES, Finding, Findings, Severity
 from fedretina.data.manifest import SPLITS
 from fedretina.data.modality import SIGNALS, Modality
-from fedretina.data.phantoms.mark import is_phantom
+from fedretina.data.phantoms.canvas import is_phantom
 from fedretina.data.readers.image_folder import is_image
 from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError, SeveralPagesError
 from fedretina.version import __version__
 
 if TYPE_CHECKING:
-    from fedretina.data.check_pixels import PixelFacts
+    from fedretina.data.check.pixels import PixelFacts
 
 CHECK_FORMAT = 1
 SHEET = "contact_sheet.png"  # of an earlier check
@@ -159,6 +155,8 @@ def check_site(
     if quick:
         findings.add("pixels_not_checked", [f"{len(present)} images"] if present else [])
     else:
+        from fedretina.data.check.pixels import check_duplicates, check_images
+
         usable, facts, unreadable, several = _read(present, source.images, workers, done, modality)
         check_images(usable, facts, image_size, findings, modality)
         digests, details = [fact.digest for fact in facts], [fact.detail for fact in facts]
@@ -228,7 +226,7 @@ def _read(
     images: Sequence[Image], root: Path, workers: int, done: Callable[[], None], modality: Modality
 ) -> tuple[list[Image], list[PixelFacts], list[str], list[str]]:
     """Images that can be read with what they measure, words about the others, and files of several pictures."""
-    from fedretina.data.check_pixels import measure_files
+    from fedretina.data.check.pixels import measure_files
     from fedretina.data.decode import read_pixels
     from fedretina.data.image_settings import decoder
 

@@ -1,10 +1,11 @@
-"""What a check of a site's data can find: a code, how grave it is, and how to mend it."""
+"""What a check of a site's data can find, how grave it is and how to mend it; and the findings of one check."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -115,8 +116,8 @@ CODES: Mapping[str, Code] = MappingProxyType(
         ),
         "patient_spelled_twice": Code(
             "warning",
-            "Two patients in different splits differ only in capital letters or blanks.",
-            "Where they are one patient, write one name and use one split.",
+            "Names of patients differ only in capital letters or blanks, so they count as one patient.",
+            "Where they are one patient, write one name; where they are two, give one of them another name.",
         ),
         "grade_missing": Code(
             "warning",
@@ -219,3 +220,76 @@ def findings_table() -> str:
     lines = ["| finding | how grave | what it means | how to mend it |", "|---|---|---|---|"]
     lines += [f"| `{name}` | {code.severity} | {code.meaning} | {code.mend} |" for name, code in CODES.items()]
     return "\n".join(lines)
+
+
+KEPT = 50  # cases of a finding that are kept; the total is always told
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that the check found.
+
+    Attributes:
+        code: A key of `CODES`.
+        severity: As in `CODES`, or graver.
+        count: How many cases there are.
+        where: The first of them (at most `KEPT`), each a file, a row or a patient in words.
+        files: Files to look at for each case, for the page; at most `KEPT` cases.
+    """
+
+    code: str
+    severity: Severity
+    count: int
+    where: tuple[str, ...]
+    files: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def meaning(self) -> str:
+        """What the code says, in plain text."""
+        return CODES[self.code].meaning.replace("`", "'")
+
+    @property
+    def mend(self) -> str:
+        """What to do about it, in plain text."""
+        return CODES[self.code].mend.replace("`", "'")
+
+    def record(self) -> dict[str, Any]:
+        """Plain values for check.json."""
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "count": self.count,
+            "where": list(self.where),
+            "meaning": self.meaning,
+            "mend": self.mend,
+        }
+
+
+class Findings:
+    """Collects findings; those without a case vanish."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Finding] = {}
+
+    def add(
+        self, code: str, where: Sequence[str], files: Sequence[Sequence[str]] = (), severity: Severity | None = None
+    ) -> None:
+        """Note the cases of a code.
+
+        Args:
+            code: A key of `CODES`.
+            where: All cases in words; none means that there is nothing to find.
+            files: Files to look at for each case.
+            severity: Where it is not the code's own.
+        """
+        if where:
+            grave = severity or CODES[code].severity
+            shown = tuple(tuple(group) for group in files[:KEPT])
+            self._found[code] = Finding(code, grave, len(where), tuple(where[:KEPT]), shown)
+
+    def __iter__(self) -> Iterator[Finding]:
+        """Findings, the grave ones first, then in the order of `CODES`."""
+        order = list(CODES)
+        return iter(
+            sorted(self._found.values(), key=lambda one: (SEVERITIES.index(one.severity), order.index(one.code)))
+        )
