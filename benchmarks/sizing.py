@@ -30,7 +30,7 @@ def measure(encoder: str, row: str, folder: Path) -> dict[str, float]:
     from fedretina.aggregation.coordinator import Coordinator
     from fedretina.data.site_data_settings import SiteDataSettings
     from fedretina.experiment import Experiment
-    from fedretina.local.site_recipe import SiteRecipe
+    from fedretina.local.child_trainer import SiteRecipe
 
     words = {
         "row": row,

@@ -13,7 +13,7 @@ import yaml
 
 from fedretina.exchange.partition import partition
 from fedretina.experiment import Experiment
-from fedretina.flare import surroundings
+from fedretina.flare import job_context
 from fedretina.networks.build import build_on_meta
 from fedretina.phases import merged
 from fedretina.rows import ROWS
@@ -107,21 +107,21 @@ def test_the_table_of_attacks_is_what_the_tests_show():
 
 def test_the_settings_page_knows_every_environment_variable():
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
-    named = {surroundings.SITE_FILE, surroundings.STATE_ROOT, surroundings.RUN}
+    named = {job_context.SITE_FILE, job_context.STATE_ROOT, job_context.RUN}
     assert set(re.findall(r"^\| `(FEDRETINA_\w+)`", page, re.MULTILINE)) == named
 
 
 def test_the_examples_of_the_settings_page_are_accepted():
     experiment, site, policy = (yaml.safe_load(text) for _, text in blocks("settings.md", "yaml"))
-    assert surroundings.SiteSettings.model_validate(policy).policy.noise.multiplier == 0.3
+    assert job_context.SiteSettings.model_validate(policy).policy.noise.multiplier == 0.3
     paper = Experiment.resolve(experiment)
     assert (paper.network.encoder, paper.images.image_size, paper.phases[0].rounds) == ("resnet50", 256, 100)
-    settings = surroundings.SiteSettings.model_validate(site)
-    chosen = surroundings.with_weights_file(paper, settings)
+    settings = job_context.SiteSettings.model_validate(site)
+    chosen = job_context.with_weights_file(paper, settings)
     assert chosen.network.weights.file == settings.weights_file
     scopes = yaml.safe_load(blocks("settings.md", "json")[0][1])
     assert scopes["default_scope"] == scopes["scopes"][0]["name"]
-    assert set(scopes["scopes"][0]["properties"]) == {surroundings.PROPERTY}
+    assert set(scopes["scopes"][0]["properties"]) == {job_context.PROPERTY}
 
 
 @pytest.mark.parametrize("row", ["feduaa", "feduaa_official"])

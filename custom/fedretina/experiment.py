@@ -11,7 +11,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from torch import nn
 
-from fedretina.aggregation.choice import ChoiceSettings
+from fedretina.aggregation.model_selection import ChoiceSettings
 from fedretina.aggregation.rules import AggregationSettings
 from fedretina.aggregation.sampling import SamplingSettings
 from fedretina.corrections.settings import CorrectionSettings

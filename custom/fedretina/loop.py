@@ -12,7 +12,7 @@ from typing import Any
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.site_data import SiteData, pools
 from fedretina.errors import FedretinaError, RefusedError, TrainingError
-from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, Sealer, sealer_for
+from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, HeadCipher, cipher_for
 from fedretina.exchange.stamp import require_name, require_sites
 from fedretina.experiment import Experiment
 from fedretina.local.site import Site
@@ -60,8 +60,8 @@ def run_loop(
         for name in ("server", *sorted(sites)):
             held.enter_context(folder_lock(root / run / name, 0))
         try:
-            at_server = sealer_for(experiment.exchange, keys and keys / SERVER_FILE, private=False)
-            at_sites = sealer_for(experiment.exchange, keys and keys / SITE_FILE, private=True)
+            at_server = cipher_for(experiment.exchange, keys and keys / SERVER_FILE, private=False)
+            at_sites = cipher_for(experiment.exchange, keys and keys / SITE_FILE, private=True)
             coordinator = Coordinator(experiment, run, root / run / "server", at_server)
             _run(coordinator, sites, root / run, at_sites, tell)
         except FedretinaError:
@@ -82,11 +82,11 @@ def _run(
     coordinator: Coordinator,
     sites: Mapping[str, SiteData],
     folder: Path,
-    sealer: Sealer | None,
+    cipher: HeadCipher | None,
     tell: Callable[[int, int], None],
 ) -> None:
     of = len(coordinator.plan) * len(sites)
-    hosts = {name: Site(coordinator.experiment, sites[name], folder / name, sealer) for name in sorted(sites)}
+    hosts = {name: Site(coordinator.experiment, sites[name], folder / name, cipher) for name in sorted(sites)}
     while coordinator.done < len(coordinator.plan):
         coordinator.begin(hosts)
         for at, name in enumerate(coordinator.asked):

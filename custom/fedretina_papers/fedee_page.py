@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from fedretina.report.numbers import percent
-from fedretina.report.page_file import write_page
+from fedretina.report.render import write_page
+from fedretina.report.text import percent
 from fedretina.storage import read_json
 from fedretina_papers import fedee_charts as charts
 from fedretina_papers import fedee_tables as ours

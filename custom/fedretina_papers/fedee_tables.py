@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedretina.report.numbers import NONE, number
+from fedretina.report.text import NONE, number
 from fedretina_papers.fedee_names import (
     FURTHER,
     GLOBAL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedretina.report.numbers import number
+from fedretina.report.text import number
 from fedretina_papers.fedee_names import GLOBAL, is_tuning, titles
 from fedretina_papers.fedee_results import BY_SIZE, FedeeResults, as_printed
 from fedretina_papers.fedee_tables import printed_for, row_cells

@@ -11,8 +11,7 @@ from fedretina.data.site_data import SiteData
 from fedretina.ending_settings import TuneSettings
 from fedretina.exchange.payload import Tensors
 from fedretina.experiment import Experiment
-from fedretina.local.history import History
-from fedretina.local.snapshot import Snapshot
+from fedretina.local.site_state import History, Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.plan import TUNE, Plan, Step
 from fedretina.storage import read_json, read_tensors, write_json, write_tensors

@@ -6,8 +6,7 @@ import torch
 from fedretina.aggregation.admission import admit
 from fedretina.errors import RefusedError
 from fedretina.exchange.partition import partition
-from fedretina.exchange.payload import Payload
-from fedretina.exchange.scalars import BY_TASK
+from fedretina.exchange.payload import BY_TASK, Payload
 from fedretina.exchange.stamp import Stamp
 from fedretina.experiment import Experiment
 from fedretina.networks.build import build_network

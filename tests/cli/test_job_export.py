@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from fedretina.cli import main
 from fedretina.experiment import Experiment
-from fedretina.kit.allowed import ALLOWED_CLASSES, classes_named
+from fedretina.kit.job_folder import ALLOWED_CLASSES, classes_named
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 

@@ -2,8 +2,8 @@ import cv2
 import numpy as np
 import pytest
 
+from fedretina.data.check import pixels as module
 from fedretina.data.check.pixels import check_duplicates, measure, similar_pairs
-from fedretina.data.check.report import pixels as module
 from fedretina.data.check.rows import Image
 from fedretina.data.check.rules import Findings
 from fedretina.data.scheme_presets import preset

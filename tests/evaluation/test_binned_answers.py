@@ -6,8 +6,8 @@ import pytest
 from raw_answers import SITES
 
 from fedretina.errors import RefusedError
-from fedretina.evaluation.binned_answers import confusion, decode
-from fedretina.evaluation.min_count import confusion_name
+from fedretina.evaluation.pooled import confusion, decode
+from fedretina.exchange.min_count import confusion_name
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,8 @@ import torch
 
 from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
-from fedretina.evaluation.bootstrap import patient_bootstrap
-from fedretina.evaluation.evaluate import evaluate
-from fedretina.evaluation.exact_interval import exact_interval
-from fedretina.evaluation.split_figures import SplitFigures, split_figures
+from fedretina.evaluation.bootstrap import exact_interval, patient_bootstrap
+from fedretina.evaluation.figures import SplitFigures, evaluate, split_figures
 from fedretina.uncertainty.estimators import ESTIMATORS
 
 EVIDENCE = ESTIMATORS["evidence"]

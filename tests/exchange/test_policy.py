@@ -6,9 +6,9 @@ import torch
 from pydantic import ValidationError
 
 from fedretina.errors import RefusedError
-from fedretina.evaluation.binned_answers import decode
-from fedretina.evaluation.min_count import encode
+from fedretina.evaluation.pooled import decode
 from fedretina.exchange.kinds import Kind
+from fedretina.exchange.min_count import encode
 from fedretina.exchange.noise import GaussianNoise
 from fedretina.exchange.payload import Payload
 from fedretina.exchange.policy import PolicySettings, rounded, significant

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.cli import main
 from fedretina.errors import DataError, RefusedError, SettingsError
+from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, cipher_for, new_keys
 from fedretina.exchange.payload import Payload
-from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, new_keys, sealer_for
 from fedretina.exchange.settings import ExchangeSettings
 from fedretina.experiment import Experiment
 from fedretina.local.site import Site
@@ -37,12 +37,12 @@ def keys(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def site(keys):
-    return sealer_for(ENCRYPT, keys / SITE_FILE, private=True)
+    return cipher_for(ENCRYPT, keys / SITE_FILE, private=True)
 
 
 @pytest.fixture(scope="module")
 def server(keys):
-    return sealer_for(ENCRYPT, keys / SERVER_FILE, private=False)
+    return cipher_for(ENCRYPT, keys / SERVER_FILE, private=False)
 
 
 def values(*shape, seed=0):
@@ -102,12 +102,12 @@ import sys
 from pathlib import Path
 import torch
 from fedretina.errors import RefusedError
-from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, sealer_for
+from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, cipher_for
 from fedretina.exchange.settings import ExchangeSettings
 
 keys, forged = Path(sys.argv[1]), Path(sys.argv[2])
 exchange = ExchangeSettings(personal="nothing", encrypt="head")
-site, server = (sealer_for(exchange, keys / name, private=name == SITE_FILE) for name in (SITE_FILE, SERVER_FILE))
+site, server = (cipher_for(exchange, keys / name, private=name == SITE_FILE) for name in (SITE_FILE, SERVER_FILE))
 honest = site.seal(torch.ones(100))
 body = torch.tensor(list(forged.read_bytes()), dtype=torch.uint8)
 sealed = torch.cat([honest[:16], torch.tensor(list(len(body).to_bytes(8, "little")), dtype=torch.uint8), body])
@@ -196,14 +196,14 @@ def test_key_files(keys, tmp_path):
     with pytest.raises(DataError, match="is there already"):
         new_keys(keys)
     with pytest.raises(SettingsError, match=f"file of the sites: it needs {SERVER_FILE}"):
-        sealer_for(ENCRYPT, keys / SITE_FILE, private=False)
+        cipher_for(ENCRYPT, keys / SITE_FILE, private=False)
     with pytest.raises(SettingsError, match=f"file of the server: it needs {SITE_FILE}"):
-        sealer_for(ENCRYPT, keys / SERVER_FILE, private=True)
+        cipher_for(ENCRYPT, keys / SERVER_FILE, private=True)
     with pytest.raises(SettingsError, match="has no keys"):
-        sealer_for(ENCRYPT, None, private=True)
+        cipher_for(ENCRYPT, None, private=True)
     with pytest.raises(DataError, match="cannot be read"):
-        sealer_for(ENCRYPT, tmp_path / "none", private=True)
-    assert sealer_for(ExchangeSettings(), None, private=True) is None
+        cipher_for(ENCRYPT, tmp_path / "none", private=True)
+    assert cipher_for(ExchangeSettings(), None, private=True) is None
 
 
 @pytest.mark.parametrize(

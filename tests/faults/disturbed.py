@@ -220,7 +220,7 @@ def undisturbed(root: Path, words: Mapping[str, Any], refused: Sequence[Mapping[
     from fedretina.aggregation.coordinator import Coordinator
     from fedretina.data.site_data_settings import SiteDataSettings
     from fedretina.experiment import Experiment
-    from fedretina.local.site_recipe import SiteRecipe
+    from fedretina.local.child_trainer import SiteRecipe
     from fedretina.storage import read_json
 
     experiment = Experiment.resolve(words)

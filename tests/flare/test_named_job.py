@@ -9,7 +9,7 @@ import yaml
 
 from fedretina.errors import RefusedError, SettingsError
 from fedretina.experiment import Experiment
-from fedretina.flare.named_job import DIGEST, SUBMITTED_AS, named_copy
+from fedretina.flare.submitted_job import DIGEST, SUBMITTED_AS, named_copy
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "feduaa"
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedretina.exchange.noise import SvtNoise
-from fedretina.flare.sparse_noise import sparse
+from fedretina.flare.whitelist_filter import sparse
 
 NOISE = SvtNoise(kind="svt", fraction=0.2, epsilon=50.0, epsilon_release=50.0, clip=1e-2, threshold=1e-6)
 

@@ -14,7 +14,7 @@ from fedretina.data.scheme import GradingScheme
 from fedretina.data.site_data import load_site_data
 from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import QuorumError
-from fedretina.exchange.scalars import RANGES
+from fedretina.exchange.payload import RANGES
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
 

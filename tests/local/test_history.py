@@ -1,5 +1,5 @@
 from fedretina.experiment import Experiment
-from fedretina.local.history import History
+from fedretina.local.site_state import History
 from fedretina.loop import run_loop
 from fedretina.plan import Step
 

@@ -39,13 +39,13 @@ from federation import (
     wait_for,
 )
 from fedretina.data.site_data import load_site_data
+from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, cipher_for
 from fedretina.exchange.kinds import Kind
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.partition import partition
-from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, sealer_for
 from fedretina.exchange.settings import ExchangeSettings
 from fedretina.experiment import Experiment
-from fedretina.kit.allowed import ALLOWED_CLASSES
+from fedretina.kit.job_folder import ALLOWED_CLASSES
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
 from fedretina.site_settings import read_site_settings
@@ -501,7 +501,7 @@ def test_a_head_travels_encrypted_from_a_child_process_and_from_its_parent(feder
     mixed, _ = read_tensors(run / f"{found['chosen']}.safetensors")
     heads = {key: value for key, value in mixed.items() if key.startswith("head.")}
     assert heads
-    opens = sealer_for(ExchangeSettings(**exchange), keys / SITE_FILE, private=True)
+    opens = cipher_for(ExchangeSettings(**exchange), keys / SITE_FILE, private=True)
     for site in sites:
         final, _ = read_tensors(federation.hospital(site) / "runs" / "sealed" / site / "final" / "model.safetensors")
         for key, value in heads.items():

@@ -9,7 +9,7 @@ import torch
 
 from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
-from fedretina.evaluation.min_count import encode
+from fedretina.exchange.min_count import encode
 from fedretina.experiment import Experiment
 from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, site_report
 from fedretina.uncertainty.estimators import ESTIMATORS

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from site_inputs import CARD, DEGENERATE, site_inputs
 
-from fedretina.evaluation.calibration import ece
-from fedretina.evaluation.evaluate import evaluate
-from fedretina.evaluation.exact_interval import exact_interval
+from fedretina.evaluation.bootstrap import exact_interval
+from fedretina.evaluation.figures import evaluate
+from fedretina.evaluation.metrics import ece
 from fedretina.evaluation.referable import referable
-from fedretina.exchange.scalars import BY_TASK, RANGES
+from fedretina.exchange.payload import BY_TASK, RANGES
 from fedretina.report.site_report import leaving_scalars, rounds_of, site_report
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.uncertainty.temperature import tempered

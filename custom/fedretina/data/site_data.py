@@ -19,7 +19,7 @@ from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import PRESETS
 from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import DataError
-from fedretina.evaluation.min_count import MIN_COUNT
+from fedretina.exchange.min_count import MIN_COUNT
 from fedretina.seeds import derive_seed
 
 

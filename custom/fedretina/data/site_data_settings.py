@@ -11,7 +11,7 @@ from fedretina.data.modality import Modality
 from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset, preset_modality
 from fedretina.errors import DataError, SettingsError
-from fedretina.evaluation.min_count import MIN_COUNT
+from fedretina.exchange.min_count import MIN_COUNT
 
 
 class SiteDataSettings(BaseModel):

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedretina.data.scheme import GradingScheme
-from fedretina.evaluation.inputs import checked_scores
-from fedretina.evaluation.ranking import auroc
+from fedretina.evaluation.metrics import auroc
+from fedretina.metric_inputs import checked_scores
 
 
 class ReferralTask(NamedTuple):

@@ -10,11 +10,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedretina.errors import RefusedError
-from fedretina.evaluation.min_count import SCALARS as COUNTS
 from fedretina.exchange.kinds import Kind
+from fedretina.exchange.min_count import SCALARS as COUNTS
 from fedretina.exchange.noise import GaussianNoise, SvtNoise, cost, gaussian, noise_source, spent
-from fedretina.exchange.payload import Payload, Tensors
-from fedretina.exchange.scalars import RANGES
+from fedretina.exchange.payload import RANGES, Payload, Tensors
 
 Sparse = Callable[[Tensors, SvtNoise, np.random.Generator], dict[str, torch.Tensor]]
 

@@ -17,7 +17,7 @@ from nvflare.app_common.app_constant import AppConstants
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.aggregation.results_table import results_table
 from fedretina.errors import FedretinaError, QuorumError, TrainingError
-from fedretina.exchange.scalars import BY_TASK
+from fedretina.exchange.payload import BY_TASK
 from fedretina.flare.aggregator import SpoolAggregator
 from fedretina.flare.server_run import ServerRun
 from fedretina.flare.wire import pack_order

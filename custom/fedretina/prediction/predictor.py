@@ -18,14 +18,14 @@ from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError, SettingsError, StateError, TrainingError
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.experiment import Experiment
-from fedretina.local.card import CARD_FORMAT
-from fedretina.local.site_network import site_network
+from fedretina.local.model import site_network
 from fedretina.local.training import TrainingSettings, reproducible_torch
 from fedretina.networks.build import build_on_meta
 from fedretina.networks.dropout import answered_in_passes
 from fedretina.networks.encoder import Normalisation
 from fedretina.networks.network import Network
 from fedretina.networks.weights import WeightsSettings
+from fedretina.report.card import CARD_FORMAT
 from fedretina.storage import read_json, read_tensors
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.uncertainty.referral import NO_ANSWER, UNREADABLE, Referral, refer

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.data.scheme import GradingScheme
-from fedretina.local.card import NEARLY_ALL, THRESHOLD_WORDS, in_words
-from fedretina.local.card_page import share_words, threshold_words
 from fedretina.prediction.predictor import ImageRow
 from fedretina.prediction.worklist import Patient, Photograph, readable
+from fedretina.report.card import NEARLY_ALL, THRESHOLD_WORDS, in_words, share_words, threshold_words
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "templates"
 

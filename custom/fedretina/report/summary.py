@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedretina.local.card import in_words
-from fedretina.report.numbers import PERCENT, between, count, number, percent, points, shown, size, with_interval
-from fedretina.report.words import FIGURES
+from fedretina.report.card import in_words
+from fedretina.report.text import FIGURES, PERCENT, between, count, number, percent, points, shown, size, with_interval
 
 _FEW_PATIENTS = 30
 _CHANCE = 0.5

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedretina.data.scheme import GradingScheme
 from fedretina.errors import TrainingError
-from fedretina.evaluation.inputs import checked_errors
+from fedretina.metric_inputs import checked_errors
 from fedretina.uncertainty.roc import roc
 
 ThresholdReason = Literal[

@@ -37,7 +37,7 @@ _LARGEST = 300_000  # bytes of one ciphertext: two polynomials of 8192 numbers i
 _NATIVE = (ValueError, RuntimeError, MemoryError, IndexError, OverflowError)  # what C++ exceptions become in Python
 
 
-class Sealer:
+class HeadCipher:
     """One end's half of a consortium's keys.
 
     A sealed tensor is uint8 [bytes]: the keys' name, then ciphertexts of 4096 numbers, each after its length.
@@ -203,8 +203,8 @@ def new_keys(folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-def sealer_for(exchange: ExchangeSettings, path: Path | None, private: bool) -> Sealer | None:
-    """The sealer that a run needs at one end; None where nothing is encrypted.
+def cipher_for(exchange: ExchangeSettings, path: Path | None, private: bool) -> HeadCipher | None:
+    """The cipher that a run needs at one end; None where nothing is encrypted.
 
     Args:
         exchange: The run's settings.
@@ -231,7 +231,7 @@ def sealer_for(exchange: ExchangeSettings, path: Path | None, private: bool) -> 
     if context.is_private() != private:
         owner, right = ("server", SITE_FILE) if private else ("sites", SERVER_FILE)
         raise SettingsError(f"he_keys of this end names the file of the {owner}: it needs {right}.")
-    return Sealer(held[:_ID], context)
+    return HeadCipher(held[:_ID], context)
 
 
 def _tenseal() -> Any:

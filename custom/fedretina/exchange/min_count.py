@@ -26,13 +26,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedretina.errors import SettingsError
-from fedretina.evaluation.curves import CONFIDENCE_BINS, place
-from fedretina.evaluation.inputs import checked_errors, checked_scores
+from fedretina.metric_inputs import checked_errors, checked_scores
 
 UNCERTAINTY_BINS = 20
 MOST_GRADES = 20
 MIN_COUNT = 5
 _MANY = 1e12
+CONFIDENCE_BINS = 15
 
 
 def _names() -> dict[str, tuple[float, float]]:
@@ -160,3 +160,21 @@ def _follows(withheld: NDArray[np.int64], min_count: int) -> bool:
     """Whether withheld cells could be told from their total, which the server knows."""
     total = int(np.sum(withheld))
     return total > 0 and (withheld.size == 1 or total < min_count)
+
+
+def place(values: ArrayLike, bins: int) -> NDArray[np.intp]:
+    """Bin of each value in [0, 1], as `ece` counts: (lo, hi], a value on an edge stands below it, 0 in the first.
+
+    Args:
+        values: [N].
+        bins: Number of bins of equal width.
+
+    Returns:
+        Whole numbers [N], 0 to bins - 1.
+
+    Raises:
+        SettingsError: bins is below 1.
+    """
+    if bins < 1:
+        raise SettingsError(f"bins is {bins}; answers are counted in 1 bin or more.")
+    return np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], np.asarray(values, dtype=np.float64), side="left")

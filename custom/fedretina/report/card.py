@@ -1,14 +1,15 @@
-"""The card of a site's model: what it is for, how it decides to refer, and what to expect of it."""
+"""The card of a site's model: what it is for, how it decides to refer, what to expect; and its page for clinicians."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedretina.data.scheme import GradingScheme
-from fedretina.evaluation.judged import Judged
+from fedretina.evaluation.figures import Triage, triage
 from fedretina.evaluation.metrics import accuracy, quadratic_kappa
-from fedretina.evaluation.triage import Triage, triage
+from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.experiment import Experiment
 from fedretina.networks.encoder import Normalisation
 from fedretina.plan import Step
@@ -21,7 +22,6 @@ CARD_FORMAT = 1
 NOT_A_DEVICE = "Research software, not a medical device: a doctor decides, whatever it says."
 NEARLY_ALL = 0.9
 RULE = "u >= threshold; the threshold maximises 2 TPR - FPR for wrong answers on validation"
-
 THRESHOLD_WORDS: Mapping[str, str] = {
     "measured": "",
     "refer_all": "On validation no threshold did better than referring every image, so every image is referred.",
@@ -40,6 +40,13 @@ TEMPERATURE_WORDS: Mapping[str, str] = {
     "uninformative": "On validation the probabilities were no better than equal ones, and nothing corrects them.",
     "at_bound": "The probabilities could not be corrected within sensible limits: do not rely on them.",
 }
+_FIGURES = (
+    ("load", "Patients that would be referred"),
+    ("doubt_load", "Patients that would be referred for doubt alone"),
+    ("missed", "Patients with referable disease that would be missed"),
+    ("sensitivity", "Patients with referable disease that would be referred"),
+    ("specificity", "Patients without it that would not be referred"),
+)
 
 
 def build_card(
@@ -55,8 +62,8 @@ def build_card(
     counts: Mapping[str, int],
     model_digest: str,
     normalisation: Normalisation,
-    validation: Judged,
-    test: Judged | None,
+    validation: LabelledPredictions,
+    test: LabelledPredictions | None,
     data_changes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Put together what a site must know of its model; plain values that JSON can hold.
@@ -141,7 +148,7 @@ def _plain(expected: Triage) -> dict[str, dict[str, float] | None]:
     return {name: None if share is None else share._asdict() for name, share in expected._asdict().items()}
 
 
-def _grading(test: Judged) -> dict[str, Any]:
+def _grading(test: LabelledPredictions) -> dict[str, Any]:
     return {
         "images": len(test.labels),
         "patients": len(set(test.patients)),
@@ -204,3 +211,126 @@ def _limits(
         "The truth that it was measured against is the grade that this site's readers gave, right or wrong.",
     ]
     return [sentence for sentence in found if sentence]
+
+
+def share_words(share: Mapping[str, float] | None) -> str:
+    """A share with its interval in words: "34 of 120 (28 %; 95 % interval 21 to 37 %)"."""
+    if share is None:
+        return "cannot be told"
+    value, low, high = (_percent(share[name]) for name in ("value", "low", "high"))
+    return f"{share['k']:.0f} of {share['n']:.0f} ({value} %; 95 % interval {low} to {high} %)"
+
+
+def threshold_words(card: Mapping[str, Any]) -> str:
+    """How an image is called doubtful, and how that did on validation."""
+    referral, seen = card["referral"], card["referral"]["validation"]
+    right = seen["images"] - seen["errors"]
+    measured = (
+        f"On this site's {seen['images']} validation images this marked {seen['caught']} of {seen['errors']} wrong "
+        f"answers and {seen['alarms']} of {right} right ones."
+    )
+    if referral["threshold"] <= 0:
+        return f"Every image counts as doubtful. {measured}"
+    return f"An image counts as doubtful when its u is {referral['threshold']:.3f} or more. {measured}"
+
+
+def card_page(card: Mapping[str, Any]) -> str:
+    """Render a card, one page.
+
+    Args:
+        card: As `build_card` gives it.
+
+    Returns:
+        Markdown, with a final newline.
+    """
+    referral = card["referral"]
+    referable = [in_words(grade) for grade in card["scheme"]["referable"]]
+    lines = [
+        f"# Model card: {_escaped(card['site'])}",
+        "",
+        f"**{card['notice']}**",
+        "",
+        "## What it is for",
+        "",
+        *_bullets(card["intended_use"]),
+        "",
+        "## What it is not for",
+        "",
+        *_bullets(card["not_intended"]),
+        "",
+        "## When it refers",
+        "",
+        "A patient is referred when any image is. An image is referred when one of these holds:",
+        "",
+        *_bullets(
+            [
+                f"its grade is {_escaped(', '.join(referable))}" if referable else "",
+                f"its grade is {_escaped(in_words(card['scheme']['ungradable']))}"
+                if card["scheme"]["ungradable"]
+                else "",
+                "it is doubtful",
+                "it cannot be read",
+            ]
+        ),
+        "",
+        threshold_words(card) + " u runs from 0, sure, to 1, the model has nothing to go on.",
+        "",
+        "## What to expect",
+        "",
+        *_expected(card, referral["test"]),
+        "",
+        "## Limits",
+        "",
+        *_bullets(card["limits"]),
+        "",
+        "## Where it comes from",
+        "",
+        f"Method {card['method']} (row {card['row']}), run {_escaped(card['run'])}, model of {card['chosen']}, "
+        f"fedretina {card['fedretina']}. " + _images(card),
+        "",
+        f"Temperature {card['temperature']['value']:.2f} on the probabilities shown. "
+        + f"Model {card['model_digest'][:12]}, data {card['data_fingerprint'][:12]}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _expected(card: Mapping[str, Any], figures: Mapping[str, Any] | None) -> list[str]:
+    if figures is None:
+        return ["Nothing is known: the test split was not read."]
+    table = ["| on this site's test patients | |", "|---|---|"]
+    table += [f"| {words} | {share_words(figures[name])} |" for name, words in _FIGURES]
+    grading = card["test"]
+    if grading is None:
+        return table
+    kappa = "" if grading["kappa"] is None else f", quadratic kappa {round(grading['kappa'], 2) + 0.0:.2f}"
+    return [
+        *table,
+        "",
+        f"Of {grading['images']} test images of {grading['patients']} patients, {_percent(grading['accuracy'])} % got "
+        f"the right grade{kappa}.",
+    ]
+
+
+def _images(card: Mapping[str, Any]) -> str:
+    counts = card["images"]
+    kind = "drawn images (phantoms)" if card["synthetic"] else "images"
+    others = "" if card["settings"]["exchange"]["personal"] == "everything" else ", beside those of the other sites"
+    return (
+        f"It learned from {counts['train']} {kind} of this site{others}; {counts['val']} set the threshold and "
+        f"{counts['test']} tested it."
+    )
+
+
+def _bullets(sentences: list[str]) -> list[str]:
+    return [f"- {sentence}" for sentence in sentences if sentence]
+
+
+def _percent(share: float) -> str:
+    """Whole per cent; one place near the ends, where it matters most."""
+    value = 100 * share
+    return f"{value:.1f}" if 0 < value < 10 or 90 < value < 100 else f"{value:.0f}"
+
+
+def _escaped(text: str) -> str:
+    """Names are the site's own words and must not turn into Markdown."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", text)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Judged(NamedTuple):
+class LabelledPredictions(NamedTuple):
     """Answers and truth of the same N images.
 
     Attributes:

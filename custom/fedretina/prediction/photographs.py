@@ -1,7 +1,8 @@
-"""The photographs in a folder, and what in it was not looked at."""
+"""The photographs of a folder, what in it was not looked at, and small copies of them for a page."""
 
 from __future__ import annotations
 
+import base64
 import os
 import stat
 from collections import Counter
@@ -9,13 +10,16 @@ from collections.abc import Mapping, Set
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from fedretina.data.decode import decode_image
 from fedretina.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp"})
 OF_SIGNALS = frozenset({".wav"})
+SIDE = 176
+_QUALITY = 80
 
 
-class Found(NamedTuple):
+class PhotographFolder(NamedTuple):
     """What a folder holds.
 
     Attributes:
@@ -27,7 +31,7 @@ class Found(NamedTuple):
     left_out: Mapping[str, int]
 
 
-def find_photographs(folder: Path, suffixes: Set[str] = SUFFIXES) -> Found:
+def find_photographs(folder: Path, suffixes: Set[str] = SUFFIXES) -> PhotographFolder:
     """List the photographs of a folder and the folders in it, by the ending of their names; or other files by theirs.
 
     A photograph that cannot be read is listed all the same, so that its patient is not forgotten. Names that begin
@@ -55,7 +59,7 @@ def find_photographs(folder: Path, suffixes: Set[str] = SUFFIXES) -> Found:
                 files.append((here / name).relative_to(folder).as_posix())
             else:
                 left_out[PurePosixPath(name).suffix.lower() or "no ending"] += 1
-    return Found(tuple(sorted(files)), {kind: left_out[kind] for kind in sorted(left_out) if left_out[kind]})
+    return PhotographFolder(tuple(sorted(files)), {kind: left_out[kind] for kind in sorted(left_out) if left_out[kind]})
 
 
 def _may_be_read(path: Path) -> bool:
@@ -64,3 +68,22 @@ def _may_be_read(path: Path) -> bool:
         return stat.S_ISREG(path.stat().st_mode)
     except OSError:
         return True
+
+
+def thumbnail(path: Path) -> str | None:
+    """A JPEG of at most `SIDE` pixels a side as a data URI, about 7 kB; None where the photograph cannot be read.
+
+    It shows the photograph as it was taken, in its own shape, and not what the network was fed.
+    """
+    import cv2
+
+    try:
+        pixels = decode_image(path)
+    except DataError:
+        return None
+    height, width = pixels.shape[:2]
+    scale = min(1.0, SIDE / max(height, width))
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA) if scale < 1 else pixels
+    done, coded = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
+    return f"data:image/jpeg;base64,{base64.b64encode(coded.tobytes()).decode()}" if done else None

@@ -1,4 +1,4 @@
-"""The local epochs of a round that trains with labels."""
+"""The local epochs of a round that trains with labels, and in which order the images come."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedretina.corrections.correction import Correction, Ground, LocalRound
 from fedretina.data.augment import AugmentSettings, augment
 from fedretina.data.site_data import Split
-from fedretina.errors import DivergedError, StoppedError
+from fedretina.errors import DivergedError, StoppedError, TrainingError
 from fedretina.exchange.payload import Tensors
-from fedretina.local.batches import batches
 from fedretina.local.model import LocalModel
 from fedretina.local.optimiser import RoundOptimiser
 from fedretina.local.training import StretchSettings, TrainingSettings, seed_layers
 from fedretina.losses.objective import Clock, Objective, summed_score
 from fedretina.networks.network import Network
 from fedretina.plan import Step
+from fedretina.seeds import generator
 
 
 class Answers(NamedTuple):
@@ -146,3 +148,39 @@ def _only(net: Network, stretch: StretchSettings) -> None:
         trains = trains and name != "contrast"
         part.train(trains)
         part.requires_grad_(trains)
+
+
+def batches(images: int, settings: TrainingSettings, purpose: tuple[int | str, ...]) -> Iterator[NDArray[np.int64]]:
+    """Numbers of the images of each batch of an epoch, in an order that the purpose decides.
+
+    Args:
+        images: How many images there are.
+        settings: Size of a batch, and whether the last one must be full.
+        purpose: What the order is for, such as (seed, site, phase, round, epoch).
+    """
+    size = settings.batch_size
+    order = generator(*purpose, "order").permutation(images)
+    for begin in range(0, images, size):
+        samples = order[begin : begin + size]
+        # A batch of one has no variance for BatchNorm, so it is left out even when drop_last is off.
+        if len(samples) == size or (not settings.drop_last and len(samples) > 1):
+            yield samples
+
+
+def batches_an_epoch(images: int, batch_size: int, drop_last: bool) -> int:
+    """How many batches `batches` gives."""
+    whole, rest = divmod(images, batch_size)
+    return whole + (not drop_last and rest > 1)
+
+
+def require_a_batch(images: int, settings: TrainingSettings, what: str = "training images") -> None:
+    """Refuse fewer images than a batch.
+
+    Raises:
+        TrainingError: There are fewer.
+    """
+    if images < settings.batch_size:
+        raise TrainingError(
+            f"the site's {what} are fewer than one batch of {settings.batch_size}: "
+            "lower training.batch_size or let the site add images."
+        ).with_note(f"There are {images} {what}.")
