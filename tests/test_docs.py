@@ -138,7 +138,7 @@ def test_the_method_page_knows_every_reason_of_theta():
 
 @pytest.mark.slow
 def test_the_plain_loop_example_runs(tmp_path):
-    assert len((DOCS / "examples" / "plain_loop.py").read_text().splitlines()) <= 60
+    assert len((DOCS / "examples" / "plain_loop.py").read_text().splitlines()) <= 40
     table = in_subprocess(DOCS / "examples" / "plain_loop.py", tmp_path).splitlines()
     assert [line.split()[0] for line in table[1:5]] == ["site-1", "site-2", "site-3", "mean"]
     assert all(0 < float(line.split()[3]) <= 1 for line in table[1:4])

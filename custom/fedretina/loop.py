@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 def run_loop(
     experiment: Experiment,
     sites: Mapping[str, SiteData],
-    root: Path,
+    root: Path | str,
     run: str,
     keys: Path | None = None,
     tell: Callable[[int, int], None] = lambda done, of: None,
@@ -50,6 +50,7 @@ def run_loop(
         QuorumError: A step had fewer accepted updates than the quorum.
         StateError: State cannot be read or written, or another process runs this run.
     """
+    root = Path(root)
     require_name(run, "run")
     require_sites(sorted(sites))
     if experiment.pooled:

@@ -8,7 +8,7 @@ A run keeps the site's last five rounds that count and, for each of them, what t
 enough: a step becomes the best when it is measured, right after it, or never (`aggregation.choice`), so the best of
 later is the best of now, its successor, or a step that is still to come. The rounds beyond the last are for a server
 that is restored from a backup: the last round of the site that it knows is one of the last four, or it is refused. And
-they are for a run that goes back, by three rounds or to its start (`fedretina.restart`).
+they are for a run that goes back, by three rounds or to its start (`settings.plan.RestartSettings`).
 """
 
 from __future__ import annotations
