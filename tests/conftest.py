@@ -4,6 +4,8 @@ import os
 
 # Before torch is imported: two threads a process on cores that are busy slow small tensors ten times.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# All processes that tests start print the stacks of their threads when they are aborted (tests/flare/standing.py).
+os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 # isort: split
 import copy
 from collections.abc import Callable, Iterator
@@ -19,8 +21,15 @@ from fedretina.networks import efficientnet_lite
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
-    """Tests of real images skip where there are none, and say so."""
+    """Tests of real images skip where there are none, and say so; tests of one file share one process."""
+    for item in items:
+        # Under `--dist loadgroup`: what starts FLARE's processes once a file, or once for some files that name a group.
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    # Those of the longest group begin first, so that no process is left with it alone at the end.
+    items.sort(key=lambda item: next(item.iter_markers("xdist_group")).args[0] != "federation")
     if not SHARED.is_dir():
         for item in items:
             if item.get_closest_marker("real"):

@@ -56,6 +56,68 @@ def test_every_row_runs_to_its_end(row, tiny, phantoms, tmp_path):
         }
 
 
+# What never reaches the wire, so that the simulator need not show it (tests/flare/test_covering_rows.py).
+AWAY_FROM_THE_WIRE = {
+    "stretches": {
+        "row": "scaffold",
+        "sampling": {"fraction": 0.67},
+        "training": {
+            "optimizer": "adam",
+            "learning_rate": 0.001,
+            "schedule": "cosine",
+            "stretches": [{"train": "head", "epochs": 1}, {"train": "encoder", "epochs": 1}],
+        },
+    },
+    "evidence": {
+        "row": "moon_projected",
+        "grades": 5,
+        "network": {"head": {"layout": "linear"}},
+        "objective": {"name": "evidential"},
+        "exchange": {"personal": "nothing", "batchnorm": "local_stats"},
+        "evaluation": {"estimator": "evidence", "auc_input": "belief"},
+    },
+    "transformer": {
+        "row": "feddyn",
+        "network": {"encoder": "vit_small"},
+        "exchange": {"personal": "head", "batchnorm": "none"},
+        "objective": {"name": "tweu"},
+        "theta": {"source": "validation"},
+        "aggregation": {"rule": "uaw"},
+        "choice": {"window": 2},
+    },
+    "drift_in_two_phases": {
+        "row": "feddc",
+        "phases": [{"name": "warm", "rounds": 1}, {"name": "train", "rounds": 1}],
+        "training": {"momentum": 0.9, "clip_norm": 1.0},
+    },
+    "passes": {
+        "row": "fedee",
+        "grades": 5,
+        "exchange": {"personal": "exits"},
+        "network": {"exits": {"width": 8}, "dropout": {"rate": 0.1}},
+        "evaluation": {"passes": 2},
+        "training": {"optimizer": "adam", "learning_rate": 0.001, "optimizer_state": "keep"},
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AWAY_FROM_THE_WIRE)
+def test_begun_anew_in_every_step_a_run_of_other_settings_ends_with_the_same_bits(name, tiny, phantoms, tmp_path):
+    experiment = tiny(**AWAY_FROM_THE_WIRE[name])
+    data = phantoms(experiment, "site-1", "site-4", "site-5")
+    expected = run_loop(experiment, data, tmp_path, "a")
+    while not (tmp_path / "b" / "server" / "results.json").exists():
+        coordinator = Coordinator(experiment, "b", tmp_path / "b" / "server")
+        coordinator.begin(data)
+        for site in coordinator.asked:
+            host = Site(experiment, data[site], tmp_path / "b" / site)
+            coordinator.accept(site, host.answer(coordinator.order(site), coordinator.down(site)))
+        coordinator.close()
+    assert figures(storage.read_json(tmp_path / "b" / "server" / "results.json")) == figures(expected)
+    assert set(expected["sites"]) == set(data)
+
+
 def test_the_same_run_gives_the_same_bits(tiny, phantoms, tmp_path):
     experiment = tiny()
     data = phantoms(experiment)
