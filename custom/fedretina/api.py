@@ -19,7 +19,7 @@ from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError, SettingsError
 from fedretina.exchange.stamp import require_sites
 from fedretina.experiment import Experiment
-from fedretina.prediction.found import OF_SIGNALS, SUFFIXES, find_photographs
+from fedretina.prediction.photographs import OF_SIGNALS, SUFFIXES, find_photographs
 from fedretina.prediction.predictor import ImageRow, Predictor
 
 
