@@ -16,8 +16,9 @@ from torchvision.models import resnet50
 from fedretina.data.site_data import Split
 from fedretina.flare.executor import SiteHost, TrainerExecutor
 from fedretina.local.site import Site
-from fedretina.local.trainer import Answers, LocalTrainer
-from fedretina.plan import Step
+from fedretina.local.supervised import Answers
+from fedretina.local.trainer import LocalTrainer
+from fedretina.settings.plan import Step
 
 
 class EchoTrainer(LocalTrainer):

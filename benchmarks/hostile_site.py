@@ -22,12 +22,12 @@ import torch
 from benchmarks.common import RESULTS, machine
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.site_data import SiteData, load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import QuorumError, RefusedError, TrainingError
 from fedretina.exchange.payload import Payload, Tensors
-from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.seeds import generator
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_json
 
 STORED = RESULTS / "hostile_site.json"

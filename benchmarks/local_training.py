@@ -13,15 +13,15 @@ import torch
 from benchmarks.common import Result, result, target
 from fedretina.data.augment import augment
 from fedretina.data.site_data import Split, load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.experiment import Experiment
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.training import reproducible_torch
 from fedretina.losses.objective import Clock
 from fedretina.losses.settings import build_objective
 from fedretina.networks.build import build_network
 from fedretina.networks.network import Network
-from fedretina.plan import Plan
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan
+from fedretina.settings.site import SiteDataSettings
 
 _TARGET = 0.97
 _THREADS = 1

@@ -12,13 +12,13 @@ import torch
 
 from benchmarks.common import ROOT, Result, result, target
 from fedretina.data.augment import augment
-from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.manifest import RawRow, write_manifest
 from fedretina.data.phantoms.draw import cases_of, draw_cases
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.experiment import Experiment
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.images import FundusSettings
+from fedretina.settings.site import SiteDataSettings
 
 _TARGET = 5.0
 _REAL = ROOT.parent / "shared" / "data" / "fundus"

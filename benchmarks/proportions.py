@@ -19,12 +19,11 @@ from typing import Any
 from benchmarks.common import RESULTS, ROOT, machine
 from benchmarks.render import machine_line
 from fedretina.data.site_data import SiteData, load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import FedretinaError
-from fedretina.experiment import Experiment
 from fedretina.loop import run_loop
 from fedretina.rows import ROWS
-from fedretina.site_settings import read_site_settings
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import SiteDataSettings, read_site_settings
 from fedretina.storage import write_json
 
 STORED = RESULTS / "proportions.json"

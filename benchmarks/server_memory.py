@@ -81,7 +81,7 @@ def _serve(sites: int, folder: Path) -> dict[str, float]:
 
     from fedretina.aggregation.coordinator import Coordinator
     from fedretina.exchange.payload import Payload
-    from fedretina.experiment import Experiment
+    from fedretina.settings.experiment import Experiment
 
     torch.set_num_threads(1)
     coordinator = Coordinator(Experiment.resolve(experiment_words(1)), "benchmark", folder)

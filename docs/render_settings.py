@@ -19,16 +19,14 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, Tag
 from pydantic.fields import FieldInfo
 
-from fedretina.data.scheme import GradingScheme
-from fedretina.exchange.noise import GaussianNoise, SvtNoise
-from fedretina.experiment import Experiment
 from fedretina.flare.controller import RoundController
 from fedretina.networks.build import build_on_meta
 from fedretina.networks.encoders import ENCODERS, PUBLISHED
-from fedretina.networks.network_settings import NetworkSettings
-from fedretina.networks.weights import PACKAGED
 from fedretina.rows import ROWS
-from fedretina.site_settings import SiteSettings
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import PACKAGED, NetworkSettings
+from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.site import GaussianNoise, SiteSettings, SvtNoise
 
 # Settings of the run that a phase may change: their tables stand once.
 _TOLD_ABOVE = ("phases[].training", "phases[].augment")

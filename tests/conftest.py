@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.experiment import Experiment
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import SiteDataSettings
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

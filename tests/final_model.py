@@ -5,11 +5,11 @@ from pathlib import Path
 from fedretina.data.site_data import SiteData
 from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.exchange.payload import tensors_digest
-from fedretina.experiment import Experiment
 from fedretina.local.trainer import LocalTrainer
 from fedretina.networks.build import build_network
-from fedretina.plan import Plan
 from fedretina.report.card import build_card
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan
 from fedretina.storage import write_json, write_tensors
 from fedretina.uncertainty.estimators import ESTIMATORS
 

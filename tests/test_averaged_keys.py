@@ -7,10 +7,11 @@ import torch
 from tests.test_two_phases import scans, spied, two  # noqa: F401 - a fixture
 
 from fedretina import storage
-from fedretina.contrastive.settings import ContrastiveSettings
+from fedretina.exchange.partition import partition_of
 from fedretina.exchange.parts import KEY
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
+from fedretina.settings.contrastive import ContrastiveSettings
 
 
 def averaged(sync="aggregate", rounds=2, momentum=0.5, **words):
@@ -20,12 +21,12 @@ def averaged(sync="aggregate", rounds=2, momentum=0.5, **words):
     return experiment.model_copy(update={"phases": (first, *experiment.phases[1:])})
 
 
-def partition_of(experiment):
-    return experiment.partition(build_on_meta(experiment.network, experiment.head_width or 2))
+def parts_of(experiment):
+    return partition_of(experiment, build_on_meta(experiment.network, experiment.head_width or 2))
 
 
 def test_what_travels_of_a_key_network_is_beside_what_it_follows_and_of_its_kind():
-    parts, plain = partition_of(averaged()), partition_of(averaged("reset"))
+    parts, plain = parts_of(averaged()), parts_of(averaged("reset"))
     assert plain.keys == ()
     own = [key.removeprefix(KEY) for key in parts.keys]
     assert own == [key for key in parts.shared if key.startswith(("encoder.", "contrast.projector."))]
@@ -34,13 +35,10 @@ def test_what_travels_of_a_key_network_is_beside_what_it_follows_and_of_its_kind
     assert parts.sent("train") == plain.sent("train")
     assert parts.shared == plain.shared
     assert parts.digest() != plain.digest()
-    assert partition_of(averaged("ema")).digest() == plain.digest()
-    local = partition_of(averaged(exchange={"personal": "nothing", "batchnorm": "local_all"}))
+    assert parts_of(averaged("ema")).digest() == plain.digest()
+    local = parts_of(averaged(exchange={"personal": "nothing", "batchnorm": "local_all"}))
     assert not any(".running_mean" in key for key in local.keys)
-    assert (
-        partition_of(averaged(exchange={"personal": "everything"}, classes=None, correction={"name": "none"})).keys
-        == ()
-    )
+    assert parts_of(averaged(exchange={"personal": "everything"}, classes=None, correction={"name": "none"})).keys == ()
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from fedretina.local.site import Site
 from fedretina.local.site_state import Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.loop import run_loop
-from fedretina.plan import Plan
+from fedretina.settings.plan import Plan
 
 
 def test_fewer_images_than_a_batch_stops_that_site_alone(tiny, phantoms, tmp_path):
@@ -152,7 +152,7 @@ def test_a_run_of_other_settings_or_version_is_not_continued(tiny, phantoms, tmp
     run_loop(experiment, phantoms(experiment, "site-1"), tmp_path, "a")
     with pytest.raises(StateError, match="other settings or another version"):
         Coordinator(tiny(seed=8), "a", tmp_path / "a" / "server")
-    monkeypatch.setattr("fedretina.experiment.__version__", "9.9")
+    monkeypatch.setattr("fedretina.settings.experiment.__version__", "9.9")
     with pytest.raises(StateError, match="other settings or another version"):
         Coordinator(experiment, "a", tmp_path / "a" / "server")
 

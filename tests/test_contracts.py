@@ -2,8 +2,10 @@
 
 import ast
 import importlib.util
+import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -15,13 +17,28 @@ CUSTOM = Path(__file__).resolve().parents[1] / "custom"
 PRODUCT = sorted((CUSTOM / "fedretina").rglob("*.py"))
 
 
-def imports(path):
-    """Every module that a file imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def imports(path, typing=True):
+    """Every module that a file imports, wherever in it; those for types alone only where they are asked for."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    unseen = set()
+    for found in ast.walk(tree):
+        if not typing and isinstance(found, ast.If) and getattr(found.test, "id", "") == "TYPE_CHECKING":
+            unseen |= {id(node) for node in ast.walk(found)}
+    for node in ast.walk(tree):
+        if id(node) in unseen:
+            continue
         if isinstance(node, ast.ImportFrom):
-            yield node.module or ""
+            yield from _named(node)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+
+
+def _named(node):
+    """`from package import module` imports the module, `from module import name` what the name is defined in."""
+    module = node.module or ""
+    for alias in node.names:
+        below = CUSTOM / module.replace(".", "/") / alias.name
+        yield f"{module}.{alias.name}" if below.is_dir() or below.with_suffix(".py").exists() else module
 
 
 def importing(package, files):
@@ -76,3 +93,77 @@ def test_without_the_papers_the_rest_works_and_their_command_says_so(monkeypatch
     assert ("benchmark" in said.stdout) is False
     if code:
         assert "a checkout brings them." in said.output
+
+
+def unit(module):
+    """The folder, or the file beside the folders, that a module of the product stands in."""
+    return module.split(".")[1] if "." in module else module
+
+
+def test_no_folder_stands_on_one_that_stands_on_it():
+    below = defaultdict(set)
+    for path in PRODUCT:
+        own = unit(".".join(path.relative_to(CUSTOM).with_suffix("").parts))
+        below[own] |= {unit(name) for name in imports(path, typing=False) if name.startswith("fedretina.")} - {own}
+    reached = {own: set(below[own]) for own in list(below)}
+    for middle in list(reached):  # Warshall's closure
+        for beyond in reached.values():
+            beyond.update(reached[middle] if middle in beyond else ())
+    assert sorted(own for own, beyond in reached.items() if own in beyond) == []
+
+
+LEAF = {"errors", "rows", "settings", "version", "yaml_file"}  # what the settings stand on
+
+
+def test_the_settings_are_a_leaf():
+    for path in sorted((CUSTOM / "fedretina" / "settings").glob("*.py")):
+        found = {unit(name) for name in imports(path) if name.startswith("fedretina.")}
+        assert found <= LEAF, path.name
+
+
+HEAVY = ["torch", "numpy", "scipy", "monai", "cv2", "PIL", "nvflare"]
+LOADED = f"print(*sorted(set({HEAVY}) & set(sys.modules)), sep=chr(10))"
+
+
+def fresh(code, *arguments):
+    call = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(call, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_importing_the_settings_loads_no_torch():
+    modules = [f"fedretina.settings.{path.stem}" for path in (CUSTOM / "fedretina" / "settings").glob("[a-z]*.py")]
+    said = fresh(f"import sys, {', '.join(modules)}; {LOADED}")
+    assert (said.returncode, said.stdout.split()) == (0, []), said.stderr
+
+
+COMMAND = f"""
+import sys
+from fedretina.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    {LOADED}
+    sys.exit(end.code)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["loop", "experiment.yaml", "--run", "new"],
+        ["partition", "experiment.yaml"],
+        ["methods", "--experiment", "experiment.yaml"],
+        ["job", "export", "job", "--sites", "a,b", "--out", "out"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_typo_is_told_before_torch_is_loaded(tmp_path, words):
+    config = tmp_path / "job" / "app" / "config"
+    shutil.copytree(CUSTOM.parent / "jobs" / "feduaa", tmp_path / "job")
+    for place in (tmp_path, config):
+        (place / "experiment.yaml").write_text("row: fedbn\ntrainig: {epochs: 2}\n")
+    here = [str(tmp_path / word) if word in ("experiment.yaml", "job", "out") and at else word
+            for at, word in enumerate(words)]  # fmt: skip
+    said = fresh(COMMAND, *here)
+    assert "trainig is no setting: did you mean training?" in said.stderr
+    assert (said.returncode, said.stdout.split()) == (2, [])

@@ -13,11 +13,11 @@ import yaml
 from docs import render_house
 
 from fedretina.exchange.partition import partition
-from fedretina.experiment import Experiment
 from fedretina.flare import job_context
 from fedretina.networks.build import build_on_meta
-from fedretina.phases import merged
 from fedretina.rows import ROWS
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import merged
 from fedretina.uncertainty.theta import Reason
 from fedretina_papers.plan import BenchmarkPlan, preset
 

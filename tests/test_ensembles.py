@@ -9,11 +9,11 @@ import torch
 from fedretina import storage
 from fedretina.errors import SettingsError
 from fedretina.exchange.payload import tensors_digest
-from fedretina.experiment import Experiment
 from fedretina.local.trainer import LocalTrainer
 from fedretina.loop import run_loop
-from fedretina.plan import Plan
 from fedretina.prediction.predictor import Predictor
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan
 
 EXITS = {"row": "fedee", "network": {"exits": {"width": 8}}}
 SITES = ("site-1", "site-4")

@@ -2,10 +2,10 @@ import pytest
 
 from fedretina.errors import SettingsError
 from fedretina.exchange.partition import partition
-from fedretina.experiment import Experiment
 from fedretina.networks.build import build_on_meta
-from fedretina.plan import Plan
 from fedretina.rows import ROWS
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan
 
 
 def digest(experiment):

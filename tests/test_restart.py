@@ -11,7 +11,7 @@ from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import RefusedError, TrainingError
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
-from fedretina.restart import RestartSettings
+from fedretina.settings.plan import RestartSettings
 from fedretina.storage import read_json, read_tensors, write_tensors
 
 ROUNDS = 5

@@ -4,8 +4,8 @@ import pytest
 
 from fedretina.errors import DataError, FedretinaError, TrainingError
 from fedretina.exchange.stamp import Stamp, require_name
-from fedretina.experiment import Experiment
 from fedretina.rows import row
+from fedretina.settings.experiment import Experiment
 from fedretina.told import told
 
 

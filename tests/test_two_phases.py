@@ -8,18 +8,19 @@ import torch
 
 from fedretina import storage
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.contrastive.settings import ContrastiveSettings
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.exchange.kinds import Kind
+from fedretina.exchange.partition import partition_of
 from fedretina.exchange.parts import CONTROL
 from fedretina.exchange.payload import tensors_bytes
-from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
-from fedretina.phases import merged
+from fedretina.settings.contrastive import ContrastiveSettings
+from fedretina.settings.exchange import Kind
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import merged
+from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.site import SiteDataSettings
 
 ROUNDS = {"pretrain": 2, "train": 2}
 
@@ -101,7 +102,7 @@ def test_labels_do_nothing_in_the_first_phase(scans, tmp_path):
 @pytest.mark.slow
 def test_each_phase_moves_its_own_part_and_begins_with_controls_of_zero(scans, tmp_path):
     experiment = two()
-    parts = experiment.partition(build_on_meta(experiment.network, experiment.head_width))
+    parts = partition_of(experiment, build_on_meta(experiment.network, experiment.head_width))
     found = spied(experiment, scans(experiment), tmp_path)
     tasks = [step.task for step, _ in found]
     assert tasks == ["pretrain", "pretrain", "train", "train", "validate", "finalise"]

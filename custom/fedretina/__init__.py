@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from fedretina.api import draw_site, load_model, load_site, predict
     from fedretina.data.site_data import SiteData
     from fedretina.errors import FedretinaError
-    from fedretina.experiment import Experiment
     from fedretina.loop import run_loop
     from fedretina.prediction.predictor import ImageRow, Predictor
+    from fedretina.settings.experiment import Experiment
 
 __all__ = [
     "Experiment",
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _PLACES = {
-    "Experiment": "fedretina.experiment",
+    "Experiment": "fedretina.settings.experiment",
     "FedretinaError": "fedretina.errors",
     "ImageRow": "fedretina.prediction.predictor",
     "Predictor": "fedretina.prediction.predictor",

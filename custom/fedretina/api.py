@@ -10,17 +10,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
-from fedretina.data.modality import Modality
 from fedretina.data.phantoms.draw import SITE_FILE, write_hospital
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.site_data import SiteData, load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError, SettingsError
 from fedretina.exchange.stamp import require_sites
-from fedretina.experiment import Experiment
 from fedretina.prediction.photographs import OF_SIGNALS, SUFFIXES, find_photographs
 from fedretina.prediction.predictor import ImageRow, Predictor
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.images import Modality
+from fedretina.settings.site import SiteDataSettings
 
 
 def load_site(

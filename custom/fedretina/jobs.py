@@ -15,11 +15,11 @@ from typing import Any
 
 from fedretina.errors import DataError, SettingsError, StateError
 from fedretina.exchange.stamp import require_name, require_sites
-from fedretina.experiment import Experiment
 from fedretina.kit.job_folder import ALLOWED_CLASSES, CONFIGS, EXPERIMENT, FILTER, LARGEST, META, classes_named, refusal
 from fedretina.plurals import counted
 from fedretina.rows import row
-from fedretina.run_name import RUN_KEY
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import RUN_KEY
 from fedretina.storage import filled_folder, write_text
 from fedretina.yaml_file import parse_yaml, read_words
 

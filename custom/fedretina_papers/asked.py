@@ -15,12 +15,13 @@ from torch import Tensor
 from fedretina.data.site_data import SiteData, Split
 from fedretina.errors import StateError
 from fedretina.exchange.payload import Tensors
-from fedretina.experiment import Experiment
 from fedretina.local.trainer import LocalTrainer
 from fedretina.seeds import derive_seed
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.training import AucInput, EstimatorName
 from fedretina.storage import write_bytes
 from fedretina.uncertainty.answer import Answer
-from fedretina.uncertainty.estimators import ESTIMATORS, AucInput, EstimatorName, auc_scores
+from fedretina.uncertainty.estimators import ESTIMATORS, auc_scores
 from fedretina.uncertainty.members import members
 
 

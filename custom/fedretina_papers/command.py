@@ -51,7 +51,7 @@ def benchmark(
     single images.
     """
     from fedretina.errors import SettingsError
-    from fedretina.phases import merged
+    from fedretina.settings.plan import merged
     from fedretina_papers.compared import statistics
     from fedretina_papers.kinds import kind_of
     from fedretina_papers.packed import pack, unpack
@@ -107,7 +107,7 @@ def _chosen(words: dict[str, Any], name: str, rows: str) -> dict[str, Any]:
     """The plan with the asked rows alone; a row of the table that the plan leaves out may be asked for too."""
     from fedretina.errors import SettingsError
     from fedretina.rows import ROWS
-    from fedretina.settings_faults import did_you_mean
+    from fedretina.settings.faults import did_you_mean
 
     if "rows" not in words:
         raise SettingsError(f"the benchmark {name} has no rows to choose from: say what to leave out in a --plan.")

@@ -10,9 +10,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from fedretina.experiment import Experiment
 from fedretina.networks.build import build_network, build_on_meta
-from fedretina.networks.network_settings import NetworkSettings
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import NetworkSettings
 from fedretina.storage import read_json, write_json
 from fedretina_papers.costs.forward_cost import forward_cost
 from fedretina_papers.costs.meters import Meter, counters

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedretina.data.site_data import SiteData
-from fedretina.ending_settings import TuneSettings
 from fedretina.exchange.payload import Tensors
-from fedretina.experiment import Experiment
 from fedretina.local.site_state import History, Snapshot
 from fedretina.local.trainer import LocalTrainer
-from fedretina.plan import TUNE, Plan, Step
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import TUNE, Plan, Step
+from fedretina.settings.training import TuneSettings
 from fedretina.storage import read_json, read_tensors, write_json, write_tensors
 from fedretina_papers.choices import RowChoice
 from fedretina_papers.plan import BenchmarkPlan

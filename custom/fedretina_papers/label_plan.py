@@ -9,8 +9,8 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedretina.errors import SettingsError
-from fedretina.phases import merged
-from fedretina.settings_faults import settings_faults
+from fedretina.settings.faults import settings_faults
+from fedretina.settings.plan import merged
 from fedretina_papers.choices import SplitSettings
 from fedretina_papers.plan import BenchmarkPlan
 

@@ -12,9 +12,9 @@ from fedretina.data.site_data import SiteData, Split
 from fedretina.evaluation.figures import evaluate
 from fedretina.evaluation.metrics import auroc, macro_auc
 from fedretina.exchange.payload import Tensors
-from fedretina.experiment import Experiment
 from fedretina.local.trainer import LocalTrainer
 from fedretina.seeds import derive_seed, generator
+from fedretina.settings.experiment import Experiment
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina_papers.asked import Asked, Read
 from fedretina_papers.statistics.out_of_distribution import out_of_distribution

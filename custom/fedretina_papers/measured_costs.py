@@ -11,9 +11,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from fedretina.experiment import Experiment
+from fedretina.local.training import torch_device
 from fedretina.networks.build import build_network, build_on_meta
-from fedretina.networks.network_settings import NetworkSettings
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import NetworkSettings
 from fedretina.storage import read_json, write_json
 from fedretina_papers.costs.forward_cost import forward_cost
 from fedretina_papers.costs.peak_memory import peak_memory
@@ -103,5 +104,5 @@ def _decisive(experiment: Experiment) -> dict[str, Any]:
         "batch_size": training.batch_size,
         "optimizer": training.optimizer,
         "threads": training.threads,
-        "device": training.torch_device().type,
+        "device": torch_device(training).type,
     }

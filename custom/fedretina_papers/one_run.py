@@ -15,11 +15,11 @@ import psutil
 import torch
 
 from fedretina.data.site_data import SiteData, load_site_data, pools
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_file import read_site_file
-from fedretina.experiment import Experiment
 from fedretina.loop import run_loop
 from fedretina.rows import row
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_json, read_tensors, write_json
 from fedretina.version import versions
 from fedretina_papers.asked import ask, keep

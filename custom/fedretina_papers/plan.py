@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fedretina.errors import SettingsError
 from fedretina.exchange.stamp import require_name, require_sites
-from fedretina.experiment import Experiment
-from fedretina.phases import merged
 from fedretina.rows import ROWS, row
-from fedretina.settings_faults import settings_faults
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.faults import settings_faults
+from fedretina.settings.plan import merged
 from fedretina.yaml_file import parse_yaml
 from fedretina_papers.choices import NAME, EnergySettings, ReadingChoice, RowChoice, SplitSettings
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import StateError
 from fedretina.evaluation.referable import ReferralTask, referral_task
+from fedretina.settings.scheme import GradingScheme
 from fedretina.storage import read_json
 
 Record = Mapping[str, Any]

@@ -6,10 +6,11 @@ import torch
 from fedretina.aggregation.admission import admit
 from fedretina.errors import RefusedError
 from fedretina.exchange.partition import partition
-from fedretina.exchange.payload import BY_TASK, Payload
+from fedretina.exchange.payload import Payload
 from fedretina.exchange.stamp import Stamp
-from fedretina.experiment import Experiment
 from fedretina.networks.build import build_network
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.scalars import BY_TASK
 
 STAMP = Stamp("run", "train", 1, 0, "d" * 64)
 SCALARS = {"theta": 0.5, "images": 100.0, "val_auc": 0.7, "val_accuracy": 0.5}

@@ -11,7 +11,7 @@ from fedretina.aggregation.results_table import results_table
 from fedretina.errors import RefusedError, TrainingError
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
-from fedretina.phases import merged
+from fedretina.settings.plan import merged
 
 LATE = "it did not answer in time."
 SCANS = {

@@ -6,10 +6,11 @@ import torch
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.aggregation.proportion import groups
 from fedretina.errors import QuorumError, RefusedError, SettingsError
-from fedretina.exchange.kinds import Kind
+from fedretina.exchange.partition import partition_of
 from fedretina.exchange.parts import CONTROL, GRAM
 from fedretina.exchange.payload import Payload
-from fedretina.experiment import Experiment
+from fedretina.settings.exchange import Kind
+from fedretina.settings.experiment import Experiment
 
 ONE_ROUND = [{"name": "train", "rounds": 1}]
 TWO_ROUNDS = [{"name": "train", "rounds": 2}]
@@ -133,11 +134,11 @@ def test_what_travels_encrypted_and_counters_are_not_looked_at(tiny):
     from fedretina.networks.build import build_on_meta
 
     experiment = tiny(row="feduaa_official")
-    parts = experiment.partition(build_on_meta(experiment.network, 5))
+    parts = partition_of(experiment, build_on_meta(experiment.network, 5))
     looked = {key for group in groups(parts, "train") for key in group.keys}
     assert set(parts.shared) - looked == {key for key in parts.shared if key.endswith("num_batches_tracked")}
     experiment = tiny(row="oct_fedavg", exchange={"encrypt": "head"})
-    parts = experiment.partition(build_on_meta(experiment.network, 4))
+    parts = partition_of(experiment, build_on_meta(experiment.network, 4))
     assert {group.name for group in groups(parts, "train")} == {"encoder", "norm", "statistic"}
 
 

@@ -8,9 +8,10 @@ import torch
 
 from fedretina.aggregation import spool as spool_module
 from fedretina.aggregation.combining import Accepted
-from fedretina.aggregation.robust import COMBINE, RobustSettings, combine
+from fedretina.aggregation.robust import COMBINE, combine
 from fedretina.aggregation.spool import Spool
 from fedretina.errors import QuorumError
+from fedretina.settings.aggregation import RobustSettings
 
 SHAPES = {"w": (5, 3), "b": (4,), "scalar": (), "var": (6,), "n": ()}
 LIKE = {key: torch.int64 if key == "n" else torch.float32 for key in SHAPES}

@@ -6,11 +6,11 @@ import torch
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import QuorumError, SettingsError
 from fedretina.exchange.payload import Payload, tensors_digest
-from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
 from fedretina.report.render import render_server
 from fedretina.report.server_report import server_report
+from fedretina.settings.experiment import Experiment
 
 SITES = tuple(f"site-{number}" for number in range(1, 6))
 SCALARS = {"theta": 0.5, "images": 100.0, "val_auc": 0.7}

@@ -3,7 +3,8 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from fedretina.aggregation.rules import WEIGHTS, AggregationSettings, site_weights
+from fedretina.aggregation.rules import WEIGHTS, site_weights
+from fedretina.settings.aggregation import AggregationSettings
 
 
 def weights(rule, temperature=1.0, **scalars):

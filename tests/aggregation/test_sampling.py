@@ -3,9 +3,10 @@ from collections import Counter
 import pytest
 
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.aggregation.sampling import SamplingSettings, sampled
+from fedretina.aggregation.sampling import sampled
 from fedretina.errors import RefusedError
 from fedretina.loop import run_loop
+from fedretina.settings.aggregation import SamplingSettings
 
 SITES = [f"site-{number}" for number in range(1, 11)]
 

@@ -8,13 +8,14 @@ from fedretina.aggregation.coordinator import Coordinator
 from fedretina.aggregation.run_store import RunStore
 from fedretina.aggregation.similarity import among, distance, similarity_weights
 from fedretina.errors import StateError
-from fedretina.exchange.kinds import Kind
+from fedretina.exchange.partition import partition_of
 from fedretina.exchange.parts import MEAN, STATISTIC, VARIANCE
-from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.local.trainer import LocalTrainer
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
+from fedretina.settings.exchange import Kind
+from fedretina.settings.experiment import Experiment
 
 
 def statistics(*layers):
@@ -72,10 +73,10 @@ def test_a_site_sends_mean_and_variance_of_what_enters_each_norm(tiny, phantoms)
 
 def test_statistics_are_declared_as_such_and_never_asked_for_elsewhere(tiny):
     experiment = tiny(row="fedap")
-    parts = experiment.partition(build_on_meta(experiment.network))
+    parts = partition_of(experiment, build_on_meta(experiment.network))
     assert {parts.kinds[key] for key in parts.sent("prepare")} == {Kind.STATISTIC}
     assert not set(parts.sent("train")) & set(parts.sent("prepare"))
-    assert tiny(row="fedbn").partition(build_on_meta(experiment.network)).sent("prepare") == ()
+    assert partition_of(tiny(row="fedbn"), build_on_meta(experiment.network)).sent("prepare") == ()
 
 
 @pytest.mark.slow

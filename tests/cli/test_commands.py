@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from fedretina.cli import main
 from fedretina.cli.shared import steps
-from fedretina.experiment import Experiment
 from fedretina.loop import run_loop
 from fedretina.rows import ROWS
+from fedretina.settings.experiment import Experiment
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOBS = REPOSITORY / "jobs"

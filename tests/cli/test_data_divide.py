@@ -11,11 +11,12 @@ from click.testing import CliRunner
 from fedretina.cli import main
 from fedretina.data import clients
 from fedretina.data.manifest import read_manifest
-from fedretina.data.oct_settings import OctSettings
-from fedretina.data.scheme import GradingScheme
+from fedretina.data.scheme_presets import site_scheme
 from fedretina.data.site_data import load_site_data
 from fedretina.data.site_file import read_site_file
 from fedretina.errors import StateError
+from fedretina.settings.images import OctSettings
+from fedretina.settings.scheme import GradingScheme
 
 GRADES = "NORMAL,DRUSEN,DME,CNV"
 SCHEME = GradingScheme(grades=tuple(GRADES.split(",")))
@@ -48,7 +49,7 @@ def test_clients_hold_all_rows_once_and_can_be_read(manifest, tmp_path):
     for name, client in record["clients"].items():
         settings = read_site_file(out / name / "site.yaml")
         assert settings.images == manifest.parent.resolve()
-        found = read_manifest(settings.manifest, settings.resolved_scheme())
+        found = read_manifest(settings.manifest, site_scheme(settings))
         for split, images in found.counts().items():
             assert client["images"][split] == dict(zip(SCHEME.grades, images, strict=True))
             assert client["patients"][split] == len({row.patient for row in found.of(split)}) > 0

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 from fedretina.cli import main
 from fedretina.errors import SettingsError
-from fedretina.experiment import Experiment
 from fedretina.jobs import job_files, write_job
 from fedretina.rows import ROWS
+from fedretina.settings.experiment import Experiment
 
 JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").iterdir())
 

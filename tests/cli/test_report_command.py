@@ -16,8 +16,8 @@ from fedretina.loop import run_loop
 def finished(tmp_path_factory):
     """A finished run of two phantom sites and one round."""
     from fedretina.data.site_data import load_site_data
-    from fedretina.data.site_data_settings import SiteDataSettings
-    from fedretina.experiment import Experiment
+    from fedretina.settings.experiment import Experiment
+    from fedretina.settings.site import SiteDataSettings
 
     root = tmp_path_factory.mktemp("runs")
     experiment = Experiment.resolve(

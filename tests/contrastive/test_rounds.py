@@ -12,14 +12,14 @@ from fedretina.contrastive.build import ROUNDS, build_contrastive
 from fedretina.contrastive.key_network import follow, shuffled_parts
 from fedretina.contrastive.moco_v2 import info_nce
 from fedretina.contrastive.moco_v3 import moco_v3_loss
-from fedretina.contrastive.settings import ContrastiveSettings
 from fedretina.contrastive.simclr import nt_xent
 from fedretina.contrastive.similarity import unit
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.losses.objective import Clock
 from fedretina.networks.build import build_network
-from fedretina.networks.network_settings import NetworkSettings
 from fedretina.seeds import generator
+from fedretina.settings.contrastive import ContrastiveSettings
+from fedretina.settings.network import NetworkSettings
 
 METHODS = tuple(ROUNDS)
 

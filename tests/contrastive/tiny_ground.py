@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 from fedretina.contrastive.ground import ContrastiveGround, Views
-from fedretina.networks.contrast import ContrastHead, ContrastSettings
+from fedretina.networks.contrast import ContrastHead
 from fedretina.networks.network import Network
 from fedretina.seeds import generator
+from fedretina.settings.network import ContrastSettings
 
 SIZE = 8
 PATIENTS = torch.arange(24) // 2

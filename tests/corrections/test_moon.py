@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from fedretina.corrections.correction import Ground
-from fedretina.corrections.moon import Moon, MoonSettings, moon_contrast
+from fedretina.corrections.moon import Moon, moon_contrast
 from fedretina.networks.build import build_network
-from fedretina.networks.network_settings import NetworkSettings
+from fedretina.settings.correction import MoonSettings
+from fedretina.settings.network import NetworkSettings
 
 
 def test_the_contrast_is_the_papers_equation():

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.exchange.kinds import Kind
+from fedretina.exchange.partition import partition_of
 from fedretina.exchange.parts import CONTROL
 from fedretina.local.site import Site
 from fedretina.local.site_state import SiteState
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
+from fedretina.settings.exchange import Kind
 
 pytestmark = pytest.mark.slow
 CORRECTED = ("fedprox", "scaffold", "feddyn", "feddc", "moon")
@@ -46,12 +47,12 @@ def test_scaffold_with_one_site_is_plain_training_to_the_last_bit(tiny, phantoms
 def test_a_control_travels_beside_every_shared_parameter_and_nothing_else(tiny):
     experiment = tiny(row="feduaa_scaffold")
     net = build_on_meta(experiment.network)
-    parts = experiment.partition(net)
+    parts = partition_of(experiment, net)
     assert [key.removeprefix(CONTROL) for key in parts.controls] == list(parts.parameters)
     assert all(key.startswith("encoder.") for key in parts.parameters)
     assert Kind.NORM not in {parts.kinds[key] for key in parts.parameters}  # personal under local_all
     assert {parts.kinds[key] for key in parts.controls} == {Kind.CONTROL}
-    assert tiny(row="feduaa").digest(tiny(row="feduaa").partition(net)) != experiment.digest(parts)
+    assert tiny(row="feduaa").digest(partition_of(tiny(row="feduaa"), net)) != experiment.digest(parts)
 
 
 def test_scaffold_doubles_the_bytes_of_training_both_ways(tiny, phantoms, tmp_path):

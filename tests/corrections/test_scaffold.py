@@ -4,11 +4,12 @@ import pytest
 import torch
 from quadratics import Line, ground, local, sent_by, server, vector
 
-from fedretina.corrections.scaffold import Scaffold, ScaffoldSettings
-from fedretina.corrections.settings import CorrectionSettings, build_correction
+from fedretina.corrections.scaffold import Scaffold
+from fedretina.corrections.settings import build_correction
 from fedretina.errors import SettingsError
 from fedretina.exchange.parts import CONTROL
-from fedretina.local.optimiser import OptimiserSettings
+from fedretina.settings.correction import CorrectionSettings, ScaffoldSettings
+from fedretina.settings.training import OptimiserSettings
 
 
 def scaffold(optimizer="sgd", momentum=0.0, **words):

@@ -4,10 +4,11 @@ import pytest
 import torch
 from quadratics import Line, ground, local, sent_by, server, vector
 
-from fedretina.corrections.feddc import FedDc, FedDcSettings
-from fedretina.corrections.feddyn import FedDyn, FedDynSettings
-from fedretina.corrections.fedprox import FedProx, FedProxSettings
+from fedretina.corrections.feddc import FedDc
+from fedretina.corrections.feddyn import FedDyn
+from fedretina.corrections.fedprox import FedProx
 from fedretina.exchange.parts import CONTROL
+from fedretina.settings.correction import FedDcSettings, FedDynSettings, FedProxSettings
 
 
 def gradient_of(correction, at, **kept):

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from fedretina.data.activity_settings import ActivitySettings
 from fedretina.data.activity_transforms import activity_pipeline, window_bytes
 from fedretina.data.cache import build_cache
 from fedretina.data.wav import wave_bytes
 from fedretina.errors import DataError
+from fedretina.settings.images import ActivitySettings
 
 
 def test_bytes_are_the_nearest_steps_and_clip():

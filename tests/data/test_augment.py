@@ -6,8 +6,9 @@ import torch
 from pydantic import ValidationError
 from scipy import ndimage, stats
 
-from fedretina.data.augment import AugmentSettings, augment, uniforms
+from fedretina.data.augment import augment, uniforms
 from fedretina.errors import SettingsError
+from fedretina.settings.images import AugmentSettings
 
 STILL = AugmentSettings(flip=False, rotate_degrees=0)
 SEED = (1, "site-1", "train", 0, 0)

@@ -5,12 +5,12 @@ from PIL import Image as Picture
 
 from fedretina.data.check.report import VERDICTS, check_site
 from fedretina.data.check.rows import open_source
-from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.site_data import load_site_data
 from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError
 from fedretina.report.data_check_page import count_rows
+from fedretina.settings.images import FundusSettings
 from little_eyes import eye, save, write_rows, write_site
 
 

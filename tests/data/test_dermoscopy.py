@@ -2,8 +2,8 @@ import cv2
 import numpy as np
 import pytest
 
-from fedretina.data.dermoscopy_settings import DermoscopySettings
 from fedretina.errors import DataError
+from fedretina.settings.images import DermoscopySettings
 
 transforms = pytest.importorskip("fedretina.data.dermoscopy_transforms")
 

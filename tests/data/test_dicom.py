@@ -12,13 +12,13 @@ import yaml
 from PIL import Image
 
 from fedretina.data.decode import decode_image
-from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.readers.dicom import NoPhotographError, dicom_files, read_photograph
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_import import import_set
 from fedretina.errors import DataError, SettingsError
+from fedretina.settings.images import FundusSettings
+from fedretina.settings.site import SiteDataSettings
 
 pydicom = pytest.importorskip("pydicom", reason="the extra dicom is not installed")
 

@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from fedretina.data.decode import decode_image
-from fedretina.data.fundus_settings import FundusSettings
 from fedretina.errors import DataError
+from fedretina.settings.images import FundusSettings
 
 transforms = pytest.importorskip("fedretina.data.fundus_transforms")
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "fundus"

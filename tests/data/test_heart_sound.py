@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fedretina.data.heart_sound_settings import HeartSoundSettings
 from fedretina.data.heart_sound_transforms import heart_sound_pipeline, spectrogram_db, spectrogram_picture
 from fedretina.data.wav import wave_bytes
 from fedretina.errors import DataError
+from fedretina.settings.images import HeartSoundSettings
 
 
 def tone(pitch, rate=2000, seconds=5.0):

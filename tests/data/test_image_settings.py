@@ -1,13 +1,16 @@
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from fedretina.data.activity_settings import ActivitySettings
-from fedretina.data.dermoscopy_settings import DermoscopySettings
-from fedretina.data.fundus_settings import FundusSettings
-from fedretina.data.heart_sound_settings import HeartSoundSettings
-from fedretina.data.image_settings import ImageSettings, image_settings
-from fedretina.data.modality import MODALITIES
-from fedretina.data.oct_settings import OctSettings
+from fedretina.settings.images import (
+    MODALITIES,
+    ActivitySettings,
+    DermoscopySettings,
+    FundusSettings,
+    HeartSoundSettings,
+    ImageSettings,
+    OctSettings,
+    image_settings,
+)
 
 
 class Job(BaseModel):

@@ -10,18 +10,16 @@ from click.testing import CliRunner
 
 from fedretina.cli import main
 from fedretina.data.check.rows import open_source
-from fedretina.data.fundus_settings import FundusSettings
-from fedretina.data.modality import IN_WORDS, Modality, require_modality
-from fedretina.data.oct_settings import OctSettings
+from fedretina.data.modality import IN_WORDS, require_modality
 from fedretina.data.readers import readers
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme_presets import PRESETS, preset, preset_modality
+from fedretina.data.scheme_presets import PRESETS, preset, preset_modality, site_modality
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError, SettingsError
-from fedretina.experiment import Experiment
-from fedretina.site_settings import read_site_settings
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.images import FundusSettings, Modality, OctSettings
+from fedretina.settings.site import SiteDataSettings, read_site_settings
 
 FUNDUS, OCT = FundusSettings(image_size=32), OctSettings(image_size=32)
 
@@ -120,7 +118,7 @@ def test_a_job_that_only_pretrains_is_refused_too(hospital):
 def test_a_kits_settings_the_check_and_a_division_carry_it(hospital, tmp_path):
     path = hospital(scheme={"grades": ["a", "b", "c"]}, modality="oct")
     settings = read_site_settings({"fedretina": {"site_file": str(path)}}, "site-1", tmp_path)
-    assert settings.data.resolved_modality == "oct"
+    assert site_modality(settings.data) == "oct"
     assert open_source(path, ImportSettings()).modality == "oct"
     words = ["data", "divide", path, "--clients", "2", "--skew", "even", "--minimum", "1", "--out", tmp_path / "two"]
     ran = CliRunner().invoke(main, [str(word) for word in words])

@@ -2,8 +2,8 @@ import cv2
 import numpy as np
 import pytest
 
-from fedretina.data.oct_settings import OctSettings
 from fedretina.errors import DataError
+from fedretina.settings.images import OctSettings
 
 transforms = pytest.importorskip("fedretina.data.oct_transforms")
 

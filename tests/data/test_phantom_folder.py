@@ -7,16 +7,15 @@ import torch
 from click.testing import CliRunner
 
 from fedretina.cli import main
-from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.manifest import read_manifest
-from fedretina.data.oct_settings import OctSettings
 from fedretina.data.phantoms.canvas import is_phantom, write_png
 from fedretina.data.phantoms.draw import write_hospital
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError
+from fedretina.settings.images import FundusSettings, OctSettings
+from fedretina.settings.site import SiteDataSettings
 
 
 def run(*words):

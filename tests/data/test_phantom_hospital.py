@@ -3,9 +3,9 @@ import pytest
 
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.phantoms.style import FUNDUS, OCT
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
+from fedretina.settings.scheme import GradingScheme
 
 
 def labels(cases):

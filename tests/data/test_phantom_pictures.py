@@ -9,8 +9,8 @@ from sklearn.model_selection import cross_val_predict
 from fedretina.data.phantoms.canvas import stamp
 from fedretina.data.phantoms.draw import _icdr_grades, cases_of, phantom_images
 from fedretina.data.phantoms.hospital import Case, phantom_hospital
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
+from fedretina.settings.scheme import GradingScheme
 
 
 def draw(labels, size=64, site="site-1", modality="fundus", seed=("s",), scheme=None):

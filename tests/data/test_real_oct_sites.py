@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedretina.data.oct_settings import OctSettings
 from fedretina.data.site_data import load_site_data
 from fedretina.data.site_file import read_site_file
+from fedretina.settings.images import OctSettings
 from real_sites import write_real_oct_sites
 
 LIMIT = {"train": 12, "val": 4, "test": 4, "pretrain": 20}

@@ -1,9 +1,9 @@
 import pytest
 from pydantic import ValidationError
 
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
+from fedretina.settings.scheme import GradingScheme
 
 
 def test_default_labels_are_numbers_and_names():

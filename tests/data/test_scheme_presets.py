@@ -1,9 +1,9 @@
 import pytest
 
-from fedretina.data.modality import MODALITIES
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import PRESETS, SCHEMES, preset, presets_of
 from fedretina.errors import SettingsError
+from fedretina.settings.images import MODALITIES
+from fedretina.settings.scheme import GradingScheme
 
 
 def test_a_scheme_survives_json():

@@ -1,8 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from fedretina.data.scheme import GradingScheme
-from fedretina.data.site_data_settings import SiteDataSettings
+from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.site import SiteDataSettings
 
 
 def test_settings():

@@ -3,7 +3,7 @@ import yaml
 
 from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError
-from fedretina.site_settings import read_site_settings
+from fedretina.settings.site import read_site_settings
 
 
 def write(tmp_path, words):

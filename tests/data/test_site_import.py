@@ -10,13 +10,13 @@ import pytest
 import yaml
 
 from fedretina.data import site_import
-from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.manifest import read_manifest
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_import import import_set
 from fedretina.errors import DataError, SettingsError, StateError
+from fedretina.settings.images import FundusSettings
+from fedretina.settings.site import SiteDataSettings
 from public_sets import aptos, class_folders, eyepacs, picture
 
 NATIVE = ("aptos2019", "eyepacs", "idrid", "odir5k")

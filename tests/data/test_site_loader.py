@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.manifest import RawRow, write_manifest
-from fedretina.data.oct_settings import OctSettings
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import DataError
+from fedretina.settings.images import FundusSettings, OctSettings
+from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.site import SiteDataSettings
 
 FUNDUS = FundusSettings(image_size=32)
 

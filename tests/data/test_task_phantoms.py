@@ -10,16 +10,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from fedretina.cli.data import phantom
-from fedretina.data.image_settings import image_settings
 from fedretina.data.phantoms.canvas import is_phantom
 from fedretina.data.phantoms.draw import cases_of, draw_cases, phantom_samples
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.phantoms.style import PRESETS
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError
+from fedretina.settings.images import image_settings
+from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.site import SiteDataSettings
 
 KINDS = ["dermoscopy", "heart_sound", "activity"]
 

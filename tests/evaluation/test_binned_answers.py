@@ -7,7 +7,7 @@ from raw_answers import SITES
 
 from fedretina.errors import RefusedError
 from fedretina.evaluation.pooled import confusion, decode
-from fedretina.exchange.min_count import confusion_name
+from fedretina.settings.scalars import confusion_name
 
 
 @pytest.mark.parametrize(

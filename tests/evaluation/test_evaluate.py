@@ -16,8 +16,9 @@ from fedretina.evaluation.figures import Evaluation, evaluate, triage
 from fedretina.evaluation.metrics import accuracy
 from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.metric_inputs import checked_errors, checked_scores
+from fedretina.settings.theta import ThetaSettings
 from fedretina.uncertainty.estimators import ESTIMATORS
-from fedretina.uncertainty.theta import ThetaSettings, youden_theta
+from fedretina.uncertainty.theta import youden_theta
 from fedretina_papers.statistics.classification import confusion_matrix
 from fedretina_papers.statistics.selective import selective_balanced_accuracy
 

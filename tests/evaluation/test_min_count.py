@@ -10,7 +10,8 @@ from raw_answers import SITES, Raw
 
 from fedretina.errors import SettingsError
 from fedretina.evaluation.pooled import confusion, decode
-from fedretina.exchange.min_count import SCALARS, confusion_name, encode
+from fedretina.exchange.min_count import encode
+from fedretina.settings.scalars import COUNTS, confusion_name
 
 
 @pytest.mark.parametrize("raw", SITES)
@@ -18,7 +19,7 @@ from fedretina.exchange.min_count import SCALARS, confusion_name, encode
 def test_everything_sent_is_declared_in_range_and_large(raw, min_count):
     sent = raw.sent(min_count)
     for name, value in sent.items():
-        low, high = SCALARS[name]
+        low, high = COUNTS[name]
         assert type(value) is float
         assert low <= value <= high
         if name.endswith("_images") or name.startswith("confusion"):
@@ -173,14 +174,14 @@ def test_cells_that_hold_nobody_need_no_partner():
 def test_settings_that_cannot_be_met_are_refused():
     with pytest.raises(SettingsError, match="1 or more"):
         SITES[0].sent(0)
-    assert len(SCALARS) == 15 * 3 + 20 * 2 + 20 * 20
+    assert len(COUNTS) == 15 * 3 + 20 * 2 + 20 * 20
 
 
 @pytest.mark.parametrize("grades", [20, 21, 22])
 def test_of_many_grades_the_bins_leave_without_a_matrix(grades):
     many = Raw(5, 400, classes=grades)
     sent = many.sent()
-    assert set(sent) <= set(SCALARS)
+    assert set(sent) <= set(COUNTS)
     bins = decode(sent)
     assert int(bins.confidence.images.sum()) == int(bins.uncertainty.images.sum()) == 400
     assert int(bins.uncertainty.wrong.sum()) == int(many.wrong.sum())

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
 from fedretina.evaluation.bootstrap import ResampledFigures, patient_bootstrap_counts
 from fedretina.evaluation.figures import evaluate
 from fedretina.evaluation.referable import referable, referral_task
+from fedretina.settings.scheme import GradingScheme
 from fedretina.uncertainty.estimators import ESTIMATORS, auc_scores
 
 

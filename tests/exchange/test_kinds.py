@@ -1,4 +1,4 @@
-from fedretina.exchange.kinds import Kind
+from fedretina.settings.exchange import Kind
 
 
 def test_names_on_the_wire_are_fixed():

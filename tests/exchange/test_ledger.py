@@ -10,8 +10,8 @@ from fedretina.errors import StateError
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.partition import partition
 from fedretina.exchange.payload import Payload, tensors_digest
-from fedretina.exchange.settings import ExchangeSettings
 from fedretina.exchange.stamp import Stamp
+from fedretina.settings.exchange import ExchangeSettings
 
 NET = nn.ModuleDict({"encoder": nn.Linear(2, 3), "head": nn.Linear(3, 2)})
 PARTS = partition(NET, ExchangeSettings())

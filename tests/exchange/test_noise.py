@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from scipy.stats import norm
 
 from fedretina.errors import StateError
-from fedretina.exchange.noise import GaussianNoise, Spent, SvtNoise, cost, gaussian, noise_key, noise_source, spent
+from fedretina.exchange.noise import Spent, cost, gaussian, noise_key, noise_source, spent
+from fedretina.settings.site import GaussianNoise, SvtNoise
 
 NOISE = GaussianNoise(kind="gaussian", clip=2.0, multiplier=0.5)
 SVT = SvtNoise(kind="svt", epsilon=0.5, epsilon_release=0.25, clip=1e-3)

@@ -9,12 +9,10 @@ from pydantic import ValidationError
 from torch import nn
 
 from fedretina.errors import SettingsError
-from fedretina.exchange.kinds import Kind
 from fedretina.exchange.partition import partition
-from fedretina.exchange.settings import ExchangeSettings
 from fedretina.networks.build import build_network, build_on_meta
-from fedretina.networks.heads import HeadSettings
-from fedretina.networks.network_settings import NetworkSettings
+from fedretina.settings.exchange import ExchangeSettings, Kind
+from fedretina.settings.network import HeadSettings, NetworkSettings
 
 BATCHNORMS = {
     "resnet18": 20,

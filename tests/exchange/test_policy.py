@@ -7,13 +7,12 @@ from pydantic import ValidationError
 
 from fedretina.errors import RefusedError
 from fedretina.evaluation.pooled import decode
-from fedretina.exchange.kinds import Kind
 from fedretina.exchange.min_count import encode
-from fedretina.exchange.noise import GaussianNoise
 from fedretina.exchange.payload import Payload
-from fedretina.exchange.policy import PolicySettings, rounded, significant
+from fedretina.exchange.policy import apply_policy, require_budget, rounded, significant
 from fedretina.exchange.stamp import Stamp
-from fedretina.site_settings import SiteSettings
+from fedretina.settings.exchange import Kind
+from fedretina.settings.site import GaussianNoise, PolicySettings, SiteSettings
 
 STAMP = Stamp("run", "train", 0, 0, "d" * 64)
 RECEIVED = {"encoder.w": torch.full((40,), 0.5)}
@@ -33,7 +32,7 @@ def sparse(update, noise, source):
 
 
 def apply(payload=ANSWER, received=RECEIVED, **words):
-    return PolicySettings.model_validate(words).apply(payload, received, key, sparse)
+    return apply_policy(PolicySettings.model_validate(words), payload, received, key, sparse)
 
 
 def test_without_a_word_everything_leaves_as_it_is():
@@ -132,19 +131,19 @@ def test_what_cannot_be_made_safe_does_not_leave(words):
 def test_the_budget_is_the_sites_over_all_its_runs():
     noise = GaussianNoise(kind="gaussian", clip=1, multiplier=2, delta=1e-5, max_epsilon=15)
     policy = PolicySettings(noise=noise)
-    first = policy.require_budget([], "a")
+    first = require_budget(policy, [], "a")
     ledgers = [{"digest": "a", "privacy": {"rho": 0.5}}]
     assert first == pytest.approx(0.5 + 2 * (0.5 * 11.512925) ** 0.5)
-    assert policy.require_budget(ledgers, "a") == first
-    second = policy.require_budget(ledgers, "b")
+    assert require_budget(policy, ledgers, "a") == first
+    second = require_budget(policy, ledgers, "b")
     assert first < second < 15
     ledgers += [{"digest": name, "privacy": {"rho": 0.5}} for name in "bcdef"]
     with pytest.raises(RefusedError, match=r"budget is spent: with this update epsilon would be \d"):
-        policy.require_budget(ledgers, "g")
-    policy.require_budget(ledgers, "f")  # sent again
-    assert PolicySettings().require_budget(ledgers, "g") == 0
+        require_budget(policy, ledgers, "g")
+    require_budget(policy, ledgers, "f")  # sent again
+    assert require_budget(PolicySettings(), ledgers, "g") == 0
     free = PolicySettings(noise=noise.model_copy(update={"max_epsilon": None}))
-    assert free.require_budget(ledgers, "g") > 15
+    assert require_budget(free, ledgers, "g") > 15
 
 
 def test_heads_do_not_leave_unless_the_site_says_so():

@@ -14,13 +14,14 @@ from fedretina.aggregation.coordinator import Coordinator
 from fedretina.cli import main
 from fedretina.errors import DataError, RefusedError, SettingsError
 from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, cipher_for, new_keys
+from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Payload
-from fedretina.exchange.settings import ExchangeSettings
-from fedretina.experiment import Experiment
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
-from fedretina.restart import RestartSettings
+from fedretina.settings.exchange import ExchangeSettings
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import RestartSettings
 from fedretina.storage import read_tensors
 
 tenseal = pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")
@@ -103,7 +104,7 @@ from pathlib import Path
 import torch
 from fedretina.errors import RefusedError
 from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, cipher_for
-from fedretina.exchange.settings import ExchangeSettings
+from fedretina.settings.exchange import ExchangeSettings
 
 keys, forged = Path(sys.argv[1]), Path(sys.argv[2])
 exchange = ExchangeSettings(personal="nothing", encrypt="head")
@@ -223,7 +224,7 @@ def test_what_encryption_excludes_is_refused_in_a_sentence(changed, said):
 
 def test_only_the_head_is_sealed(tiny):
     experiment = tiny(**WORDS)
-    parts = experiment.partition(build_on_meta(experiment.network, 5))
+    parts = partition_of(experiment, build_on_meta(experiment.network, 5))
     assert parts.sealed == tuple(key for key in parts.shared if key.startswith("head."))
     assert parts.sealed
 

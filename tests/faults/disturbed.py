@@ -218,9 +218,9 @@ def undisturbed(root: Path, words: Mapping[str, Any], refused: Sequence[Mapping[
         refused: By step, the sites that have no part in it, and why.
     """
     from fedretina.aggregation.coordinator import Coordinator
-    from fedretina.data.site_data_settings import SiteDataSettings
-    from fedretina.experiment import Experiment
     from fedretina.local.child_trainer import SiteRecipe
+    from fedretina.settings.experiment import Experiment
+    from fedretina.settings.site import SiteDataSettings
     from fedretina.storage import read_json
 
     experiment = Experiment.resolve(words)

@@ -146,9 +146,9 @@ class Simulation:
 def run_oracle(root: Path, words: Mapping[str, Any], sites: Sequence[str]) -> dict[str, Any]:
     """Results of the plain loop over the same phantom sites, less the run's name; its files lie under root / oracle."""
     from fedretina.data.site_data import load_site_data
-    from fedretina.data.site_data_settings import SiteDataSettings
-    from fedretina.experiment import Experiment
     from fedretina.loop import run_loop
+    from fedretina.settings.experiment import Experiment
+    from fedretina.settings.site import SiteDataSettings
 
     experiment = Experiment.resolve(words)
     settings = SiteDataSettings(phantom_images=experiment.phantom_images)

@@ -14,11 +14,10 @@ from fedretina.errors import QuorumError, RefusedError, StateError
 from fedretina.flare import server_run
 from fedretina.flare.aggregator import SpoolAggregator
 from fedretina.flare.controller import RoundController
-from fedretina.flare.job_context import ServerSettings
 from fedretina.flare.results_upload import FOLDER, STOPPED
 from fedretina.flare.server_run import ServerRun
+from fedretina.settings.site import ServerSettings, TrackingSettings
 from fedretina.told import told
-from fedretina.tracking.settings import TrackingSettings
 from fedretina.tracking.tracker import Tracker
 
 JOB = "job"

@@ -9,7 +9,7 @@ from simulation import SMALL, Simulation, results, write_job
 
 from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, cipher_for, new_keys
 from fedretina.exchange.ledger import Ledger
-from fedretina.exchange.settings import ExchangeSettings
+from fedretina.settings.exchange import ExchangeSettings
 from fedretina.storage import read_tensors
 
 pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")

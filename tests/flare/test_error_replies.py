@@ -13,7 +13,7 @@ from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.stamp import Stamp
 from fedretina.flare.whitelist_filter import WhitelistFilter
 from fedretina.flare.wire import WHY, why
-from fedretina.site_settings import SiteSettings
+from fedretina.settings.site import SiteSettings
 
 STAMP = Stamp("spring", "train", 3, 1, "d")
 WORDS = "the loss became nan in train-0003."

@@ -5,7 +5,7 @@ import pytest
 from fedretina.aggregation.coordinator import Progress
 from fedretina.flare import progress_board
 from fedretina.flare.progress_board import ProgressBoard, Report
-from fedretina.plan import Step
+from fedretina.settings.plan import Step
 
 TRAIN = Step(1, "train", "train", 1, 3)
 

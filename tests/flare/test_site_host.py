@@ -14,13 +14,12 @@ from hospital import SECRETS, write_hospital
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.exchange.payload import Order, Payload
 from fedretina.exchange.stamp import Stamp
-from fedretina.experiment import Experiment
 from fedretina.flare import executor
 from fedretina.flare.wire import pack_order, unpack_payload, why
 from fedretina.local.supervised import require_a_batch
-from fedretina.local.training import TrainingSettings
-from fedretina.site_settings import read_site_settings
-from fedretina.tracking.settings import TrackingSettings
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import TrackingSettings, read_site_settings
+from fedretina.settings.training import TrainingSettings
 from fedretina.tracking.tracker import Tracker
 
 WORDS = {**SMALL, "phases": [{"name": "train", "rounds": 1}], "phantom_images": 0}

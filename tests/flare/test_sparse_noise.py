@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.exchange.noise import SvtNoise
 from fedretina.flare.whitelist_filter import sparse
+from fedretina.settings.site import SvtNoise
 
 NOISE = SvtNoise(kind="svt", fraction=0.2, epsilon=50.0, epsilon_release=50.0, clip=1e-2, threshold=1e-6)
 

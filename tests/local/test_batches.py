@@ -5,7 +5,7 @@ import pytest
 
 from fedretina.errors import TrainingError
 from fedretina.local.supervised import batches, batches_an_epoch, require_a_batch
-from fedretina.local.training import TrainingSettings
+from fedretina.settings.training import TrainingSettings
 
 
 @pytest.mark.parametrize("drop_last", [True, False])

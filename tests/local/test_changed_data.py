@@ -10,13 +10,13 @@ import pytest
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.manifest import RawRow, write_manifest
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import QuorumError
-from fedretina.exchange.payload import RANGES
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
+from fedretina.settings.scalars import RANGES
+from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.site import SiteDataSettings
 
 
 class Hospital:

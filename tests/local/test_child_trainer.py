@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import RefusedError, StateError, StoppedError, TrainingError
 from fedretina.exchange.payload import tensors_digest
 from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
+from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import folder_lock, write_tensors
 from memory_limit import memory_limit
 

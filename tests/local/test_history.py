@@ -1,7 +1,7 @@
-from fedretina.experiment import Experiment
 from fedretina.local.site_state import History
 from fedretina.loop import run_loop
-from fedretina.plan import Step
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Step
 
 
 def step(number):

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedretina.local.optimiser import OptimiserSettings, RoundOptimiser, eager_step, scheduled
+from fedretina.local.optimiser import RoundOptimiser, eager_step, scheduled
 from fedretina.losses.objective import Clock
+from fedretina.settings.training import OptimiserSettings
 
 
 def clock(round_=0, rounds=4, epoch=0, epochs=2, step=0, steps=5):

@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from fedretina.errors import TrainingError
 from fedretina.losses.cross_entropy import cross_entropy
-from fedretina.losses.focal import FocalObjective, FocalSettings, focal_loss
+from fedretina.losses.focal import FocalObjective, focal_loss
 from fedretina.losses.objective import Clock
+from fedretina.settings.objective import FocalSettings
 
 CLOCK = Clock(0, 1, 0, 1, 0, 1)
 

@@ -12,8 +12,9 @@ from fedretina.losses.cross_entropy import CrossEntropyObjective
 from fedretina.losses.evidential import EvidentialObjective
 from fedretina.losses.focal import FocalObjective
 from fedretina.losses.objective import Clock
-from fedretina.losses.settings import OBJECTIVES, ObjectiveName, ObjectiveSettings, build_objective
-from fedretina.losses.tweu import TweuObjective, TweuSettings
+from fedretina.losses.settings import OBJECTIVES, build_objective
+from fedretina.losses.tweu import TweuObjective
+from fedretina.settings.objective import ObjectiveName, ObjectiveSettings, TweuSettings
 
 LOGITS, LABELS = torch.tensor([[3.0, -1.0, 0.5]]), torch.tensor([1])
 CLOCK = Clock(1, 4, 0, 1, 0, 1)

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from fedretina.losses.evidential import EvidentialObjective, ice_loss, kl_loss
 from fedretina.losses.objective import Clock
-from fedretina.losses.tweu import TweuObjective, TweuSettings, warmed_cross_entropy
+from fedretina.losses.tweu import TweuObjective, warmed_cross_entropy
+from fedretina.settings.objective import TweuSettings
 from fedretina.uncertainty.evidence import opinion
 
 MIDDLE = Clock(1, 3, 0, 1, 0, 1)  # lambda = 1/2

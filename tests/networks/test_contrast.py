@@ -4,12 +4,11 @@ from pydantic import ValidationError
 from torch import nn
 
 from fedretina.errors import SettingsError
-from fedretina.exchange.kinds import Kind
 from fedretina.exchange.partition import partition
-from fedretina.exchange.settings import ExchangeSettings
 from fedretina.networks.build import build_network, build_on_meta
-from fedretina.networks.contrast import ContrastHead, ContrastSettings
-from fedretina.networks.network_settings import NetworkSettings
+from fedretina.networks.contrast import ContrastHead
+from fedretina.settings.exchange import ExchangeSettings, Kind
+from fedretina.settings.network import ContrastSettings, NetworkSettings
 
 SMALL = {"hidden": 8, "width": 4}
 

@@ -9,7 +9,7 @@ from torch import nn
 from fedretina.errors import SettingsError
 from fedretina.networks.build import build_network, build_on_meta
 from fedretina.networks.dropout import PassDropout, answered_in_passes
-from fedretina.networks.network_settings import NetworkSettings
+from fedretina.settings.network import NetworkSettings
 
 ONES = torch.ones(4, 8, 5, 5)
 

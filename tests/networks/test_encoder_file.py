@@ -10,8 +10,8 @@ from fedretina.errors import SettingsError, StateError
 from fedretina.networks.build import build_network, build_on_meta
 from fedretina.networks.encoder_file import export_encoder, load_exported, read_header
 from fedretina.networks.encoders import ENCODERS
-from fedretina.networks.network_settings import NetworkSettings
-from fedretina.networks.weights import WeightsSettings, load_encoder_weights
+from fedretina.networks.weights import load_encoder_weights
+from fedretina.settings.network import NetworkSettings, WeightsSettings
 
 WORDS = "run pretrain-1, phase pretrain, round 100"
 NAME = "mobilenet_v2"

@@ -7,8 +7,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import get_model_weights
 
-from fedretina.networks.encoder import EncoderName
 from fedretina.networks.encoders import ENCODERS, PUBLISHED
+from fedretina.settings.network import EncoderName
 
 TABLE_9 = {  # of the OCT paper: millions of weights, 1e9 operations
     "resnet18": (11.7, 1.8),

@@ -8,15 +8,13 @@ from pydantic import ValidationError
 from torch.nn import functional as F
 
 from fedretina.errors import SettingsError
-from fedretina.exchange.kinds import Kind
 from fedretina.exchange.partition import partition
-from fedretina.exchange.settings import ExchangeSettings
 from fedretina.losses.cross_entropy import CrossEntropyObjective
 from fedretina.losses.objective import Clock, summed_score
 from fedretina.networks.build import build_network, build_on_meta
 from fedretina.networks.encoders import ENCODERS, EXITS
-from fedretina.networks.exits import ExitSettings
-from fedretina.networks.network_settings import NetworkSettings
+from fedretina.settings.exchange import ExchangeSettings, Kind
+from fedretina.settings.network import ExitSettings, NetworkSettings
 
 LITE = "efficientnet_lite0"
 

@@ -4,7 +4,8 @@ from pydantic import ValidationError
 from torch import nn
 
 from fedretina.errors import SettingsError
-from fedretina.networks.heads import HeadSettings, build_head
+from fedretina.networks.heads import build_head
+from fedretina.settings.network import HeadSettings
 
 
 def test_default_is_the_classifier_of_the_feduaa_code():

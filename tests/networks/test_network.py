@@ -8,7 +8,7 @@ from fedretina.errors import SettingsError, TrainingError
 from fedretina.networks.build import build_network, build_on_meta
 from fedretina.networks.encoders import ENCODERS
 from fedretina.networks.network import Network
-from fedretina.networks.network_settings import NetworkSettings
+from fedretina.settings.network import NetworkSettings
 
 NAMES = (
     "resnet18",

@@ -6,8 +6,8 @@ from torch.nn import functional as F
 
 from fedretina.errors import TrainingError
 from fedretina.networks.build import build_network
-from fedretina.networks.network_settings import NetworkSettings
 from fedretina.networks.signal_cnn import signal_cnn_encoder
+from fedretina.settings.network import NetworkSettings
 
 
 def test_the_papers_number_of_weights():

@@ -13,7 +13,8 @@ from fedretina.errors import SettingsError
 from fedretina.networks.efficientnet_lite import efficientnet_lite0_encoder
 from fedretina.networks.encoders import ENCODERS
 from fedretina.networks.resnet import resnet18_encoder
-from fedretina.networks.weights import LITE0_SHA256, WeightsSettings, load_encoder_weights
+from fedretina.networks.weights import LITE0_SHA256, load_encoder_weights
+from fedretina.settings.network import WeightsSettings
 
 DIGEST = "0" * 64
 

@@ -10,7 +10,7 @@ import yaml
 
 from fedretina.data.phantoms.draw import phantom_images
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme
 
 GRADES = {"site-1": 5, "site-2": 4, "site-3": 5}
 """Number of grades of each hospital."""

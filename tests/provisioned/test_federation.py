@@ -40,15 +40,14 @@ from federation import (
 )
 from fedretina.data.site_data import load_site_data
 from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, cipher_for
-from fedretina.exchange.kinds import Kind
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.partition import partition
-from fedretina.exchange.settings import ExchangeSettings
-from fedretina.experiment import Experiment
 from fedretina.kit.job_folder import ALLOWED_CLASSES
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
-from fedretina.site_settings import read_site_settings
+from fedretina.settings.exchange import ExchangeSettings, Kind
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import read_site_settings
 from fedretina.storage import read_tensors
 
 pytestmark = [pytest.mark.flare, pytest.mark.provisioned]

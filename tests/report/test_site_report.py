@@ -12,8 +12,8 @@ from fedretina.evaluation.bootstrap import exact_interval
 from fedretina.evaluation.figures import evaluate
 from fedretina.evaluation.metrics import ece
 from fedretina.evaluation.referable import referable
-from fedretina.exchange.payload import BY_TASK, RANGES
 from fedretina.report.site_report import leaving_scalars, rounds_of, site_report
+from fedretina.settings.scalars import BY_TASK, RANGES
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.uncertainty.temperature import tempered
 

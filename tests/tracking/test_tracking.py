@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from fedretina.errors import SettingsError
+from fedretina.settings.site import TrackingSettings
 from fedretina.tracking.curves import Point, server_points, site_points
-from fedretina.tracking.settings import TrackingSettings
 from fedretina.tracking.tracker import Tracker
 
 RECORDS = [

@@ -11,7 +11,8 @@ import torch
 from scipy.stats import entropy
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.uncertainty.estimators import ESTIMATORS, AucInput, auc_scores
+from fedretina.settings.training import AucInput
+from fedretina.uncertainty.estimators import ESTIMATORS, auc_scores
 from fedretina.uncertainty.evidence import opinion
 
 KINDS = [kind for kind in get_args(AucInput) if kind != "answer"]

@@ -8,11 +8,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import TrainingError
+from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.theta import ThetaSettings
 from fedretina.uncertainty.referral import NO_ANSWER, UNREADABLE, refer, referral_threshold
-from fedretina.uncertainty.theta import ThetaSettings, youden_theta
+from fedretina.uncertainty.theta import youden_theta
 
 
 def brute_force(u, wrong):

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from sklearn.metrics import roc_curve
 
 from fedretina.errors import TrainingError
+from fedretina.settings.theta import ThetaSettings
 from fedretina.uncertainty.roc import roc
-from fedretina.uncertainty.theta import ThetaSettings, official_theta, youden_theta
+from fedretina.uncertainty.theta import official_theta, youden_theta
 
 LOOSE = ThetaSettings(min_errors=1)
 U = np.array([0.1, 0.2, 0.8, 0.9])

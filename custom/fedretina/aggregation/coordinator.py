@@ -23,16 +23,18 @@ from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperature_model import temperature_model
 from fedretina.errors import QuorumError, RefusedError, StateError
 from fedretina.exchange.encryption import HeadCipher
-from fedretina.exchange.payload import Order, Payload, Tensors, allowed_scalars, tensors_bytes
+from fedretina.exchange.partition import partition_of
+from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes
 from fedretina.exchange.stamp import ATTEMPTS, Stamp, one_line, require_name
-from fedretina.experiment import Experiment
 from fedretina.local.training import reproducible_torch
 from fedretina.networks.build import build_network
-from fedretina.plan import Plan, Step
 from fedretina.plurals import counted
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan, Step
+from fedretina.settings.scalars import allowed_scalars
 
 if TYPE_CHECKING:
-    from fedretina.plan import Step
+    from fedretina.settings.plan import Step
 
 _log = logging.getLogger(__name__)
 # Where the head is personal the server has no grades of its own: what depends on their number never reaches it.
@@ -67,7 +69,7 @@ class Coordinator:
         self.run = require_name(run, "run")
         self.plan = Plan.of(experiment)
         net = build_network(experiment.network, experiment.head_width or _ANY_GRADES, experiment.seed)
-        self.partition = experiment.partition(net)
+        self.partition = partition_of(experiment, net)
         self._mixer = Mixer(experiment, self.partition, cipher)
         self.digest = experiment.digest(self.partition)
         self._head = run_head(run, experiment, self.partition)

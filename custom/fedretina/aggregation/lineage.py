@@ -11,11 +11,10 @@ from fedretina.aggregation.model_selection import best_step
 from fedretina.aggregation.run_store import RunStore
 from fedretina.exchange.parts import CONTROL, KEY, Partition
 from fedretina.exchange.payload import Tensors, tensors_bytes
-from fedretina.experiment import Experiment
 from fedretina.networks.encoder_file import write_encoder
 from fedretina.networks.network import Network
-from fedretina.plan import CALIBRATE, Plan, Step
-from fedretina.restart import ROUNDS_BACK
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import CALIBRATE, ROUNDS_BACK, Plan, Step
 
 _GIVES_STATE = ("pretrain", "train", "tune")
 

@@ -9,7 +9,7 @@ import torch
 
 from fedretina.aggregation.combining import Accepted
 from fedretina.aggregation.robust import combine
-from fedretina.aggregation.rules import NEEDS, AggregationSettings, Scalars, site_weights
+from fedretina.aggregation.rules import NEEDS, Scalars, site_weights
 from fedretina.aggregation.similarity import among
 from fedretina.aggregation.spool import Spool
 from fedretina.corrections.correction import ServerRound
@@ -18,8 +18,9 @@ from fedretina.errors import SettingsError
 from fedretina.exchange.encryption import NO_KEYS, HeadCipher
 from fedretina.exchange.parts import Partition
 from fedretina.exchange.payload import Tensors, tensors_digest
-from fedretina.experiment import Experiment
-from fedretina.plan import Step
+from fedretina.settings.aggregation import AggregationSettings
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Step
 
 
 class Round(NamedTuple):

@@ -5,21 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
-
-
-class ChoiceSettings(BaseModel):
-    """How the round is chosen.
-
-    Attributes:
-        window: Rounds over which the mean validation AUC is averaged, the round itself and those before it. 1 is what
-            FedUAA does; a few steady the choice where validation splits are small. A round is chosen as soon as it is
-            the best, so that its sites keep what belongs to it: later rounds have no part in its figure.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    window: int = Field(default=1, ge=1, le=100)
-
 
 class Candidate(NamedTuple):
     """A trained step with the validation AUC of the sites that measured it."""

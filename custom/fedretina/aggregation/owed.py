@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # whoever prints a table of stored figures does not wait for torch
-    from fedretina.plan import Plan
+    from fedretina.settings.plan import Plan
 
 
 def owed_sites(steps: Sequence[Mapping[str, Any]], chosen: str, answered: Collection[str]) -> tuple[str, ...]:

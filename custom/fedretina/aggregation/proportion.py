@@ -11,9 +11,10 @@ from typing import NamedTuple
 import torch
 
 from fedretina.aggregation.spool import Spool
-from fedretina.exchange.kinds import Kind
 from fedretina.exchange.parts import CONTROL, GRAM, KEY, MOMENT, VARIANCE, Partition
-from fedretina.exchange.payload import Task, Tensors
+from fedretina.exchange.payload import Tensors
+from fedretina.settings.exchange import Kind
+from fedretina.settings.scalars import Task
 
 _PARAMETERS, _STATISTICS = 0.1, 1.0
 """Share of the length of what was sent that a usual round may change, however little the others changed. Running

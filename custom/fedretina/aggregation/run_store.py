@@ -13,10 +13,10 @@ from fedretina.aggregation.owed import owed_sites
 from fedretina.errors import StateError
 from fedretina.exchange.parts import Partition
 from fedretina.exchange.payload import Tensors
-from fedretina.experiment import Experiment
-from fedretina.plan import Plan
 from fedretina.report.render import render_server, write_page
 from fedretina.report.server_report import server_report
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan
 from fedretina.storage import DROPPED, read_json, read_tensors, set_aside, write_json, write_tensors
 from fedretina.version import versions
 

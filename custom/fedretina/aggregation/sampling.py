@@ -4,21 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from fedretina.seeds import derive_seed
-
-
-class SamplingSettings(BaseModel):
-    """Client sampling.
-
-    Attributes:
-        fraction: Share of the enrolled sites that train in a round; 1 asks all. Below 1 only the last model is
-            measured by all sites, so a run ends with its last model instead of its best.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    fraction: float = Field(default=1.0, gt=0, le=1)
+from fedretina.settings.aggregation import SamplingSettings
 
 
 def sampled(

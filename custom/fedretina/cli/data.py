@@ -236,8 +236,8 @@ def divide(manifest: Path, out: Path, clients: int, seed: int, as_json: bool, **
     from fedretina.data.check.rows import open_source
     from fedretina.data.clients import ClientSkew, write_clients
     from fedretina.data.readers.survey import ImportSettings
-    from fedretina.exchange.kinds import Kind
-    from fedretina.site_settings import SITE_NAME
+    from fedretina.settings.exchange import Kind
+    from fedretina.settings.site import SITE_NAME
 
     try:
         skew = ClientSkew(**{key: words[key] for key in ("name", "alpha", "minimum")})

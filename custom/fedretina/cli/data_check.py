@@ -101,9 +101,9 @@ def _checked(source: CheckSource, how: dict[str, Any]) -> CheckReport:
 def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> None:
     from fedretina.data.check.contact_sheet import choose_images, contact_sheet
     from fedretina.data.check.report import SHEET
-    from fedretina.data.fundus_settings import FundusSettings
-    from fedretina.data.image_settings import image_settings
+    from fedretina.errors import DataError
     from fedretina.report.data_check_page import data_check_page
+    from fedretina.settings.images import FundusSettings, image_settings
     from fedretina.storage import write_json
 
     try:

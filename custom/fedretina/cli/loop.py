@@ -13,7 +13,7 @@ from fedretina.cli.shared import PHANTOMS, RUN, SITE, SITE_FILE, SITES, fail, pr
 from fedretina.errors import FedretinaError, SettingsError
 
 if TYPE_CHECKING:
-    from fedretina.data.site_data_settings import SiteDataSettings
+    from fedretina.settings.site import SiteDataSettings
 
 _DAMAGED = "{} is damaged, or of another version: restore it from a backup, or use the version that wrote it."
 
@@ -38,8 +38,8 @@ def loop(
     from fedretina.aggregation.results_table import results_table
     from fedretina.data.site_data import load_site_data
     from fedretina.exchange.stamp import require_sites
-    from fedretina.experiment import Experiment
     from fedretina.loop import run_loop
+    from fedretina.settings.experiment import Experiment
 
     try:
         files = site_files(pairs)
@@ -68,8 +68,8 @@ def loop(
 def _places(names: Sequence[str], files: dict[str, str], phantom_images: int) -> dict[str, SiteDataSettings]:
     """Where the data of each site lie: its own file, else that of the environment, else a phantom hospital."""
     from fedretina.data.site_file import read_site_file
-    from fedretina.site_settings import SITE_FILE as VARIABLE
-    from fedretina.site_settings import read_site_settings
+    from fedretina.settings.site import SITE_FILE as VARIABLE
+    from fedretina.settings.site import read_site_settings
 
     found: dict[str, SiteDataSettings] = {}
     for site in names:

@@ -13,8 +13,8 @@ from fedretina.cli.shared import fail, progress
 from fedretina.errors import FedretinaError, SettingsError
 
 if TYPE_CHECKING:
-    from fedretina.experiment import Experiment
     from fedretina.networks.network import Network
+    from fedretina.settings.experiment import Experiment
 
 _GRADES = 5  # of a head that travels, and of the head whose size is shown as staying
 
@@ -29,7 +29,7 @@ _GRADES = 5  # of a head that travels, and of the head whose size is shown as st
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def methods(row: str | None, encoder: str, experiment: Path | None, sites: int, as_json: bool) -> None:
     """List the methods with their axes and bytes, or show one ROW in full."""
-    from fedretina.experiment import Experiment
+    from fedretina.settings.experiment import Experiment
 
     try:
         chosen = encoder if experiment is None else Experiment.load(experiment).network.encoder
@@ -48,12 +48,13 @@ def methods(row: str | None, encoder: str, experiment: Path | None, sites: int, 
 @click.option("--grades", type=click.IntRange(2), default=5, help="Grades of the site.")
 def partition(experiment: Path, grades: int) -> None:
     """Print what travels and what stays under an EXPERIMENT file."""
-    from fedretina.experiment import Experiment
+    from fedretina.exchange.partition import partition_of
     from fedretina.networks.build import build_on_meta
+    from fedretina.settings.experiment import Experiment
 
     try:
         settings = Experiment.load(experiment)
-        click.echo(settings.partition(build_on_meta(settings.network, grades)).table())
+        click.echo(partition_of(settings, build_on_meta(settings.network, grades)).table())
     except FedretinaError as error:
         fail(str(error))
 
@@ -109,9 +110,9 @@ def work_out(
     Raises:
         SettingsError: An unknown row or encoder, or a row in `names` that the encoder does not fit.
     """
-    from fedretina.experiment import Experiment
     from fedretina.networks.build import build_on_meta
     from fedretina.rows import ROWS
+    from fedretina.settings.experiment import Experiment
 
     found, unfit = [], SettingsError("there is no row.")
     networks: dict[str, Network] = {}  # many rows have the same one, and building it is most of the work
@@ -132,10 +133,11 @@ def work_out(
 
 
 def _method(name: str, experiment: Experiment, network: Network, sites: int) -> Method:
-    from fedretina.plan import Plan
+    from fedretina.exchange.partition import partition_of
     from fedretina.rows import ROWS
+    from fedretina.settings.plan import Plan
 
-    parts = experiment.partition(network)
+    parts = partition_of(experiment, network)
     travels: dict[str, int] = {}
     for key in parts.travelling:
         kind = parts.kinds[key].value

@@ -41,10 +41,10 @@ def check(folder: Path, experiment: Path | None, offline: bool, phantom: bool, a
     FLARE's preflight check, which must never be run on one). Data are read, a few images decoded; nothing is sent. Ends
     with code 1 when something must be mended.
     """
-    from fedretina.experiment import Experiment
     from fedretina.kit.findings import all_good, render
     from fedretina.kit.site_check import check_site, usual_experiment
     from fedretina.kit.startup_kit import open_kit
+    from fedretina.settings.experiment import Experiment
 
     try:
         kit = open_kit(folder)

@@ -8,9 +8,9 @@ from types import MappingProxyType
 from fedretina.contrastive.ground import ContrastiveGround, ContrastiveRound
 from fedretina.contrastive.moco_v2 import MocoV2Round
 from fedretina.contrastive.moco_v3 import MocoV3Round
-from fedretina.contrastive.settings import ContrastiveMethod, ContrastiveSettings
 from fedretina.contrastive.simclr import SimclrRound
 from fedretina.errors import SettingsError, TrainingError
+from fedretina.settings.contrastive import ContrastiveMethod, ContrastiveSettings
 
 ROUNDS: Mapping[ContrastiveMethod, Callable[[ContrastiveGround, ContrastiveSettings], ContrastiveRound]] = (
     MappingProxyType({"moco_v2": MocoV2Round, "moco_v3": MocoV3Round, "simclr": SimclrRound})

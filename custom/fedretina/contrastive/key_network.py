@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedretina.contrastive.ground import ContrastiveGround
-from fedretina.contrastive.settings import ContrastiveSettings
 from fedretina.contrastive.similarity import unit
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
 from fedretina.seeds import generator
+from fedretina.settings.contrastive import ContrastiveSettings
 
 KEY = "key:"
 """Prefix of the key network in a site's memory."""

@@ -10,12 +10,12 @@ from torch.nn import functional as F
 from fedretina.contrastive.ground import ContrastiveGround, ContrastiveRound, Views
 from fedretina.contrastive.key_network import KeyNetwork
 from fedretina.contrastive.queue import KeyQueue, queue_length
-from fedretina.contrastive.settings import ContrastiveSettings
 from fedretina.contrastive.similarity import kept_apart, similarities, unit
 from fedretina.errors import TrainingError
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
 from fedretina.seeds import generator
+from fedretina.settings.contrastive import ContrastiveSettings
 
 
 def info_nce(query: Tensor, keys: Tensor, queue: Tensor, temperature: float, same: Tensor) -> Tensor:

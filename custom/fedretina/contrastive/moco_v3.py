@@ -8,11 +8,11 @@ from torch.nn import functional as F
 
 from fedretina.contrastive.ground import ContrastiveGround, ContrastiveRound, Views
 from fedretina.contrastive.key_network import KeyNetwork, rising_momentum
-from fedretina.contrastive.settings import ContrastiveSettings
 from fedretina.contrastive.similarity import alike, kept_apart, similarities, unit
 from fedretina.errors import SettingsError
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
+from fedretina.settings.contrastive import ContrastiveSettings
 
 
 def moco_v3_loss(

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedretina.contrastive.ground import ContrastiveGround, ContrastiveRound, Views
-from fedretina.contrastive.settings import ContrastiveSettings
 from fedretina.contrastive.similarity import alike, kept_apart, similarities, unit
 from fedretina.losses.objective import Clock
+from fedretina.settings.contrastive import ContrastiveSettings
 
 
 def nt_xent(first: Tensor, second: Tensor, temperature: float, same: Tensor) -> Tensor:

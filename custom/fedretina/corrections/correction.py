@@ -12,7 +12,7 @@ from fedretina.exchange.parts import CONTROL
 from fedretina.exchange.payload import Tensors
 
 if TYPE_CHECKING:  # an optimiser's step knows of corrections
-    from fedretina.local.optimiser import OptimiserSettings
+    from fedretina.settings.training import OptimiserSettings
 
 MEMORY = "memory:"
 """Prefix of what the server half keeps beside a model and never sends."""

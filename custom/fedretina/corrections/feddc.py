@@ -5,26 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 
 from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome, Rates, ServerRound
 from fedretina.corrections.feddyn import with_mean_drift
 from fedretina.exchange.parts import CONTROL
 from fedretina.exchange.payload import Tensors
-
-
-class FedDcSettings(BaseModel):
-    """Settings of FedDC.
-
-    Attributes:
-        alpha: Strength of the spring; the official code uses 0.1 for MNIST and 0.01 for CIFAR. 0 switches the whole
-            correction off: FedAvg to the last bit.
-        by_images: Divide by p_i = n_i / mean n, as the official code does; a site's first round counts as p_i = 1.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    alpha: float = Field(default=0.01, ge=0, le=100)
-    by_images: bool = True
+from fedretina.settings.correction import FedDcSettings
 
 
 class FedDcRound(LocalRound):

@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 
 from fedretina.corrections.correction import MEMORY, Correction, Ground, LocalRound, Outcome, Rates, ServerRound
 from fedretina.exchange.payload import Tensors
-
-
-class FedDynSettings(BaseModel):
-    """Settings of FedDyn.
-
-    Attributes:
-        alpha: Strength. 0 switches the correction off at site and server: FedAvg to the last bit. The limit is not
-            smooth, since the server adds the mean drift at any alpha above 0.
-        by_images: Divide alpha by p_i = n_i / mean n, as the official code does; a site's first round counts as
-            p_i = 1, because the server learns n_i with its first update.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    alpha: float = Field(default=0.01, ge=0, le=100)
-    by_images: bool = True
+from fedretina.settings.correction import FedDynSettings
 
 
 class FedDynRound(LocalRound):

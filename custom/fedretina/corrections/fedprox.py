@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 
 from fedretina.corrections.correction import Correction, Ground, LocalRound, Rates
-
-
-class FedProxSettings(BaseModel):
-    """Settings of FedProx.
-
-    Attributes:
-        mu: Stiffness of the spring; 0 is FedAvg to the last bit. The paper tunes 0.001 to 1; FLARE's own is 0.01.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    mu: float = Field(default=0.01, ge=0, le=100)
+from fedretina.settings.correction import FedProxSettings
 
 
 class FedProxRound(LocalRound):

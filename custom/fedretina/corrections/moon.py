@@ -6,24 +6,11 @@ import copy
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome
-
-
-class MoonSettings(BaseModel):
-    """Settings of MOON.
-
-    Attributes:
-        mu: Weight of the contrast; 0 is FedAvg to the last bit. The paper tunes 0.1 to 10.
-        temperature: T of the contrast, 0.5 in the paper.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    mu: float = Field(default=1.0, ge=0, le=100)
-    temperature: float = Field(default=0.5, gt=0, le=10)
+from fedretina.settings.correction import MoonSettings
 
 
 def moon_contrast(own: Tensor, aggregate: Tensor, previous: Tensor, temperature: float) -> Tensor:

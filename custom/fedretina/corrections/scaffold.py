@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome, Rates, ServerRound
 from fedretina.errors import SettingsError
 from fedretina.exchange.parts import CONTROL
 from fedretina.exchange.payload import Tensors
+from fedretina.settings.correction import ScaffoldSettings
 
-if TYPE_CHECKING:  # an optimiser's step knows of corrections
-    from fedretina.local.optimiser import OptimiserSettings
-
-
-class ScaffoldSettings(BaseModel):
-    """Settings of SCAFFOLD.
-
-    Attributes:
-        update: How a site renews its variate c_i. "mean_grad" is the mean of the raw gradients of the round, weighted
-            by the learning rate of each step. "option2" is the paper's Eq. 4 to the letter, from the way the weights
-            went; right for plain SGD alone. "option2_fednova" divides that way by what momentum makes of it, a
-            good approximation.
-        place: Where the correction enters. "gradient" adds c - c_i before the optimiser's step; "weights" takes
-            lr (c - c_i) off after it, so that momentum does not amplify and Adam does not normalise it away.
-            "auto" is "gradient" for SGD and "weights" for Adam.
-        eta_g: Server's step from the last aggregate to the sites' mean; 1 is the mean itself.
-        max_ratio: Longest correction in a step, in lengths of that step's gradient (over all corrected parameters).
-            A guard: public codes report divergence.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    update: Literal["mean_grad", "option2", "option2_fednova"] = "mean_grad"
-    place: Literal["auto", "gradient", "weights"] = "auto"
-    eta_g: float = Field(default=1.0, gt=0, le=10)
-    max_ratio: float = Field(default=10.0, gt=0)
+if TYPE_CHECKING:
+    from fedretina.settings.training import OptimiserSettings
 
 
 class ScaffoldRound(LocalRound):

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.data.activity_settings import ActivitySettings
 from fedretina.data.wav import read_wave
 from fedretina.errors import DataError
+from fedretina.settings.images import ActivitySettings
 
 
 def activity_pipeline(settings: ActivitySettings) -> Callable[[str | Path], NDArray[np.uint8]]:

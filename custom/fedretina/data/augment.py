@@ -2,73 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from fedretina.data.modality import Modality
 from fedretina.data.warps import affine_sample
 from fedretina.errors import SettingsError
 from fedretina.seeds import derive_seed
+from fedretina.settings.images import AugmentSettings
 
-_OF_PICTURES = frozenset(("flip", "rotate_degrees", "brightness", "contrast"))
-_FIT: Mapping[Modality, frozenset[str]] = MappingProxyType(
-    {
-        "fundus": _OF_PICTURES | {"flip_vertical"},
-        "oct": _OF_PICTURES,
-        "dermoscopy": _OF_PICTURES | {"flip_vertical"},
-        "heart_sound": frozenset(("brightness", "contrast", "roll")),
-        "activity": frozenset(("roll", "gain")),
-    }
-)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-class AugmentSettings(BaseModel):
-    """Settings of the random transforms.
-
-    The defaults are those of the FedUAA code: RandomHorizontalFlip and RandomRotation(30).
-
-    Attributes:
-        flip: Mirror left and right, half of the time.
-        rotate_degrees: Rotate by an angle uniform in plus or minus this, 0 to 180.
-        brightness: Multiply by a factor uniform in 1 plus or minus this, 0 to 0.9.
-        contrast: Scale around the image's mean by a factor uniform in 1 plus or minus this, 0 to 0.9.
-        flip_vertical: Mirror up and down, half of the time: for pictures without an up and a down, as of skin.
-        roll: Turn time around by a share of its length uniform in plus or minus this, 0 to 0.5: what leaves at the end
-            comes in at the beginning. For signals and spectrograms.
-        gain: Scale around half of the range, the zero of an accelerometer, by a factor uniform in 1 plus or minus
-            this, 0 to 0.9. For signals.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    flip: bool = True
-    rotate_degrees: float = Field(default=30.0, ge=0, le=180)
-    brightness: float = Field(default=0.0, ge=0, le=0.9)
-    contrast: float = Field(default=0.0, ge=0, le=0.9)
-    flip_vertical: bool = False
-    roll: float = Field(default=0.0, ge=0, le=0.5)
-    gain: float = Field(default=0.0, ge=0, le=0.9)
-
-    @model_serializer(mode="wrap")
-    def _without_unused(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Settings of runs from before there were these fields keep their words, and so their digests.
-        words: dict[str, Any] = plain(self)
-        return {name: value for name, value in words.items() if value or name not in ("flip_vertical", "roll", "gain")}
-
-    def unfit(self, modality: Modality) -> tuple[str, ...]:
-        """The settings that are in use and make no sense for a modality.
-
-        A mirrored spectrogram runs backwards in time or has its frequencies upside down, a turned one mixes the two;
-        the layers of a retina have an order from top to bottom; and a picture has no time to roll.
-        """
-        return tuple(name for name, value in self if value and name not in _FIT[modality])
 
 
 def augment(

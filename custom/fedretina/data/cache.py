@@ -13,9 +13,10 @@ from typing import BinaryIO, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.data.image_settings import ImageSettings, image_pipeline
+from fedretina.data.image_settings import image_pipeline
 from fedretina.data.manifest import require_inside
 from fedretina.errors import DataError, StateError
+from fedretina.settings.images import ImageSettings
 from fedretina.storage import folder_lock, read_json, write_json
 
 CACHE_FORMAT = 2  # 2: files that are damaged inside, or hold several pictures, have no row

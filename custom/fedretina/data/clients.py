@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from fedretina.data.check.rows import CheckSource
 from fedretina.data.manifest import SPLITS, RawRow, raw_rows, read_manifest, write_manifest
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.splits import patient_classes
 from fedretina.errors import DataError, SettingsError
 from fedretina.seeds import derive_seed, generator
+from fedretina.settings.scheme import GradingScheme
 from fedretina.storage import filled_folder, write_json, write_text
 from fedretina.version import __version__
 

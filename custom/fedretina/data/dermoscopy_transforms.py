@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from monai.transforms import Transform
 
-from fedretina.data.dermoscopy_settings import DermoscopySettings
 from fedretina.data.picture_transforms import ChannelsFirst, Pixels, picture_pipeline, resized
+from fedretina.settings.images import DermoscopySettings
 
 
 class ShadesOfGrey(Transform):  # type: ignore[misc]

@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 from monai.transforms import Transform
 
-from fedretina.data.fundus_settings import FundusSettings
 from fedretina.data.picture_transforms import ChannelsFirst, Pixels, ResizeArea, padded_square, picture_pipeline
+from fedretina.settings.images import FundusSettings
 
 
 class FieldOfViewCrop(Transform):  # type: ignore[misc]

@@ -10,9 +10,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.data.heart_sound_settings import HeartSoundSettings
 from fedretina.data.wav import read_wave
 from fedretina.errors import DataError
+from fedretina.settings.images import HeartSoundSettings
 
 
 def heart_sound_pipeline(settings: HeartSoundSettings) -> Callable[[str | Path], NDArray[np.uint8]]:

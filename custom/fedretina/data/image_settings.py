@@ -4,56 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Discriminator, Tag
 
-from fedretina.data.activity_settings import ActivitySettings
-from fedretina.data.dermoscopy_settings import DermoscopySettings
-from fedretina.data.fundus_settings import FundusSettings
-from fedretina.data.heart_sound_settings import HeartSoundSettings
-from fedretina.data.modality import MODALITIES, SIGNALS, Modality
-from fedretina.data.oct_settings import OctSettings
-
-
-def _modality(value: Any) -> str:
-    """The modality of settings or of words for them; words that name none mean fundus photographs."""
-    found = value.get("modality", "fundus") if isinstance(value, dict) else getattr(value, "modality", "fundus")
-    return str(found)
-
-
-ImageSettings = Annotated[
-    Annotated[FundusSettings, Tag("fundus")]
-    | Annotated[OctSettings, Tag("oct")]
-    | Annotated[DermoscopySettings, Tag("dermoscopy")]
-    | Annotated[HeartSoundSettings, Tag("heart_sound")]
-    | Annotated[ActivitySettings, Tag("activity")],
-    Discriminator(
-        _modality,
-        custom_error_type="modality_unknown",
-        custom_error_message=f"modality must be one of {', '.join(map(repr, MODALITIES))}",
-    ),
-]
-"""Settings of what a run takes, told apart by `modality`. Each has `shape`, channels, height and width of a sample."""
-
-
-def image_settings(modality: Modality, side: int | None = None) -> ImageSettings:
-    """The settings of a modality as they are by default, with square pictures of a side where it has some.
-
-    Args:
-        modality: Which.
-        side: Side of the square picture, pixels; None for the modality's own. Windows of activity have none.
-    """
-    size = {} if side is None else {"image_size": side}
-    if modality == "fundus":
-        return FundusSettings(**size)
-    if modality == "oct":
-        return OctSettings(**size)
-    if modality == "dermoscopy":
-        return DermoscopySettings(**size)
-    return HeartSoundSettings(**size) if modality == "heart_sound" else ActivitySettings()
+from fedretina.settings.images import (
+    SIGNALS,
+    ActivitySettings,
+    DermoscopySettings,
+    HeartSoundSettings,
+    ImageSettings,
+    Modality,
+    OctSettings,
+    image_settings,
+)
 
 
 def image_pipeline(settings: ImageSettings) -> Callable[[str | Path], NDArray[np.uint8]]:

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import NamedTuple
 
 from fedretina.data.csv_table import csv_rows
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError
+from fedretina.settings.scheme import GradingScheme
 
 SPLITS = ("train", "val", "test")
 PRETRAIN = "pretrain"

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, get_args
 
 from fedretina.errors import SettingsError
-
-Modality = Literal["fundus", "oct", "dermoscopy", "heart_sound", "activity"]
-"""A kind of data; a new one joins here, in `IN_WORDS`, and in `data.scheme_presets` and `data.image_settings`."""
-MODALITIES: tuple[Modality, ...] = get_args(Modality)
-SIGNALS: frozenset[Modality] = frozenset(("heart_sound", "activity"))
-"""Those whose files are WAV files and no pictures."""
+from fedretina.settings.images import Modality
 
 IN_WORDS: Mapping[str, str] = MappingProxyType(
     {

@@ -14,8 +14,8 @@ import numpy as np
 from monai.transforms import Transform
 from numpy.typing import NDArray
 
-from fedretina.data.oct_settings import OctSettings
 from fedretina.data.picture_transforms import Pixels, ResizeArea, padded_square, picture_pipeline
+from fedretina.settings.images import OctSettings
 
 
 class Grey(Transform):  # type: ignore[misc]

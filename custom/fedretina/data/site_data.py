@@ -12,15 +12,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from fedretina.data.image_settings import ImageSettings
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, Manifest, Record, read_manifest
 from fedretina.data.modality import require_modality
-from fedretina.data.scheme import GradingScheme
-from fedretina.data.scheme_presets import PRESETS
-from fedretina.data.site_data_settings import SiteDataSettings
+from fedretina.data.scheme_presets import PRESETS, site_modality, site_scheme
 from fedretina.errors import DataError
-from fedretina.exchange.min_count import MIN_COUNT
 from fedretina.seeds import derive_seed
+from fedretina.settings.images import ImageSettings
+from fedretina.settings.scalars import MIN_COUNT
+from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.site import SiteDataSettings
 
 
 class Split(NamedTuple):
@@ -173,8 +173,8 @@ def load_site_data(
             a split that the job needs is empty, train has one class only, or no image can be read.
         SettingsError: The site's images are of another modality than the job's; it names nothing of the site.
     """
-    require_modality(settings.resolved_modality, images.modality)
-    scheme = settings.resolved_scheme()
+    require_modality(site_modality(settings), images.modality)
+    scheme = site_scheme(settings)
     if settings.manifest is None:
         if settings.images is not None:
             raise DataError("images are set but no manifest: name the manifest that lists and grades them.")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import DataError
-from fedretina.site_settings import SITE_NAME
-from fedretina.site_settings import read_site_file as read_whole
+from fedretina.settings.site import SITE_NAME, SiteDataSettings
+from fedretina.settings.site import read_site_file as read_whole
 
 
 def read_site_file(path: Path, site: str | None = None) -> SiteDataSettings:

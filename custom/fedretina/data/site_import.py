@@ -18,8 +18,8 @@ from fedretina.data.manifest import SPLITS, Manifest, read_manifest, write_manif
 from fedretina.data.patient_keys import is_key
 from fedretina.data.readers import reader
 from fedretina.data.readers.survey import ImportSettings, LeftOut
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError
+from fedretina.settings.scheme import GradingScheme
 from fedretina.storage import write_json
 from fedretina.version import __version__
 

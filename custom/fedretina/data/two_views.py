@@ -7,103 +7,17 @@ import math
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, field_validator
 
 from fedretina.data.augment import uniforms
 from fedretina.data.grain import gaussian_blur, speckle
 from fedretina.data.warps import affine_sample
 from fedretina.errors import SettingsError
+from fedretina.settings.images import TwoViewSettings
 
 _SIDE = 224.0  # the image side that blur is stated for
+
+
 _DRAWS = 14
-
-
-class TwoViewSettings(BaseModel):
-    """Settings of the random views.
-
-    The OCT paper names none; these are MoCo v2's (Chen et al. 2020) less what grey scans lack, colour shifts, and
-    with a small rotation and speckle. There is no flip upside down: the layers of a retina have an order.
-
-    Attributes:
-        crop_scale: Least and most area of the crop, shares of the image, above 0 to 1.
-        crop_ratio: Least and most width of the crop over its height, 0.1 to 10, drawn evenly in the logarithm.
-        flip: Mirror left and right, half of the time.
-        rotate_degrees: Rotate by an angle uniform in plus or minus this, 0 to 180.
-        brightness: Multiply by a factor uniform in 1 plus or minus this, 0 to 0.9.
-        contrast: Scale around the whole image's mean by a factor uniform in 1 plus or minus this, 0 to 0.9.
-        colour_probability: How often brightness and contrast change, 0 to 1.
-        blur_probability: How often the view is blurred, 0 to 1.
-        blur_sigma: Least and most standard deviation of the blur, above 0 to 16 pixels of an image of 224; an image
-            of 64 pixels is blurred by 64 / 224 of it.
-        speckle: Multiplicative noise, its standard deviation uniform between 0 and this, 0 to 0.5.
-        speckle_probability: How often there is speckle, 0 to 1.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    crop_scale: tuple[float, float] = (0.2, 1.0)
-    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    flip: bool = True
-    rotate_degrees: float = 10.0
-    brightness: float = 0.4
-    contrast: float = 0.4
-    colour_probability: float = 0.8
-    blur_probability: float = 0.5
-    blur_sigma: tuple[float, float] = (0.1, 2.0)
-    speckle: float = 0.1
-    speckle_probability: float = 0.5
-
-    @field_validator("crop_scale")
-    @classmethod
-    def _check_scale(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if not 0 < value[0] <= value[1] <= 1:
-            raise ValueError(f"crop_scale is {value}: give the least and the most share of the area, above 0 to 1.")
-        return value
-
-    @field_validator("crop_ratio")
-    @classmethod
-    def _check_ratio(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if not 0.1 <= value[0] <= value[1] <= 10:
-            raise ValueError(f"crop_ratio is {value}: give the least and the most width over height, 0.1 to 10.")
-        return value
-
-    @field_validator("rotate_degrees")
-    @classmethod
-    def _check_angle(cls, value: float) -> float:
-        if not 0 <= value <= 180:
-            raise ValueError(f"rotate_degrees is {value}: give 0 to 180; OCT scans lie level, so 10 is much.")
-        return value
-
-    @field_validator("brightness", "contrast")
-    @classmethod
-    def _check_colour(cls, value: float) -> float:
-        if not 0 <= value <= 0.9:
-            raise ValueError(f"brightness or contrast is {value}: give 0 to 0.9, so that no view is black.")
-        return value
-
-    @field_validator("colour_probability", "blur_probability", "speckle_probability")
-    @classmethod
-    def _check_probability(cls, value: float) -> float:
-        if not 0 <= value <= 1:
-            raise ValueError(f"a probability of the views is {value}: give 0 to 1.")
-        return value
-
-    @field_validator("blur_sigma")
-    @classmethod
-    def _check_blur(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if not 0 < value[0] <= value[1] <= 16:
-            raise ValueError(
-                f"blur_sigma is {value}: give the least and the most in pixels of an image of 224, above 0 to 16; "
-                "blur_probability 0 turns the blur off."
-            )
-        return value
-
-    @field_validator("speckle")
-    @classmethod
-    def _check_speckle(cls, value: float) -> float:
-        if not 0 <= value <= 0.5:
-            raise ValueError(f"speckle is {value}: give a standard deviation of 0 to 0.5, 0 for none.")
-        return value
 
 
 def two_views(

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedretina.exchange.min_count import CONFIDENCE_BINS, place
+from fedretina.exchange.min_count import place
 from fedretina.metric_inputs import checked_errors
+from fedretina.settings.scalars import CONFIDENCE_BINS
 
 
 class Reliability(NamedTuple):

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import TrainingError
 from fedretina.evaluation.bootstrap import Interval, ResampledFigures, Share, exact_interval, patient_bootstrap_counts
 from fedretina.evaluation.metrics import (
@@ -25,7 +24,9 @@ from fedretina.evaluation.metrics import (
 from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.evaluation.referable import Referable, ReferralTask, referable, referral_task
 from fedretina.metric_inputs import checked_scores
-from fedretina.uncertainty.estimators import AucInput, Estimator, auc_scores
+from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.training import AucInput
+from fedretina.uncertainty.estimators import Estimator, auc_scores
 from fedretina.uncertainty.referral import refer
 
 LEVEL = 0.95

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedretina.errors import RefusedError, TrainingError
 from fedretina.evaluation.curves import RiskCoverage
-from fedretina.exchange.min_count import CONFIDENCE_BINS, MOST_GRADES, UNCERTAINTY_BINS, confusion_name
+from fedretina.settings.scalars import CONFIDENCE_BINS, MOST_GRADES, UNCERTAINTY_BINS, confusion_name
 
 
 class SiteBrier(NamedTuple):

@@ -22,7 +22,7 @@ import torch
 from fedretina.errors import DataError, RefusedError, SettingsError
 
 if TYPE_CHECKING:  # a partition reads no keys, and what reads keys needs a partition's settings
-    from fedretina.exchange.settings import ExchangeSettings
+    from fedretina.settings.exchange import ExchangeSettings
 
 SITE_FILE, SERVER_FILE = "he-site.keys", "he-server.keys"
 NO_KEYS = (

@@ -19,43 +19,20 @@ above its number of patients, and no counts leave.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedretina.errors import SettingsError
 from fedretina.metric_inputs import checked_errors, checked_scores
-
-UNCERTAINTY_BINS = 20
-MOST_GRADES = 20
-MIN_COUNT = 5
-_MANY = 1e12
-CONFIDENCE_BINS = 15
-
-
-def _names() -> dict[str, tuple[float, float]]:
-    names: dict[str, tuple[float, float]] = {}
-    for at in range(CONFIDENCE_BINS):
-        names[f"bin_confidence_{at:02}_images"] = (0, _MANY)
-        names[f"bin_confidence_{at:02}_right"] = (0, _MANY)
-        names[f"bin_confidence_{at:02}_confidence_sum"] = (0, _MANY)
-    for at in range(UNCERTAINTY_BINS):
-        names[f"bin_uncertainty_{at:02}_images"] = (0, _MANY)
-        names[f"bin_uncertainty_{at:02}_wrong"] = (0, _MANY)
-    for true in range(MOST_GRADES):
-        names |= {confusion_name(true, answer): (1, _MANY) for answer in range(MOST_GRADES)}
-    return names
-
-
-def confusion_name(true: int, answer: int) -> str:
-    """Name of the scalar that counts the images of a true grade with an answered one."""
-    return f"confusion_{true:02}_{answer:02}"
-
-
-SCALARS: Mapping[str, tuple[float, float]] = MappingProxyType(_names())
-"""Every name that `encode` can give, with its lowest and highest value."""
+from fedretina.settings.scalars import (
+    CONFIDENCE_BINS,
+    MIN_COUNT,
+    MOST_GRADES,
+    UNCERTAINTY_BINS,
+    confusion_name,
+)
 
 
 def encode(
@@ -78,7 +55,7 @@ def encode(
         min_count: Smallest number of patients behind any count of images, 1 or more.
 
     Returns:
-        Scalars by name, all in `SCALARS`.
+        Scalars by name, all in `settings.scalars.COUNTS`.
 
     Raises:
         SettingsError: min_count is below 1.

@@ -14,63 +14,15 @@ import math
 import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 
 from fedretina.errors import StateError
 from fedretina.exchange.payload import Tensors, tensors_digest
+from fedretina.settings.site import GaussianNoise, SvtNoise
 from fedretina.storage import write_bytes
-
-_STRICT = ConfigDict(frozen=True, extra="forbid")
-
-
-class GaussianNoise(BaseModel):
-    """Clip the whole update and add normal noise to each of its numbers.
-
-    Attributes:
-        kind: Names the mechanism.
-        clip: Largest L2 norm of the update, the difference from the aggregate that the round started from.
-        multiplier: Standard deviation of the noise over `clip`.
-        delta: The probability that (epsilon, delta) leaves open; below 1 over the number of patients.
-        max_epsilon: Nothing noised leaves once the site's budget, over all runs, would exceed it; none for no bound.
-    """
-
-    model_config = _STRICT
-    kind: Literal["gaussian"]
-    clip: float = Field(gt=0)
-    multiplier: float = Field(gt=0)
-    delta: float = Field(default=1e-5, gt=0, lt=1)
-    max_epsilon: float | None = Field(default=None, gt=0)
-
-
-class SvtNoise(BaseModel):
-    """Let only a part of the update's numbers leave, chosen and noised by the sparse vector technique.
-
-    FLARE's filter SVTPrivacy does it (Li et al., MLMI 2019), and the budget is the one that it states: epsilon for the
-    choice and for the release, added up over releases. It draws again until enough numbers are chosen, which the
-    technique's proof does not cover; the Gaussian noise has no such doubt.
-
-    Attributes:
-        kind: Names the mechanism.
-        fraction: Share of the update's numbers that leave; the others are sent as in the aggregate.
-        epsilon: Budget of the choice, a release.
-        epsilon_release: Budget of the noise on what is chosen, a release.
-        clip: Each number of the update is cut to at most this size.
-        threshold: Size above which a number tends to be chosen.
-        max_epsilon: Nothing noised leaves once the site's budget, over all runs, would exceed it; none for no bound.
-    """
-
-    model_config = _STRICT
-    kind: Literal["svt"]
-    fraction: float = Field(default=0.1, gt=0, le=1)
-    epsilon: float = Field(gt=0)
-    epsilon_release: float = Field(gt=0)
-    clip: float = Field(gt=0)
-    threshold: float = Field(default=1e-6, ge=0)
-    max_epsilon: float | None = Field(default=None, gt=0)
 
 
 class Spent(NamedTuple):

@@ -10,9 +10,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedretina.errors import SettingsError
-from fedretina.exchange.kinds import Kind
 from fedretina.exchange.parts import CONTRAST, CONTROL, GRAM, KEY, MEAN, MOMENT, STATISTIC, VARIANCE, Partition
-from fedretina.exchange.settings import ExchangeSettings
+from fedretina.settings.exchange import ExchangeSettings, Kind
+from fedretina.settings.experiment import Experiment
 
 _CALIBRATOR = "calibrator"
 _FOLLOWED = ("encoder.", f"{CONTRAST}.projector.")
@@ -41,6 +41,13 @@ _AT_HOME = {
     "head": frozenset({Kind.HEAD, Kind.EXIT}),
     "everything": frozenset(Kind),
 }
+
+
+def partition_of(experiment: Experiment, net: nn.Module) -> Partition:
+    """What travels and what stays of the network of a run, the correction's controls included; see `partition`."""
+    return partition(
+        net, experiment.exchange, experiment.correction.travels, experiment.aggregation.personal, experiment.keys_travel
+    )
 
 
 def partition(

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedretina.exchange.kinds import Kind
-from fedretina.exchange.payload import Task
+from fedretina.settings.exchange import Kind
+from fedretina.settings.scalars import Task
 
 CONTROL = "control:"
 """Prefix of the control that goes beside a parameter."""

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from fedretina.exchange.kinds import Kind
 from fedretina.exchange.payload import Tensors
+from fedretina.settings.exchange import Kind
 
 _PARAMETER = 1e6
 _SQUARE = _PARAMETER**2

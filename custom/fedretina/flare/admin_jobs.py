@@ -18,7 +18,7 @@ from fedretina.flare.admin_session import AdminSession, Federation
 from fedretina.flare.job_store import when_begun
 from fedretina.flare.submitted_job import DIGEST, SUBMITTED_AS, NamedJob, job_sites
 from fedretina.kit.job_folder import ALLOWED_CLASSES, classes_named
-from fedretina.run_name import RUN_KEY
+from fedretina.settings.plan import RUN_KEY
 
 COMPLETED = "FINISHED:COMPLETED"
 WAITING = "SUBMITTED"

@@ -19,8 +19,7 @@ from fedretina.flare.progress_board import Report
 from fedretina.flare.results_upload import RESULTS, known_steps, published, why_stopped
 from fedretina.flare.submitted_job import NamedJob, experiments, named_copy
 from fedretina.kit.second_machine import SecondMachine
-from fedretina.plan import Plan
-from fedretina.restart import RestartSettings
+from fedretina.settings.plan import Plan, RestartSettings
 from fedretina.storage import read_json
 
 _PATIENCE_S = 60.0

@@ -17,11 +17,11 @@ from nvflare.app_common.app_constant import AppConstants
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.aggregation.results_table import results_table
 from fedretina.errors import FedretinaError, QuorumError, TrainingError
-from fedretina.exchange.payload import BY_TASK
 from fedretina.flare.aggregator import SpoolAggregator
 from fedretina.flare.server_run import ServerRun
 from fedretina.flare.wire import pack_order
 from fedretina.plurals import counted
+from fedretina.settings.scalars import BY_TASK
 from fedretina.storage import read_json
 from fedretina.told import told
 

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from fedretina.errors import DataError, SettingsError
 from fedretina.exchange.stamp import one_line
-from fedretina.experiment import Experiment
-from fedretina.site_settings import (
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import (
     PROPERTY,
     SERVER_PROPERTY,
     SITE_FILE,

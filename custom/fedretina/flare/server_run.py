@@ -19,7 +19,7 @@ from fedretina.exchange.encryption import cipher_for
 from fedretina.flare.job_context import RUN, load_experiment, load_server_settings, state_root, with_weights_file
 from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.results_upload import publish, publish_steps
-from fedretina.run_name import new_run_name
+from fedretina.settings.plan import new_run_name
 from fedretina.storage import folder_lock
 from fedretina.tracking.curves import server_points
 from fedretina.tracking.tracker import Event, Tracker

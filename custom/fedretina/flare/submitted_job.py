@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedretina.errors import SettingsError
 from fedretina.exchange.stamp import require_name
-from fedretina.run_name import RUN_KEY, new_run_name
+from fedretina.settings.plan import RUN_KEY, new_run_name
 
 if TYPE_CHECKING:
-    from fedretina.experiment import Experiment
-    from fedretina.restart import RestartSettings
+    from fedretina.settings.experiment import Experiment
+    from fedretina.settings.plan import RestartSettings
 
 SUBMITTED_AS = "fedretina_run"
 """Name of the copied folder: FLARE keeps it with the job, so jobs of named runs can be told from others."""
@@ -105,7 +105,7 @@ def experiments(job: Path) -> list[Experiment]:
     Raises:
         SettingsError: The folder is no job of this package, or its settings cannot be used.
     """
-    from fedretina.experiment import Experiment
+    from fedretina.settings.experiment import Experiment
 
     return [Experiment.load(app / _EXPERIMENT) for app in _apps(job, read_meta(job))]
 
@@ -148,7 +148,7 @@ def _require_named(copy: Path, source: Path, run: str, restart: RestartSettings 
     Raises:
         SettingsError: The copy cannot be read any more, or still says something else.
     """
-    from fedretina.experiment import Experiment
+    from fedretina.settings.experiment import Experiment
 
     try:
         found = Experiment.load(copy)

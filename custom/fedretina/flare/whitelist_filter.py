@@ -19,16 +19,20 @@ from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from fedretina.errors import DataError, FedretinaError, RefusedError
 from fedretina.exchange.encryption import require_sealed
 from fedretina.exchange.ledger import Ledger
-from fedretina.exchange.noise import SvtNoise, noise_key
+from fedretina.exchange.noise import noise_key
+from fedretina.exchange.partition import partition_of
 from fedretina.exchange.parts import Partition
-from fedretina.exchange.payload import Payload, Tensors, allowed_scalars, tensors_digest
+from fedretina.exchange.payload import Payload, Tensors, tensors_digest
+from fedretina.exchange.policy import apply_policy, require_budget, require_kind
 from fedretina.exchange.stamp import require_name
-from fedretina.experiment import Experiment
-from fedretina.flare.job_context import SiteSettings, load_experiment, load_site_settings, state_root
+from fedretina.flare.job_context import load_experiment, load_site_settings, state_root
 from fedretina.flare.wire import ENTRIES, META, WHY, pack_error, pack_payload, unpack_order, unpack_payload
 from fedretina.kit.job_folder import FILTER, RESULT_FILTERS
 from fedretina.networks.build import build_on_meta
-from fedretina.plan import Plan
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan
+from fedretina.settings.scalars import allowed_scalars
+from fedretina.settings.site import SiteSettings, SvtNoise
 from fedretina.storage import folder_lock
 from fedretina.told import told
 
@@ -166,12 +170,12 @@ class WhitelistFilter(Filter):
         """Turn an answer into what may leave, and write that down."""
         policy = self._own(fl_ctx).own_policy
         for key in sorted(payload.tensors):
-            policy.require_kind(key, parts.kinds[key])
+            require_kind(policy, key, parts.kinds[key])
         root, site = state_root(fl_ctx, self._own(fl_ctx)), require_name(fl_ctx.get_identity_name(), "site")
         stamp, received = fl_ctx.get_prop(_RECEIVED) or (None, None)
         if stamp != payload.stamp:
             received = None
-        leaving, done = policy.apply(payload, received, lambda: noise_key(root / "noise.key"), sparse)
+        leaving, done = apply_policy(policy, payload, received, lambda: noise_key(root / "noise.key"), sparse)
         ledger = self._ledger(payload.stamp.run, fl_ctx)
         if "privacy" not in done:
             if self._scope or self._keeps_ledger:
@@ -179,7 +183,7 @@ class WhitelistFilter(Filter):
             return leaving
         with folder_lock(root / "privacy", _LOCK_WAIT_S):  # one release at a time, or two could share what is left
             before = [line for path in sorted(root.glob(f"*/{site}/ledger.jsonl")) for line in Ledger(path).lines()]
-            done["privacy"]["epsilon_so_far"] = policy.require_budget(before, tensors_digest(leaving.tensors))
+            done["privacy"]["epsilon_so_far"] = require_budget(policy, before, tensors_digest(leaving.tensors))
             ledger.note(leaving, parts, done)
         return leaving
 
@@ -206,7 +210,7 @@ class WhitelistFilter(Filter):
     def _load(self, fl_ctx: FLContext) -> tuple[Experiment, Partition]:
         if self._rules is None:
             experiment = load_experiment(fl_ctx, self._experiment_file)
-            parts = experiment.partition(build_on_meta(experiment.network, experiment.head_width or 2))
+            parts = partition_of(experiment, build_on_meta(experiment.network, experiment.head_width or 2))
             self._rules = experiment, parts
         return self._rules
 

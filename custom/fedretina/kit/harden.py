@@ -12,7 +12,7 @@ from fedretina.errors import DataError, SettingsError
 from fedretina.kit import hardened
 from fedretina.kit.authority import make_private, state_beside
 from fedretina.kit.startup_kit import StartupKit
-from fedretina.site_settings import PROPERTY
+from fedretina.settings.site import PROPERTY
 from fedretina.storage import write_text
 
 SITE_TEMPLATE = """\

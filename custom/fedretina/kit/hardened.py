@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.kit.job_folder import ALLOWED_CLASSES, FILTER
-from fedretina.site_settings import PROPERTY, SERVER_PROPERTY
+from fedretina.settings.site import PROPERTY, SERVER_PROPERTY
 
 SITE_FILE = "site.yaml"
 LISTENS = {"loopback": "localhost", "all": "0.0.0.0"}

@@ -15,15 +15,17 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedretina.data.modality import SIGNALS
+from fedretina.data.scheme_presets import site_modality, site_scheme
 from fedretina.errors import DataError, FedretinaError
-from fedretina.experiment import Experiment
 from fedretina.kit.addresses import moved_finding
 from fedretina.kit.check import check_kit
 from fedretina.kit.findings import Finding, bad, good, judged, told
 from fedretina.kit.hardened import is_temporary
 from fedretina.kit.startup_kit import StartupKit
-from fedretina.site_settings import SiteSettings, read_site_settings
+from fedretina.local.training import torch_device
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.images import SIGNALS
+from fedretina.settings.site import SiteSettings, read_site_settings
 from fedretina.version import __version__
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ def usual_experiment(kit: StartupKit) -> Experiment:
         DataError: The kit's privacy.json cannot be read.
     """
     try:
-        said = site_settings(kit).data.resolved_modality if kit.role == "site" else None
+        said = site_modality(site_settings(kit).data) if kit.role == "site" else None
     except DataError:
         said = None  # the check itself tells of a site file that cannot be used
     words: dict[str, Any] = {} if said in (None, "fundus") else {"images": {"modality": said}}
@@ -218,7 +220,7 @@ def _data(
         )
         text = "none: the site is a phantom hospital with synthetic images"
         return (told("data", text) if phantom else bad("data", text, _MEND_SITE_FILE)), site
-    scheme = settings.data.resolved_scheme()
+    scheme = site_scheme(settings.data)
     if scheme is None and experiment.supervised:
         return bad("data", "the grading scheme is not set", _MEND_SITE_FILE), None
     manifest = read_manifest(settings.data.manifest, scheme)
@@ -244,7 +246,7 @@ def _forward(site: SiteData, experiment: Experiment) -> Finding:
     from fedretina.local.model import site_network
 
     net = site_network(experiment, site.grading)
-    device = experiment.training.torch_device()
+    device = torch_device(experiment.training)
     images = site.split("pretrain").images[: experiment.training.batch_size].float().div(255)
     net.to(device).eval()
     with torch.inference_mode():

@@ -25,13 +25,13 @@ from pydantic import BaseModel, ConfigDict
 
 from fedretina import errors
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import FedretinaError, StoppedError, TrainingError
 from fedretina.exchange.encryption import cipher_for
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.exchange.stamp import Stamp
-from fedretina.experiment import Experiment
 from fedretina.local.site import Site
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_tensors, write_tensors
 
 _log = logging.getLogger(__name__)

@@ -12,17 +12,17 @@ from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.min_count import encode
 from fedretina.exchange.payload import Tensors, tensors_digest
-from fedretina.experiment import Experiment
 from fedretina.local.site_state import History, Snapshot
 from fedretina.local.supervised import Answers
 from fedretina.local.trainer import LocalTrainer
-from fedretina.networks.encoder import Normalisation
 from fedretina.networks.encoder_file import write_encoder
-from fedretina.plan import Step
 from fedretina.report.card import NOT_A_DEVICE, build_card, card_page
 from fedretina.report.render import render_site, write_page
 from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, rounds_of, site_report
 from fedretina.rows import row
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import Normalisation
+from fedretina.settings.plan import Step
 from fedretina.storage import read_json, write_json, write_tensors
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.version import versions

@@ -7,17 +7,20 @@ from types import MappingProxyType
 import torch
 
 from fedretina.corrections.correction import Ground, Outcome
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError, TrainingError
+from fedretina.exchange.partition import partition_of
 from fedretina.exchange.parts import CONTROL, KEY
-from fedretina.exchange.payload import Task, Tensors
-from fedretina.experiment import Experiment
+from fedretina.exchange.payload import Tensors
 from fedretina.local.site_state import Snapshot
+from fedretina.local.training import torch_device
 from fedretina.losses.settings import build_objective
 from fedretina.networks.build import build_network
 from fedretina.networks.label_space import label_space
 from fedretina.networks.network import Network
-from fedretina.networks.network_settings import NetworkSettings
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import NetworkSettings
+from fedretina.settings.scalars import Task
+from fedretina.settings.scheme import GradingScheme
 
 _LEARN: tuple[Task, Task] = ("pretrain", "train")
 _CONTRAST = "contrast."
@@ -44,9 +47,9 @@ class LocalModel:
     """
 
     def __init__(self, experiment: Experiment, scheme: GradingScheme | None) -> None:
-        self.device = experiment.training.torch_device()
+        self.device = torch_device(experiment.training)
         self.net = site_network(experiment, scheme)
-        self.partition = experiment.partition(self.net)
+        self.partition = partition_of(experiment, self.net)
         state = {key: tensor.clone() for key, tensor in self.net.state_dict().items()}
         self.start = {key: state[key] for key in self.partition.personal}
         self.sealed_start = {key: state[key] for key in self.partition.sealed}

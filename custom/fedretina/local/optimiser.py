@@ -4,49 +4,18 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from fedretina.corrections.correction import LocalRound
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
+from fedretina.settings.training import OptimiserSettings
 
 MEMORY = "optimizer:"
 """Prefix of what an optimiser keeps at a site."""
-
-
-class OptimiserSettings(BaseModel):
-    """Settings of the optimiser; by default it begins anew each round, as in FedUAA's released code.
-
-    Attributes:
-        optimizer: "sgd" or "adam".
-        learning_rate: Step size before the schedule.
-        momentum: SGD's momentum.
-        weight_decay: L2 decay, added to the gradient.
-        schedule: How the rate goes over the phase: "constant", "cosine" (to 0 over the steps of all its rounds), or
-            "exponential" (times `decay` each round).
-        decay: Factor a round of the exponential schedule; 0.998 in FedDyn's and FedDC's code.
-        encoder_factor: The encoder's rate over the head's, for fine-tuning.
-        optimizer_state: "reset" begins momentum and Adam's moments anew each round, since the aggregate is another
-            point than the one that they describe; "keep" carries a site's own on, as FedEE's code does with one Adam a
-            site for the whole run.
-        clip_norm: Longest gradient, over all parameters and with the correction in it; none by default, 10 in FedDyn's
-            and FedDC's code.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float = Field(default=0.01, gt=0, le=10)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0, lt=1)
-    schedule: Literal["constant", "cosine", "exponential"] = "constant"
-    decay: float = Field(default=0.998, gt=0, le=1)
-    encoder_factor: float = Field(default=1.0, gt=0, le=1)
-    optimizer_state: Literal["reset", "keep"] = "reset"
-    clip_norm: float | None = Field(default=None, gt=0)
 
 
 def scheduled(settings: OptimiserSettings, clock: Clock) -> float:

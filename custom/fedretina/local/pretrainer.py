@@ -16,14 +16,14 @@ from fedretina.data.site_data import SiteData
 from fedretina.data.two_views import one_view, two_views
 from fedretina.errors import SettingsError, StoppedError
 from fedretina.exchange.payload import Tensors
-from fedretina.experiment import Experiment
 from fedretina.local.model import LocalModel, home
 from fedretina.local.optimiser import RoundOptimiser
 from fedretina.local.site_state import Snapshot
 from fedretina.local.supervised import batches, corrected, finite, require_a_batch
 from fedretina.local.training import reproducible_torch
 from fedretina.losses.objective import Clock
-from fedretina.plan import Step
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Step
 
 _OWN = "contrastive:"
 _TRAINS = frozenset({"encoder", "contrast"})

@@ -12,16 +12,17 @@ from fedretina.data.site_data import SiteData
 from fedretina.errors import DivergedError, RefusedError, SettingsError, TrainingError
 from fedretina.evaluation.figures import Evaluation
 from fedretina.exchange.encryption import NO_KEYS, HeadCipher
-from fedretina.exchange.kinds import Kind
 from fedretina.exchange.parts import Partition
-from fedretina.exchange.payload import Order, Payload, Task, Tensors
+from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.exchange.sizes import absurd
-from fedretina.experiment import Experiment
 from fedretina.local.finalise import Ending, finalise, finalise_encoder
 from fedretina.local.pretrainer import Pretrainer
 from fedretina.local.site_state import History, SiteState, Snapshot
 from fedretina.local.trainer import LocalTrainer
-from fedretina.plan import Plan, Step
+from fedretina.settings.exchange import Kind
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan, Step
+from fedretina.settings.scalars import Task
 from fedretina.storage import DROPPED
 
 _NOTED = ("theta", "loss", "accuracy", "contrast_loss")

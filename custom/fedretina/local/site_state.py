@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 from fedretina.errors import StateError, TrainingError
 from fedretina.exchange.payload import Tensors
-from fedretina.plan import Step
-from fedretina.restart import ROUNDS_BACK
+from fedretina.settings.plan import ROUNDS_BACK, Step
 from fedretina.storage import DROPPED, read_json, read_tensors, set_aside, write_json, write_tensors
 
 _log = logging.getLogger(__name__)

@@ -13,17 +13,19 @@ import torch
 from numpy.typing import NDArray
 
 from fedretina.corrections.correction import Correction, Ground, LocalRound
-from fedretina.data.augment import AugmentSettings, augment
+from fedretina.data.augment import augment
 from fedretina.data.site_data import Split
 from fedretina.errors import DivergedError, StoppedError, TrainingError
 from fedretina.exchange.payload import Tensors
 from fedretina.local.model import LocalModel
 from fedretina.local.optimiser import RoundOptimiser
-from fedretina.local.training import StretchSettings, TrainingSettings, seed_layers
+from fedretina.local.training import seed_layers
 from fedretina.losses.objective import Clock, Objective, summed_score
 from fedretina.networks.network import Network
-from fedretina.plan import Step
 from fedretina.seeds import generator
+from fedretina.settings.images import AugmentSettings
+from fedretina.settings.plan import Step
+from fedretina.settings.training import StretchSettings, TrainingSettings
 
 
 class Answers(NamedTuple):

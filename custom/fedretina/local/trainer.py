@@ -22,16 +22,17 @@ from fedretina.errors import TrainingError
 from fedretina.evaluation.figures import Evaluation, evaluate
 from fedretina.exchange.parts import GRAM, MEAN, MOMENT, STATISTIC, VARIANCE
 from fedretina.exchange.payload import Tensors
-from fedretina.experiment import Experiment
 from fedretina.local.model import LocalModel, home
 from fedretina.local.optimiser import MEMORY
 from fedretina.local.site_state import Snapshot
 from fedretina.local.supervised import Answers, Course, Seen, corrected, labelled_epochs, require_a_batch
-from fedretina.local.training import TrainingSettings, reproducible_torch
+from fedretina.local.training import reproducible_torch
 from fedretina.losses.settings import build_objective
 from fedretina.networks.dropout import answered_in_passes
-from fedretina.networks.encoder import Normalisation
-from fedretina.plan import Step
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import Normalisation
+from fedretina.settings.plan import Step
+from fedretina.settings.training import TrainingSettings
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.uncertainty.evidence import as_if_graded
 from fedretina.uncertainty.temperature import fit_temperature

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal
 
 from fedretina.errors import SettingsError
 from fedretina.losses.objective import Clock
+from fedretina.settings.objective import KlSchedule
 
 _PAPER_ROUNDS = 100
-KlSchedule = Literal["linear_rounds", "linear_steps", "official", "paper_pace"]
 
 
 def _check(name: str, position: int, total: int) -> None:

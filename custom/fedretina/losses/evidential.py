@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedretina.losses.annealing import KlSchedule, kl_weight
+from fedretina.losses.annealing import kl_weight
 from fedretina.losses.objective import Clock
+from fedretina.settings.objective import KlSchedule
 from fedretina.uncertainty.evidence import opinion
 
 

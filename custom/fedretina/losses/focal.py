@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor
 
 from fedretina.errors import TrainingError
 from fedretina.losses.cross_entropy import cross_entropy
 from fedretina.losses.objective import Clock
-
-
-class FocalSettings(BaseModel):
-    """Settings of the focal loss.
-
-    Attributes:
-        gamma: How fast sure answers stop counting, 0 to 10; 0 is the weighted cross entropy, 2 the usual choice and
-            FLamby's.
-        alpha: Weight of each class in the order of the grades, above 0; none for 1 each. FLamby's for the eight of
-            Fed-ISIC2019 are 5.58, 2.05, 7.02, 26.12, 9.54, 101.07, 92.52, 38.34, about the inverse of each one's share
-            over all centres. A job that names weights runs over sites that have as many grades.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    gamma: float = Field(default=2.0, ge=0, le=10)
-    alpha: tuple[float, ...] | None = None
-
-    @field_validator("alpha")
-    @classmethod
-    def _weights_above_zero(cls, alpha: tuple[float, ...] | None) -> tuple[float, ...] | None:
-        if alpha is not None and (len(alpha) < 2 or not all(math.isfinite(one) and one > 0 for one in alpha)):
-            raise ValueError(f"alpha is {list(alpha)}: give a finite weight above 0 for each grade, or leave it out.")
-        return alpha
+from fedretina.settings.objective import FocalSettings
 
 
 def focal_loss(logits: Tensor, labels: Tensor, gamma: float, alpha: Tensor | None = None) -> Tensor:

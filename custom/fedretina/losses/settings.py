@@ -4,35 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict
 
 from fedretina.losses.cross_entropy import CrossEntropyObjective
 from fedretina.losses.evidential import EvidentialObjective
-from fedretina.losses.focal import FocalObjective, FocalSettings
+from fedretina.losses.focal import FocalObjective
 from fedretina.losses.objective import Objective
-from fedretina.losses.tweu import TweuObjective, TweuSettings
-
-ObjectiveName = Literal["cross_entropy", "evidential", "tweu", "focal"]
-
-
-class ObjectiveSettings(BaseModel):
-    """Which objective a site minimises.
-
-    Attributes:
-        name: "cross_entropy" (BC in FedUAA's Table 2), "evidential" (EU), "tweu" (TWEU, the default: the method of
-            this package's first paper) or "focal" (FedEE and FLamby on dermoscopy).
-        tweu: Settings of TWEU. "evidential" reads its kl_anneal alone, the others read nothing of it.
-        focal: Settings of the focal loss.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: ObjectiveName = "tweu"
-    tweu: TweuSettings = TweuSettings()
-    focal: FocalSettings = FocalSettings()
-
+from fedretina.losses.tweu import TweuObjective
+from fedretina.settings.objective import ObjectiveName, ObjectiveSettings
 
 OBJECTIVES: Mapping[ObjectiveName, Callable[[ObjectiveSettings], Objective]] = MappingProxyType(
     {

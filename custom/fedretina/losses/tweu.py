@@ -2,58 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
-from pydantic import BaseModel, ConfigDict, field_validator
 from torch import Tensor
 
-from fedretina.errors import SettingsError
-from fedretina.losses.annealing import KlSchedule, kl_weight
+from fedretina.losses.annealing import kl_weight
 from fedretina.losses.cross_entropy import cross_entropy
 from fedretina.losses.evidential import evidential_loss
 from fedretina.losses.objective import Clock
+from fedretina.settings.objective import KlSchedule, TweuSettings
 from fedretina.uncertainty.evidence import opinion
 
 __all__ = ["KlSchedule", "TweuObjective", "TweuSettings", "kl_weight", "warmed_cross_entropy"]
-
-
-class TweuSettings(BaseModel):
-    """Settings of the TWEU objective, each with the reason for its default.
-
-    Attributes:
-        tau: Temperature of the warmed belief, above 0. 0.05: the paper (section 4) and the official code
-            (hard-coded) agree. Belief lies in [0, 1), so the warmed logits span 0 to 20. The same authors'
-            UIOS code anneals tau; FedUAA does not, and neither do we.
-        kl_anneal: Schedule of lambda, see `kl_weight`. "linear_rounds": the paper grows lambda from 0 to 1
-            "with the number of training iterations", the official code steps it once a round as t / (T + 1)
-            and reaches neither end. We step once a round like the code, so that all sites of a round minimise
-            the same function whatever their size, and keep the paper's two ends. "official" repeats the code.
-            "paper_pace" suits runs that are far shorter than the paper's.
-        warmed_weight: Weight of L_tce, 0 or above. 1.0: the sum of Eq. 4 and of the official code. 0 gives
-            the plain evidential objective.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tau: float = 0.05
-    kl_anneal: KlSchedule = "linear_rounds"
-    warmed_weight: float = 1.0
-
-    @field_validator("tau")
-    @classmethod
-    def _tau_above_zero(cls, tau: float) -> float:
-        if not (math.isfinite(tau) and tau > 0):
-            raise SettingsError(
-                f"tau is {tau}; it divides the belief and must be a finite number above 0. The paper uses 0.05."
-            )
-        return tau
-
-    @field_validator("warmed_weight")
-    @classmethod
-    def _weight_not_negative(cls, weight: float) -> float:
-        if not (math.isfinite(weight) and weight >= 0):
-            raise SettingsError(f"warmed_weight is {weight}; it must be a finite number, 0 or above. The paper uses 1.")
-        return weight
 
 
 def warmed_cross_entropy(belief: Tensor, labels: Tensor, tau: float) -> Tensor:

@@ -13,13 +13,13 @@ from fedretina.errors import SettingsError
 from fedretina.networks.calibrator import Calibrator
 from fedretina.networks.contrast import ContrastHead
 from fedretina.networks.dropout import PassDropout
-from fedretina.networks.encoder import Encoder, Normalisation
+from fedretina.networks.encoder import Encoder
 from fedretina.networks.encoders import ENCODERS, EXITS
 from fedretina.networks.exits import Exits
 from fedretina.networks.heads import build_head
 from fedretina.networks.network import Network
-from fedretina.networks.network_settings import NetworkSettings
 from fedretina.networks.weights import load_encoder_weights, trained_with
+from fedretina.settings.network import NetworkSettings, Normalisation
 
 
 def build_network(settings: NetworkSettings, num_classes: int, seed: int) -> Network:

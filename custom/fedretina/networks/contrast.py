@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
-ContrastLayout = Literal["moco_v2", "moco_v3", "simclr"]
+from fedretina.settings.network import ContrastLayout, ContrastSettings
 
 _WIDTH: dict[ContrastLayout, int] = {"moco_v2": 128, "moco_v3": 256, "simclr": 128}
+
+
 _V3_HIDDEN = 4096
-
-
-class ContrastSettings(BaseModel):
-    """Layers of the contrastive head.
-
-    Attributes:
-        layout: "moco_v2" and "simclr" project by two layers with a ReLU between and no BatchNorm. "moco_v3" has
-            BatchNorm after both layers, without scale and shift after the last, and a predictor behind: that of the
-            published ResNet-50.
-        hidden: Units between the two layers, of the predictor too. None is the method's own: as wide as the features,
-            or 4096 for "moco_v3".
-        width: Length of an embedding. None is the method's own: 128, or 256 for "moco_v3".
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    layout: ContrastLayout = "moco_v2"
-    hidden: int | None = Field(default=None, ge=2, le=16384)
-    width: int | None = Field(default=None, ge=2, le=8192)
 
 
 class ContrastHead(nn.Module):

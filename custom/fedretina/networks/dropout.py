@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedretina.seeds import derive_seed
-
-
-class DropoutSettings(BaseModel):
-    """Dropout for MC-dropout (Gal and Ghahramani, ICML 2016; as a rival in FedEE).
-
-    Attributes:
-        rate: Share of values that are dropped; 0.2 in FedEE's code.
-        after: Stages of the encoder that it follows, counted from 0; None takes those that early exits would follow.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    rate: float = Field(default=0.2, gt=0, lt=1)
-    after: tuple[int, ...] | None = Field(default=None, min_length=1)
 
 
 class PassDropout(nn.Module):

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedretina.errors import SettingsError
-
-EncoderName = Literal[
-    "resnet18",
-    "resnet50",
-    "efficientnet_lite0",
-    "mobilenet_v2",
-    "efficientnet_b0",
-    "efficientnet_b4",
-    "vit_small",
-    "signal_cnn",
-]
-Normalisation = Literal["none", "imagenet", "half"]
-"""How images in [0, 1] are normalised before an encoder sees them."""
 
 
 class Encoder(nn.Module):

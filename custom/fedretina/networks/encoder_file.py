@@ -6,20 +6,19 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from fedretina.errors import SettingsError
 from fedretina.exchange.payload import Tensors
-from fedretina.networks.encoder import Encoder, EncoderName, Normalisation
+from fedretina.networks.encoder import Encoder
 from fedretina.networks.encoders import ENCODERS
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import EncoderName, Normalisation
 from fedretina.storage import HEADER, write_bytes, write_json
 from fedretina.version import versions
-
-if TYPE_CHECKING:  # whoever reads weights does not need all settings
-    from fedretina.experiment import Experiment
 
 PREFIX = "encoder."
 """Of an encoder's keys in a network; a file may have them with it or without."""

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from fedretina.networks.efficientnet import efficientnet_b0_encoder, efficientnet_b4_encoder, load_efficientnet_state
 from fedretina.networks.efficientnet_lite import efficientnet_lite0_encoder, load_lite0_state
-from fedretina.networks.encoder import Encoder, EncoderName, Normalisation
+from fedretina.networks.encoder import Encoder
 from fedretina.networks.mobilenet import load_mobilenet_state, mobilenet_v2_encoder
 from fedretina.networks.resnet import load_torchvision_state, resnet18_encoder, resnet50_encoder
 from fedretina.networks.signal_cnn import signal_cnn_encoder
 from fedretina.networks.vit import vit_small_encoder
+from fedretina.settings.network import EncoderName, Normalisation
 
 ENCODERS: dict[EncoderName, Callable[[], Encoder]] = {
     "resnet18": resnet18_encoder,
@@ -25,10 +26,6 @@ ENCODERS: dict[EncoderName, Callable[[], Encoder]] = {
     "vit_small": vit_small_encoder,
     "signal_cnn": signal_cnn_encoder,
 }
-
-
-PATCH: Mapping[EncoderName, int] = {"vit_small": 16}
-"""Side of the patches of encoders that cut an image into some: its side must be a multiple of it."""
 
 
 EXITS: Mapping[EncoderName, tuple[int, ...]] = {

@@ -2,44 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
-from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
 from fedretina.errors import SettingsError
 from fedretina.networks.encoder import Encoder
-
-
-class ExitSettings(BaseModel):
-    """Early exits of an encoder (FedEE, section 4.2, Eq. 7).
-
-    Attributes:
-        after: Stages of the encoder that an exit follows, counted from 0. None takes those of the paper where it
-            names some, else those of the encoder (`networks.encoders.EXITS`).
-        width: Hidden units H that the exits are measured by; None is the width of the encoder's last stage: 1280, 512
-            and 64 for the networks of the official code, as there.
-        growth: How much wider a pair of stages makes an exit: h_i = floor(growth^((M - i) / 2) H) for exit i of M,
-            counted from the input, so that early exits, which see simple features, are wider. The paper has 1.2.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    after: tuple[int, ...] | None = None
-    width: int | None = Field(default=None, ge=1, le=8192)
-    growth: float = Field(default=1.2, ge=1, le=4)
-
-    @field_validator("after")
-    @classmethod
-    def _after_is_ascending(cls, after: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if after is not None and (not after or min(after) < 0 or sorted(set(after)) != list(after)):
-            raise ValueError(f"exits.after is {list(after)}: name stages from 0, in ascending order, none twice.")
-        return after
-
-    def widths(self, exits: int, last: int) -> tuple[int, ...]:
-        """Hidden units of each of M exits, from the input to the end."""
-        base = self.width or last
-        return tuple(math.floor(math.sqrt(self.growth) ** (exits - i) * base) for i in range(exits))  # h_i
+from fedretina.settings.network import ExitSettings
 
 
 class Exits(nn.ModuleList):

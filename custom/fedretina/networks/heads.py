@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
 from fedretina.errors import SettingsError
-
-
-class HeadSettings(BaseModel):
-    """Layers of the head.
-
-    Attributes:
-        layout: "linear_bn_relu_linear" is the classifier of the official FedUAA code; "linear" is the one
-            fully connected layer that its paper describes.
-        width: Hidden units of the first layout, 512 in FedUAA; not used by "linear".
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    layout: Literal["linear_bn_relu_linear", "linear"] = "linear_bn_relu_linear"
-    width: Annotated[int, Field(ge=1)] = 512
+from fedretina.settings.network import HeadSettings
 
 
 def build_head(features: int, num_classes: int, settings: HeadSettings) -> nn.Sequential:

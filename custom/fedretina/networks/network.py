@@ -12,10 +12,11 @@ from fedretina.errors import SettingsError, TrainingError
 from fedretina.networks.calibrator import Calibrator
 from fedretina.networks.contrast import ContrastHead
 from fedretina.networks.dropout import PassDropout
-from fedretina.networks.encoder import Encoder, Normalisation
+from fedretina.networks.encoder import Encoder
 from fedretina.networks.exits import Exits
 from fedretina.networks.label_space import LabelSpace
 from fedretina.networks.weights import Provenance
+from fedretina.settings.network import Normalisation
 
 MEAN_STD: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),

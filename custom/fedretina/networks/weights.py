@@ -7,21 +7,17 @@ import io
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 import torch
-from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
 from torch import Tensor
 
 from fedretina.errors import SettingsError
-from fedretina.networks.encoder import Encoder, EncoderName, Normalisation
+from fedretina.networks.encoder import Encoder
 from fedretina.networks.encoder_file import EncoderHeader, load_exported, read_header
 from fedretina.networks.encoders import PUBLISHED
+from fedretina.settings.network import PACKAGED, EncoderName, Normalisation, WeightsSettings, WeightsSource
 
-WeightsSource = Literal["none", "package", "file"]
-Sha256 = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, pattern=r"^\s*[0-9a-fA-F]{64}\s*$")]
-
-PACKAGED: frozenset[EncoderName] = frozenset({"efficientnet_lite0"})
 LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
 
@@ -39,38 +35,6 @@ class Provenance(TypedDict):
     sha256: str | None
     normalisation: Normalisation
     words: NotRequired[str]
-
-
-class WeightsSettings(BaseModel):
-    """Where the encoder's weights come from.
-
-    Attributes:
-        source: "none" starts from the seed; "package" reads an installed package (EfficientNet-Lite0
-            only); "file" reads `file`.
-        file: An encoder that a run exported, or a `state_dict` with the published keys (torchvision's but for
-            EfficientNet-Lite0; none fit ViT-Small), safetensors or torch format. A job names only the digest; each end
-            adds its own path before it builds the network.
-        sha256: Digest that the file must have, 64 hex digits; it is checked before anything is unpacked.
-    """
-
-    # The input is hidden because a validation error may travel and would otherwise print the path.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    source: WeightsSource = "none"
-    file: Path | None = None
-    sha256: Sha256 | None = None
-
-    @model_validator(mode="after")
-    def _file_and_digest_go_together(self) -> WeightsSettings:
-        given = [name for name in ("file", "sha256") if getattr(self, name) is not None]
-        if self.source == "file" and self.sha256 is None:
-            raise ValueError('weights.source "file" needs the file\'s sha256; give it.')
-        if self.source != "file" and given:
-            raise ValueError(
-                f'weights.{" and weights.".join(given)} can only be used with weights.source "file", but the '
-                f'source is "{self.source}"; set the source to "file" or remove them.'
-            )
-        return self
 
 
 def trained_with(encoder: EncoderName, source: WeightsSource) -> Normalisation:

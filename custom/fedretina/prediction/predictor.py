@@ -13,19 +13,19 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedretina.data.modality import SIGNALS
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError, SettingsError, StateError, TrainingError
 from fedretina.exchange.payload import Tensors, tensors_digest
-from fedretina.experiment import Experiment
 from fedretina.local.model import site_network
-from fedretina.local.training import TrainingSettings, reproducible_torch
+from fedretina.local.training import reproducible_torch, torch_device
 from fedretina.networks.build import build_on_meta
 from fedretina.networks.dropout import answered_in_passes
-from fedretina.networks.encoder import Normalisation
 from fedretina.networks.network import Network
-from fedretina.networks.weights import WeightsSettings
 from fedretina.report.card import CARD_FORMAT
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.images import SIGNALS
+from fedretina.settings.network import Normalisation, WeightsSettings
+from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.training import TrainingSettings
 from fedretina.storage import read_json, read_tensors
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.uncertainty.referral import NO_ANSWER, UNREADABLE, Referral, refer
@@ -109,7 +109,7 @@ class Predictor:
         self._estimator = ESTIMATORS[operating.settings.evaluation.estimator]
         self._passes = operating.settings.evaluation.passes
         self._training = training
-        self._device = training.torch_device()
+        self._device = torch_device(training)
         self._layout = torch.channels_last if training.channels_last else torch.contiguous_format
         self._net = net.eval().to(device=self._device, memory_format=self._layout)  # type: ignore[call-overload]
 

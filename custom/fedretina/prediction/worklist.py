@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from fedretina.data.scheme import GradingScheme
 from fedretina.prediction.eyes import Eye, Owner
 from fedretina.prediction.predictor import ImageRow
 from fedretina.report.render import write_page
+from fedretina.settings.scheme import GradingScheme
 from fedretina.uncertainty.referral import Referral, ReferralReason
 
 

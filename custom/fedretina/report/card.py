@@ -6,22 +6,30 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedretina.data.scheme import GradingScheme
 from fedretina.evaluation.figures import Triage, triage
 from fedretina.evaluation.metrics import accuracy, quadratic_kappa
 from fedretina.evaluation.predictions import LabelledPredictions
-from fedretina.experiment import Experiment
-from fedretina.networks.encoder import Normalisation
-from fedretina.plan import Step
 from fedretina.rows import row
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import Normalisation
+from fedretina.settings.plan import Step
+from fedretina.settings.scheme import GradingScheme, in_words
 from fedretina.uncertainty.referral import ReferralThreshold, referral_threshold
 from fedretina.uncertainty.temperature import fit_temperature
 from fedretina.version import __version__
 
 CARD_FORMAT = 1
+
+
 NOT_A_DEVICE = "Research software, not a medical device: a doctor decides, whatever it says."
+
+
 NEARLY_ALL = 0.9
+
+
 RULE = "u >= threshold; the threshold maximises 2 TPR - FPR for wrong answers on validation"
+
+
 THRESHOLD_WORDS: Mapping[str, str] = {
     "measured": "",
     "refer_all": "On validation no threshold did better than referring every image, so every image is referred.",
@@ -31,6 +39,8 @@ THRESHOLD_WORDS: Mapping[str, str] = {
     "no_errors": "Validation has no wrong answer, so an image is doubtful only beyond anything seen there.",
     "too_few_errors": "Validation has few wrong answers, so the threshold was set low enough to catch each of them.",
 }
+
+
 TEMPERATURE_WORDS: Mapping[str, str] = {
     "fitted": "",
     "too_few_images": "Validation has too few images to correct the probabilities.",
@@ -137,11 +147,6 @@ def build_card(
         "transforms_digest": experiment.images.digest(),
         "settings": experiment.agreed(),
     }
-
-
-def in_words(grade: str) -> str:
-    """A grade's name as one reads it: "no_dr" is "no DR"."""
-    return " ".join(word.upper() if word in {"dr", "dme", "amd", "cnv"} else word for word in grade.split("_"))
 
 
 def _plain(expected: Triage) -> dict[str, dict[str, float] | None]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from fedretina.exchange.min_count import UNCERTAINTY_BINS
 from fedretina.report.svg import (
     BLACK,
     BLUE,
@@ -22,6 +21,7 @@ from fedretina.report.svg import (
     whole_numbers,
 )
 from fedretina.report.text import number, percent
+from fedretina.settings.scalars import UNCERTAINTY_BINS
 
 _FEW_IMAGES = 5
 _FINE = 1 / UNCERTAINTY_BINS

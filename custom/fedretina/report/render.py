@@ -15,8 +15,8 @@ from typing import Any
 
 from fedretina.errors import StateError
 from fedretina.report import REPORT_FORMAT, charts, summary, text
-from fedretina.report.card import in_words
 from fedretina.report.svg import BLACK, BLUE, VERMILION, Chart
+from fedretina.settings.scheme import in_words
 
 _SITE_TILES = ("accuracy", "auc", "kappa", "error_auroc")
 _SERVER_FIGURES = ("auc", "accuracy", "kappa", "error_auroc", "ece", "referable_auc")

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedretina.data.scheme import GradingScheme
 from fedretina.evaluation.curves import reliability, risk_coverage
 from fedretina.evaluation.figures import LEVEL, FigureInterval, split_figures
-from fedretina.exchange.min_count import UNCERTAINTY_BINS, place
+from fedretina.exchange.min_count import place
 from fedretina.report import REPORT_FORMAT
 from fedretina.report.text import rounded
+from fedretina.settings.scalars import UNCERTAINTY_BINS
+from fedretina.settings.scheme import GradingScheme
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.uncertainty.temperature import tempered
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedretina.report.card import in_words
 from fedretina.report.text import FIGURES, PERCENT, between, count, number, percent, points, shown, size, with_interval
+from fedretina.settings.scheme import in_words
 
 _FEW_PATIENTS = 30
 _CHANCE = 0.5

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedretina.errors import SettingsError, StateError
+from fedretina.settings.site import TrackingSettings
 from fedretina.tracking.curves import Curves, MlflowCurves, Point, TensorBoardCurves
-from fedretina.tracking.settings import TrackingSettings
 
 _log = logging.getLogger(__name__)
 Event = Literal["opened", "asked", "answered", "refused", "failed", "closed", "repeated", "stopped", "completed"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedretina.errors import SettingsError
+from fedretina.settings.training import AucInput
 from fedretina.uncertainty.answer import Answer
 from fedretina.uncertainty.evidence import opinion
 from fedretina.uncertainty.members import (
@@ -22,11 +23,6 @@ from fedretina.uncertainty.members import (
     SoftmaxMeanEstimator,
     members,
 )
-
-EstimatorName = Literal[
-    "softmax", "evidence", "softmax_mean", "softmax_disagreement", "evidence_mean", "evidence_dempster"
-]
-AucInput = Literal["expected_probability", "belief", "logits_softmax", "warmed_belief", "answer"]
 
 
 class Estimator(Protocol):
@@ -80,6 +76,7 @@ ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(
         "evidence_dempster": DempsterEstimator(),
     }
 )
+
 
 _OF_THE_FINAL_HEAD: Mapping[AucInput, Callable[[Tensor, float], Tensor]] = MappingProxyType(
     {

@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import TrainingError
 from fedretina.metric_inputs import checked_errors
+from fedretina.settings.scheme import GradingScheme
 from fedretina.uncertainty.roc import roc
 
 ThresholdReason = Literal[

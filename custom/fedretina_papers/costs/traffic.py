@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fedretina.exchange.parts import Partition
-from fedretina.exchange.payload import Task
+from fedretina.settings.scalars import Task
 
 
 class Traffic(NamedTuple):

@@ -9,7 +9,7 @@ from torchvision import models
 
 from fedretina.errors import SettingsError
 from fedretina.networks.build import build_network, build_on_meta
-from fedretina.networks.network_settings import NetworkSettings
+from fedretina.settings.network import NetworkSettings
 from fedretina_papers.costs.forward_cost import forward_cost, parameters_by_part
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedretina.cli.methods import work_out
+from fedretina.exchange.partition import partition_of
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
 from fedretina.storage import read_json
@@ -15,7 +16,7 @@ from fedretina_papers.costs.traffic import Traffic, site_traffic
 def test_a_run_moves_what_was_planned(tiny, phantoms, tmp_path, row):
     experiment = tiny(row=row, phases=[{"name": "train", "rounds": 1}])
     run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path, "run")
-    parts = experiment.partition(build_on_meta(experiment.network, 5))
+    parts = partition_of(experiment, build_on_meta(experiment.network, 5))
     steps = read_json(tmp_path / "run" / "server" / "results.json")["steps"]
     assert {step["task"] for step in steps} >= {"train", "validate"}
     for step in steps:
@@ -36,4 +37,4 @@ def test_scaffold_moves_twice_its_parameters_both_ways():
 
 def test_nothing_travels_where_everything_is_personal(tiny):
     experiment = tiny(row="singleset")
-    assert site_traffic(experiment.partition(build_on_meta(experiment.network, 5))) == (0, 0)
+    assert site_traffic(partition_of(experiment, build_on_meta(experiment.network, 5))) == (0, 0)

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.data.check.rows import Image
-from fedretina.data.image_settings import ImageSettings, decoder, image_pipeline
-from fedretina.data.modality import Modality
-from fedretina.data.scheme import GradingScheme
+from fedretina.data.image_settings import decoder, image_pipeline
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed
+from fedretina.settings.images import ImageSettings, Modality
+from fedretina.settings.scheme import GradingScheme
 
 if TYPE_CHECKING:
     from PIL import ImageDraw, ImageFont

@@ -26,10 +26,10 @@ from fedretina.data.check.rows import Image
 from fedretina.data.check.rules import Findings
 from fedretina.data.decode import eight_bits, read_pixels
 from fedretina.data.fundus_transforms import FieldOfViewCrop
-from fedretina.data.modality import SIGNALS, Modality
 from fedretina.data.picture_transforms import Pixels
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError
+from fedretina.settings.images import SIGNALS, Modality
+from fedretina.settings.scheme import GradingScheme
 
 _IN_FLIGHT = 4  # images a worker, so that large photographs do not fill the memory
 _COLOUR_SIDE = 64

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from fedretina.data.check.rows import NO_LABEL, CheckSource, Image, check_counts, check_rows
 from fedretina.data.check.rules import EXIT_CODES, Finding, Findings, Severity
 from fedretina.data.manifest import SPLITS
-from fedretina.data.modality import SIGNALS, Modality
 from fedretina.data.phantoms.canvas import is_phantom
 from fedretina.data.readers.image_folder import is_image
-from fedretina.data.scheme import GradingScheme
 from fedretina.errors import DataError, SeveralPagesError
+from fedretina.settings.images import SIGNALS, Modality
+from fedretina.settings.scheme import GradingScheme
 from fedretina.version import __version__
 
 if TYPE_CHECKING:

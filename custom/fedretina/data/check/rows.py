@@ -13,13 +13,13 @@ from pydantic import ValidationError
 from fedretina.data.check.rules import Findings
 from fedretina.data.import_plan import to_train
 from fedretina.data.manifest import COLUMNS, SPLITS, one_spelling, raw_rows, require_inside
-from fedretina.data.modality import Modality
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme import GradingScheme
-from fedretina.data.scheme_presets import PRESETS, SCHEMES, preset
+from fedretina.data.scheme_presets import PRESETS, SCHEMES, preset, site_modality, site_scheme
 from fedretina.data.site_file import read_site_file
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError
+from fedretina.settings.images import Modality
+from fedretina.settings.scheme import GradingScheme
 
 
 class Row(NamedTuple):
@@ -160,7 +160,7 @@ def _from_site_file(
     modality: Modality,
 ) -> CheckSource:
     settings = read_site_file(path, site)
-    chosen = settings.resolved_scheme() or scheme
+    chosen = site_scheme(settings) or scheme
     if settings.manifest is None:
         from fedretina.data.phantoms.hospital import phantom_hospital
 
@@ -171,7 +171,7 @@ def _from_site_file(
         raise DataError(f"{path} names no grading scheme: write `scheme: icdr5` below `data:`, or list the grades.")
     root = _root(images or settings.images or settings.manifest.parent)
     limited = settings.limit is not None
-    said = settings.resolved_modality
+    said = site_modality(settings)
     return CheckSource(name, chosen, root, rows, settings.bad_files, limited, manifest=settings.manifest, stated=said)
 
 

@@ -13,11 +13,7 @@ import torch
 import yaml
 from numpy.typing import NDArray
 
-from fedretina.data.activity_settings import ActivitySettings
-from fedretina.data.heart_sound_settings import HeartSoundSettings
-from fedretina.data.image_settings import ImageSettings
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, RawRow, write_manifest
-from fedretina.data.modality import SIGNALS
 from fedretina.data.phantoms.canvas import Canvas, stamp, write_png, write_wave
 from fedretina.data.phantoms.fundus import draw_fundus
 from fedretina.data.phantoms.hospital import PHANTOM_VERSION, SHOWN, Case, PhantomHospital, phantom_hospital
@@ -25,12 +21,13 @@ from fedretina.data.phantoms.oct import draw_oct
 from fedretina.data.phantoms.signals import RATE, draw_heart, draw_motion
 from fedretina.data.phantoms.skin import draw_skin
 from fedretina.data.phantoms.style import FundusStyle, OctStyle, SkinStyle, StethoscopeStyle, WearerStyle
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import PRESETS, preset
 from fedretina.data.site_data import SiteData, Split, fingerprint, require_splits
-from fedretina.data.site_data_settings import SiteDataSettings
 from fedretina.errors import DataError
 from fedretina.seeds import generator
+from fedretina.settings.images import SIGNALS, ActivitySettings, HeartSoundSettings, ImageSettings
+from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import filled_folder
 
 _SPREAD = 0.3  # of the severity around a grade, so that neighbouring grades overlap as they do between doctors

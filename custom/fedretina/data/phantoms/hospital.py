@@ -9,15 +9,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.data.modality import SIGNALS, Modality
 from fedretina.data.phantoms.oct import DISEASES
 from fedretina.data.phantoms.signals import ACTIVITIES, HEARTS
 from fedretina.data.phantoms.skin import LESIONS
 from fedretina.data.phantoms.style import PRESETS, Style, drawn_style
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed, generator
+from fedretina.settings.images import SIGNALS, Modality
+from fedretina.settings.scheme import GradingScheme
 
 # What phantoms can show, where a class is more than a degree; neighbours are those that a grader mistakes.
 SHOWN: Mapping[Modality, tuple[str, ...]] = MappingProxyType(

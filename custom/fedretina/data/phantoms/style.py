@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from fedretina.data.modality import Modality
 from fedretina.seeds import generator
+from fedretina.settings.images import Modality
 
 
 class FundusStyle(NamedTuple):

@@ -17,8 +17,8 @@ from fedretina.data.readers.scheme_of import scheme_of
 from fedretina.data.readers.survey import ALL_BY_SEED, ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.data.readers.tables import read_table
 from fedretina.data.readers.written import own_folder, write_file, write_png
-from fedretina.data.scheme import whole_label
 from fedretina.errors import DataError, SettingsError
+from fedretina.settings.scheme import whole_label
 
 IMAGES = "images"
 SCANS = "scans.csv"

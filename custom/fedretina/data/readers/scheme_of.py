@@ -8,9 +8,9 @@ from collections.abc import Set
 from pydantic import ValidationError
 
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme import GradingScheme
 from fedretina.data.scheme_presets import PRESETS, preset
 from fedretina.errors import DataError
+from fedretina.settings.scheme import GradingScheme
 
 _UNGRADABLE = "ungradable"
 # Names of the ICDR grades as they occur, without case, blanks, hyphens and underscores.

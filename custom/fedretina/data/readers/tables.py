@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedretina.data.csv_table import csv_lines, plain_title
-from fedretina.data.scheme import whole_label
 from fedretina.errors import DataError
+from fedretina.settings.scheme import whole_label
 
 _INSTALL = {"openpyxl": 'pip install "openpyxl>=3.1"', "xlrd": 'pip install "xlrd>=2"'}
 

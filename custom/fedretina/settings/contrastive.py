@@ -1,4 +1,4 @@
-"""The choice of a contrastive objective."""
+"""How a site learns from images without labels."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 ContrastiveMethod = Literal["moco_v2", "moco_v3", "simclr"]
+
 KeyBatchNorm = Literal["split", "eval", "train"]
 
 _TEMPERATURE: dict[ContrastiveMethod, float] = {"moco_v2": 0.2, "moco_v3": 1.0, "simclr": 0.1}
+
 _MOMENTUM: dict[ContrastiveMethod, float] = {"moco_v2": 0.999, "moco_v3": 0.99, "simclr": 0.0}
+
 _KEY_BN: dict[ContrastiveMethod, KeyBatchNorm] = {"moco_v2": "split", "moco_v3": "train", "simclr": "train"}
 
 

@@ -159,3 +159,8 @@ def whole_label(raw: str) -> str:
     """A label without the ".0" or ",0" that spreadsheets and data frames write behind whole numbers."""
     found = _WHOLE.fullmatch(raw)
     return found[1] if found else raw
+
+
+def in_words(grade: str) -> str:
+    """A grade's name as one reads it: "no_dr" is "no DR"."""
+    return " ".join(word.upper() if word in {"dr", "dme", "amd", "cnv"} else word for word in grade.split("_"))

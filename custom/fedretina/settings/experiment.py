@@ -1,0 +1,324 @@
+"""The settings of one run: everything that both ends must agree on, resolved from a row and a job's own words."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fedretina.errors import SettingsError
+from fedretina.rows import row
+from fedretina.settings.aggregation import AggregationSettings, ChoiceSettings, SamplingSettings
+from fedretina.settings.correction import CorrectionSettings
+from fedretina.settings.exchange import ExchangeSettings
+from fedretina.settings.faults import settings_faults
+from fedretina.settings.images import SIGNALS, AugmentSettings, FundusSettings, ImageSettings
+from fedretina.settings.network import PATCH, NetworkSettings
+from fedretina.settings.objective import ObjectiveSettings
+from fedretina.settings.plan import PhaseSettings, RestartSettings, merged, resolved_phases
+from fedretina.settings.theta import ThetaSettings
+from fedretina.settings.training import (
+    CalibrationSettings,
+    EvaluationSettings,
+    ReportSettings,
+    TrainingSettings,
+    TuneSettings,
+)
+from fedretina.version import __version__
+from fedretina.yaml_file import read_yaml
+
+_STRICT = ConfigDict(frozen=True, extra="forbid")
+
+_OWN: dict[str, Any] = {"run": True, "restart": True, "network": {"weights": {"file": True}}}
+
+
+class Digested(Protocol):
+    """Anything with a digest: the partition of a network, which this module does not know."""
+
+    def digest(self) -> str:
+        """SHA-256 over what it is."""
+        ...
+
+
+class Experiment(BaseModel):
+    """Everything that decides a run's figures, equal at the server and at every site.
+
+    Attributes:
+        name: What the run is about; a new run is named after it.
+        run: Name of a run to continue; a run is new unless it is named.
+        restart: Where the run goes back to; written by `fedretina resume RUN --from STEP`.
+        row: The row of the table (`fedretina.rows`) that fills what is not set here.
+        seed: Seed of every draw.
+        phases: Federated phases in order.
+        grades: Number of grades of every site, for a head that travels (`personal: nothing`).
+        classes: Names of the classes of a head that travels, instead of `grades`: each site's scheme says which of them
+            each of its grades stands for (`covers`). A grade may stand for several, and what a site cannot label does
+            not count against it.
+        quorum: Smallest number of accepted updates that makes a round.
+        phantom_images: Training images of an average phantom hospital, 16 or more; 0 refuses sites that point to no
+            data of their own, as a run over real hospitals should.
+        pooled: Whether sites with the same grades put their images together and train as one: what a federation is
+            measured against. It needs all images in one place, so only the plain loop runs it.
+    """
+
+    model_config = _STRICT
+    name: str = Field(default="fedretina", pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$")
+    run: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    restart: RestartSettings | None = None
+    row: str = "feduaa"
+    seed: int = Field(default=1, ge=0)
+    phases: tuple[PhaseSettings, ...] = (PhaseSettings(),)
+    grades: int | None = Field(default=None, ge=2)
+    classes: tuple[str, ...] | None = Field(default=None, min_length=2)
+    quorum: int = Field(default=1, ge=1)
+    network: NetworkSettings = NetworkSettings()
+    images: ImageSettings = FundusSettings()
+    augment: AugmentSettings = AugmentSettings()
+    training: TrainingSettings = TrainingSettings()
+    objective: ObjectiveSettings = ObjectiveSettings()
+    correction: CorrectionSettings = CorrectionSettings()
+    sampling: SamplingSettings = SamplingSettings()
+    tune: TuneSettings = TuneSettings()
+    calibration: CalibrationSettings = CalibrationSettings()
+    choice: ChoiceSettings = ChoiceSettings()
+    theta: ThetaSettings = ThetaSettings()
+    exchange: ExchangeSettings = ExchangeSettings()
+    aggregation: AggregationSettings = AggregationSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    report: ReportSettings = ReportSettings()
+    phantom_images: int = Field(default=160, ge=0)
+    pooled: bool = False
+
+    @field_validator("phantom_images")
+    @classmethod
+    def _no_phantoms_or_enough(cls, images: int) -> int:
+        if 0 < images < 16:
+            raise ValueError(f"phantom_images is {images}: use 16 or more, or 0 for no phantom hospitals.")
+        return images
+
+    @model_validator(mode="after")
+    def _settings_go_together(self) -> Self:
+        for check in CHECKS:
+            check(self)
+        return self
+
+    @classmethod
+    def resolve(cls, words: Mapping[str, Any]) -> Experiment:
+        """Fill a job's words with its row and check the whole.
+
+        Raises:
+            SettingsError: What is wrong and where, in one sentence a fault.
+        """
+        chosen = row("feduaa" if words.get("row") is None else str(words["row"])).settings
+        joined = merged(chosen, words)
+        if isinstance(joined.get("phases"), list | tuple):
+            joined["phases"] = resolved_phases(joined, chosen.get("phases", ()))
+        try:
+            return cls.model_validate(joined)
+        except ValidationError as error:
+            faults = settings_faults(error, "experiment", cls)
+            raise SettingsError(f"the experiment's settings cannot be used: {faults}") from error
+
+    @classmethod
+    def load(cls, path: Path) -> Experiment:
+        """Read an experiment file (YAML) and resolve it.
+
+        Raises:
+            YamlFileError: The file cannot be read; what may be said of it elsewhere is its `outside`.
+            SettingsError: Its settings cannot be used.
+        """
+        return cls.resolve(read_yaml(path, "the experiment file"))
+
+    def require_federated(self) -> Self:
+        """Return the experiment itself, where sites can run it without putting their images together.
+
+        Raises:
+            SettingsError: It is a pooled one.
+        """
+        if self.pooled:
+            raise SettingsError(
+                "a pooled experiment needs all images in one place, which no federation has: run it in the plain loop "
+                "(`fedretina loop`), or set pooled to false."
+            )
+        return self
+
+    @property
+    def supervised(self) -> bool:
+        """Whether any phase trains with labels; without one the run gives an encoder and no model that answers."""
+        return any(phase.task == "train" for phase in self.phases)
+
+    @property
+    def head_width(self) -> int | None:
+        """Outputs of a head that travels; None where each site has its own."""
+        return self.grades if self.classes is None else len(self.classes)
+
+    def phase(self, name: str) -> PhaseSettings:
+        """A phase by its name, with the settings that hold in it; a step between phases has the last one's."""
+        found = next((phase for phase in self.phases if phase.name == name), self.phases[-1])
+        return found.model_copy(
+            update={"training": found.training or self.training, "augment": found.augment or self.augment}
+        )
+
+    def agreed(self) -> dict[str, Any]:
+        """All settings but those that may differ: a run's name, where it goes back to, an end's own weights file."""
+        return self.model_dump(mode="json", exclude=_OWN)
+
+    def settings_digest(self) -> str:
+        """SHA-256 over the agreed settings and the version; no network is built for it."""
+        return hashlib.sha256(json.dumps([self.agreed(), __version__], sort_keys=True).encode()).hexdigest()
+
+    @property
+    def keys_travel(self) -> bool:
+        """Whether any phase lets the server average the sites' key networks."""
+        return any(phase.contrastive is not None and phase.contrastive.keys_travel for phase in self.phases)
+
+    def digest(self, parts: Digested) -> str:
+        """SHA-256 over the agreed settings, the partition of what travels, and the version."""
+        text = json.dumps([self.agreed(), parts.digest(), __version__], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+_TASKS = {"prepare", "validate", "tune", "calibrate", "finalise"}
+
+
+def _phases_are_distinct(run: Experiment) -> None:
+    names = [phase.name for phase in run.phases]
+    if not names:
+        raise ValueError("phases is empty: give at least one, with a name and its rounds.")
+    if len(set(names)) < len(names) or _TASKS & set(names):
+        raise ValueError(f"phase names must differ from each other and from {', '.join(sorted(_TASKS))}, got {names}.")
+    tasks = [phase.task for phase in run.phases]
+    if tasks != sorted(tasks):  # "pretrain" before "train"
+        raise ValueError("a phase without labels stands behind one with labels: pre-train first.")
+
+
+def _a_label_free_phase_has_its_layers(run: Experiment) -> None:
+    methods = {phase.contrastive.method for phase in run.phases if phase.contrastive is not None}
+    layers = None if run.network.contrast is None else run.network.contrast.layout
+    if methods - {layers}:
+        raise ValueError(
+            f"phases pre-train by {', '.join(sorted(methods))}, but network.contrast is for {layers}: set "
+            f"network.contrast.layout to the one method of all label-free phases."
+        )
+    if methods and run.correction.name == "moon":
+        raise ValueError("correction 'moon' is a contrast of its own and cannot correct a contrastive phase.")
+    if not run.supervised and (run.tune.epochs or run.network.calibrator or run.aggregation.personal):
+        raise ValueError(
+            "a run without a phase that trains with labels has nothing to tune, calibrate or tell alike: add such "
+            "a phase, or leave tune, network.calibrator and the similarity rule out."
+        )
+
+
+def _a_travelling_head_has_one_width(run: Experiment) -> None:
+    if run.grades is not None and run.classes is not None:
+        raise ValueError("grades and classes both say how wide the travelling head is: keep classes alone.")
+    if (run.exchange.personal in ("nothing", "exits")) != (run.head_width is not None):
+        raise ValueError(
+            "grades or classes must be set when the head travels (exchange.personal: nothing or exits), and only "
+            "then: a head can be mixed only where it has one width."
+        )
+    if run.classes is not None and len(set(run.classes)) < len(run.classes):
+        raise ValueError(f"classes names a class twice in {list(run.classes)}: each stands for one output.")
+
+
+def _images_fit_the_encoder(run: Experiment) -> None:
+    (_, height, width), patch = run.images.shape, PATCH.get(run.network.encoder, 1)
+    if height % patch or width % patch:
+        size = f"images.image_size is {height}" if height == width else f"samples are {height} x {width}"
+        mend = "a multiple" if height == width else "another encoder"
+        raise ValueError(
+            f"encoder {run.network.encoder} cuts images into patches of {patch} pixels, but {size}: choose {mend}."
+        )
+
+
+def _random_transforms_fit_the_modality(run: Experiment) -> None:
+    kind = run.images.modality
+    used = (run.augment, *(phase.augment for phase in run.phases))
+    unfit = sorted({name for one in used if one is not None for name in one.unfit(kind)})
+    if unfit:
+        raise ValueError(f"augment: {', '.join(unfit)} would spoil samples of {kind}: set them to 0 or false.")
+    if kind in SIGNALS and any(phase.contrastive for phase in run.phases):
+        raise ValueError(f"label-free phases draw views of pictures, and samples of {kind} are none: leave them out.")
+
+
+def _members_have_an_estimator(run: Experiment) -> None:
+    chosen, network = run.evaluation, run.network
+    if chosen.passes > 1 and network.dropout is None:
+        raise ValueError(
+            f"evaluation.passes is {chosen.passes}, but the network has no dropout, so all passes would be equal: "
+            "set network.dropout, or passes to 1."
+        )
+    if run.exchange.personal == "exits" and network.exits is None:
+        raise ValueError("exchange.personal is 'exits', but the network has none: set network.exits.")
+    if run.exchange.encrypt != "nothing" and network.exits is not None:
+        raise ValueError(
+            "exchange.encrypt hides the head from the server, but early exits that know the same grades would "
+            "travel in the clear: let one of the two be."
+        )
+
+
+def _pooled_sites_exchange_nothing(run: Experiment) -> None:
+    if run.pooled and run.exchange.personal != "everything":
+        raise ValueError("pooled sites train alone: set exchange.personal to 'everything', or pooled to false.")
+
+
+def _one_model_for_a_server_half(run: Experiment) -> None:
+    if run.aggregation.personal and run.correction.has_server_half:
+        raise ValueError(
+            f"correction {run.correction.name!r} moves one global model, but aggregation 'similarity' keeps one a "
+            "site: choose another of the two."
+        )
+
+
+def _a_robust_rule_sees_all_that_travels(run: Experiment) -> None:
+    robust = run.aggregation.robust
+    if robust.name == "none":
+        return
+    if run.correction.has_server_half:
+        raise ValueError(
+            f"correction {run.correction.name!r} moves the aggregate by a plain mean over all sites, which "
+            f"aggregation.robust {robust.name!r} does not guard: choose another of the two."
+        )
+    if run.exchange.personal == "everything":
+        raise ValueError(f"aggregation.robust is {robust.name!r}, but nothing travels: set it to 'none'.")
+    if run.quorum < robust.least:
+        raise ValueError(
+            f"quorum is {run.quorum}, but aggregation.robust {robust.name!r} (hostile: {robust.hostile}) needs "
+            f"{robust.least} accepted updates a round: set quorum to {robust.least} or more, or hostile lower."
+        )
+
+
+def _what_is_encrypted_is_only_averaged(run: Experiment) -> None:
+    if run.exchange.encrypt == "nothing":
+        return
+    aggregation, correction = run.aggregation, run.correction
+    if aggregation.robust.name != "none" or aggregation.personal:
+        other = aggregation.rule if aggregation.personal else aggregation.robust.name
+        raise ValueError(
+            f"aggregation {other!r} compares what the sites sent, but exchange.encrypt is "
+            f"{run.exchange.encrypt!r} and the server cannot read it: choose another of the two."
+        )
+    if correction.has_server_half:
+        raise ValueError(
+            f"correction {correction.name!r} sends controls of the head in the clear, which undoes exchange.encrypt"
+            ": choose another of the two."
+        )
+
+
+CHECKS: tuple[Callable[[Experiment], None], ...] = (
+    _phases_are_distinct,
+    _a_label_free_phase_has_its_layers,
+    _a_travelling_head_has_one_width,
+    _images_fit_the_encoder,
+    _random_transforms_fit_the_modality,
+    _members_have_an_estimator,
+    _pooled_sites_exchange_nothing,
+    _one_model_for_a_server_half,
+    _a_robust_rule_sees_all_that_travels,
+    _what_is_encrypted_is_only_averaged,
+)
+"""In the order in which they are asked; the first that fails speaks, by a ValueError."""

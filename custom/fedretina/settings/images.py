@@ -1,0 +1,385 @@
+"""What a run takes: the kinds of data, what is done to each sample once, and what is drawn anew each time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+Modality = Literal["fundus", "oct", "dermoscopy", "heart_sound", "activity"]
+"""A kind of data; a new one joins here, in `IN_WORDS`, and in `data.scheme_presets` and `data.image_settings`."""
+
+MODALITIES: tuple[Modality, ...] = get_args(Modality)
+
+SIGNALS: frozenset[Modality] = frozenset(("heart_sound", "activity"))
+"""Those whose files are WAV files and no pictures."""
+
+
+class FundusSettings(BaseModel):
+    """Settings of the deterministic transforms of fundus photographs.
+
+    Attributes:
+        modality: "fundus", which tells these settings from those of OCT scans.
+        image_size: Side S of the square image in pixels, 32 to 1024.
+        crop: Crop to the bright field of view and pad it to a square.
+        enhance: "clahe" (contrast-limited equalisation of lightness), "ben_graham" (local average
+            subtracted), or "none".
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
+    pipeline: ClassVar[int] = 1
+
+    modality: Literal["fundus"] = "fundus"
+    image_size: int = Field(default=256, ge=32, le=1024)
+    crop: bool = True
+    enhance: Literal["none", "clahe", "ben_graham"] = "none"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of a sample."""
+        return 3, self.image_size, self.image_size
+
+    def digest(self) -> str:
+        """SHA-256 of the settings and the pipeline's version: equal digests give equal pixels."""
+        # The modality stays out: it is always the same, and caches from before it was named stay valid.
+        record = {"pipeline": self.pipeline, **self.model_dump(exclude={"modality"})}
+        return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+class OctSettings(BaseModel):
+    """Settings of the deterministic transforms of OCT B-scans.
+
+    Attributes:
+        modality: "oct", which tells these settings from those of fundus photographs.
+        image_size: Side S of the square image in pixels, 32 to 1024.
+        mask_borders: Paint the white margins that a scanner leaves around a moved or turned scan with the scan's own
+            dark level, and cut off its outermost hundredth; the margins could tell the site or the class.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
+    pipeline: ClassVar[int] = 1
+
+    modality: Literal["oct"] = "oct"
+    image_size: int = Field(default=256, ge=32, le=1024)
+    mask_borders: bool = True
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of a sample."""
+        return 3, self.image_size, self.image_size
+
+    def digest(self) -> str:
+        """SHA-256 of the settings and the pipeline's version: equal digests give equal pixels."""
+        record = {"pipeline": self.pipeline, **self.model_dump()}
+        return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+class DermoscopySettings(BaseModel):
+    """Settings of the deterministic transforms of dermoscopic pictures.
+
+    Attributes:
+        modality: "dermoscopy", which tells these settings from those of other modalities.
+        image_size: Side S of the square image in pixels, 32 to 1024; 200 is what FLamby's networks see.
+        constancy: Divide the colour of the light out, as FLamby does (shades of grey); lamps differ between clinics.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
+    pipeline: ClassVar[int] = 1
+
+    modality: Literal["dermoscopy"] = "dermoscopy"
+    image_size: int = Field(default=200, ge=32, le=1024)
+    constancy: bool = True
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of a sample."""
+        return 3, self.image_size, self.image_size
+
+    def digest(self) -> str:
+        """SHA-256 of the settings and the pipeline's version: equal digests give equal pixels."""
+        record = {"pipeline": self.pipeline, **self.model_dump()}
+        return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+class HeartSoundSettings(BaseModel):
+    """Settings of the spectrogram of a heart sound.
+
+    FedEE's input is 101 x 99. It does not say how it is made; windows of 0.1 s, 0.05 s apart, give exactly that of
+    5 s at the 2 kHz that the set is published in: 101 frequencies, 0 to 1000 Hz in steps of 10, at 99 times.
+
+    Attributes:
+        modality: "heart_sound", which tells these settings from those of other modalities.
+        image_size: Side S of the square that the spectrogram is resampled to, 32 to 1024.
+        seconds: Length of the segment that is taken from the beginning of a file, 1 to 60; what is missing is silence.
+        window_s: Length of a window of the spectrogram in seconds, 0.02 to 0.5.
+        hop_s: From one window to the next in seconds, above 0, at most a window.
+        top_hz: Highest frequency, 100 to 4000; sounds are resampled to twice that. Heart sounds and murmurs lie below
+            600 Hz. Files that were recorded at less than twice this frequency have an empty upper part, which tells
+            them from others: choose what all sites' files hold.
+        range_db: How far below the segment's loudest point the scale reaches, in decibels, 20 to 120.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
+    pipeline: ClassVar[int] = 1
+
+    modality: Literal["heart_sound"] = "heart_sound"
+    image_size: int = Field(default=96, ge=32, le=1024)
+    seconds: float = Field(default=5.0, ge=1, le=60)
+    window_s: float = Field(default=0.1, ge=0.02, le=0.5)
+    hop_s: float = Field(default=0.05, gt=0, le=0.5)
+    top_hz: int = Field(default=1000, ge=100, le=4000)
+    range_db: float = Field(default=80.0, ge=20, le=120)
+
+    @model_validator(mode="after")
+    def _windows_touch(self) -> Self:
+        if self.hop_s > self.window_s or round(self.hop_s * 2 * self.top_hz) < 1:
+            raise ValueError(f"hop_s is {self.hop_s}: give a sample at least and a window ({self.window_s} s) at most.")
+        return self
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of a sample."""
+        return 3, self.image_size, self.image_size
+
+    def digest(self) -> str:
+        """SHA-256 of the settings and the pipeline's version: equal digests give equal pixels."""
+        record = {"pipeline": self.pipeline, **self.model_dump()}
+        return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+class ActivitySettings(BaseModel):
+    """Settings of windows of a three-axis accelerometer.
+
+    A window is stored as bytes, like a picture: three channels, one row, `length` columns. So caches, digests, random
+    transforms and networks treat it as any sample, and a window takes 3 kB instead of 12. With `reach` 30 a step is
+    30 / 127.5 = 0.24 m/s2, six times the resolution of PAMAP2's sensor (13 bits over plus and minus 16 g). What
+    rounding adds has a deviation of 0.07 m/s2; lying, sitting and standing differ in where gravity, 9.8 m/s2, points,
+    and the other activities swing by several m/s2.
+
+    The set itself could not be had when this was written: none of it has been tried on real windows.
+
+    Attributes:
+        modality: "activity", which tells these settings from those of other modalities.
+        length: Samples of a window, 64 to 10,000; 1000 are 10 s at 100 Hz, as in FedEE.
+        rate: Samples a second; files of another rate are refused.
+        reach: Acceleration in m/s2, gravity included, that a byte reaches in each direction, 1 to 200; what lies
+            beyond is clipped. 30 is 3 g; blows on a wrist are short and mean little.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
+    pipeline: ClassVar[int] = 1
+
+    modality: Literal["activity"] = "activity"
+    length: int = Field(default=1000, ge=64, le=10_000)
+    rate: int = Field(default=100, ge=1, le=10_000)
+    reach: float = Field(default=30.0, ge=1, le=200)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of a sample."""
+        return 3, 1, self.length
+
+    def digest(self) -> str:
+        """SHA-256 of the settings and the pipeline's version: equal digests give equal values."""
+        record = {"pipeline": self.pipeline, **self.model_dump()}
+        return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def _modality(value: Any) -> str:
+    """The modality of settings or of words for them; words that name none mean fundus photographs."""
+    found = value.get("modality", "fundus") if isinstance(value, dict) else getattr(value, "modality", "fundus")
+    return str(found)
+
+
+ImageSettings = Annotated[
+    Annotated[FundusSettings, Tag("fundus")]
+    | Annotated[OctSettings, Tag("oct")]
+    | Annotated[DermoscopySettings, Tag("dermoscopy")]
+    | Annotated[HeartSoundSettings, Tag("heart_sound")]
+    | Annotated[ActivitySettings, Tag("activity")],
+    Discriminator(
+        _modality,
+        custom_error_type="modality_unknown",
+        custom_error_message=f"modality must be one of {', '.join(map(repr, MODALITIES))}",
+    ),
+]
+"""Settings of what a run takes, told apart by `modality`. Each has `shape`, channels, height and width of a sample."""
+
+
+def image_settings(modality: Modality, side: int | None = None) -> ImageSettings:
+    """The settings of a modality as they are by default, with square pictures of a side where it has some.
+
+    Args:
+        modality: Which.
+        side: Side of the square picture, pixels; None for the modality's own. Windows of activity have none.
+    """
+    size = {} if side is None else {"image_size": side}
+    if modality == "fundus":
+        return FundusSettings(**size)
+    if modality == "oct":
+        return OctSettings(**size)
+    if modality == "dermoscopy":
+        return DermoscopySettings(**size)
+    return HeartSoundSettings(**size) if modality == "heart_sound" else ActivitySettings()
+
+
+_OF_PICTURES = frozenset(("flip", "rotate_degrees", "brightness", "contrast"))
+
+_FIT: Mapping[Modality, frozenset[str]] = MappingProxyType(
+    {
+        "fundus": _OF_PICTURES | {"flip_vertical"},
+        "oct": _OF_PICTURES,
+        "dermoscopy": _OF_PICTURES | {"flip_vertical"},
+        "heart_sound": frozenset(("brightness", "contrast", "roll")),
+        "activity": frozenset(("roll", "gain")),
+    }
+)
+
+
+class AugmentSettings(BaseModel):
+    """Settings of the random transforms.
+
+    The defaults are those of the FedUAA code: RandomHorizontalFlip and RandomRotation(30).
+
+    Attributes:
+        flip: Mirror left and right, half of the time.
+        rotate_degrees: Rotate by an angle uniform in plus or minus this, 0 to 180.
+        brightness: Multiply by a factor uniform in 1 plus or minus this, 0 to 0.9.
+        contrast: Scale around the image's mean by a factor uniform in 1 plus or minus this, 0 to 0.9.
+        flip_vertical: Mirror up and down, half of the time: for pictures without an up and a down, as of skin.
+        roll: Turn time around by a share of its length uniform in plus or minus this, 0 to 0.5: what leaves at the end
+            comes in at the beginning. For signals and spectrograms.
+        gain: Scale around half of the range, the zero of an accelerometer, by a factor uniform in 1 plus or minus
+            this, 0 to 0.9. For signals.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    flip: bool = True
+    rotate_degrees: float = Field(default=30.0, ge=0, le=180)
+    brightness: float = Field(default=0.0, ge=0, le=0.9)
+    contrast: float = Field(default=0.0, ge=0, le=0.9)
+    flip_vertical: bool = False
+    roll: float = Field(default=0.0, ge=0, le=0.5)
+    gain: float = Field(default=0.0, ge=0, le=0.9)
+
+    @model_serializer(mode="wrap")
+    def _without_unused(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Settings of runs from before there were these fields keep their words, and so their digests.
+        words: dict[str, Any] = plain(self)
+        return {name: value for name, value in words.items() if value or name not in ("flip_vertical", "roll", "gain")}
+
+    def unfit(self, modality: Modality) -> tuple[str, ...]:
+        """The settings that are in use and make no sense for a modality.
+
+        A mirrored spectrogram runs backwards in time or has its frequencies upside down, a turned one mixes the two;
+        the layers of a retina have an order from top to bottom; and a picture has no time to roll.
+        """
+        return tuple(name for name, value in self if value and name not in _FIT[modality])
+
+
+class TwoViewSettings(BaseModel):
+    """Settings of the random views.
+
+    The OCT paper names none; these are MoCo v2's (Chen et al. 2020) less what grey scans lack, colour shifts, and
+    with a small rotation and speckle. There is no flip upside down: the layers of a retina have an order.
+
+    Attributes:
+        crop_scale: Least and most area of the crop, shares of the image, above 0 to 1.
+        crop_ratio: Least and most width of the crop over its height, 0.1 to 10, drawn evenly in the logarithm.
+        flip: Mirror left and right, half of the time.
+        rotate_degrees: Rotate by an angle uniform in plus or minus this, 0 to 180.
+        brightness: Multiply by a factor uniform in 1 plus or minus this, 0 to 0.9.
+        contrast: Scale around the whole image's mean by a factor uniform in 1 plus or minus this, 0 to 0.9.
+        colour_probability: How often brightness and contrast change, 0 to 1.
+        blur_probability: How often the view is blurred, 0 to 1.
+        blur_sigma: Least and most standard deviation of the blur, above 0 to 16 pixels of an image of 224; an image
+            of 64 pixels is blurred by 64 / 224 of it.
+        speckle: Multiplicative noise, its standard deviation uniform between 0 and this, 0 to 0.5.
+        speckle_probability: How often there is speckle, 0 to 1.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    crop_scale: tuple[float, float] = (0.2, 1.0)
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: bool = True
+    rotate_degrees: float = 10.0
+    brightness: float = 0.4
+    contrast: float = 0.4
+    colour_probability: float = 0.8
+    blur_probability: float = 0.5
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    speckle: float = 0.1
+    speckle_probability: float = 0.5
+
+    @field_validator("crop_scale")
+    @classmethod
+    def _check_scale(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < value[0] <= value[1] <= 1:
+            raise ValueError(f"crop_scale is {value}: give the least and the most share of the area, above 0 to 1.")
+        return value
+
+    @field_validator("crop_ratio")
+    @classmethod
+    def _check_ratio(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0.1 <= value[0] <= value[1] <= 10:
+            raise ValueError(f"crop_ratio is {value}: give the least and the most width over height, 0.1 to 10.")
+        return value
+
+    @field_validator("rotate_degrees")
+    @classmethod
+    def _check_angle(cls, value: float) -> float:
+        if not 0 <= value <= 180:
+            raise ValueError(f"rotate_degrees is {value}: give 0 to 180; OCT scans lie level, so 10 is much.")
+        return value
+
+    @field_validator("brightness", "contrast")
+    @classmethod
+    def _check_colour(cls, value: float) -> float:
+        if not 0 <= value <= 0.9:
+            raise ValueError(f"brightness or contrast is {value}: give 0 to 0.9, so that no view is black.")
+        return value
+
+    @field_validator("colour_probability", "blur_probability", "speckle_probability")
+    @classmethod
+    def _check_probability(cls, value: float) -> float:
+        if not 0 <= value <= 1:
+            raise ValueError(f"a probability of the views is {value}: give 0 to 1.")
+        return value
+
+    @field_validator("blur_sigma")
+    @classmethod
+    def _check_blur(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < value[0] <= value[1] <= 16:
+            raise ValueError(
+                f"blur_sigma is {value}: give the least and the most in pixels of an image of 224, above 0 to 16; "
+                "blur_probability 0 turns the blur off."
+            )
+        return value
+
+    @field_validator("speckle")
+    @classmethod
+    def _check_speckle(cls, value: float) -> float:
+        if not 0 <= value <= 0.5:
+            raise ValueError(f"speckle is {value}: give a standard deviation of 0 to 0.5, 0 for none.")
+        return value

@@ -1,0 +1,199 @@
+"""What a network is made of, and where it starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+EncoderName = Literal[
+    "resnet18",
+    "resnet50",
+    "efficientnet_lite0",
+    "mobilenet_v2",
+    "efficientnet_b0",
+    "efficientnet_b4",
+    "vit_small",
+    "signal_cnn",
+]
+
+Normalisation = Literal["none", "imagenet", "half"]
+"""How images in [0, 1] are normalised before an encoder sees them."""
+
+PATCH: Mapping[EncoderName, int] = {"vit_small": 16}
+"""Side of the patches of encoders that cut an image into some: its side must be a multiple of it."""
+
+
+class HeadSettings(BaseModel):
+    """Layers of the head.
+
+    Attributes:
+        layout: "linear_bn_relu_linear" is the classifier of the official FedUAA code; "linear" is the one
+            fully connected layer that its paper describes.
+        width: Hidden units of the first layout, 512 in FedUAA; not used by "linear".
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layout: Literal["linear_bn_relu_linear", "linear"] = "linear_bn_relu_linear"
+    width: Annotated[int, Field(ge=1)] = 512
+
+
+ContrastLayout = Literal["moco_v2", "moco_v3", "simclr"]
+
+
+class ContrastSettings(BaseModel):
+    """Layers of the contrastive head.
+
+    Attributes:
+        layout: "moco_v2" and "simclr" project by two layers with a ReLU between and no BatchNorm. "moco_v3" has
+            BatchNorm after both layers, without scale and shift after the last, and a predictor behind: that of the
+            published ResNet-50.
+        hidden: Units between the two layers, of the predictor too. None is the method's own: as wide as the features,
+            or 4096 for "moco_v3".
+        width: Length of an embedding. None is the method's own: 128, or 256 for "moco_v3".
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layout: ContrastLayout = "moco_v2"
+    hidden: int | None = Field(default=None, ge=2, le=16384)
+    width: int | None = Field(default=None, ge=2, le=8192)
+
+
+class ExitSettings(BaseModel):
+    """Early exits of an encoder (FedEE, section 4.2, Eq. 7).
+
+    Attributes:
+        after: Stages of the encoder that an exit follows, counted from 0. None takes those of the paper where it
+            names some, else those of the encoder (`networks.encoders.EXITS`).
+        width: Hidden units H that the exits are measured by; None is the width of the encoder's last stage: 1280, 512
+            and 64 for the networks of the official code, as there.
+        growth: How much wider a pair of stages makes an exit: h_i = floor(growth^((M - i) / 2) H) for exit i of M,
+            counted from the input, so that early exits, which see simple features, are wider. The paper has 1.2.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    after: tuple[int, ...] | None = None
+    width: int | None = Field(default=None, ge=1, le=8192)
+    growth: float = Field(default=1.2, ge=1, le=4)
+
+    @field_validator("after")
+    @classmethod
+    def _after_is_ascending(cls, after: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if after is not None and (not after or min(after) < 0 or sorted(set(after)) != list(after)):
+            raise ValueError(f"exits.after is {list(after)}: name stages from 0, in ascending order, none twice.")
+        return after
+
+    def widths(self, exits: int, last: int) -> tuple[int, ...]:
+        """Hidden units of each of M exits, from the input to the end."""
+        base = self.width or last
+        return tuple(math.floor(math.sqrt(self.growth) ** (exits - i) * base) for i in range(exits))  # h_i
+
+
+class DropoutSettings(BaseModel):
+    """Dropout for MC-dropout (Gal and Ghahramani, ICML 2016; as a rival in FedEE).
+
+    Attributes:
+        rate: Share of values that are dropped; 0.2 in FedEE's code.
+        after: Stages of the encoder that it follows, counted from 0; None takes those that early exits would follow.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rate: float = Field(default=0.2, gt=0, lt=1)
+    after: tuple[int, ...] | None = Field(default=None, min_length=1)
+
+
+WeightsSource = Literal["none", "package", "file"]
+
+Sha256 = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, pattern=r"^\s*[0-9a-fA-F]{64}\s*$")]
+
+PACKAGED: frozenset[EncoderName] = frozenset({"efficientnet_lite0"})
+
+
+class WeightsSettings(BaseModel):
+    """Where the encoder's weights come from.
+
+    Attributes:
+        source: "none" starts from the seed; "package" reads an installed package (EfficientNet-Lite0
+            only); "file" reads `file`.
+        file: An encoder that a run exported, or a `state_dict` with the published keys (torchvision's but for
+            EfficientNet-Lite0; none fit ViT-Small), safetensors or torch format. A job names only the digest; each end
+            adds its own path before it builds the network.
+        sha256: Digest that the file must have, 64 hex digits; it is checked before anything is unpacked.
+    """
+
+    # The input is hidden because a validation error may travel and would otherwise print the path.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    source: WeightsSource = "none"
+    file: Path | None = None
+    sha256: Sha256 | None = None
+
+    @model_validator(mode="after")
+    def _file_and_digest_go_together(self) -> WeightsSettings:
+        given = [name for name in ("file", "sha256") if getattr(self, name) is not None]
+        if self.source == "file" and self.sha256 is None:
+            raise ValueError('weights.source "file" needs the file\'s sha256; give it.')
+        if self.source != "file" and given:
+            raise ValueError(
+                f'weights.{" and weights.".join(given)} can only be used with weights.source "file", but the '
+                f'source is "{self.source}"; set the source to "file" or remove them.'
+            )
+        return self
+
+
+class NetworkSettings(BaseModel):
+    """What answers.
+
+    Attributes:
+        encoder: Architecture of the shared part. FedUAA uses "resnet50", the OCT paper "efficientnet_b4"; "vit_small"
+            needs images whose side is a multiple of 16.
+        weights: Where the encoder starts.
+        projector: Width of a two-layer projection between encoder and head, which travels; 256 in MOON. None for none.
+        head: Layers of the personal part.
+        calibrator: Whether a temperature for each image, told from its features, divides the logits. The sites and
+            the server find it after training (multi-domain temperature scaling).
+        contrast: Projector and predictor of contrastive pre-training, which travel; None for none. They hang on the
+            encoder beside the head: no answer passes through them.
+        exits: Early exits after some stages of the encoder; None for none. With them the network gives an answer an
+            exit and the final head's last, and the objective sums over all.
+        dropout: Dropout after some stages, for MC-dropout (`evaluation.passes`); None for none.
+        normalise: How images in [0, 1] are normalised. "auto" is what the weights were trained with, as an exported
+            encoder's file says, and "half" when they come from the seed. The official FedUAA code feeds ImageNet
+            weights with images that are not normalised; "none" reproduces that.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    encoder: EncoderName = "resnet18"
+    weights: WeightsSettings = Field(default_factory=WeightsSettings)
+    projector: int | None = Field(default=None, ge=2, le=8192)
+    head: HeadSettings = Field(default_factory=HeadSettings)
+    calibrator: bool = False
+    contrast: ContrastSettings | None = None
+    exits: ExitSettings | None = None
+    dropout: DropoutSettings | None = None
+    normalise: Literal["auto", "none", "imagenet", "half"] = "auto"
+
+    @model_validator(mode="after")
+    def _package_has_the_encoder(self) -> NetworkSettings:
+        if self.weights.source == "package" and self.encoder not in PACKAGED:
+            raise ValueError(
+                f'weights.source "package" exists for {", ".join(sorted(PACKAGED))} only, but the encoder is '
+                f'{self.encoder}; use the source "file" with a sha256, or "none".'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_answer_to_calibrate(self) -> NetworkSettings:
+        if self.calibrator and self.exits is not None:
+            raise ValueError(
+                "a calibrator divides the logits of one head, and exits give several answers: leave one of the two out."
+            )
+        return self

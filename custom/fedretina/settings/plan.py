@@ -1,0 +1,214 @@
+"""What a run does: its phases with settings of their own, and the steps that follow from them, one after the other."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fedretina.errors import RefusedError
+from fedretina.settings.contrastive import ContrastiveSettings
+from fedretina.settings.images import AugmentSettings, TwoViewSettings
+from fedretina.settings.scalars import Task
+from fedretina.settings.training import TrainingSettings
+
+if TYPE_CHECKING:
+    from fedretina.settings.experiment import Experiment
+
+ROUNDS_BACK = 3
+"""By how many of its last rounds a run can go back: the server keeps their models, each site its own part for them.
+Beyond that there is the run's first step, which needs nothing."""
+
+
+class RestartSettings(BaseModel):
+    """Where a run starts again; `fedretina resume RUN --from STEP` writes it.
+
+    Attributes:
+        step: Name of the step, such as `train-0001`: it is done again, and all after it. What came before stays.
+        mark: Tells one going back from another: server and site do each once, however often the job is started.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    step: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    mark: str = Field(pattern=r"^[a-z0-9]{4,32}$")
+
+
+RUN_KEY = "fedretina_run"
+"""Entry of a job's `meta.json` that tells FLARE's list of jobs which run it belongs to."""
+
+
+def new_run_name(experiment: Experiment) -> str:
+    """The experiment's name, the time (UTC) and four random digits, such as `feduaa-20261121-084047-e50c`."""
+    return f"{experiment.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+_LAID_OVER = ("training", "augment")
+
+
+class PhaseSettings(BaseModel):
+    """A stretch of federated rounds.
+
+    Attributes:
+        name: The phase's name, part of every stamp and file.
+        rounds: How many rounds it has in total, those before a resume among them. They are settled when the run
+            begins: a run that is resumed with another number is refused, like any other setting that differs.
+        contrastive: The label-free objective of a phase that pre-trains the encoder; None for one that trains with
+            labels.
+        views: How the two views of an image are drawn in a label-free phase.
+        weights: How the server weighs the sites in a label-free phase, which has no theta: all alike, as the OCT paper
+            does, or by their images.
+        label_share: Share of the labels that a phase with labels uses, whole patients of each site, in (0, 1]. It is
+            for asking what pre-training is worth where labels are few.
+        training: Local training in this phase; a job's words here are laid over the run's own `training`.
+        augment: Random transforms in this phase, likewise.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: str = Field(default="train", pattern=r"^[a-z][a-z0-9_]{0,29}$")
+    rounds: int = Field(default=5, ge=1, le=10_000)
+    contrastive: ContrastiveSettings | None = None
+    views: TwoViewSettings = TwoViewSettings()
+    weights: Literal["uniform", "samples"] = "uniform"
+    label_share: float = Field(default=1.0, gt=0, le=1)
+    training: TrainingSettings | None = None
+    augment: AugmentSettings | None = None
+
+    @model_validator(mode="after")
+    def _labels_are_used_or_not(self) -> Self:
+        if self.contrastive is not None and self.label_share < 1:
+            raise ValueError(f"label_share is {self.label_share:g}, but phase {self.name!r} uses no labels: drop it.")
+        if self.contrastive is not None and self.training is not None and self.training.stretches:
+            raise ValueError(f"phase {self.name!r} trains the encoder alone: give training.epochs, no stretches.")
+        return self
+
+    @property
+    def task(self) -> Task:
+        """What the sites do in each of its rounds."""
+        return "train" if self.contrastive is None else "pretrain"
+
+
+def resolved_phases(words: Mapping[str, Any], row: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The phases of a job: a phase is filled from the row's phase of its name, its settings from the run's.
+
+    Args:
+        words: The job's words, laid over its row already.
+        row: The phases of the row.
+
+    Returns:
+        Words for `PhaseSettings`; what is no mapping is left for it to refuse.
+    """
+    named = {str(phase.get("name", "train")): phase for phase in row}
+    found: list[Any] = []
+    for phase in words["phases"]:
+        if not isinstance(phase, Mapping):
+            found.append(phase)
+            continue
+        full = merged(named.get(str(phase.get("name", "train")), {}), phase)
+        for name in _LAID_OVER:
+            if isinstance(full.get(name), Mapping) and isinstance(words.get(name, {}), Mapping):
+                full[name] = merged(words.get(name, {}), full[name])
+        found.append(full)
+    return found
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings with others laid over them."""
+    joined = dict(base)
+    for key, value in over.items():
+        old = joined.get(key)
+        joined[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return joined
+
+
+PREPARE = "prepare"
+
+VALIDATE = "validate"
+
+TUNE = "tune"
+
+CALIBRATE = "calibrate"
+
+FINALISE = "finalise"
+
+
+class Step(NamedTuple):
+    """One exchange between the server and all sites.
+
+    Attributes:
+        number: Position in the run, from 0; a training step's number also names the model after it.
+        task: What the sites do.
+        phase: Phase of the stamp and of file names.
+        round: Round within the phase, from 0.
+        rounds: Rounds of the phase in total.
+    """
+
+    number: int
+    task: Task
+    phase: str
+    round: int
+    rounds: int
+
+    @property
+    def name(self) -> str:
+        """Name of the step in files and logs, such as `train-0003`."""
+        return f"{self.phase}-{self.round:04d}"
+
+
+class Plan(tuple[Step, ...]):
+    """All steps of a run in order.
+
+    A phase without labels comes before those with labels, and a run of such phases alone measures nothing: it has no
+    validation, and its last model is its result.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Plan:
+        """List the steps of an experiment, `prepare`, `tune` and `calibrate` only where it asks for them."""
+        listed: list[tuple[Task, str, int, int]] = []
+        listed += [("prepare", PREPARE, 0, 1)] if experiment.aggregation.personal else []
+        listed += [
+            (phase.task, phase.name, number, phase.rounds)
+            for phase in experiment.phases
+            for number in range(phase.rounds)
+        ]
+        listed += [("validate", VALIDATE, 0, 1)] if experiment.supervised else []
+        listed += [("tune", TUNE, 0, 1)] if experiment.tune.epochs else []
+        listed += [("calibrate", CALIBRATE, 0, 1)] if experiment.network.calibrator else []
+        listed += [("finalise", FINALISE, 0, 1)]
+        return cls(Step(number, *step) for number, step in enumerate(listed))
+
+    @property
+    def training(self) -> range:
+        """Numbers of the steps that train with labels; they follow each other, and there may be none."""
+        return self._stretch("train")
+
+    @property
+    def learning(self) -> range:
+        """Numbers of all steps that give a model, with labels or without; they follow each other."""
+        return self._stretch("pretrain", "train")
+
+    def _stretch(self, *tasks: Task) -> range:
+        numbers = [step.number for step in self if step.task in tasks]
+        return range(numbers[0], numbers[-1] + 1) if numbers else range(0)
+
+    def find(self, phase: str, number: int) -> Step | None:
+        """Return the step of a phase's round, or None."""
+        return next((step for step in self if step.phase == phase and step.round == number), None)
+
+    def named(self, name: str) -> Step:
+        """Return the step of a name such as `train-0003`.
+
+        Raises:
+            RefusedError: There is none; it lists those that there are.
+        """
+        found = next((step for step in self if step.name == name), None)
+        if found is None:
+            phases = {step.phase: [one.name for one in self if one.phase == step.phase] for step in self}
+            listed = [names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}" for names in phases.values()]
+            raise RefusedError(f"{name[:100]!r} is no step of this run: its steps are {', '.join(listed)}.")
+        return found

@@ -1,0 +1,323 @@
+"""What a hospital, or the server, decides for itself, and how it is read from the startup kit or a site file.
+
+None of it leaves the machine. A job never names a path; a site says where its images and its state are in its own
+startup kit (`local/privacy.json`, `properties` of the scope, under the key `fedretina`), else through environment
+variables, else by default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from fedretina.errors import DataError, SettingsError
+from fedretina.settings.exchange import Kind
+from fedretina.settings.faults import settings_faults
+from fedretina.settings.images import Modality
+from fedretina.settings.scalars import COUNTS, MIN_COUNT, RANGES
+from fedretina.settings.scheme import GradingScheme
+from fedretina.yaml_file import YamlFileError, read_yaml
+
+PROPERTY = "fedretina"
+
+SERVER_PROPERTY = "fedretina_server"
+
+SITE_FILE = "FEDRETINA_SITE_FILE"
+
+SITE_NAME = "{SITE_NAME}"
+"""Stands for the site's name in the paths of a file that serves many."""
+
+
+class SiteDataSettings(BaseModel):
+    """Where a site's data lie and how they are graded; the site's own, never a job's.
+
+    Attributes:
+        manifest: The manifest; without one the site is a phantom hospital.
+        images: Image root; by default the manifest's folder.
+        scheme: The grading scheme or a preset's name; must be given with a manifest, save for pre-training alone.
+        modality: What the images are, so that a job for others is refused; None is what the preset that `scheme` names
+            grades, and for a scheme of the site's own nothing is refused.
+        cache: Folder of the image cache.
+        bad_files: Whether images that cannot be read are left out or stop the site.
+        limit: At most so many images of a split, chosen by a hash of the file's name, for short runs. "pretrain" takes
+            from the images of train that its own limit leaves and from those without a label.
+        min_count: Fewest patients behind any count of answers that leaves the site, and behind any figure of its
+            validation or test split; more than it has, and none leaves.
+        changes: What happens when the manifest lists other files, labels, patients or splits than when the site's
+            rounds of a run began, so that it could be tested on what it was trained on: "refuse" keeps the site out of
+            the run until the old manifest is back, "accept" goes on, and the model's card says so.
+        phantom_images: Training images of an average phantom hospital.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    manifest: Path | None = None
+    images: Path | None = None
+    scheme: GradingScheme | str | None = None
+    modality: Modality | None = None
+    cache: Path | None = None
+    bad_files: Literal["skip", "refuse"] = "skip"
+    limit: dict[Literal["train", "val", "test", "pretrain"], int] | None = None
+    min_count: int = Field(default=MIN_COUNT, ge=2)
+    changes: Literal["refuse", "accept"] = "refuse"
+    phantom_images: int = Field(default=160, ge=1)
+
+    @field_validator("limit")
+    @classmethod
+    def _check_limit(cls, limit: dict[str, int] | None) -> dict[str, int] | None:
+        low = {split: count for split, count in (limit or {}).items() if count < 1}
+        if low:
+            raise ValueError(f"limit is {low}: allow at least one image a split, or leave the split out.")
+        return limit
+
+    def most(self, split: str) -> int | None:
+        """How many images of a split are taken at most, 1 or more; None for all."""
+        return {str(name): most for name, most in (self.limit or {}).items()}.get(split)
+
+
+class GaussianNoise(BaseModel):
+    """Clip the whole update and add normal noise to each of its numbers.
+
+    Attributes:
+        kind: Names the mechanism.
+        clip: Largest L2 norm of the update, the difference from the aggregate that the round started from.
+        multiplier: Standard deviation of the noise over `clip`.
+        delta: The probability that (epsilon, delta) leaves open; below 1 over the number of patients.
+        max_epsilon: Nothing noised leaves once the site's budget, over all runs, would exceed it; none for no bound.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind: Literal["gaussian"]
+    clip: float = Field(gt=0)
+    multiplier: float = Field(gt=0)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    max_epsilon: float | None = Field(default=None, gt=0)
+
+
+class SvtNoise(BaseModel):
+    """Let only a part of the update's numbers leave, chosen and noised by the sparse vector technique.
+
+    FLARE's filter SVTPrivacy does it (Li et al., MLMI 2019), and the budget is the one that it states: epsilon for the
+    choice and for the release, added up over releases. It draws again until enough numbers are chosen, which the
+    technique's proof does not cover; the Gaussian noise has no such doubt.
+
+    Attributes:
+        kind: Names the mechanism.
+        fraction: Share of the update's numbers that leave; the others are sent as in the aggregate.
+        epsilon: Budget of the choice, a release.
+        epsilon_release: Budget of the noise on what is chosen, a release.
+        clip: Each number of the update is cut to at most this size.
+        threshold: Size above which a number tends to be chosen.
+        max_epsilon: Nothing noised leaves once the site's budget, over all runs, would exceed it; none for no bound.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind: Literal["svt"]
+    fraction: float = Field(default=0.1, gt=0, le=1)
+    epsilon: float = Field(gt=0)
+    epsilon_release: float = Field(gt=0)
+    clip: float = Field(gt=0)
+    threshold: float = Field(default=1e-6, ge=0)
+    max_epsilon: float | None = Field(default=None, gt=0)
+
+
+class PolicySettings(BaseModel):
+    """What a site lets go.
+
+    Attributes:
+        kinds: Kinds of tensors that may leave; an answer with another kind is refused. `head` and `exit` need to be
+            named by the site, for jobs whose heads travel.
+        hold_back: Scalars that do not leave, whatever the job asks; `images` is n, the number of training images.
+        mantissa_bits: Numbers of an update are rounded to so many bits after the leading one: 10 as in float16, 7 as
+            in bfloat16. None for all of them. The update is the difference from the aggregate that the round began
+            with, which the server has; bytes on the wire stay.
+        scalar_digits: Scalars are rounded to so many significant decimal digits, save the counts that `data.min_count`
+            guards (bin_..., confusion_...), which would no longer add up; none for all of them.
+        noise: Noise on the update's numbers; none by default. Scalars are not noised: hold back what tells too much.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kinds: frozenset[Kind] = frozenset(
+        {Kind.ENCODER, Kind.NORM, Kind.STATISTIC, Kind.COUNTER, Kind.CONTROL, Kind.PROJECTOR, Kind.CALIBRATION}
+    )
+    hold_back: frozenset[str] = frozenset()
+    mantissa_bits: int | None = Field(default=None, ge=1, le=22)
+    scalar_digits: int | None = Field(default=None, ge=1, le=16)
+    noise: GaussianNoise | SvtNoise | None = Field(default=None, discriminator="kind")
+
+    @field_validator("hold_back")
+    @classmethod
+    def _can_do_without(cls, names: frozenset[str]) -> frozenset[str]:
+        optional = {name for name, (_, _, needed) in RANGES.items() if not needed}
+        strangers = sorted(names - optional)
+        if strangers:
+            listed = ", ".join(sorted(optional - COUNTS.keys()))
+            raise ValueError(
+                f"{strangers[0]!r} cannot be held back: a run can do without {listed}, and without the counts "
+                "(bin_..., confusion_...), of which data.min_count holds back all at once."
+            )
+        return names
+
+    @property
+    def changes_tensors(self) -> bool:
+        """Whether what leaves depends on the aggregate that the round began with."""
+        return self.noise is not None or self.mantissa_bits is not None
+
+
+class TrackingSettings(BaseModel):
+    """Curves and log lines of this end's own; a job cannot ask for them.
+
+    Attributes:
+        tensorboard: Whether curves go to `tensorboard/` in the run's folder; needs the extra `tensorboard`.
+        mlflow: Where MLflow keeps its runs, a tracking URI such as `sqlite:////srv/fedretina/mlflow.db`; needs the
+            extra `mlflow`. None for no MLflow.
+        log: Whether `log.jsonl` in the run's folder gets a line for every step: run, site, phase, round, attempt, what
+            happened. No line holds a path, a file's name or a patient.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    tensorboard: bool = False
+    mlflow: str | None = None
+    log: bool = False
+
+
+class SiteSettings(BaseModel):
+    """A site's private settings; none of them leaves the site.
+
+    Attributes:
+        data: Where images and manifest are; a site with none is a phantom hospital.
+        state_root: Folder for the state of runs, outside FLARE's folders.
+        weights_file: The site's copy of the weights that a job names by SHA-256.
+        he_keys: The sites' file of `fedretina kit he-keys`, for a job that encrypts; secret.
+        trainer: Where the site's work is done: "inline", in the process of FLARE's job, or "child", in a process of its
+            own for each order, whose death (out of memory, say) costs one answer instead of the whole job. The bits
+            are the same; a child costs the time to start Python and torch, and to open the data again.
+        policy: What the site lets go, how exactly, and with how much noise; a job can only ask for less. A phantom
+            hospital that sets none lets every kind go, a head too: its images are synthetic.
+        tracking: Curves and log lines of the site's own numbers, at the site.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    data: SiteDataSettings = SiteDataSettings()
+    state_root: Path | None = None
+    weights_file: Path | None = None
+    he_keys: Path | None = None
+    trainer: Literal["inline", "child"] = "inline"
+    policy: PolicySettings = PolicySettings()
+    tracking: TrackingSettings = TrackingSettings()
+
+    @property
+    def own_policy(self) -> PolicySettings:
+        """The policy that holds at the site.
+
+        A site that points to no data and has set no policy is a phantom hospital: there is nothing to protect, and jobs
+        whose heads travel run as they lie in the simulator and in the rehearsal. With data, a head stays unless the
+        site names its kind.
+        """
+        if "policy" in self.model_fields_set or self.data.manifest is not None:
+            return self.policy
+        return PolicySettings(kinds=frozenset(Kind))
+
+
+class ServerSettings(BaseModel):
+    """The server's own settings, read from the scope property `fedretina_server` of its startup kit.
+
+    Attributes:
+        state_root: Folder for the state of runs, outside FLARE's folders.
+        weights_file: The server's copy of the weights that a job names by SHA-256.
+        he_keys: The server's file of `fedretina kit he-keys`, which mixes and cannot read.
+        tracking: Curves and log lines of what sites let go, at the server.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    state_root: Path | None = None
+    weights_file: Path | None = None
+    he_keys: Path | None = None
+    tracking: TrackingSettings = TrackingSettings()
+
+
+def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -> SiteSettings:
+    """Read a site's settings: the scope property, then the environment, then none.
+
+    Args:
+        properties: Properties of the scope.
+        site: Name of the site.
+        folder: What a relative path in the scope property starts at: the kit's `local` folder.
+
+    Raises:
+        DataError: The settings point to a file that is missing or cannot be used.
+    """
+    found = properties.get(PROPERTY)
+    if found is None and os.environ.get(SITE_FILE):
+        found, folder = {"site_file": os.environ[SITE_FILE]}, Path.cwd()
+    if found is None:
+        return SiteSettings()
+    if not isinstance(found, Mapping) or not found:
+        raise DataError(
+            f"the scope property {PROPERTY!r} of {site} must hold settings, got {found!r}: name a site_file."
+        )
+    words, base = dict(found), folder
+    if "site_file" in words:
+        if not words["site_file"]:
+            raise DataError(f"the site file of {site} is not set: name a file, or remove the property.")
+        path = folder / str(words["site_file"]).replace(SITE_NAME, site)
+        return read_site_file(path, site)
+    return _site_settings(words, base, site, f"the settings of {site}")
+
+
+def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
+    """Read the settings of a server; a site's settings and its environment variable mean nothing here.
+
+    Raises:
+        SettingsError: The property cannot be used.
+    """
+    found = properties.get(SERVER_PROPERTY) or {}
+    try:
+        return ServerSettings.model_validate(found)
+    except ValidationError as error:
+        faults = settings_faults(error, SERVER_PROPERTY, ServerSettings)
+        raise SettingsError(
+            f"the scope property {SERVER_PROPERTY!r} may hold state_root, weights_file and he_keys, all paths, and "
+            f"tracking: {faults}"
+        ).telling("the server's own settings cannot be used: its log says what and where.") from error
+
+
+def read_site_file(path: Path, site: str | None) -> SiteSettings:
+    """Read a site file; relative paths in it start at its folder.
+
+    Args:
+        path: The site file.
+        site: What the word `{SITE_NAME}` in its paths stands for; None leaves it as it is.
+
+    Raises:
+        DataError: The file cannot be read, or holds settings that cannot be used.
+    """
+    try:
+        words = read_yaml(path, "the site file")
+    except YamlFileError as error:
+        raise DataError(str(error)) from error
+    return _site_settings(words, path.parent, site, f"the site file {path}")
+
+
+def _site_settings(words: dict[str, Any], base: Path, site: str | None, what: str) -> SiteSettings:
+    if not isinstance(words.get("data") or {}, Mapping):
+        raise DataError(f"{what} holds no settings of its data: write `data:` and below it manifest and scheme.")
+    data = dict(words.get("data") or {})
+    for holder, name in (
+        (data, "manifest"),
+        (data, "images"),
+        (data, "cache"),
+        (words, "state_root"),
+        (words, "weights_file"),
+        (words, "he_keys"),
+    ):
+        if holder.get(name) is not None:
+            holder[name] = base / str(holder[name]).replace(SITE_NAME, SITE_NAME if site is None else site)
+    try:
+        return SiteSettings.model_validate({**words, "data": data})
+    except ValidationError as error:
+        raise DataError(f"{what} cannot be used: {settings_faults(error, 'settings', SiteSettings)}") from error

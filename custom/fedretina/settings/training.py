@@ -1,0 +1,148 @@
+"""How a site trains, and what follows training: fine-tuning, calibration, how the model answers, what is written."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class OptimiserSettings(BaseModel):
+    """Settings of the optimiser; by default it begins anew each round, as in FedUAA's released code.
+
+    Attributes:
+        optimizer: "sgd" or "adam".
+        learning_rate: Step size before the schedule.
+        momentum: SGD's momentum.
+        weight_decay: L2 decay, added to the gradient.
+        schedule: How the rate goes over the phase: "constant", "cosine" (to 0 over the steps of all its rounds), or
+            "exponential" (times `decay` each round).
+        decay: Factor a round of the exponential schedule; 0.998 in FedDyn's and FedDC's code.
+        encoder_factor: The encoder's rate over the head's, for fine-tuning.
+        optimizer_state: "reset" begins momentum and Adam's moments anew each round, since the aggregate is another
+            point than the one that they describe; "keep" carries a site's own on, as FedEE's code does with one Adam a
+            site for the whole run.
+        clip_norm: Longest gradient, over all parameters and with the correction in it; none by default, 10 in FedDyn's
+            and FedDC's code.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: float = Field(default=0.01, gt=0, le=10)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0, lt=1)
+    schedule: Literal["constant", "cosine", "exponential"] = "constant"
+    decay: float = Field(default=0.998, gt=0, le=1)
+    encoder_factor: float = Field(default=1.0, gt=0, le=1)
+    optimizer_state: Literal["reset", "keep"] = "reset"
+    clip_norm: float | None = Field(default=None, gt=0)
+
+
+class StretchSettings(BaseModel):
+    """A part of a round in which a part of the network trains.
+
+    Attributes:
+        train: "all", "head" (the head and what else is not the encoder) or "encoder". What does not train is in
+            evaluation mode: its BatchNorm's statistics stand still too.
+        epochs: Local epochs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    train: Literal["all", "head", "encoder"] = "all"
+    epochs: int = Field(default=1, ge=1, le=1000)
+
+
+class TrainingSettings(OptimiserSettings):
+    """Local training of one round; the defaults are FedUAA's (released code: SGD, no momentum, no decay).
+
+    Attributes:
+        epochs: Local epochs a round (E), where no stretches are given.
+        stretches: What trains, one after the other, within a round; FedRep trains the head, then the encoder.
+        batch_size: Images a step.
+        drop_last: Leave out the last batch when it is not full, as the released code does.
+        threads: Torch threads. It is a setting, equal at all ends, because sums over other numbers of threads
+            differ in the last bits.
+        precision: `float32`, or `bf16` autocast of the forward pass; losses stay float32.
+        channels_last: Memory layout of images and weights; faster convolutions.
+        device: `cpu`, `cuda`, or `auto` (CUDA when there is one). Equal bits need equal devices.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    epochs: int = Field(default=1, ge=1, le=1000)
+    stretches: tuple[StretchSettings, ...] = ()
+    batch_size: int = Field(default=32, ge=2, le=4096)
+    drop_last: bool = True
+    threads: int = Field(default=1, ge=1, le=256)
+    precision: Literal["float32", "bf16"] = "float32"
+    channels_last: bool = True
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    def resolved_stretches(self) -> tuple[StretchSettings, ...]:
+        """The stretches, or the one that `epochs` means."""
+        return self.stretches or (StretchSettings(epochs=self.epochs),)
+
+
+EstimatorName = Literal[
+    "softmax", "evidence", "softmax_mean", "softmax_disagreement", "evidence_mean", "evidence_dempster"
+]
+
+AucInput = Literal["expected_probability", "belief", "logits_softmax", "warmed_belief", "answer"]
+
+_STRICT = ConfigDict(frozen=True, extra="forbid")
+
+
+class TuneSettings(BaseModel):
+    """Fine-tuning of the chosen model at each site after the federated rounds (+FT); nothing of it leaves.
+
+    Attributes:
+        epochs: Local epochs over all parts; 0 for none.
+        learning_rate: Rate; the training's own where it is not given.
+    """
+
+    model_config = _STRICT
+    epochs: int = Field(default=0, ge=0, le=1000)
+    learning_rate: float | None = Field(default=None, gt=0, le=10)
+
+
+class CalibrationSettings(BaseModel):
+    """How temperatures are found where the network has a calibrator (multi-domain temperature scaling).
+
+    Attributes:
+        ridge: lambda of the regression of a temperature on features, in units of the features' mean square.
+    """
+
+    model_config = _STRICT
+    ridge: float = Field(default=1.0, gt=0, le=1e6)
+
+
+class EvaluationSettings(BaseModel):
+    """How a trained model answers and what its AUC is computed from.
+
+    Attributes:
+        estimator: `evidence` answers alpha/S with u = K/S, `softmax` the softmax with its entropy, both of the final
+            head. Over early exits, passes of dropout or several runs: `softmax_mean` the mean softmax with its entropy,
+            `softmax_disagreement` the same with what the members disagree on, which tells images of a strange kind,
+            `evidence_mean` the means of alpha/S and u, `evidence_dempster` the members fused by Dempster's rule.
+        auc_input: What is ranked: the expected probability alpha/S by default, since that is what the clinician
+            is shown; the official FedUAA code ranks the softmax of raw logits. `answer` ranks what the estimator
+            answers, as ensembles should.
+        passes: Forward passes with dropout at work (MC-dropout); 1 asks once, without dropout.
+    """
+
+    model_config = _STRICT
+    estimator: EstimatorName = "evidence"
+    auc_input: AucInput = "expected_probability"
+    passes: int = Field(default=1, ge=1, le=100)
+
+
+class ReportSettings(BaseModel):
+    """What is written at the end of a run beside models, cards and figures.
+
+    Attributes:
+        draws: Draws of the patient bootstrap behind each interval.
+        page: Whether the HTML page is written at once; `fedretina report` writes it later from the stored record.
+    """
+
+    model_config = _STRICT
+    draws: int = Field(default=1000, ge=10, le=100_000)
+    page: bool = True
