@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 SPREAD := -n auto --maxprocesses 4 --dist worksteal --durations 15 --durations-min 5
 WAIT   := -n 2 --dist loadgroup --durations 15 --durations-min 5
 
-.PHONY: demo poc test test-papers everyday jobs lint lock benchmark clean
+.PHONY: demo poc test test-papers everyday jobs docs house lint lock benchmark clean
 
 demo: $(READY)
 	$(BIN)/nvflare simulator jobs/feduaa
@@ -38,6 +38,15 @@ jobs: $(READY)
 	set -e; for job in $(filter-out feduaa_learner,$(notdir $(wildcard jobs/*))); do \
 	  $(BIN)/fedretina job write $$job --replace; done
 	$(BIN)/fedretina job write feduaa --name feduaa_learner --learner --replace
+
+# Pages and pictures that are rendered from the code.
+docs: house
+	$(BIN)/python docs/render_settings.py
+	$(BIN)/python docs/render_api.py
+	$(BIN)/python docs/render_attacks.py
+
+house: $(READY)
+	$(BIN)/python docs/render_house.py
 
 lint: $(READY)
 	$(BIN)/ruff check custom tests benchmarks poc
