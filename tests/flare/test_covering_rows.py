@@ -61,13 +61,15 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
     simulation = Simulation(job, tmp_path / "sim", 3, FEDRETINA_RUN="again", **own)
     assert simulation.wait() == 0, simulation.text()[-3000:]
     assert results(tmp_path, "again") == expected
-    lines = Ledger(tmp_path / "again" / "site-1" / "ledger.jsonl").lines()
-    kinds = {line["phase"]: set(line["tensors"]) for line in lines}
+    ledgers = {site: Ledger(tmp_path / "again" / site / "ledger.jsonl").lines() for site in sites}
+    kinds = {}
+    for line in (line for lines in ledgers.values() for line in lines):
+        kinds.setdefault(line["phase"], set()).update(line["tensors"])
     assert kinds["train"] == TRAIN_KINDS[name]
     if name == "with_labels_and_without":
         assert kinds["calibrate"] == {"calibration"}
         assert kinds["pretrain"] == {"control", "encoder", "norm", "statistic", "projector"}
-        assert set(lines[0]["scalars"]) == {"images", "contrast_loss"}
+        assert all(set(lines[0]["scalars"]) == {"images", "contrast_loss"} for lines in ledgers.values())
     if name == "personal_models":
         assert kinds["prepare"] == {"statistic"}
         assert kinds["tune"] == kinds["finalise"] == set()
