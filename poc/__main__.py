@@ -18,10 +18,9 @@ from fedretina.cli.admin import printable
 from fedretina.cli.shared import SecondsType
 from fedretina.errors import FedretinaError, NotDoneError, SettingsError
 from fedretina.flare.admin_jobs import submit
-from fedretina.flare.admin_results import fetch, outcome, results_file
+from fedretina.flare.admin_runs import fetch, outcome, results_file, watch
 from fedretina.flare.admin_session import AdminSession
-from fedretina.flare.admin_watch import watch
-from fedretina.flare.named_job import NamedJob, job_sites, named_copy, read_meta
+from fedretina.flare.submitted_job import NamedJob, job_sites, named_copy, read_meta
 from fedretina.storage import read_json
 from poc.federation import LocalFederation
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from fedretina.errors import DataError, SettingsError, StateError
 from fedretina.exchange.stamp import require_name, require_sites
-from fedretina.kit.allowed import ALLOWED_CLASSES, FILTER, classes_named
-from fedretina.kit.job_folder import CONFIGS, EXPERIMENT, LARGEST, META, refusal
+from fedretina.kit.job_folder import ALLOWED_CLASSES, CONFIGS, EXPERIMENT, FILTER, LARGEST, META, classes_named, refusal
 from fedretina.plurals import counted
 from fedretina.rows import row
 from fedretina.settings.experiment import Experiment
@@ -312,7 +311,7 @@ def why_refused(job: Path) -> str | None:
         if fault is not None:
             return f"{app}: {fault}"
     foreign = sorted(_classes(job, apps) - set(ALLOWED_CLASSES))
-    return f"the job names {foreign[0]}, which is none of the classes of fedretina.kit.allowed." if foreign else None
+    return f"the job names {foreign[0]}, which is none of the classes of fedretina.kit.job_folder." if foreign else None
 
 
 def _classes(job: Path, apps: Sequence[str]) -> set[str]:
@@ -341,7 +340,7 @@ def _check(job: Path, out: Path, sites: Sequence[str], quorum: int | None, manda
     if foreign:
         raise SettingsError(
             f"the job names {foreign[0]}, which hardened sites refuse: production jobs name only the classes of "
-            "fedretina.kit.allowed."
+            "fedretina.kit.job_folder."
         )
 
 

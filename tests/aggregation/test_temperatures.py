@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.aggregation.temperatures import temperature_model
+from fedretina.aggregation.temperature_model import temperature_model
 from fedretina.errors import RefusedError, TrainingError
-from fedretina.local.moments import feature_moments
+from fedretina.local.trainer import feature_moments
 from fedretina.networks.calibrator import HIGH, LOW, Calibrator
 
 

@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 from fedretina.cli import main
-from fedretina.kit.allowed import ALLOWED_CLASSES, classes_named
+from fedretina.kit.job_folder import ALLOWED_CLASSES, classes_named
 from fedretina.settings.experiment import Experiment
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"

@@ -109,7 +109,7 @@ def test_a_valid_cache_needs_no_monai(root, tmp_path):
     build_cache(NAMES, root, SETTINGS, tmp_path / "c", "refuse")
     code = (
         "import sys; from pathlib import Path; from fedretina.data.cache import build_cache;"
-        "from fedretina.data.fundus_settings import FundusSettings;"
+        "from fedretina.settings.images import FundusSettings;"
         f"c = build_cache({NAMES!r}, Path({str(root)!r}), FundusSettings(image_size=32),"
         f" Path({str(tmp_path / 'c')!r}), 'refuse');"
         "assert len(c.images) == 6; assert 'monai' not in sys.modules and 'cv2' not in sys.modules"

@@ -9,7 +9,8 @@ from sklearn.model_selection import cross_val_predict
 from fedretina.data.phantoms.canvas import stamp
 from fedretina.data.phantoms.draw import cases_of, phantom_images
 from fedretina.data.phantoms.fundus import icdr_grades
-from fedretina.data.phantoms.hospital import Case, phantom_hospital
+from fedretina.data.phantoms.hospital import phantom_hospital
+from fedretina.data.phantoms.kind import Case
 from fedretina.data.scheme_presets import preset
 from fedretina.settings.scheme import GradingScheme
 

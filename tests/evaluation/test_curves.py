@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.evaluation.calibration import ece
-from fedretina.evaluation.curves import place, reliability, risk_coverage
-from fedretina.evaluation.error_detection import aurc
+from fedretina.evaluation.curves import reliability, risk_coverage
+from fedretina.evaluation.metrics import aurc, ece
+from fedretina.exchange.min_count import place
 
 
 @pytest.mark.parametrize("seed", range(5))

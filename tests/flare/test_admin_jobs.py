@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from fedretina.cli import main, run
 from fedretina.errors import AdminError, NotFoundError, RefusedError, SettingsError
 from fedretina.flare.admin_jobs import COMPLETED, Job, find_job, submit
-from fedretina.flare.admin_resume import plan_restart, resume, submit_restart
+from fedretina.flare.admin_runs import plan_restart, resume, submit_restart
 from fedretina.flare.admin_session import Federation
-from fedretina.flare.named_job import DIGEST, SUBMITTED_AS, NamedJob
+from fedretina.flare.submitted_job import DIGEST, SUBMITTED_AS, NamedJob
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import RUN_KEY
 

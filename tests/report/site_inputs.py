@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedretina.data.scheme_presets import preset
-from fedretina.evaluation.min_count import encode
+from fedretina.exchange.min_count import encode
 from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, site_report
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.scheme import GradingScheme

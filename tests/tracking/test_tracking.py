@@ -9,7 +9,7 @@ import pytest
 
 from fedretina.errors import SettingsError
 from fedretina.settings.site import TrackingSettings
-from fedretina.tracking.points import Point, server_points, site_points
+from fedretina.tracking.curves import Point, server_points, site_points
 from fedretina.tracking.tracker import Tracker
 
 RECORDS = [
@@ -138,7 +138,7 @@ SHORT_OF_ROOM = """
 import resource, signal, sys
 from pathlib import Path
 from fedretina.errors import StateError
-from fedretina.tracking.run_log import RunLog
+from fedretina.tracking.tracker import RunLog
 path = Path(sys.argv[1])
 log = RunLog(path, "r", "site-1")
 log.note("opened")

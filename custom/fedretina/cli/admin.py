@@ -18,8 +18,8 @@ from fedretina.errors import FedretinaError, NotDoneError, NotFoundError
 
 if TYPE_CHECKING:
     from fedretina.flare.admin_jobs import Job
+    from fedretina.flare.admin_runs import Sight
     from fedretina.flare.admin_session import AdminSession
-    from fedretina.flare.admin_watch import Sight
 
 KIT = "FEDRETINA_ADMIN_KIT"
 JOB_FAILED, USAGE, NOT_FOUND, NOT_DONE, INTERRUPTED = 1, 2, 3, 4, 130

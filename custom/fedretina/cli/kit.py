@@ -113,8 +113,7 @@ def renew(state: Path, names: tuple[str, ...]) -> None:
     A folder that other users of the machine can read is made its owner's alone first; the command then says so, ends
     with code 1 and renews nothing, since whoever read it can make certificates. Called again, it does what was asked.
     """
-    from fedretina.kit.authority_state import WHOEVER_READ_IT, make_private, state_finding
-    from fedretina.kit.renewal import days_left, forget
+    from fedretina.kit.authority import WHOEVER_READ_IT, days_left, forget, make_private, state_finding
 
     try:
         left = days_left(state)
@@ -143,7 +142,7 @@ def he_keys(out: Path) -> None:
     admin. Each names it as `he_keys` in its site file. `he-server.keys` goes to the server, whose `fedretina_server`
     settings name it as `he_keys`. Keys that are there are not written over.
     """
-    from fedretina.exchange.sealing import new_keys
+    from fedretina.exchange.encryption import new_keys
 
     try:
         for path in new_keys(out):

@@ -129,7 +129,7 @@ def report(run: str | None, root: Path, site: str | None, at_server: bool, out: 
     `server/report.json` is written with it; at a site (--site NAME) of `NAME/final/report.json`, which the run has
     written. A site's page names files and shows images of patients: it stays at the site.
     """
-    from fedretina.report.page_file import write_page
+    from fedretina.report.render import write_page
 
     if site is not None and at_server:
         fail("--site and --server exclude each other: choose one.")

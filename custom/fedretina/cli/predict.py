@@ -85,12 +85,11 @@ def _predict(
     thumbnails: int,
     device: Literal["auto", "cpu", "cuda"],
 ) -> tuple[dict[str, Any], list[str]]:
-    from fedretina.prediction.found import OF_SIGNALS, SUFFIXES, find_photographs
+    from fedretina.prediction.photographs import OF_SIGNALS, SUFFIXES, find_photographs, thumbnail
     from fedretina.prediction.predictor import Predictor
-    from fedretina.prediction.thumbnails import thumbnail
     from fedretina.prediction.worklist import work_list, write_images, write_patients
     from fedretina.prediction.worklist_page import summary_words, worklist_page
-    from fedretina.report.page_file import write_page
+    from fedretina.report.render import write_page
 
     predictor = Predictor.load(model, device)
     endings = OF_SIGNALS if predictor.of_signals else SUFFIXES

@@ -34,9 +34,9 @@ from fedretina.errors import NotFoundError, SettingsError
 
 if TYPE_CHECKING:
     from fedretina.flare.admin_jobs import Job
-    from fedretina.flare.admin_resume import Restart
+    from fedretina.flare.admin_runs import Restart
     from fedretina.flare.admin_session import AdminSession
-    from fedretina.flare.named_job import NamedJob
+    from fedretina.flare.submitted_job import NamedJob
 
 
 @click.command()
@@ -68,7 +68,7 @@ def submit(
     again, and no second job starts.
     """
     from fedretina.flare.admin_jobs import submit as submit_run
-    from fedretina.flare.named_job import named_copy
+    from fedretina.flare.submitted_job import named_copy
     from fedretina.jobs import why_refused
 
     with tempfile.TemporaryDirectory() as folder, ending(as_json):
@@ -140,8 +140,7 @@ def status(
     Exit codes: 0 said, 2 no server answers, 3 there is no such job or run, 4 the time of --timeout is over.
     """
     from fedretina.flare.admin_jobs import find_job
-    from fedretina.flare.admin_results import outcome
-    from fedretina.flare.admin_watch import see
+    from fedretina.flare.admin_runs import outcome, see
 
     with connected(kit, connect_timeout, as_json, timeout) as session:
         if job is None and run is None:
@@ -215,8 +214,8 @@ def watch(
     run, 4 the time of --timeout is over.
     """
     from fedretina.flare.admin_jobs import find_job
-    from fedretina.flare.admin_results import outcome
-    from fedretina.flare.admin_watch import watch as watch_job
+    from fedretina.flare.admin_runs import outcome
+    from fedretina.flare.admin_runs import watch as watch_job
 
     began = time.monotonic()
     with connected(kit, connect_timeout, as_json, timeout) as session:
@@ -259,7 +258,7 @@ def results(
     """
     from fedretina.aggregation.results_table import results_table
     from fedretina.flare.admin_jobs import find_job
-    from fedretina.flare.admin_results import fetch, outcome_of, results_file
+    from fedretina.flare.admin_runs import fetch, outcome_of, results_file
     from fedretina.storage import read_json
 
     with connected(kit, connect_timeout, as_json, timeout) as session:
@@ -303,7 +302,7 @@ def resume(
     if step is not None:
         _go_back(run, step, yes, kit, timeout, connect_timeout, as_json)
         return
-    from fedretina.flare.admin_resume import resume as resume_run
+    from fedretina.flare.admin_runs import resume as resume_run
 
     with connected(kit, connect_timeout, as_json, timeout) as session:
         done = resume_run(session, run)
@@ -326,7 +325,7 @@ def resume(
 def _go_back(
     run: str, step: str, yes: bool, kit: Path, timeout: TimeLimit, connect_timeout: float, as_json: bool
 ) -> None:
-    from fedretina.flare.admin_resume import plan_restart, submit_restart
+    from fedretina.flare.admin_runs import plan_restart, submit_restart
 
     # A download that was given up may still be writing there.
     with (

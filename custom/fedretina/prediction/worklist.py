@@ -11,7 +11,7 @@ from typing import NamedTuple, get_args
 
 from fedretina.prediction.eyes import Eye, Owner
 from fedretina.prediction.predictor import ImageRow
-from fedretina.report.page_file import write_page
+from fedretina.report.render import write_page
 from fedretina.settings.scheme import GradingScheme
 from fedretina.uncertainty.referral import Referral, ReferralReason
 

@@ -15,7 +15,7 @@ from fedretina.data.check.rows import NO_LABEL
 from fedretina.data.check.rules import Finding
 from fedretina.errors import DataError
 from fedretina.plurals import counted
-from fedretina.report.words import NOTICE, STAYS
+from fedretina.report.text import NOTICE, STAYS
 
 if TYPE_CHECKING:
     from fedretina.data.check.report import CheckReport
