@@ -6,8 +6,7 @@ import pytest
 import torch
 from tests.test_two_phases import scans, spied, two  # noqa: F401 - a fixture
 
-from fedretina.exchange.partition import partition_of
-from fedretina.exchange.parts import KEY
+from fedretina.exchange.partition import KEY, partition_of
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
 from fedretina.settings.contrastive import ContrastiveSettings

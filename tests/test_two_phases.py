@@ -9,8 +9,7 @@ import torch
 from fedretina import storage
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.site_data import load_site_data
-from fedretina.exchange.partition import partition_of
-from fedretina.exchange.parts import CONTROL
+from fedretina.exchange.partition import CONTROL, partition_of
 from fedretina.exchange.payload import tensors_bytes
 from fedretina.local.site import Site
 from fedretina.loop import run_loop

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedretina.contrastive.build import build_contrastive
-from fedretina.contrastive.ground import ContrastiveGround, Views
+from fedretina.contrastive.objective import ContrastiveGround, Views
 from fedretina.corrections.settings import build_correction
 from fedretina.data.augment import one_view, two_views
 from fedretina.data.site_data import SiteData
