@@ -35,16 +35,17 @@ def loop(
     All sites' images are read by this one process, and no policy of a site holds anything back: it is for research on
     one machine. On a terminal a bar shows how many answers of sites are in.
     """
-    from fedretina.aggregation.results_table import results_table
-    from fedretina.data.site_data import load_site_data
     from fedretina.exchange.stamp import require_sites
-    from fedretina.loop import run_loop
     from fedretina.settings.experiment import Experiment
 
     try:
         files = site_files(pairs)
         names = require_sites([*files, *(sites or (() if files else PHANTOMS))])
-        settings = Experiment.load(experiment)
+        settings = Experiment.load(experiment)  # before torch is loaded, which takes seconds: a typo is told at once
+        from fedretina.aggregation.results_table import results_table
+        from fedretina.data.site_data import load_site_data
+        from fedretina.loop import run_loop
+
         places = _places(names, files, settings.phantom_images)
         with steps() as tell_of:
             data = {

@@ -48,12 +48,13 @@ def methods(row: str | None, encoder: str, experiment: Path | None, sites: int, 
 @click.option("--grades", type=click.IntRange(2), default=5, help="Grades of the site.")
 def partition(experiment: Path, grades: int) -> None:
     """Print what travels and what stays under an EXPERIMENT file."""
-    from fedretina.exchange.partition import partition_of
-    from fedretina.networks.build import build_on_meta
     from fedretina.settings.experiment import Experiment
 
     try:
-        settings = Experiment.load(experiment)
+        settings = Experiment.load(experiment)  # before torch is loaded, which takes seconds: a typo is told at once
+        from fedretina.exchange.partition import partition_of
+        from fedretina.networks.build import build_on_meta
+
         click.echo(partition_of(settings, build_on_meta(settings.network, grades)).table())
     except FedretinaError as error:
         fail(str(error))
