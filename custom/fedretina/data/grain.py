@@ -1,4 +1,4 @@
-"""Blur and speckle with a strength a sample, whose bits do not depend on the batch."""
+"""Blur and speckle with a strength per sample, whose bits do not depend on the batch."""
 
 from __future__ import annotations
 

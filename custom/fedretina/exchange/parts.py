@@ -20,7 +20,7 @@ KEY = "key:"
 STATISTIC, MEAN, VARIANCE = "statistic:", ".mean", ".variance"
 """Prefix and endings of what a site says of its activations."""
 GRAM, MOMENT = "calibration:gram", "calibration:moment"
-"""What a site says of its features once, for temperatures an image."""
+"""What a site says of its features once, for temperatures per image."""
 CONTRAST = "contrast"
 """The network's part that only label-free training has."""
 

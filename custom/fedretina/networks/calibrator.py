@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 LOW, HIGH = 0.05, 20.0
-"""Bounds of a temperature, as for one temperature a site."""
+"""Bounds of a temperature, as for one temperature per site."""
 
 
 class Calibrator(nn.Module):

@@ -72,10 +72,10 @@ def draw_waves(
         cases: What they hold.
         seed: What they are for.
         length: Samples of a window of activity.
-        rate: Samples of activity a second.
+        rate: Samples of activity per second.
 
     Returns:
-        Samples a second, and int16 [n] of a heart, or float32 [length, 3] of a wrist.
+        Samples per second, and int16 [n] of a heart, or float32 [length, 3] of a wrist.
     """
     shown = hospital.diseases()
     for case in cases:
@@ -229,7 +229,7 @@ def write_hospital(
         tell: Called after each picture: how many are drawn, and of how many.
 
     Returns:
-        A record: site, modality, grades, size, seed, images a split and grade, patients a split.
+        A record: site, modality, grades, size, seed, images per split and grade, patients per split.
 
     Raises:
         DataError: The folder holds files already or cannot be written.

@@ -79,7 +79,7 @@ class SkinStyle(NamedTuple):
         skin: Usual colour of the skin, RGB 0 to 255.
         light: Colour of its lamp, factors of red, green and blue.
         zoom: Size of lesions in the picture, 1 is usual.
-        hair: Hairs a picture, on average.
+        hair: Hairs per picture, on average.
         vignette: Fall of light towards the rim; from 0.5 on the tube's black rim shows.
         blur: In parts of the picture's side.
         noise: Standard deviation of the sensor's noise, grey levels.
@@ -100,12 +100,12 @@ class StethoscopeStyle(NamedTuple):
     """The electronic stethoscope of a clinic.
 
     Attributes:
-        pulse: Usual beats a minute.
+        pulse: Usual beats per minute.
         cut: Frequency above which it hears little, Hz.
         noise: Loudness of the room in parts of the first heart sound's.
         hum: Loudness of the mains in the same parts.
         mains: Its frequency, Hz.
-        clicks: Knocks and rubs a recording, on average.
+        clicks: Knocks and rubs per recording, on average.
     """
 
     pulse: float = 72.0
@@ -204,7 +204,7 @@ class Preset(NamedTuple):
         scheme: Its grading scheme, a preset of `scheme.preset`.
         share: Training images in parts of the average hospital's; nearer to each other than the published sets', so
             that the small hospital is small and not empty.
-        counts: Images a grade, as published.
+        counts: Images per grade, as published.
         style: Its camera or scanner; None draws one from the site's name.
         label_noise: Share of its images that its graders put into a neighbouring grade.
     """
