@@ -14,13 +14,9 @@ from pathlib import Path
 import pytest
 
 from fedretina.data.site_data import load_site_data
-from fedretina.networks import efficientnet_lite
+from fedretina.networks import efficientnet_lite, vit
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SiteDataSettings
-from fedretina.data.site_data_settings import SiteDataSettings
-from fedretina.data.site_loader import load_site_data
-from fedretina.experiment import Experiment
-from fedretina.networks import efficientnet_lite, vit
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
