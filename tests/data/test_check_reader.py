@@ -11,7 +11,7 @@ from fedretina.data import readers as package
 from fedretina.data.readers import reader, readers
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
 from fedretina.errors import DataError, SettingsError
-from fedretina.testing import check_reader
+from fedretina.testing.reader import check_reader
 
 
 @pytest.fixture

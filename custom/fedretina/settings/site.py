@@ -71,7 +71,7 @@ class SiteDataSettings(BaseModel):
     def _check_limit(cls, limit: dict[str, int] | None) -> dict[str, int] | None:
         low = {split: count for split, count in (limit or {}).items() if count < 1}
         if low:
-            raise ValueError(f"limit is {low}: allow at least one image a split, or leave the split out.")
+            raise ValueError(f"limit is {low}: allow at least one image per split, or leave the split out.")
         return limit
 
     def most(self, split: str) -> int | None:
