@@ -1,4 +1,4 @@
-"""From a window of an accelerometer to bytes."""
+"""Windows of an accelerometer: from samples to bytes, and what stands with them."""
 
 from __future__ import annotations
 

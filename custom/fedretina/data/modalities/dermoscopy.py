@@ -1,4 +1,4 @@
-"""Deterministic transforms of dermoscopic pictures, as MONAI transforms over uint8 [H, W, 3] arrays."""
+"""Dermoscopic pictures: their deterministic transforms, steps over uint8 [H, W, 3], and what stands with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deterministic transforms of fundus images, as MONAI transforms over uint8 [H, W, 3] arrays."""
+"""Fundus photographs: their deterministic transforms, steps over uint8 [H, W, 3] arrays, and what stands with them."""
 
 from __future__ import annotations
 

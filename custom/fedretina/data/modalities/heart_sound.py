@@ -1,4 +1,4 @@
-"""From a heart sound to the picture of its spectrogram."""
+"""Heart sounds: from a recording to the picture of its spectrogram, and what stands with it."""
 
 from __future__ import annotations
 

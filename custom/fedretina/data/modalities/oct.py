@@ -1,4 +1,4 @@
-"""Deterministic transforms of OCT B-scans, as MONAI transforms over uint8 arrays."""
+"""OCT B-scans: their deterministic transforms, steps over uint8 arrays, and what stands with them."""
 
 from __future__ import annotations
 
