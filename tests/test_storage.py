@@ -4,7 +4,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -71,7 +70,7 @@ def test_records_are_strict_json(tmp_path):
 def test_a_held_folder_is_refused_and_free_after_its_holder_died(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from fedretina.storage import folder_lock\n"
-        "with folder_lock(Path(sys.argv[1]), 0): print('held', flush=True); time.sleep(60)"
+        "with folder_lock(Path(sys.argv[1]), 0): print('held', flush=True); time.sleep(600)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     try:
@@ -81,9 +80,8 @@ def test_a_held_folder_is_refused_and_free_after_its_holder_died(tmp_path):
     finally:
         holder.kill()
         holder.wait()
-    began = time.monotonic()
-    with storage.folder_lock(tmp_path, 5):
-        assert time.monotonic() - began < 5
+    with storage.folder_lock(tmp_path, 0):  # it is free, without a wait
+        pass
 
 
 def test_what_a_killed_process_left_half_written_goes_with_the_next_lock(tmp_path):
