@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedretina.aggregation.admission import admit, require_finite
 from fedretina.aggregation.lineage import Lineage, ServerModel
 from fedretina.aggregation.mixing import Mixer, Round
-from fedretina.aggregation.owed import owed_at_end
 from fedretina.aggregation.proportion import proportions, refusal, told
 from fedretina.aggregation.run_store import RunStore, run_head, run_results, write_results
 from fedretina.aggregation.sampling import sampled
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperature_model import temperature_model
+from fedretina.aggregation.unfinished import unfinished_at_end
 from fedretina.aggregation.weights import similarity_weights
 from fedretina.errors import QuorumError, RefusedError, StateError
 from fedretina.exchange.encryption import HeadCipher
@@ -80,7 +80,7 @@ class Coordinator:
         self._answers = StepAnswers(folder / "spool")
         self._enrolled: tuple[str, ...] = ()
         self.asked: tuple[str, ...] = ()
-        self.owed = owed_at_end(self.records, self.plan) if self.done == len(self.plan) else ()
+        self.owed = unfinished_at_end(self.records, self.plan) if self.done == len(self.plan) else ()
         self._ended = self._store.reopen() if self.owed else None
         self._lock = threading.RLock()
         self._attempt = -1
