@@ -162,11 +162,11 @@ def test_a_damaged_history_costs_curves_and_no_word_of_a_path_leaves(tmp_path, m
     "the sentence that leaves holds no number",
 )
 def test_a_site_that_holds_its_number_back_does_not_tell_it_in_an_error(tmp_path, monkeypatch, caplog):
-    def answer(*_):
+    def handle(*_):
         require_a_batch(713, TrainingSettings(batch_size=1024))
 
     host = executor.SiteHost("experiment.yaml")
-    monkeypatch.setattr(host, "_open", lambda *_: SimpleNamespace(answer=answer))
+    monkeypatch.setattr(host, "_open", lambda *_: SimpleNamespace(handle=handle))
     stamp = Stamp("spring", "train", 0, 0, "d")
     reply = host.handle(pack_order(Order("train", stamp, None, None, 1.0, None), {}), Context(), lambda: False)
     assert "fewer than one batch of 1024" in why(reply)

@@ -143,8 +143,8 @@ class Site:
         if found is not None:
             raise TrainingError(
                 f"the model sent for {request.step.name} holds values out of all proportion ({found.kind} tensors: up "
-                f"to {found.size:.3g}, at most {found.most:g} is taken): {self._go_back(request)}; nothing of this step "
-                "is kept."
+                f"to {found.size:.3g}, at most {found.most:g} is taken): {self._go_back(request)}; nothing of this "
+                "step is kept."
             )
 
     def _blame(self, request: _Request, error: DivergedError) -> NoReturn:
