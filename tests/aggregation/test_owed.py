@@ -7,7 +7,7 @@ import pytest
 from fedretina import storage
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.aggregation.results_table import results_table
-from fedretina.aggregation.unfinished import owed, unfinished_note
+from fedretina.aggregation.unfinished import unfinished, unfinished_note
 from fedretina.errors import RefusedError, TrainingError
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
@@ -52,12 +52,12 @@ def late_ends_as_undisturbed(experiment, data, tmp_path):
     end(experiment, data, late, {("finalise-0000", "site-2")})
     others = files(late / "site-1")
     assert results(late)["without_result"] == {"site-2": LATE}
-    assert owed(results(late)) == ("site-2",)
+    assert unfinished(results(late)) == ("site-2",)
     assert not (late / "site-2" / "final").exists()
     assert end(experiment, data, late)[1] == ("site-2",)
     assert files(late / "site-1") == others == files(whole / "site-1")
     assert files(late) == files(whole)  # every file of the run, at the server and at the sites
-    assert owed(results(late)) == ()
+    assert unfinished(results(late)) == ()
     coordinator, asked = end(experiment, data, late)
     assert (coordinator.done, asked) == (len(coordinator.plan), None)  # all have theirs: nothing is begun
     assert files(late) == files(whole)
@@ -102,7 +102,7 @@ def test_a_site_that_never_counted_is_not_asked(tiny, phantoms, tmp_path):
     end(experiment, data, tmp_path, {*never, ("finalise-0000", "site-1")})
     found = results(tmp_path)
     assert set(found["without_result"]) == {"site-1", "site-3"}
-    assert owed(found) == ("site-1",)
+    assert unfinished(found) == ("site-1",)
     table = results_table(found)
     assert "no result from site-3: it did not answer in time." in table
     assert "site-1 trained and has no model yet: `fedretina resume r`" in table
