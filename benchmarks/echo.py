@@ -16,7 +16,7 @@ from torchvision.models import resnet50
 from fedretina.data.site_data import Split
 from fedretina.flare.executor import SiteHost, TrainerExecutor
 from fedretina.local.site import Site
-from fedretina.local.supervised import Answers
+from fedretina.local.supervised import Predictions
 from fedretina.local.trainer import LocalTrainer
 from fedretina.settings.plan import Step
 
@@ -24,12 +24,12 @@ from fedretina.settings.plan import Step
 class EchoTrainer(LocalTrainer):
     """The local trainer with random logits in place of the network's; all else is as it is."""
 
-    def _epochs(self, split: Split, step: Step, stop: Callable[[], bool]) -> tuple[Answers, list[float]]:
+    def _epochs(self, split: Split, step: Step, stop: Callable[[], bool]) -> tuple[Predictions, list[float]]:
         return self._pass(split), [0.0]
 
-    def _pass(self, split: Split) -> Answers:
+    def _pass(self, split: Split) -> Predictions:
         draws = torch.Generator().manual_seed(1)
-        return Answers(torch.randn(len(split.labels), self._data.scheme.num_classes, generator=draws), split.labels)
+        return Predictions(torch.randn(len(split.labels), self._data.scheme.num_classes, generator=draws), split.labels)
 
 
 class EchoHost(SiteHost):

@@ -182,7 +182,7 @@ def _step(coordinator: Coordinator, hosts: Mapping[str, Site], attack: Attack, s
     for name in coordinator.asked:
         sent = coordinator.down(name)
         try:
-            answer = hosts[name].answer(coordinator.order(name), sent)
+            answer = hosts[name].handle(coordinator.order(name), sent)
             if name == HOSTILE and step.task == "train":
                 tensors, scalars = attack(sent, answer.tensors, answer.scalars, generator(seed, "hostile", step.number))
                 answer = Payload(tensors, scalars, answer.stamp)

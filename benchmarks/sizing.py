@@ -49,7 +49,7 @@ def measure(encoder: str, row: str, folder: Path) -> dict[str, float]:
     most = {"site": 0.0, "server": 0.0, "spool": 0.0}
     while coordinator.done < len(coordinator.plan):
         coordinator.begin(["site-1"])
-        payload = site.answer(coordinator.order("site-1"), coordinator.down("site-1"))
+        payload = site.handle(coordinator.order("site-1"), coordinator.down("site-1"))
         coordinator.accept("site-1", payload)
         most["spool"] = max(most["spool"], _size(server / "spool"))
         most["site"] = max(most["site"], _size(own))

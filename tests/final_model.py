@@ -18,7 +18,7 @@ def judged(
     trainer: LocalTrainer, experiment: Experiment, data: SiteData, shared, personal, split: str
 ) -> LabelledPredictions:
     answers = trainer.answers(shared, personal, data.split(split))
-    said = ESTIMATORS[experiment.evaluation.estimator].answer(answers.logits)
+    said = ESTIMATORS[experiment.evaluation.estimator].predict(answers.logits)
     return LabelledPredictions(said.probabilities, said.uncertainty, answers.labels.numpy(), data.split(split).patients)
 
 

@@ -48,8 +48,8 @@ def test_one_poisoned_update_is_refused_and_the_others_go_on(tiny, phantoms, tmp
     coordinator = Coordinator(experiment, "a", tmp_path / "a" / "server")
     hosts = {name: Site(experiment, data[name], tmp_path / "a" / name) for name in data}
     coordinator.begin(["site-1", "site-2", "site-3"])
-    good = hosts["site-1"].answer(coordinator.order("site-1"), coordinator.down())
-    bad = hosts["site-2"].answer(coordinator.order("site-2"), coordinator.down())
+    good = hosts["site-1"].handle(coordinator.order("site-1"), coordinator.down())
+    bad = hosts["site-2"].handle(coordinator.order("site-2"), coordinator.down())
     key = next(iter(bad.tensors))
     poisoned = Payload({**bad.tensors, key: torch.full_like(bad.tensors[key], torch.nan)}, bad.scalars, bad.stamp)
     coordinator.accept("site-1", good)
@@ -71,8 +71,8 @@ def test_below_the_quorum_a_step_is_not_closed_and_can_be_begun_again(tiny, phan
     coordinator = Coordinator(experiment, "a", tmp_path / "a" / "server")
     hosts = {name: Site(experiment, data[name], tmp_path / "a" / name) for name in data}
     coordinator.begin(["site-1", "site-2", "site-3"])
-    late = hosts["site-2"].answer(coordinator.order("site-2"), coordinator.down())
-    coordinator.accept("site-1", hosts["site-1"].answer(coordinator.order("site-1"), coordinator.down()))
+    late = hosts["site-2"].handle(coordinator.order("site-2"), coordinator.down())
+    coordinator.accept("site-1", hosts["site-1"].handle(coordinator.order("site-1"), coordinator.down()))
     coordinator.refuse("site-2", "it did not answer in time.")
     with pytest.raises(QuorumError, match=r"1 update was accepted, the quorum is 2 .*did not answer in time"):
         coordinator.close()
@@ -81,7 +81,7 @@ def test_below_the_quorum_a_step_is_not_closed_and_can_be_begun_again(tiny, phan
     with pytest.raises(RefusedError, match="attempt 0, expected train round 0 attempt 1"):
         coordinator.accept("site-2", late)
     for name, host in hosts.items():
-        coordinator.accept(name, host.answer(coordinator.order(name), coordinator.down()))
+        coordinator.accept(name, host.handle(coordinator.order(name), coordinator.down()))
     coordinator.close()
     assert coordinator.done == 1
 
@@ -97,7 +97,7 @@ def test_orders_of_other_settings_are_refused_before_anything_is_done(tiny, phan
     coordinator = Coordinator(other, "a", tmp_path / "a" / "server")
     coordinator.begin(["site-1", "site-2", "site-3"])
     with pytest.raises(RefusedError, match="disagree on settings"):
-        site.answer(coordinator.order("site-1"), coordinator.down())
+        site.handle(coordinator.order("site-1"), coordinator.down())
     assert not (tmp_path / "a" / "site-1").exists()
 
 
@@ -126,7 +126,7 @@ def test_updates_that_the_server_cannot_store_are_not_asked_for_again(tiny, phan
     coordinator = Coordinator(experiment, "a", tmp_path / "a" / "server")
     hosts = {name: Site(experiment, data[name], tmp_path / "a" / name) for name in data}
     coordinator.begin(hosts)
-    answers = {name: host.answer(coordinator.order(name), coordinator.down(name)) for name, host in hosts.items()}
+    answers = {name: host.handle(coordinator.order(name), coordinator.down(name)) for name, host in hosts.items()}
     real = os.replace
 
     def full(source, target):
@@ -143,7 +143,7 @@ def test_updates_that_the_server_cannot_store_are_not_asked_for_again(tiny, phan
     monkeypatch.undo()
     coordinator.begin(hosts)
     for name, host in hosts.items():
-        coordinator.accept(name, host.answer(coordinator.order(name), coordinator.down(name)))
+        coordinator.accept(name, host.handle(coordinator.order(name), coordinator.down(name)))
     assert coordinator.close()["refused"] == {}
 
 

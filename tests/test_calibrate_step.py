@@ -63,7 +63,7 @@ def test_a_run_killed_around_its_calibration_ends_with_the_same_models(tiny, pha
         for site in coordinator.asked:
             for _ in range(2):
                 host = Site(experiment, data[site], tmp_path / "parts" / site)
-                answer = host.answer(coordinator.order(site), coordinator.down())
+                answer = host.handle(coordinator.order(site), coordinator.down())
             coordinator.accept(site, answer)
         coordinator.close()
     assert read_json(tmp_path / "parts" / "server" / "results.json")["sites"] == expected["sites"]

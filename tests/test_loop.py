@@ -112,7 +112,7 @@ def test_begun_anew_in_every_step_a_run_of_other_settings_ends_with_the_same_bit
         coordinator.begin(data)
         for site in coordinator.asked:
             host = Site(experiment, data[site], tmp_path / "b" / site)
-            coordinator.accept(site, host.answer(coordinator.order(site), coordinator.down(site)))
+            coordinator.accept(site, host.handle(coordinator.order(site), coordinator.down(site)))
         coordinator.close()
     assert figures(storage.read_json(tmp_path / "b" / "server" / "results.json")) == figures(expected)
     assert set(expected["sites"]) == set(data)
@@ -143,7 +143,7 @@ def test_the_order_in_which_sites_answer_changes_nothing(tiny, phantoms, tmp_pat
     while coordinator.done < len(coordinator.plan):
         coordinator.begin(hosts)
         for name in sorted(hosts, reverse=coordinator.done % 2 == 0):
-            coordinator.accept(name, hosts[name].answer(coordinator.order(name), coordinator.down()))
+            coordinator.accept(name, hosts[name].handle(coordinator.order(name), coordinator.down()))
         coordinator.close()
     got = storage.read_json(tmp_path / "b" / "server" / "results.json")
     assert figures(got) == figures(expected)
@@ -205,8 +205,8 @@ def test_the_test_split_is_read_once(tiny, phantoms, tmp_path, monkeypatch):
     while coordinator.done < len(coordinator.plan):
         coordinator.begin(["site-1"])
         order, tensors = coordinator.order("site-1"), coordinator.down()
-        first = host.answer(order, tensors)
-        assert host.answer(order, tensors).scalars == first.scalars  # asked twice, the same answer
+        first = host.handle(order, tensors)
+        assert host.handle(order, tensors).scalars == first.scalars  # asked twice, the same answer
         coordinator.accept("site-1", first)
         coordinator.close()
     assert reads.count("test") == 1

@@ -30,7 +30,7 @@ def drive(experiment, data, folder, steps, run="r", absent=lambda step: ()):
         there = [site for site in hosts if site not in absent(coordinator.done)]
         coordinator.begin(there)
         for site in there:
-            answers[site] = hosts[site].answer(coordinator.order(site), coordinator.down(site))
+            answers[site] = hosts[site].handle(coordinator.order(site), coordinator.down(site))
             coordinator.accept(site, answers[site])
         coordinator.close()
     return answers
@@ -166,7 +166,7 @@ def test_a_spoilt_model_is_not_blamed_on_the_learning_rate(spoilt, tmp_path):
         coordinator = Coordinator(experiment, "r", tmp_path / "r" / "server")
         host = Site(experiment, data["site-1"], tmp_path / "r" / "site-1")
         coordinator.begin(data)
-        return host.answer(coordinator.order("site-1"), coordinator.down("site-1"))
+        return host.handle(coordinator.order("site-1"), coordinator.down("site-1"))
 
     with pytest.raises(TrainingError, match="sent for train-0002 holds values out of all proportion") as told:
         sent(1e28)
@@ -187,9 +187,9 @@ def test_a_loss_that_is_not_finite_names_a_model_that_grew(tiny, phantoms, tmp_p
     with pytest.raises(
         TrainingError, match=r"^the loss became nan in train-0000, epoch 0: lower training.learning_rate"
     ):
-        host.answer(order, down)
+        host.handle(order, down)
     with pytest.raises(TrainingError, match=r"100 times as long .encoder tensors. as the one that the run began with"):
-        host.answer(order, {key: 100 * tensor for key, tensor in down.items()})
+        host.handle(order, {key: 100 * tensor for key, tensor in down.items()})
 
 
 def test_a_site_that_was_away_while_the_run_went_back_before_forgets_those_rounds_too(tiny, phantoms, tmp_path):

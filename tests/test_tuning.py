@@ -49,7 +49,7 @@ def test_a_run_killed_around_its_tuning_ends_with_the_same_models(tiny, phantoms
         for site in coordinator.asked:
             for _ in range(2):  # the order is sent again to a site that had answered and was restarted
                 host = Site(experiment, data[site], tmp_path / "parts" / site)
-                answer = host.answer(coordinator.order(site), coordinator.down())
+                answer = host.handle(coordinator.order(site), coordinator.down())
             coordinator.accept(site, answer)
         coordinator.close()
     got = read_json(tmp_path / "parts" / "server" / "results.json")
@@ -71,7 +71,7 @@ def test_a_site_whose_tuning_failed_ends_with_the_chosen_model(tiny, phantoms, t
             if coordinator.step.task == "tune" and site == "site-2":
                 coordinator.refuse(site, "out of memory")
             else:
-                coordinator.accept(site, host.answer(coordinator.order(site), coordinator.down()))
+                coordinator.accept(site, host.handle(coordinator.order(site), coordinator.down()))
         coordinator.close()
     first, second = (final(tmp_path, run, "site-2") for run in ("plain", "r"))
     assert all(torch.equal(first[key], second[key]) for key in first)

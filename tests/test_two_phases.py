@@ -59,7 +59,7 @@ def spied(experiment, data, folder):
         step, seen = coordinator.step, {}
         for name, host in hosts.items():
             down = {key: tensor.clone() for key, tensor in coordinator.down(name).items()}
-            answer = host.answer(coordinator.order(name), down)
+            answer = host.handle(coordinator.order(name), down)
             coordinator.accept(name, answer)
             seen[name] = (down, answer)
         coordinator.close()

@@ -92,7 +92,7 @@ def _run(
         for at, name in enumerate(coordinator.asked):
             tell(coordinator.done * len(sites) + at, of)
             try:
-                coordinator.accept(name, hosts[name].answer(coordinator.order(name), coordinator.down(name)))
+                coordinator.accept(name, hosts[name].handle(coordinator.order(name), coordinator.down(name)))
             except TrainingError as error:
                 coordinator.refuse(name, str(error))
                 for note in error.notes:

@@ -20,7 +20,7 @@ from fedretina.seeds import derive_seed
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.training import AucInput, EstimatorName
 from fedretina.storage import write_bytes
-from fedretina.uncertainty.estimators import ESTIMATORS, Answer, auc_scores, members
+from fedretina.uncertainty.estimators import ESTIMATORS, Prediction, auc_scores, members
 
 
 class Read(NamedTuple):
@@ -36,11 +36,11 @@ class Read(NamedTuple):
     auc_input: AucInput
     tau: float
 
-    def answer(self, logits: Tensor) -> Answer:
+    def predict(self, logits: Tensor) -> Prediction:
         """The estimator's answer; none to no images."""
         if not logits.shape[0]:
-            return Answer(np.zeros((0, logits.shape[-1])), np.zeros(0), self.estimator, (0.0, 1.0))
-        return ESTIMATORS[self.estimator].answer(logits)
+            return Prediction(np.zeros((0, logits.shape[-1])), np.zeros(0), self.estimator, (0.0, 1.0))
+        return ESTIMATORS[self.estimator].predict(logits)
 
     def scores(self, logits: Tensor) -> NDArray[np.float64]:
         """Class scores from which the AUC is computed."""
@@ -148,7 +148,7 @@ def keep(asked: Asked, read: Read, path: Path) -> None:
     Raises:
         StateError: The file cannot be written.
     """
-    answer, val = read.answer(asked.logits), read.answer(asked.val_logits)
+    answer, val = read.predict(asked.logits), read.predict(asked.val_logits)
     arrays: dict[str, Any] = {
         "probabilities": answer.probabilities,
         "uncertainty": answer.uncertainty,

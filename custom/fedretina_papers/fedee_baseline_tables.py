@@ -12,7 +12,7 @@ from fedretina.report.text import NONE, number
 from fedretina_papers.fedee_names import label, shown_rows
 from fedretina_papers.fedee_results import FedeeResults
 from fedretina_papers.markdown import sentence_case, table
-from fedretina_papers.statistics.eta_mean import BY_SIZE, eta_mean
+from fedretina_papers.statistics.site_mean import BY_SIZE, site_mean
 
 _BESIDE = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "brier": "Brier score", "nll": "NLL"}
 
@@ -70,7 +70,9 @@ def _over_runs(runs: list[Mapping[str, Any]], member: int, figure: Any) -> str:
     for run in runs:
         there = {name: site for name, site in run["sites"].items() if member < len(site["members"])}
         values = {name: figure(site["members"][member]) for name, site in there.items()}
-        over = eta_mean(values, {name: int(site["images"]) for name, site in there.items()}, BY_SIZE) if there else None
+        over = (
+            site_mean(values, {name: int(site["images"]) for name, site in there.items()}, BY_SIZE) if there else None
+        )
         if over is not None and over.value is not None:
             means.append(over.value)
     return number(fmean(means), 3) if means else NONE

@@ -19,7 +19,7 @@ from fedretina_papers.asked import Asked, Read, read_asked
 from fedretina_papers.member_figures import member_figures
 from fedretina_papers.statistics.classification import classification
 from fedretina_papers.statistics.conformal import conformal_rule, judge_sets, prediction_sets
-from fedretina_papers.statistics.constant_answer import constant_answer
+from fedretina_papers.statistics.majority_baseline import majority_baseline
 from fedretina_papers.statistics.refer_for_accuracy import at_threshold, refer_for_accuracy
 from fedretina_papers.statistics.selective import selective_accuracy, selective_balanced_accuracy
 from fedretina_papers.stored import Answers, Benchmark, answers_path, read_answers, read_benchmark
@@ -101,7 +101,7 @@ def site_figures(answers: Answers, asked: Asked, read: Read, level: Sequence[flo
     wrong, predicted = answers.wrong, np.argmax(answers.probabilities, axis=1)
     detection = error_detection(u, wrong)
     figures = classification(p, labels)
-    val = read.answer(asked.val_logits)
+    val = read.predict(asked.val_logits)
     val_wrong = np.not_equal(np.argmax(val.probabilities, axis=1), asked.val_labels) if asked.val_labels.size else None
     return {
         "images": int(labels.size),
@@ -128,7 +128,7 @@ def site_figures(answers: Answers, asked: Asked, read: Read, level: Sequence[flo
         "u": _distributions(answers, asked, read),
         "constant": {
             key: rounded(value)
-            for key, value in constant_answer(asked.val_labels, labels, p.shape[1])._asdict().items()
+            for key, value in majority_baseline(asked.val_labels, labels, p.shape[1])._asdict().items()
         },
         "members": member_figures(asked, read),
     }
@@ -210,7 +210,7 @@ def _distributions(answers: Answers, asked: Asked, read: Read) -> dict[str, Any]
     """Images by u: own test images, other sites', and each set of strangers; counts, and the median."""
     kinds: dict[str, list[np.ndarray]] = {"own": [answers.uncertainty]}
     for name, one in asked.outside.items():
-        kinds.setdefault("other sites" if one.other_site else name, []).append(read.answer(one.logits).uncertainty)
+        kinds.setdefault("other sites" if one.other_site else name, []).append(read.predict(one.logits).uncertainty)
     found = {}
     for kind, parts in kinds.items():
         u = np.clip(np.concatenate(parts), 0, 1)

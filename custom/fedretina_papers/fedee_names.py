@@ -9,7 +9,7 @@ from fedretina.report.text import percent
 from fedretina_papers.fedee_figures import PAPER_RATE, RATES
 from fedretina_papers.fedee_results import FedeeResults
 from fedretina_papers.published_fedee import METHODS, published_fedee
-from fedretina_papers.statistics.eta_mean import PLAIN
+from fedretina_papers.statistics.site_mean import PLAIN
 
 GLOBAL = "fedee_global"
 """The row whose exits travel like the rest."""

@@ -25,7 +25,7 @@ from fedretina_papers.markdown import sentence_case, several
 from fedretina_papers.oct_benchmark_page import course_words
 from fedretina_papers.pictures import Pictures
 from fedretina_papers.published_fedee import KEYS, published_fedee
-from fedretina_papers.statistics.eta_mean import PLAIN
+from fedretina_papers.statistics.site_mean import PLAIN
 from fedretina_papers.stored import Record
 from fedretina_papers.stranger_table import stranger_table
 from fedretina_papers.what_was_run import warnings, what_was_run

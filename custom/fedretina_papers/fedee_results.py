@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fedretina.report.text import NONE, number
 from fedretina_papers.fedee_figures import PAPER_RATE, RATES, read_fedee_figures
 from fedretina_papers.published_fedee import Printed
-from fedretina_papers.statistics.eta_mean import BY_SIZE, PLAIN, eta_mean, worst_site
+from fedretina_papers.statistics.site_mean import BY_SIZE, PLAIN, site_mean, worst_site
 from fedretina_papers.stored import Benchmark, read_benchmark
 
 SiteFigure = Callable[[Mapping[str, Any]], float | None]
@@ -94,7 +94,7 @@ class FedeeResults(NamedTuple):
         for seed, run in self.runs(name).items():
             sites = {site: figure(one) for site, one in run["sites"].items()}
             sizes = {site: int(one["images"]) for site, one in run["sites"].items()}
-            over = eta_mean(sites, sizes, eta)
+            over = site_mean(sites, sizes, eta)
             missing, cells = missing + over.missing, cells + len(sites)
             if over.value is not None:
                 values[seed] = over.value

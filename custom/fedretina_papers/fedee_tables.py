@@ -18,7 +18,7 @@ from fedretina_papers.fedee_names import (
 from fedretina_papers.fedee_results import HIGHER, FedeeResults, as_printed, spoken
 from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, several, table
 from fedretina_papers.published_fedee import KEYS, METHODS, Printed, published_fedee
-from fedretina_papers.statistics.eta_mean import BY_SIZE, PLAIN
+from fedretina_papers.statistics.site_mean import BY_SIZE, PLAIN
 
 _ALIKE = 0.0005  # means that print the same
 

@@ -10,7 +10,7 @@ from fedretina_papers.fedee_results import FedeeResults, as_printed
 from fedretina_papers.fedee_tables import printed_for, row_cells
 from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, table
 from fedretina_papers.published_fedee import KEYS, published_fedee
-from fedretina_papers.statistics.eta_mean import BY_SIZE
+from fedretina_papers.statistics.site_mean import BY_SIZE
 
 _TUNING_ELSEWHERE = (
     "Not in this plan: `fedee-activity`, the paper's own task for these tables, has them. They show rows of any plan "

@@ -52,7 +52,7 @@ def measured(asked: Asked, read: Read) -> dict[str, Any]:
         images: "strangers" by set and disease, "others" by site. No answer to a single image is among them.
     """
     figures = evaluate(asked.logits, asked.labels, ESTIMATORS[read.estimator], read.auc_input, read.tau)._asdict()
-    answer = read.answer(asked.logits)
+    answer = read.predict(asked.logits)
     disease = referral(answer.probabilities, asked.labels, asked.referable, asked.ungradable)
     by_logits = macro_auc(read._replace(auc_input="logits_softmax").scores(asked.logits), asked.labels)[0]
     test = {name: value for name, value in figures.items() if name not in ("auc_classes", "n")}
@@ -65,7 +65,7 @@ def measured(asked: Asked, read: Read) -> dict[str, Any]:
     }
     strangers, others = {}, {}
     for name, one in asked.outside.items():
-        u = read.answer(one.logits).uncertainty
+        u = read.predict(one.logits).uncertainty
         told = out_of_distribution(answer.uncertainty, u)._asdict() | {"synthetic": one.synthetic}
         if one.other_site:
             others[name] = told

@@ -28,9 +28,9 @@ def member_figures(asked: Asked, read: Read) -> list[dict[str, Any]]:
     strangers = {name: one for name, one in asked.outside.items() if not one.other_site and one.logits.shape[0]}
     found = []
     for member in range(asked.logits.shape[1]):
-        own = alone.answer(asked.logits[:, member])
+        own = alone.predict(asked.logits[:, member])
         right = np.argmax(own.probabilities, axis=1) == asked.labels
-        away = {name: alone.answer(one.logits[:, member]).uncertainty for name, one in strangers.items()}
+        away = {name: alone.predict(one.logits[:, member]).uncertainty for name, one in strangers.items()}
         noticed = {name: rounded(_auroc(own.uncertainty, u)) for name, u in away.items()}
         found.append({"accuracy": rounded(float(np.mean(right))), "strangers": noticed})
     return found

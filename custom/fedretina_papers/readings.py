@@ -95,7 +95,7 @@ def reread(runs: Sequence[Asked], reading: str) -> Reread:
     if not first.val_labels.size:
         kept = Temperature(1.0, 0.0, 0.0, 0, "too_few_images")
         return Reread(alone, _FINAL, kept)
-    fitted = fit_temperature(_FINAL.answer(alone.val_logits).probabilities, first.val_labels)
+    fitted = fit_temperature(_FINAL.predict(alone.val_logits).probabilities, first.val_labels)
     # In float64: a large T leaves float32 no digits to rank by.
     return Reread(_mapped(alone, lambda logits: logits.double() / fitted.value), _FINAL, fitted)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedretina.report.text import count
 from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, several, spread, table
-from fedretina_papers.statistics.eta_mean import BY_SIZE, eta_mean, worst_site
+from fedretina_papers.statistics.site_mean import BY_SIZE, site_mean, worst_site
 from fedretina_papers.stored import Benchmark, Record
 
 _FIGURES = (("AUROC", "auroc"), ("AUPR", "aupr"), ("FPR95", "fpr95"))
@@ -94,7 +94,7 @@ def _by_size(benchmark: Benchmark, row: str, name: str) -> list[float]:
     means = []
     for sites in _sites(benchmark, row, name):
         values = {at: site["strangers"][name]["auroc"] for at, site in sites.items()}
-        over = eta_mean(values, {at: int(site["images"]["test"]) for at, site in sites.items()}, BY_SIZE)
+        over = site_mean(values, {at: int(site["images"]["test"]) for at, site in sites.items()}, BY_SIZE)
         means += [] if over.value is None else [over.value]
     return means
 

@@ -6,8 +6,8 @@ import pytest
 
 from fedretina import storage
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.aggregation.owed import owed, owed_words
 from fedretina.aggregation.results_table import results_table
+from fedretina.aggregation.unfinished import unfinished, unfinished_note
 from fedretina.errors import RefusedError, TrainingError
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
@@ -33,7 +33,7 @@ def end(experiment, data, root, missing=(), there=None):
                 coordinator.refuse(site, LATE)
             else:
                 host = Site(experiment, data[site], root / site)
-                coordinator.accept(site, host.answer(coordinator.order(site), coordinator.down(site)))
+                coordinator.accept(site, host.handle(coordinator.order(site), coordinator.down(site)))
         coordinator.close()
     return coordinator, asked
 
@@ -52,12 +52,12 @@ def late_ends_as_undisturbed(experiment, data, tmp_path):
     end(experiment, data, late, {("finalise-0000", "site-2")})
     others = files(late / "site-1")
     assert results(late)["without_result"] == {"site-2": LATE}
-    assert owed(results(late)) == ("site-2",)
+    assert unfinished(results(late)) == ("site-2",)
     assert not (late / "site-2" / "final").exists()
     assert end(experiment, data, late)[1] == ("site-2",)
     assert files(late / "site-1") == others == files(whole / "site-1")
     assert files(late) == files(whole)  # every file of the run, at the server and at the sites
-    assert owed(results(late)) == ()
+    assert unfinished(results(late)) == ()
     coordinator, asked = end(experiment, data, late)
     assert (coordinator.done, asked) == (len(coordinator.plan), None)  # all have theirs: nothing is begun
     assert files(late) == files(whole)
@@ -102,13 +102,13 @@ def test_a_site_that_never_counted_is_not_asked(tiny, phantoms, tmp_path):
     end(experiment, data, tmp_path, {*never, ("finalise-0000", "site-1")})
     found = results(tmp_path)
     assert set(found["without_result"]) == {"site-1", "site-3"}
-    assert owed(found) == ("site-1",)
+    assert unfinished(found) == ("site-1",)
     table = results_table(found)
     assert "no result from site-3: it did not answer in time." in table
     assert "site-1 trained and has no model yet: `fedretina resume r`" in table
     assert end(experiment, data, tmp_path)[1] == ("site-1",)
     assert results(tmp_path)["without_result"] == {"site-3": LATE}
-    assert owed_words(results(tmp_path)) is None
+    assert unfinished_note(results(tmp_path)) is None
     assert end(experiment, data, tmp_path)[1] is None
 
 
@@ -120,7 +120,7 @@ def test_who_was_not_connected_at_the_end_stands_in_the_results_and_is_asked_whe
         coordinator.begin(there)
         for site in coordinator.asked:
             host = Site(experiment, data[site], tmp_path / site)
-            coordinator.accept(site, host.answer(coordinator.order(site), coordinator.down()))
+            coordinator.accept(site, host.handle(coordinator.order(site), coordinator.down()))
         coordinator.close()
     assert results(tmp_path)["without_result"] == {"site-2": "it was not connected."}
     before = files(tmp_path)
@@ -139,7 +139,7 @@ def test_others_may_not_answer_again_and_may_not_be_lost(tiny, phantoms, tmp_pat
     coordinator.begin(data)
     assert coordinator.progress.asked == ("site-2",)
     assert coordinator.progress.refused == {}
-    answer = Site(experiment, data["site-1"], tmp_path / "site-1").answer(
+    answer = Site(experiment, data["site-1"], tmp_path / "site-1").handle(
         coordinator.order("site-1"), coordinator.down()
     )
     with pytest.raises(RefusedError, match="not asked"):
@@ -169,15 +169,15 @@ def test_the_loop_asks_again_too(tiny, phantoms, tmp_path, monkeypatch):
     experiment = tiny(phases=[{"name": "train", "rounds": 1}])
     data = phantoms(experiment, "site-1", "site-2")
     expected = run_loop(experiment, data, tmp_path / "whole", "r")
-    real, asked, fault = Site.answer, [], ["the disk of the scanner is away."]
+    real, asked, fault = Site.handle, [], ["the disk of the scanner is away."]
 
-    def answer(self, order, tensors, stop=lambda: False):
+    def handle(self, order, tensors, stop=lambda: False):
         asked.append((order.task, self._data.name))
         if fault and asked[-1] == ("finalise", "site-2"):
             raise TrainingError(fault.pop())
         return real(self, order, tensors, stop)
 
-    monkeypatch.setattr(Site, "answer", answer)
+    monkeypatch.setattr(Site, "handle", handle)
     cut = run_loop(experiment, data, tmp_path / "late", "r")
     assert cut["without_result"] == {"site-2": "the disk of the scanner is away."}
     asked.clear()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedretina.aggregation import spool as spool_module
-from fedretina.aggregation.robust import COMBINE, Accepted, combine
+from fedretina.aggregation.robust import COMBINE, RoundUpdates, combine
 from fedretina.aggregation.spool import Spool
 from fedretina.errors import QuorumError
 from fedretina.settings.aggregation import RobustSettings
@@ -45,7 +45,7 @@ def accepted(tmp_path, sent, weights=None, order=None, like=LIKE):
     for site in order or sent:
         spool.put(site, sent[site])
     weights = weights or dict.fromkeys(sorted(sent), 1 / len(sent))
-    return Accepted(spool, weights, start(), like, PARAMETERS & set(like))
+    return RoundUpdates(spool, weights, start(), like, PARAMETERS & set(like))
 
 
 def run(tmp_path, sent, name, weights=None, order=None, like=LIKE, **settings):

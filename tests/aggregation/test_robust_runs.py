@@ -123,7 +123,7 @@ def test_a_run_taken_up_between_any_two_steps_ends_with_the_same_bits(name, tiny
         coordinator.begin(data)
         for site in reversed(data):
             host = Site(experiment, data[site], tmp_path / "parts" / site)
-            coordinator.accept(site, host.answer(coordinator.order(site), coordinator.down()))
+            coordinator.accept(site, host.handle(coordinator.order(site), coordinator.down()))
         coordinator.close()
     assert list(coordinator.records) == expected["steps"]
     report = server_report(expected)

@@ -2,8 +2,7 @@ from collections import Counter
 
 import pytest
 
-from fedretina.aggregation.coordinator import Coordinator
-from fedretina.aggregation.sampling import sampled
+from fedretina.aggregation.coordinator import Coordinator, sampled
 from fedretina.errors import RefusedError
 from fedretina.loop import run_loop
 from fedretina.settings.aggregation import SamplingSettings

@@ -96,7 +96,7 @@ def test_each_site_is_sent_a_mixture_of_its_own_whatever_the_interruptions(tiny,
         coordinator.begin(data)
         for site in coordinator.asked:
             host = Site(experiment, data[site], tmp_path / "parts" / site)
-            coordinator.accept(site, host.answer(coordinator.order(site), coordinator.down(site)))
+            coordinator.accept(site, host.handle(coordinator.order(site), coordinator.down(site)))
         coordinator.close()
     assert [r.get("digests") for r in coordinator.records[:-1]] == [r.get("digests") for r in results["steps"]]
     whole, parts = (sorted(p.name for p in (tmp_path / run / "server").glob("*.*")) for run in ("whole", "parts"))
@@ -119,7 +119,7 @@ def test_a_model_of_an_attempt_that_was_not_committed_is_sent_to_nobody(tiny, ph
     def step(*there):
         coordinator.begin(there)
         for site in there:
-            coordinator.accept(site, hosts[site].answer(coordinator.order(site), coordinator.down(site)))
+            coordinator.accept(site, hosts[site].handle(coordinator.order(site), coordinator.down(site)))
         coordinator.close()
 
     step(*data)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load, save
-from tests.contrastive.tiny_ground import PATIENTS, ground, pictures, tiny_network, views_of
+from tests.contrastive.tiny_ground import PATIENTS, context, pictures, tiny_network, views_of
 
 from fedretina.contrastive.build import ROUNDS, build_contrastive
 from fedretina.contrastive.key_network import follow, shuffled_parts
@@ -43,7 +43,7 @@ def train(net, round_, rounds=2, number=0, epochs=2, swapped=False):
 
 
 def begin(net, memory=None, number=0, **words):
-    return build_contrastive(ContrastiveSettings(**words)).begin(ground(net, memory, number))
+    return build_contrastive(ContrastiveSettings(**words)).begin(context(net, memory, number))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -166,7 +166,7 @@ def test_refilling_asks_each_image_once_and_fills_the_queue(queue, length):
         return pictures(numbers)
 
     settings = ContrastiveSettings(queue=queue)
-    round_ = build_contrastive(settings).begin(ground(tiny_network(), first_views=first_views))
+    round_ = build_contrastive(settings).begin(context(tiny_network(), first_views=first_views))
     assert len(asked) == len(set(asked)) == length
     assert asked != sorted(asked)
     assert round_.loss(views_of(range(8)), Clock(0, 1, 0, 1, 0, 1)) > 0
@@ -176,7 +176,7 @@ def test_refilling_asks_each_image_once_and_fills_the_queue(queue, length):
 
 def test_the_queue_is_no_longer_than_whole_batches_and_wraps():
     words = {"count": 23, "patients": PATIENTS[:23]}
-    round_ = build_contrastive(ContrastiveSettings()).begin(ground(tiny_network(), **words))
+    round_ = build_contrastive(ContrastiveSettings()).begin(context(tiny_network(), **words))
     assert len(round_._queue.rows) == 16
     for step in range(3):
         numbers = range(6 * step, 6 * step + 6)  # a batch that does not divide the queue
@@ -188,7 +188,7 @@ def test_the_queue_is_no_longer_than_whole_batches_and_wraps():
 def test_images_of_one_patient_are_negatives_only_if_the_site_says_so():
     one = torch.zeros(24, dtype=torch.int64)
     for method in METHODS:
-        where = ground(tiny_network(method), patients=one)
+        where = context(tiny_network(method), patients=one)
         with pytest.raises(TrainingError, match="one patient"):
             build_contrastive(ContrastiveSettings(method=method)).begin(where)
         round_ = build_contrastive(ContrastiveSettings(method=method, mask_patients=False)).begin(where)
@@ -201,7 +201,7 @@ def test_a_batch_of_one_patient_moves_nothing(method):
     words = {"count": 4, "batch_size": 2, "patients": patients}
     net = tiny_network(method)
     settings = ContrastiveSettings(method=method, queue=2, queue_start="flush")
-    loss = build_contrastive(settings).begin(ground(net, **words)).loss(views_of([0, 1]), Clock(0, 1, 0, 1, 0, 1))
+    loss = build_contrastive(settings).begin(context(net, **words)).loss(views_of([0, 1]), Clock(0, 1, 0, 1, 0, 1))
     loss.backward()
     assert loss.item() == 0
     assert all(p.grad is None or not p.grad.any() for p in net.parameters())
@@ -209,7 +209,7 @@ def test_a_batch_of_one_patient_moves_nothing(method):
 
 def test_fewer_images_than_a_batch_are_refused():
     with pytest.raises(TrainingError, match="fewer than one batch"):
-        build_contrastive(ContrastiveSettings()).begin(ground(tiny_network(), count=7))
+        build_contrastive(ContrastiveSettings()).begin(context(tiny_network(), count=7))
 
 
 @pytest.mark.parametrize(("method", "layout"), [("moco_v2", "moco_v3"), ("simclr", "moco_v3"), ("moco_v3", "moco_v2")])

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedretina.contrastive.objective import ContrastiveGround, Views
+from fedretina.contrastive.objective import ContrastiveContext, Views
 from fedretina.networks.contrast import ContrastHead
 from fedretina.networks.network import Network
 from fedretina.seeds import generator
@@ -48,7 +48,7 @@ def views_of(numbers, *purpose):
     return Views(pictures(numbers, *purpose, 1), pictures(numbers, *purpose, 2), at, PATIENTS[at])
 
 
-def ground(net, memory=None, round_=0, **words):
+def context(net, memory=None, round_=0, **words):
     base = {
         "net": net,
         "memory": memory or {},
@@ -59,4 +59,4 @@ def ground(net, memory=None, round_=0, **words):
         "patients": PATIENTS,
         "device": torch.device("cpu"),
     }
-    return ContrastiveGround(**{**base, **words})
+    return ContrastiveContext(**{**base, **words})

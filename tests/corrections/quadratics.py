@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fedretina.corrections.correction import Ground, ServerRound
+from fedretina.corrections.correction import RoundContext, ServerRound
 from fedretina.exchange.partition import CONTROL
 
 
@@ -26,14 +26,16 @@ class Means:
         return {key: sum(weights[site] * self.sent[site][key] for site in sorted(weights)) for key in like}
 
 
-def ground(net, received, control=None, memory=None, share=1.0):
-    return Ground(net, {"w": net.w}, {"w": received}, {} if control is None else {"w": control}, memory or {}, share)
+def context(net, received, control=None, memory=None, share=1.0):
+    return RoundContext(
+        net, {"w": net.w}, {"w": received}, {} if control is None else {"w": control}, memory or {}, share
+    )
 
 
 def local(correction, received, gradients, rate=0.1, control=None, memory=None, share=1.0, steps=None):
     """Run a round of plain SGD with the given raw gradients; returns the net and the outcome."""
     net = Line(received.tolist())
-    round_ = correction.begin(ground(net, received, control, memory, share))
+    round_ = correction.begin(context(net, received, control, memory, share))
     rates = steps or [rate] * len(gradients)
     for gradient, now in zip(gradients, rates, strict=True):
         net.w.grad = gradient(net.w.detach()) if callable(gradient) else gradient.clone()

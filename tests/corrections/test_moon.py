@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from fedretina.corrections.correction import Ground
+from fedretina.corrections.correction import RoundContext
 from fedretina.corrections.moon import Moon, moon_contrast
 from fedretina.networks.build import build_network
 from fedretina.settings.correction import MoonSettings
@@ -44,7 +44,7 @@ def test_a_round_reads_the_features_that_enter_the_head(projector):
     memory = {f"state:{key}": value for key, value in other.state_dict().items()}
     parameters = dict(net.named_parameters())
     received = {key: value.detach().clone() for key, value in parameters.items()}
-    round_ = Moon(MoonSettings(mu=2.0)).begin(Ground(net, parameters, received, {}, memory, 1.0))
+    round_ = Moon(MoonSettings(mu=2.0)).begin(RoundContext(net, parameters, received, {}, memory, 1.0))
     images = torch.rand(4, 3, 32, 32)
     net.train()
     assert round_.penalty(images) is None  # no forward pass yet
@@ -68,7 +68,7 @@ def test_a_round_reads_the_features_that_enter_the_head(projector):
 
 def test_the_first_round_has_no_contrast_but_leaves_a_memory():
     net = build_network(NetworkSettings(head={"width": 8}), 3, 1)
-    round_ = Moon(MoonSettings()).begin(Ground(net, {}, {}, {}, {}, 1.0))
+    round_ = Moon(MoonSettings()).begin(RoundContext(net, {}, {}, {}, {}, 1.0))
     net(torch.rand(2, 3, 32, 32))
     assert round_.penalty(torch.rand(2, 3, 32, 32)) is None
     assert round_.finish().memory

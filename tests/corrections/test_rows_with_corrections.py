@@ -77,7 +77,7 @@ def test_a_run_taken_up_between_any_two_steps_ends_with_the_same_bits(row, tiny,
         coordinator.begin(data)
         for site in data:
             host = Site(experiment, data[site], tmp_path / "parts" / site)
-            coordinator.accept(site, host.answer(coordinator.order(site), coordinator.down()))
+            coordinator.accept(site, host.handle(coordinator.order(site), coordinator.down()))
         coordinator.close()
     assert digests({"steps": coordinator.records}) == digests(expected)
 
@@ -89,7 +89,7 @@ def test_a_refused_update_does_not_advance_the_sites_variate(tiny, phantoms, tmp
     hosts = {site: Site(experiment, data[site], tmp_path / site) for site in data}
     coordinator.begin(data)
     for site, host in hosts.items():
-        answer = host.answer(coordinator.order(site), coordinator.down())
+        answer = host.handle(coordinator.order(site), coordinator.down())
         if site == "site-1":
             coordinator.accept(site, answer)
     coordinator.close()
@@ -97,7 +97,7 @@ def test_a_refused_update_does_not_advance_the_sites_variate(tiny, phantoms, tmp
     name_of = lambda step: coordinator.plan[step].name  # noqa: E731
     counted = {}
     for site, host in hosts.items():
-        host.answer(coordinator.order(site), coordinator.down())
+        host.handle(coordinator.order(site), coordinator.down())
         counted[site] = SiteState(tmp_path / site, host.digest, name_of).kept(0)
     assert counted["site-2"] is None
     variates = [value for key, value in counted["site-1"].memory.items() if key.startswith("variate:")]

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from quadratics import Line, ground, local, sent_by, server, vector
+from quadratics import Line, context, local, sent_by, server, vector
 
 from fedretina.corrections.scaffold import Scaffold
 from fedretina.corrections.settings import build_correction
@@ -52,7 +52,7 @@ def test_momentum_inflates_option_two_tenfold_and_leaves_the_mean_gradient_right
     # A constant gradient of 1 over the 270 steps of the OCT paper's Duke client, momentum 0.9.
     net = Line([0.0, 0.0])
     received = net.w.detach().clone()
-    round_ = scaffold("sgd", 0.9, update=update).begin(ground(net, received, vector(0, 0)))
+    round_ = scaffold("sgd", 0.9, update=update).begin(context(net, received, vector(0, 0)))
     optimiser = torch.optim.SGD([net.w], lr=0.01, momentum=0.9)
     for _ in range(270):
         net.w.grad = vector(1.0, 1.0)
@@ -149,7 +149,7 @@ def test_a_personal_parameter_is_never_touched():
 
 def test_a_parameter_without_gradients_keeps_its_variate():
     net = Line([1.0, 1.0])
-    round_ = scaffold().begin(ground(net, vector(1, 1), vector(0.5, 0.5), {"variate:w": vector(0.25, 0)}))
+    round_ = scaffold().begin(context(net, vector(1, 1), vector(0.5, 0.5), {"variate:w": vector(0.25, 0)}))
     round_.adjust({"w": 0.1})
     outcome = round_.finish()
     assert outcome.control["w"].tolist() == [0, 0]

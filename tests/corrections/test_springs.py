@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from quadratics import Line, ground, local, sent_by, server, vector
+from quadratics import Line, context, local, sent_by, server, vector
 
 from fedretina.corrections.feddc import FedDc
 from fedretina.corrections.feddyn import FedDyn
@@ -15,7 +15,7 @@ def gradient_of(correction, at, **kept):
     """What the correction adds to a raw gradient of zero when the weights stand at `at`."""
     net = Line(kept["received"].tolist())
     round_ = correction.begin(
-        ground(net, kept["received"], kept.get("control"), kept.get("memory"), kept.get("share", 1.0))
+        context(net, kept["received"], kept.get("control"), kept.get("memory"), kept.get("share", 1.0))
     )
     with torch.no_grad():
         net.w.copy_(at)

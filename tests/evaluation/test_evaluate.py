@@ -38,7 +38,7 @@ def test_fields_against_scikit_learn(split):
     probabilities = logits.double().softmax(1).numpy()
     truth = labels.numpy()
     predicted = probabilities.argmax(1)
-    uncertainty = SOFTMAX.answer(logits).uncertainty
+    uncertainty = SOFTMAX.predict(logits).uncertainty
     assert found.auc == pytest.approx(roc_auc_score(np.eye(5)[truth], probabilities))
     assert (found.auc_classes, found.n) == (5, 80)
     assert found.accuracy == pytest.approx((predicted == truth).mean())

@@ -28,7 +28,7 @@ def split(seed: int, count: int, classes: int = 5) -> tuple[torch.Tensor, np.nda
 def test_the_fast_figures_are_the_plain_ones_in_every_draw(seed, count, classes, scheme):
     logits, labels, patients = split(seed, count, classes)
     grading, estimator = preset(scheme), ESTIMATORS["evidence"]
-    answer = estimator.answer(logits)
+    answer = estimator.predict(logits)
     fast = ResampledFigures(
         answer.probabilities,
         labels,
@@ -64,7 +64,7 @@ def test_the_fast_figures_are_the_plain_ones_in_every_draw(seed, count, classes,
 
 def test_a_scheme_without_referable_grades_has_no_figures_for_them():
     logits, labels, _ = split(1, 10, 2)
-    answer = ESTIMATORS["softmax"].answer(logits)
+    answer = ESTIMATORS["softmax"].predict(logits)
     scores = auc_scores(logits, "logits_softmax", 0.05, ESTIMATORS["softmax"])
     task = referral_task(answer.probabilities, labels, GradingScheme(grades=("a", "b")))
     figures = ResampledFigures(answer.probabilities, labels, answer.uncertainty, scores, scores, task)

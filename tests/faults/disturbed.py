@@ -248,7 +248,7 @@ def undisturbed(root: Path, words: Mapping[str, Any], refused: Sequence[Mapping[
             if site in missing:
                 coordinator.refuse(site, missing[site])
             else:
-                coordinator.accept(site, hosts[site].answer(coordinator.order(site), coordinator.down(site)))
+                coordinator.accept(site, hosts[site].handle(coordinator.order(site), coordinator.down(site)))
         coordinator.close()
     found = read_json(root / "server" / "results.json")
     found.pop("run")

@@ -60,7 +60,7 @@ def test_an_experiment_that_cannot_be_read_gives_away_none_of_its_words(tmp_path
         get_prop=lambda _: {"fedretina": {"state_root": "runs"}},
     )
     order = Order("train", Stamp("spring", "train", 0, 0, "0"), None, None)
-    reply = executor.SiteHost("experiment.yaml").answer(pack_order(order, {}), context, lambda: False)
+    reply = executor.SiteHost("experiment.yaml").handle(pack_order(order, {}), context, lambda: False)
     assert why(reply) == (
         "the experiment file cannot be read: a setting is set twice, in lines 2 and 3: keep one of them."
     )
@@ -78,9 +78,9 @@ def lines_after(hospital, tmp_path, spoil=None):
         order = pack_order(coordinator.order("site-1"), coordinator.down("site-1"))
         if spoil is not None:
             unspoil, spoil = spoil(), None
-            host.answer(order, Context(), lambda: False)
+            host.handle(order, Context(), lambda: False)
             unspoil()
-        coordinator.accept("site-1", unpack_payload(host.answer(order, Context(), lambda: False)))
+        coordinator.accept("site-1", unpack_payload(host.handle(order, Context(), lambda: False)))
         coordinator.close()
         host.close()
     return [json.loads(line) for line in (hospital / "runs/spring/site-1/log.jsonl").read_text().splitlines()]
@@ -150,7 +150,7 @@ def test_a_damaged_history_costs_curves_and_no_word_of_a_path_leaves(tmp_path, m
     payload = Payload({}, {"val_auc": 0.5}, Stamp("spring", "train", 0, 0, "d"))
     monkeypatch.setattr(host, "_open", lambda *_: SimpleNamespace(answer=lambda *_: payload))
     order = Order("train", payload.stamp, None, None, 1.0, None)
-    assert unpack_payload(host.answer(pack_order(order, {}), Context(), lambda: False)).scalars == {"val_auc": 0.5}
+    assert unpack_payload(host.handle(pack_order(order, {}), Context(), lambda: False)).scalars == {"val_auc": 0.5}
     assert followed == []
     assert "history.json" in caplog.text  # a warning, which stays in the site's own log
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
@@ -162,13 +162,13 @@ def test_a_damaged_history_costs_curves_and_no_word_of_a_path_leaves(tmp_path, m
     "the sentence that leaves holds no number",
 )
 def test_a_site_that_holds_its_number_back_does_not_tell_it_in_an_error(tmp_path, monkeypatch, caplog):
-    def answer(*_):
+    def handle(*_):
         require_a_batch(713, TrainingSettings(batch_size=1024))
 
     host = executor.SiteHost("experiment.yaml")
-    monkeypatch.setattr(host, "_open", lambda *_: SimpleNamespace(answer=answer))
+    monkeypatch.setattr(host, "_open", lambda *_: SimpleNamespace(handle=handle))
     stamp = Stamp("spring", "train", 0, 0, "d")
-    reply = host.answer(pack_order(Order("train", stamp, None, None, 1.0, None), {}), Context(), lambda: False)
+    reply = host.handle(pack_order(Order("train", stamp, None, None, 1.0, None), {}), Context(), lambda: False)
     assert "fewer than one batch of 1024" in why(reply)
     assert "713" not in f"{dict(reply)}"
     assert ["713" in record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [False]

@@ -47,7 +47,7 @@ def one_round(experiment, data, root):
     coordinator = Coordinator(experiment, "r", root / "r" / "server")
     site = Site(experiment, data, root / "r" / "site-1")
     coordinator.begin(["site-1"])
-    coordinator.accept("site-1", site.answer(coordinator.order("site-1"), coordinator.down()))
+    coordinator.accept("site-1", site.handle(coordinator.order("site-1"), coordinator.down()))
     coordinator.close()
 
 

@@ -55,7 +55,7 @@ def drive(host, experiment, folder):
     told = []
     while coordinator.done < len(coordinator.plan):
         coordinator.begin(["site-1"])
-        payload = host.answer(coordinator.order("site-1"), coordinator.down("site-1"))
+        payload = host.handle(coordinator.order("site-1"), coordinator.down("site-1"))
         told.append((tensors_digest(payload.tensors), dict(payload.scalars), payload.stamp))
         coordinator.accept("site-1", payload)
         coordinator.close()
@@ -115,7 +115,7 @@ def test_a_childs_death_is_an_error_like_any_other(recipe, first_order, how):
 
     stop = once_there(die)
     with pytest.raises(TrainingError) as told:
-        host.answer(order, tensors, stop)
+        host.handle(order, tensors, stop)
     if how == "killed":
         assert "the trainer was killed by signal 9, perhaps out of memory" in str(told.value)
     assert str(recipe("site-1").folder) not in str(told.value)
@@ -129,8 +129,8 @@ def test_the_order_is_done_after_a_death_as_if_nothing_had_been(recipe, first_or
     order, tensors = first_order
     host = ChildTrainer(recipe("site-1"))
     with pytest.raises(TrainingError):
-        host.answer(order, tensors, once_there(lambda child: child.kill()))
-    again, undisturbed = host.answer(order, tensors), recipe("other").build().answer(order, tensors)
+        host.handle(order, tensors, once_there(lambda child: child.kill()))
+    again, undisturbed = host.handle(order, tensors), recipe("other").build().handle(order, tensors)
     assert tensors_digest(again.tensors) == tensors_digest(undisturbed.tensors)
     assert again.scalars == undisturbed.scalars
 
@@ -146,7 +146,7 @@ def test_an_abort_reaches_the_child(recipe, first_order):
         return bool(seen)
 
     with pytest.raises(StoppedError, match="train round 0"):
-        ChildTrainer(recipe("site-1")).answer(order, tensors, stop)
+        ChildTrainer(recipe("site-1")).handle(order, tensors, stop)
     assert not psutil.pid_exists(seen[0])
 
 
@@ -155,13 +155,13 @@ def test_a_sites_own_errors_come_back_as_they_are(recipe, first_order, tmp_path,
     order, tensors = first_order
     other = order._replace(stamp=order.stamp._replace(digest="0" * 64))
     with pytest.raises(RefusedError, match="the two ends disagree"):
-        ChildTrainer(recipe("site-1")).answer(other, tensors)
+        ChildTrainer(recipe("site-1")).handle(other, tensors)
     (tmp_path / "site-1" / "state.json").write_text(json.dumps({"digest": "another"}))
     with pytest.raises(StateError, match="holds state of other settings"):
-        ChildTrainer(recipe("site-1")).answer(order, tensors)
+        ChildTrainer(recipe("site-1")).handle(order, tensors)
     broken = {**tensors, sorted(tensors)[0]: torch.zeros(3)}  # an error that nobody raises on purpose
     with pytest.raises(TrainingError, match=r"the site's trainer failed with RuntimeError\.$"):
-        ChildTrainer(recipe("another")).answer(order, broken)
+        ChildTrainer(recipe("another")).handle(order, broken)
     assert "Traceback" in caplog.text
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
@@ -176,7 +176,7 @@ def test_no_child_outlives_its_parent_and_the_folder_is_held_until_it_is_dead(re
         "recipe = SiteRecipe.model_validate_json(sys.argv[1]); words = json.loads(sys.argv[2])\n"
         "with folder_lock(recipe.folder, 0) as lock:\n"
         "    order = Order(**{**words, 'stamp': Stamp(*words['stamp'])})\n"
-        "    ChildTrainer(recipe, lock).answer(order, {})\n"
+        "    ChildTrainer(recipe, lock).handle(order, {})\n"
     )
     made = recipe("site-1")
     arguments = [sys.executable, "-c", code, made.model_dump_json(), json.dumps(order._asdict())]
@@ -207,7 +207,7 @@ def test_short_of_memory_the_kernel_takes_the_child_and_not_the_larger_parent(re
         "order = Order(**{**words, 'stamp': Stamp(*words['stamp'])})\n"
         "tensors, _ = read_tensors(Path(sys.argv[3]))\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
-        "try: ChildTrainer(recipe).answer(order, tensors)\n"
+        "try: ChildTrainer(recipe).handle(order, tensors)\n"
         "except TrainingError as error: print(error, flush=True)\n"
     )
     write_tensors(tmp_path / "down", tensors, {}, durable=False)

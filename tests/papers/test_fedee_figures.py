@@ -23,7 +23,7 @@ READ = Read("softmax_mean", "answer", 1.0)
 
 
 def answers_of(asked, read=READ):
-    answer = read.answer(asked.logits)
+    answer = read.predict(asked.logits)
     p = answer.probabilities
     return Answers(p, answer.uncertainty, asked.labels, asked.patients, p, referral(p, asked.labels, (2, 3), -1))
 
@@ -65,7 +65,7 @@ def test_cases_to_refer(asked, found):
 
 
 def test_sets_are_calibrated_on_validation(asked, found):
-    val = READ.answer(asked.val_logits).probabilities
+    val = READ.predict(asked.val_logits).probabilities
     scores = np.sort(1 - val[np.arange(40), asked.val_labels])
     limit = scores[math.ceil(41 * 0.9) - 1]
     sets = 1 - answers_of(asked).probabilities <= limit
@@ -135,7 +135,7 @@ def test_each_member_alone():
         answers = answers_of(alone, Read("softmax", "answer", 1.0))
         right = answers.probabilities.argmax(1) == several.labels
         assert one["accuracy"] == pytest.approx(right.mean(), abs=1e-6)
-        away = READ.answer(several.outside["unseen"].logits[:, member : member + 1]).uncertainty
+        away = READ.predict(several.outside["unseen"].logits[:, member : member + 1]).uncertainty
         pairs = [(b > a) + 0.5 * (a == b) for a in answers.uncertainty for b in away]
         assert one["strangers"] == {"unseen": pytest.approx(np.mean(pairs), abs=1e-6)}
     assert member_figures(made_asked(members=1), READ) == []

@@ -45,7 +45,7 @@ def entropy(p):
 def test_the_final_head_alone():
     asked = made_asked()
     found = reread([asked], "softmax")
-    answer = found.read.answer(found.asked.logits)
+    answer = found.read.predict(found.asked.logits)
     by_hand = softmax(asked.logits[:, -1].numpy().astype(np.float64))
     assert answer.probabilities == pytest.approx(by_hand)
     assert answer.uncertainty == pytest.approx(entropy(by_hand))
@@ -55,7 +55,7 @@ def test_the_final_head_alone():
 def test_what_members_disagree_on():
     asked = made_asked()
     found = reread([asked], "disagreement")
-    answer = found.read.answer(found.asked.logits)
+    answer = found.read.predict(found.asked.logits)
     each = softmax(asked.logits.numpy().astype(np.float64))
     apart = entropy(each.mean(1)) - np.mean([entropy(each[:, m]) for m in range(each.shape[1])], axis=0)
     assert answer.uncertainty == pytest.approx(apart, abs=1e-9)
@@ -72,7 +72,7 @@ def test_one_temperature_from_validation_alone():
     assert fitted.reason == "fitted"
     assert fitted.value != 1
     by_hand = softmax(asked.logits[:, -1].numpy().astype(np.float64) / fitted.value)
-    assert found.read.answer(found.asked.logits).probabilities == pytest.approx(by_hand)
+    assert found.read.predict(found.asked.logits).probabilities == pytest.approx(by_hand)
     # What the test images are graded as changes nothing.
     other = reread([asked._replace(labels=asked.labels[::-1].copy())], "temperature")
     assert other.temperature == found.temperature
@@ -84,7 +84,7 @@ def test_a_deep_ensemble_is_the_mean_softmax_of_its_runs():
     runs = [made_asked(seed, members=1) for seed in (1, 2, 3)]
     found = reread(runs, "deep_ensemble")
     by_hand = np.mean([softmax(run.logits[:, 0].numpy().astype(np.float64)) for run in runs], axis=0)
-    answer = found.read.answer(found.asked.logits)
+    answer = found.read.predict(found.asked.logits)
     assert answer.probabilities == pytest.approx(by_hand)
     assert answer.uncertainty == pytest.approx(entropy(by_hand))
     figures = measured(found.asked, found.read)

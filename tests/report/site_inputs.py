@@ -118,7 +118,7 @@ def stored_results(sites: dict[str, SiteReportInputs], counts: bool = True, min_
     figures = {}
     for name, inputs in sites.items():
         report = site_report(inputs)
-        answer = ESTIMATORS[inputs.estimator].answer(inputs.test.logits)
+        answer = ESTIMATORS[inputs.estimator].predict(inputs.test.logits)
         figures[name] = {
             **{
                 f"test_{figure}": found["value"]

@@ -52,7 +52,7 @@ def test_a_site_without_a_figure_is_left_out_of_its_mean(results):
 
 def test_pooled_figures_are_near_those_of_all_answers(sites, results):
     pooled = server_report(results)["pooled"]
-    answers = [ESTIMATORS["evidence"].answer(inputs.test.logits) for inputs in sites.values()]
+    answers = [ESTIMATORS["evidence"].predict(inputs.test.logits) for inputs in sites.values()]
     wrong = np.concatenate(
         [
             answer.probabilities.argmax(1) != inputs.test.labels.numpy()

@@ -26,7 +26,7 @@ def logits() -> torch.Tensor:
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
 def test_every_estimator_keeps_to_its_contract(name, logits):
-    answer = ESTIMATORS[name].answer(logits.requires_grad_())
+    answer = ESTIMATORS[name].predict(logits.requires_grad_())
     assert answer.name == name
     assert answer.probabilities.shape == (40, 5)
     assert answer.uncertainty.shape == (40,)
@@ -38,14 +38,14 @@ def test_every_estimator_keeps_to_its_contract(name, logits):
 
 @pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - {"softmax_disagreement"}))  # one head agrees with itself
 def test_an_even_answer_is_less_sure_than_a_clear_one(name):
-    answer = ESTIMATORS[name].answer(torch.tensor([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0], [300.0, 0.0, 0.0]]))
+    answer = ESTIMATORS[name].predict(torch.tensor([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0], [300.0, 0.0, 0.0]]))
     assert (np.diff(answer.uncertainty) < 0).all()
 
 
 def test_softmax_uncertainty_is_the_entropy_over_log_k(logits):
-    answer = ESTIMATORS["softmax"].answer(logits)
+    answer = ESTIMATORS["softmax"].predict(logits)
     assert answer.uncertainty == pytest.approx(entropy(answer.probabilities, axis=1, base=5), abs=1e-12)
-    ends = ESTIMATORS["softmax"].answer(torch.tensor([[0.0, 0.0], [2000.0, -2000.0]])).uncertainty
+    ends = ESTIMATORS["softmax"].predict(torch.tensor([[0.0, 0.0], [2000.0, -2000.0]])).uncertainty
     assert ends.tolist() == [1.0, 0.0]
 
 
@@ -53,21 +53,21 @@ def test_softmax_uncertainty_is_the_entropy_over_log_k(logits):
 def test_softmax_uncertainty_never_exceeds_one(classes):
     rng = np.random.default_rng(classes)
     near = torch.from_numpy(rng.normal(0, 1e-9, (500, classes)))
-    assert (ESTIMATORS["softmax"].answer(near).uncertainty <= 1).all()
+    assert (ESTIMATORS["softmax"].predict(near).uncertainty <= 1).all()
 
 
 def test_evidence_uncertainty_is_k_over_s(logits):
-    answer = ESTIMATORS["evidence"].answer(logits)
+    answer = ESTIMATORS["evidence"].predict(logits)
     view = opinion(logits.double())
     assert np.array_equal(answer.uncertainty, view.uncertainty.numpy())
     assert np.array_equal(answer.probabilities, view.probability.numpy())
-    assert ESTIMATORS["evidence"].answer(torch.zeros(1, 5)).uncertainty[0] == pytest.approx(0.5906, abs=1e-4)
+    assert ESTIMATORS["evidence"].predict(torch.zeros(1, 5)).uncertainty[0] == pytest.approx(0.5906, abs=1e-4)
 
 
 def test_estimators_take_half_precision():
     coarse = torch.tensor([[1.5, -2.0, 0.25]])
     for estimator in ESTIMATORS.values():
-        assert np.array_equal(estimator.answer(coarse.bfloat16()).uncertainty, estimator.answer(coarse).uncertainty)
+        assert np.array_equal(estimator.predict(coarse.bfloat16()).uncertainty, estimator.predict(coarse).uncertainty)
 
 
 def test_auc_scores_against_loops():
@@ -111,6 +111,6 @@ def test_tau_outside_its_range_is_refused(tau, logits):
 def test_wrong_shapes_are_refused(shape):
     for estimator in ESTIMATORS.values():
         with pytest.raises(TrainingError, match="shape"):
-            estimator.answer(torch.zeros(shape))
+            estimator.predict(torch.zeros(shape))
     with pytest.raises(TrainingError, match="shape"):
         auc_scores(torch.zeros(shape), "logits_softmax", 0.05, EVIDENCE)

@@ -23,7 +23,7 @@ def logits() -> torch.Tensor:
 
 
 def test_mean_softmax_and_its_entropy(logits):
-    answer = ESTIMATORS["softmax_mean"].answer(logits)
+    answer = ESTIMATORS["softmax_mean"].predict(logits)
     raised = np.exp(logits.numpy())
     mean = (raised / raised.sum(2, keepdims=True)).mean(1)
     assert answer.probabilities == pytest.approx(mean, abs=1e-12)
@@ -32,16 +32,16 @@ def test_mean_softmax_and_its_entropy(logits):
 
 def test_members_that_disagree_are_less_sure_than_each_of_them():
     sure = torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])
-    assert ESTIMATORS["softmax_mean"].answer(sure).uncertainty[0] == pytest.approx(1)
-    assert ESTIMATORS["softmax"].answer(sure).uncertainty[0] < 0.01
+    assert ESTIMATORS["softmax_mean"].predict(sure).uncertainty[0] == pytest.approx(1)
+    assert ESTIMATORS["softmax"].predict(sure).uncertainty[0] < 0.01
     # The entropy of two classes is even, unlike that of one sigmoid output alone.
-    both = ESTIMATORS["softmax_mean"].answer(torch.tensor([[[3.0, 0.0]], [[0.0, 3.0]]]))
+    both = ESTIMATORS["softmax_mean"].predict(torch.tensor([[[3.0, 0.0]], [[0.0, 3.0]]]))
     assert both.uncertainty[0] == both.uncertainty[1]
 
 
 def test_disagreement_is_what_an_answer_tells_of_the_member(logits):
     """The slow form: the mutual information of member and class, summed over their joint distribution."""
-    answer = ESTIMATORS["softmax_disagreement"].answer(logits)
+    answer = ESTIMATORS["softmax_disagreement"].predict(logits)
     raised = np.exp(logits.numpy())
     each = raised / raised.sum(2, keepdims=True)
     joint = each / each.shape[1]
@@ -53,17 +53,17 @@ def test_disagreement_is_what_an_answer_tells_of_the_member(logits):
 
 def test_disagreement_at_its_ends(logits):
     by = ESTIMATORS["softmax_disagreement"]
-    assert by.answer(logits[:, :1]).uncertainty == pytest.approx(0)  # one member alone
-    assert by.answer(logits[:, :1].expand(-1, 5, -1)).uncertainty == pytest.approx(0, abs=1e-12)
+    assert by.predict(logits[:, :1]).uncertainty == pytest.approx(0)  # one member alone
+    assert by.predict(logits[:, :1].expand(-1, 5, -1)).uncertainty == pytest.approx(0, abs=1e-12)
     unsure = torch.zeros(1, 3, 4)  # all find it hard, and agree on that
-    assert by.answer(unsure).uncertainty[0] == pytest.approx(0, abs=1e-12)
-    assert ESTIMATORS["softmax_mean"].answer(unsure).uncertainty[0] == pytest.approx(1)
+    assert by.predict(unsure).uncertainty[0] == pytest.approx(0, abs=1e-12)
+    assert ESTIMATORS["softmax_mean"].predict(unsure).uncertainty[0] == pytest.approx(1)
     opposed = torch.tensor([[[60.0, 0.0], [0.0, 60.0]]])
-    assert by.answer(opposed).uncertainty[0] == pytest.approx(1)
+    assert by.predict(opposed).uncertainty[0] == pytest.approx(1)
 
 
 def test_mean_opinion(logits):
-    answer = ESTIMATORS["evidence_mean"].answer(logits)
+    answer = ESTIMATORS["evidence_mean"].predict(logits)
     views = [opinion(logits[:, m]) for m in range(5)]
     assert answer.probabilities == pytest.approx(sum(v.probability.numpy() for v in views) / 5, abs=1e-12)
     assert answer.uncertainty == pytest.approx(sum(v.uncertainty.numpy() for v in views) / 5, abs=1e-12)
@@ -71,7 +71,7 @@ def test_mean_opinion(logits):
 
 def test_dempster_is_the_rule_over_sets(logits):
     """The slow form: masses on the single classes and on the whole frame, intersections counted one by one."""
-    answer = ESTIMATORS["evidence_dempster"].answer(logits)
+    answer = ESTIMATORS["evidence_dempster"].predict(logits)
     for row in range(3):
         masses = None
         for m in range(5):
@@ -96,15 +96,15 @@ def test_dempster_of_the_closed_case():
     """Two opinions b = (1/2, 0), u = 1/2: C = 0, so b = 3/4 and u = 1/4."""
     z = math.log(math.expm1(2.0))  # e = 2, S = 4, u = 1/2
     none = -800.0
-    answer = ESTIMATORS["evidence_dempster"].answer(torch.tensor([[[z, none], [z, none]]], dtype=torch.float64))
+    answer = ESTIMATORS["evidence_dempster"].predict(torch.tensor([[[z, none], [z, none]]], dtype=torch.float64))
     assert answer.uncertainty[0] == pytest.approx(0.25)
     assert answer.probabilities[0] == pytest.approx([0.875, 0.125])
 
 
 def test_dempster_does_not_ask_for_an_order_and_survives_full_conflict(logits):
     fused = ESTIMATORS["evidence_dempster"]
-    assert fused.answer(logits).uncertainty == pytest.approx(fused.answer(logits.flip(1)).uncertainty, rel=1e-9)
-    clash = fused.answer(torch.tensor([[[1e8, 0.0], [0.0, 1e8]]]))
+    assert fused.predict(logits).uncertainty == pytest.approx(fused.predict(logits.flip(1)).uncertainty, rel=1e-9)
+    clash = fused.predict(torch.tensor([[[1e8, 0.0], [0.0, 1e8]]]))
     assert np.isfinite(clash.probabilities).all()
     assert clash.probabilities[0] == pytest.approx([0.5, 0.5], abs=1e-6)
 
@@ -113,13 +113,15 @@ def test_dempster_does_not_ask_for_an_order_and_survives_full_conflict(logits):
 def test_one_member_is_the_head_alone(mean, single, logits):
     one = logits[:, :1]
     for given in (one, one[:, 0]):
-        assert ESTIMATORS[mean].answer(given).uncertainty == pytest.approx(ESTIMATORS[single].answer(given).uncertainty)
+        assert ESTIMATORS[mean].predict(given).uncertainty == pytest.approx(
+            ESTIMATORS[single].predict(given).uncertainty
+        )
 
 
 def test_estimators_of_one_head_read_the_last_member(logits):
     for name in ("softmax", "evidence"):
-        last = ESTIMATORS[name].answer(logits[:, -1])
-        assert np.array_equal(ESTIMATORS[name].answer(logits).probabilities, last.probabilities)
+        last = ESTIMATORS[name].predict(logits[:, -1])
+        assert np.array_equal(ESTIMATORS[name].predict(logits).probabilities, last.probabilities)
     for which in ("belief", "logits_softmax"):
         scores = auc_scores(logits, which, 0.05, ESTIMATORS["softmax_mean"])
         assert np.array_equal(scores, auc_scores(logits[:, -1], which, 0.05, ESTIMATORS["softmax_mean"]))
@@ -128,7 +130,7 @@ def test_estimators_of_one_head_read_the_last_member(logits):
 @pytest.mark.parametrize("name", MEANS)
 def test_answer_ranks_what_the_estimator_says(name, logits):
     estimator = ESTIMATORS[name]
-    assert np.array_equal(auc_scores(logits, "answer", 0.05, estimator), estimator.answer(logits).probabilities)
+    assert np.array_equal(auc_scores(logits, "answer", 0.05, estimator), estimator.predict(logits).probabilities)
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 1), (3, 0, 4), (3, 2, 1), (2, 2, 2, 2)])

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedretina.aggregation.admission import admit, require_finite
 from fedretina.aggregation.lineage import Lineage, ServerModel
 from fedretina.aggregation.mixing import Mixer, Round
-from fedretina.aggregation.owed import owed_at_end
 from fedretina.aggregation.proportion import proportions, refusal, told
 from fedretina.aggregation.run_store import RunStore, run_head, run_results, write_results
-from fedretina.aggregation.sampling import sampled
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperature_model import temperature_model
+from fedretina.aggregation.unfinished import unfinished_at_end
 from fedretina.aggregation.weights import similarity_weights
 from fedretina.errors import QuorumError, RefusedError, StateError
 from fedretina.exchange.encryption import HeadCipher
@@ -29,6 +28,8 @@ from fedretina.exchange.stamp import ATTEMPTS, Stamp, one_line, require_name
 from fedretina.local.training import reproducible_torch
 from fedretina.networks.build import build_network
 from fedretina.plurals import counted
+from fedretina.seeds import derive_seed
+from fedretina.settings.aggregation import SamplingSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
 from fedretina.settings.scalars import allowed_scalars
@@ -80,7 +81,7 @@ class Coordinator:
         self._answers = StepAnswers(folder / "spool")
         self._enrolled: tuple[str, ...] = ()
         self.asked: tuple[str, ...] = ()
-        self.owed = owed_at_end(self.records, self.plan) if self.done == len(self.plan) else ()
+        self.owed = unfinished_at_end(self.records, self.plan) if self.done == len(self.plan) else ()
         self._ended = self._store.reopen() if self.owed else None
         self._lock = threading.RLock()
         self._attempt = -1
@@ -417,3 +418,25 @@ class Progress(NamedTuple):
     asked: tuple[str, ...]
     answered: tuple[str, ...]
     refused: Mapping[str, str]
+
+
+def sampled(
+    sites: Collection[str], settings: SamplingSettings, quorum: int, purpose: tuple[int | str, ...]
+) -> list[str]:
+    """Draw the sites of a round, uniformly and without replacement.
+
+    A site's chance does not depend on the names of the others: the sites with the smallest hashes are taken, so the
+    simulator, the loop and a resumed run draw the same.
+
+    Args:
+        sites: The enrolled sites.
+        settings: How many.
+        quorum: Never fewer than this, or the round could not count.
+        purpose: What the draw is for: seed, phase and round.
+
+    Returns:
+        The names in alphabetical order; at least one.
+    """
+    count = min(len(sites), max(1, quorum, round(settings.fraction * len(sites))))
+    order = sorted(sites, key=lambda site: (derive_seed(*purpose, "sampling", site), site))
+    return sorted(order[:count])

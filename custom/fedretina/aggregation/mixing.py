@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedretina.aggregation.robust import Accepted, combine
+from fedretina.aggregation.robust import RoundUpdates, combine
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.weights import NEEDS, Scalars, among, site_weights
 from fedretina.corrections.correction import ServerRound
@@ -83,7 +83,7 @@ class Mixer:
         moving = self._parts.moving(round_.step.task)
         weights = site_weights(round_.scalars, self._weighing(round_.step))
         dtypes = {key: self._parts.dtypes[key] for key in moving.mixed if key not in self._parts.sealed}
-        accepted = Accepted(round_.spool, weights, round_.state, dtypes, frozenset(moving.parameters))
+        accepted = RoundUpdates(round_.spool, weights, round_.state, dtypes, frozenset(moving.parameters))
         combined = combine(accepted, self._settings.robust)
         record: dict[str, Any] = {"weights": dict(combined.weights)}
         if combined.figures:

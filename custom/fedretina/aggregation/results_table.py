@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedretina.aggregation.owed import owed_words
+from fedretina.aggregation.unfinished import unfinished_note
 
 _COLUMNS = (
     ("site", 12),
@@ -58,7 +58,7 @@ def results_table(results: Mapping[str, Any]) -> str:
         lines.append(f"synthetic images (phantom hospitals): {', '.join(phantoms)}")
     for site, reason in sorted(results.get("without_result", {}).items()):
         lines.append(f"no result from {site}: {reason}")
-    words = owed_words(results)
+    words = unfinished_note(results)
     if words is not None:
         lines.append(words)
     return "\n".join(lines)

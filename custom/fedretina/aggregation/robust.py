@@ -17,7 +17,7 @@ from fedretina.exchange.payload import Tensors
 from fedretina.settings.aggregation import RobustName, RobustSettings
 
 
-class Accepted(NamedTuple):
+class RoundUpdates(NamedTuple):
     """The accepted updates of a round and what they started from.
 
     Attributes:
@@ -61,7 +61,7 @@ class Accepted(NamedTuple):
         return {site: float(np.sqrt(total)) for site, total in squares.items()}
 
 
-class Combined(NamedTuple):
+class AggregationResult(NamedTuple):
     """The aggregate and how it came about.
 
     Attributes:
@@ -75,12 +75,12 @@ class Combined(NamedTuple):
     figures: Mapping[str, Mapping[str, float]]
 
 
-def weighted_mean(accepted: Accepted) -> Combined:
+def weighted_mean(accepted: RoundUpdates) -> AggregationResult:
     """Combine by sum_i w_i x_i: what every rule of weights means without a robust rule."""
-    return Combined(accepted.spool.weighted_mean(accepted.weights, accepted.like), accepted.weights, {})
+    return AggregationResult(accepted.spool.weighted_mean(accepted.weights, accepted.like), accepted.weights, {})
 
 
-COMBINE: Mapping[RobustName, Callable[[Accepted, RobustSettings], Combined]] = MappingProxyType(
+COMBINE: Mapping[RobustName, Callable[[RoundUpdates, RobustSettings], AggregationResult]] = MappingProxyType(
     {
         "none": lambda accepted, settings: weighted_mean(accepted),
         "norm_bound": lambda accepted, settings: norm_bound(accepted, settings.bound, settings.limit),
@@ -91,7 +91,7 @@ COMBINE: Mapping[RobustName, Callable[[Accepted, RobustSettings], Combined]] = M
 )
 
 
-def combine(accepted: Accepted, settings: RobustSettings) -> Combined:
+def combine(accepted: RoundUpdates, settings: RobustSettings) -> AggregationResult:
     """Combine a round's updates by the chosen rule.
 
     Args:
@@ -110,13 +110,13 @@ def combine(accepted: Accepted, settings: RobustSettings) -> Combined:
     return COMBINE[settings.name](accepted, settings)
 
 
-def krum(accepted: Accepted, hostile: int, keep: int) -> Combined:
+def krum(accepted: RoundUpdates, hostile: int, keep: int) -> AggregationResult:
     """Take the `keep` sites whose nearest others are nearest, and their plain mean.
 
     s(i) = sum of ||x_i - x_j||^2 over the n - f - 2 sites j nearest to i (Blanchard et al., "Machine Learning with
     Adversaries", NeurIPS 2017, section 3); the least s(i) wins, the first name among equals. keep = 1 is Krum, more is
     the paper's m-Krum. Its proof needs n >= 2f + 3. Differs from the paper where buffers travel beside the
-    parameters: the squared distance is then the sum over the groups of `Accepted.groups`, each divided by its
+    parameters: the squared distance is then the sum over the groups of `RoundUpdates.groups`, each divided by its
     median squared length of the round, so that a running variance does not drown the weights.
 
     Krum assumes that honest sites differ by noise alone. Hospitals differ by more, and with keep = 1 the
@@ -136,10 +136,10 @@ def krum(accepted: Accepted, hostile: int, keep: int) -> Combined:
     scores = {site: float(np.sum(np.sort(np.delete(apart[at], at))[:near])) for at, site in enumerate(sites)}
     chosen = sorted(sites, key=lambda site: (scores[site], site))[:keep]
     tensors = accepted.spool.weighted_mean(dict.fromkeys(chosen, 1 / keep), accepted.like)
-    return Combined(tensors, {site: 1 / keep if site in chosen else 0.0 for site in sites}, {"score": scores})
+    return AggregationResult(tensors, {site: 1 / keep if site in chosen else 0.0 for site in sites}, {"score": scores})
 
 
-def _squared_distances(accepted: Accepted) -> NDArray[np.float64]:
+def _squared_distances(accepted: RoundUpdates) -> NDArray[np.float64]:
     """Squared distance of every two sites, [n, n]; equal updates are at exactly 0."""
     sites, groups = accepted.sites, accepted.groups()
     apart: NDArray[np.float64] = np.zeros((len(sites), len(sites)))
@@ -156,7 +156,7 @@ def _squared_distances(accepted: Accepted) -> NDArray[np.float64]:
     return apart
 
 
-def trimmed_mean(accepted: Accepted, hostile: int) -> Combined:
+def trimmed_mean(accepted: RoundUpdates, hostile: int) -> AggregationResult:
     """Leave out, for each number, the `hostile` largest and smallest values; the plain mean of the rest.
 
     Yin et al., "Byzantine-Robust Distributed Learning", ICML 2018, Definition 2, with beta = hostile / n. Each number
@@ -184,10 +184,10 @@ def trimmed_mean(accepted: Accepted, hostile: int) -> Combined:
             parts.append(torch.from_numpy(_mean(kept)))
         tensors[key] = torch.cat(parts).reshape(accepted.received[key].shape).to(accepted.like[key])
     weights = (shares / np.sum(shares)).tolist()
-    return Combined(tensors, dict(zip(sites, weights, strict=True)), {})
+    return AggregationResult(tensors, dict(zip(sites, weights, strict=True)), {})
 
 
-def median(accepted: Accepted) -> Combined:
+def median(accepted: RoundUpdates) -> AggregationResult:
     """The middle value of each number, or the mean of the two in the middle (Yin et al. 2018, Definition 1).
 
     It is the trimmed mean that leaves out all but those; see there.
@@ -204,7 +204,7 @@ def _mean(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return total
 
 
-def norm_bound(accepted: Accepted, factor: float, limit: float | None) -> Combined:
+def norm_bound(accepted: RoundUpdates, factor: float, limit: float | None) -> AggregationResult:
     """Shorten each site's difference from what it was sent to a bound M, then mix by the weights of the rule.
 
     x_i becomes w_t + min(1, M / ||x_i - w_t||) (x_i - w_t) (Sun et al., "Can You Really Backdoor Federated Learning?",
@@ -212,7 +212,7 @@ def norm_bound(accepted: Accepted, factor: float, limit: float | None) -> Combin
     the round, since a good fixed length depends on network, rate and round, and nobody knows it beforehand; the paper's
     fixed M is `limit`. The median is an honest length, or lies between two, as long as fewer than half of the sites
     are hostile. Parameters, running statistics and counters each have a length, and under `factor` a bound, of
-    their own (`Accepted.groups`). The paper's added noise is a matter of the site's policy here.
+    their own (`RoundUpdates.groups`). The paper's added noise is a matter of the site's policy here.
 
     A site within the bound is taken as it is, so a round in which nobody is shortened has the bits of the plain mean.
     It stops no hostile site that keeps its length, such as one that turns its update round.
@@ -242,4 +242,4 @@ def norm_bound(accepted: Accepted, factor: float, limit: float | None) -> Combin
         return value if share == 1 else torch.lerp(accepted.received[key].to(value.dtype), value, share)
 
     tensors = accepted.spool.weighted_mean(accepted.weights, accepted.like, shorten)
-    return Combined(tensors, accepted.weights, {"norm": first, "taken": taken})
+    return AggregationResult(tensors, accepted.weights, {"norm": first, "taken": taken})

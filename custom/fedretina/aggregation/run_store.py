@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fedretina.aggregation.model_selection import candidates
-from fedretina.aggregation.owed import owed_sites
+from fedretina.aggregation.unfinished import sites_without_result
 from fedretina.errors import StateError
 from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Tensors
@@ -215,7 +215,7 @@ def run_results(
         for site, figures in final["scalars"].items()
     }
     # Who was not even there when the end was asked for must not go missing from the results in silence.
-    absent = dict.fromkeys(owed_sites(records, plan[chosen].name, sites), "it was not connected.")
+    absent = dict.fromkeys(sites_without_result(records, plan[chosen].name, sites), "it was not connected.")
     return {
         **head,
         "digest": digest,

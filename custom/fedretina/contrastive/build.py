@@ -7,12 +7,12 @@ from types import MappingProxyType
 
 from fedretina.contrastive.moco_v2 import MocoV2Round
 from fedretina.contrastive.moco_v3 import MocoV3Round
-from fedretina.contrastive.objective import ContrastiveGround, ContrastiveRound
+from fedretina.contrastive.objective import ContrastiveContext, ContrastiveRound
 from fedretina.contrastive.simclr import SimclrRound
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.settings.contrastive import ContrastiveMethod, ContrastiveSettings
 
-ROUNDS: Mapping[ContrastiveMethod, Callable[[ContrastiveGround, ContrastiveSettings], ContrastiveRound]] = (
+ROUNDS: Mapping[ContrastiveMethod, Callable[[ContrastiveContext, ContrastiveSettings], ContrastiveRound]] = (
     MappingProxyType({"moco_v2": MocoV2Round, "moco_v3": MocoV3Round, "simclr": SimclrRound})
 )
 
@@ -23,30 +23,30 @@ class Contrastive:
     def __init__(self, settings: ContrastiveSettings) -> None:
         self._settings = settings
 
-    def begin(self, ground: ContrastiveGround) -> ContrastiveRound:
+    def begin(self, context: ContrastiveContext) -> ContrastiveRound:
         """Begin a round at a site, before a correction hooks into the network.
 
         A site whose images are all of one patient is refused, not trained at a loss of 0: it would send the aggregate
         back as its own work and hold the others up.
 
         Args:
-            ground: Network, memory and data of the round.
+            context: Network, memory and data of the round.
 
         Raises:
             SettingsError: The network has no contrastive head of this method.
             TrainingError: The site has fewer images than a batch, or one patient only.
         """
         method = self._settings.method
-        if (ground.head.predictor is not None) != (method == "moco_v3"):
+        if (context.head.predictor is not None) != (method == "moco_v3"):
             raise SettingsError(
                 f"contrastive training by {method} needs its own head: set network.contrast.layout to it."
             )
-        if self._settings.mask_patients and int(ground.patients.min()) == int(ground.patients.max()):
+        if self._settings.mask_patients and int(context.patients.min()) == int(context.patients.max()):
             raise TrainingError(
                 "all training images of the site are of one patient, so none is a negative of another: let the site "
                 "add patients, or set contrastive.mask_patients to false."
             )
-        return ROUNDS[method](ground, self._settings)
+        return ROUNDS[method](context, self._settings)
 
 
 def build_contrastive(settings: ContrastiveSettings) -> Contrastive:

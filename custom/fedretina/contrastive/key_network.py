@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedretina.contrastive.objective import ContrastiveGround, alike, unit
+from fedretina.contrastive.objective import ContrastiveContext, alike, unit
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
 from fedretina.seeds import generator
@@ -31,26 +31,26 @@ class KeyNetwork:
     as BatchNorm that stays at home, the site's own.
 
     Args:
-        ground: Network and memory of the round.
+        context: Network and memory of the round.
         settings: Momentum's and BatchNorm's way.
 
     Raises:
         SettingsError: The network has no contrastive head.
     """
 
-    def __init__(self, ground: ContrastiveGround, settings: ContrastiveSettings) -> None:
-        self._query = ground.net
+    def __init__(self, context: ContrastiveContext, settings: ContrastiveSettings) -> None:
+        self._query = context.net
         self._settings = settings
-        self._seed = ground.seed
-        self._parts: dict[str, nn.Module] = {"encoder": ground.net.encoder, "projector": ground.head.projector}
-        self._sent = {_own(key): key for key in ground.keys}
+        self._seed = context.seed
+        self._parts: dict[str, nn.Module] = {"encoder": context.net.encoder, "projector": context.head.projector}
+        self._sent = {_own(key): key for key in context.keys}
         self.module = nn.ModuleDict({name: copy.deepcopy(part) for name, part in self._parts.items()})
         self.module.requires_grad_(False).train(settings.resolved_key_bn != "eval")
-        kept = {name.removeprefix(KEY): value for name, value in ground.memory.items() if name.startswith(KEY)}
+        kept = {name.removeprefix(KEY): value for name, value in context.memory.items() if name.startswith(KEY)}
         if settings.key_sync == "ema" and kept:
             self.module.load_state_dict(kept, strict=True)
         if settings.key_sync == "aggregate":
-            sent = {own: ground.keys[key] for own, key in self._sent.items()}
+            sent = {own: context.keys[key] for own, key in self._sent.items()}
             self.module.load_state_dict({**self.module.state_dict(), **kept, **sent}, strict=True)
 
     def follow(self, momentum: float) -> None:

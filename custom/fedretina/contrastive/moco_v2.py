@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedretina.contrastive.key_network import KeyNetwork, KeyQueue, queue_length
-from fedretina.contrastive.objective import ContrastiveGround, ContrastiveRound, Views, kept_apart, similarities, unit
+from fedretina.contrastive.objective import ContrastiveContext, ContrastiveRound, Views, kept_apart, similarities, unit
 from fedretina.errors import TrainingError
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
@@ -47,21 +47,21 @@ class MocoV2Round(ContrastiveRound):
         TrainingError: The site has fewer images than a batch.
     """
 
-    def __init__(self, ground: ContrastiveGround, settings: ContrastiveSettings) -> None:
-        self._net = ground.net
+    def __init__(self, context: ContrastiveContext, settings: ContrastiveSettings) -> None:
+        self._net = context.net
         self._settings = settings
-        self._key = KeyNetwork(ground, settings)
-        length = queue_length(settings.queue, ground.count, ground.batch_size)
+        self._key = KeyNetwork(context, settings)
+        length = queue_length(settings.queue, context.count, context.batch_size)
         if length == 0:
             raise TrainingError(
-                f"the site's training images are fewer than one batch of {ground.batch_size}: "
+                f"the site's training images are fewer than one batch of {context.batch_size}: "
                 "lower training.batch_size or let the site add images."
-            ).with_note(f"There are {ground.count} training images.")
-        self._queue = KeyQueue(length, ground.head.width, ground.device)
+            ).with_note(f"There are {context.count} training images.")
+        self._queue = KeyQueue(length, context.head.width, context.device)
         if settings.queue_start == "refill":
-            self._refill(ground)
+            self._refill(context)
         elif settings.queue_start == "keep":
-            self._queue.recall(ground.memory)
+            self._queue.recall(context.memory)
 
     def loss(self, views: Views, clock: Clock) -> Tensor:
         """See `ContrastiveRound.loss`."""
@@ -83,11 +83,11 @@ class MocoV2Round(ContrastiveRound):
         queue = self._queue.memory() if self._settings.queue_start == "keep" else {}
         return {**self._key.memory(), **queue}
 
-    def _refill(self, ground: ContrastiveGround) -> None:
+    def _refill(self, context: ContrastiveContext) -> None:
         """Fill the queue from a random choice of the site's images, in batches like those of training."""
         length = len(self._queue.rows)
-        chosen = generator(*ground.seed, "refill").permutation(ground.count)[:length]
-        for number, images in enumerate(np.array_split(chosen, max(1, length // ground.batch_size))):
-            keys = self._key.keys(ground.first_views(images).to(ground.device), "refill", number)
+        chosen = generator(*context.seed, "refill").permutation(context.count)[:length]
+        for number, images in enumerate(np.array_split(chosen, max(1, length // context.batch_size))):
+            keys = self._key.keys(context.first_views(images).to(context.device), "refill", number)
             at = torch.from_numpy(images)
-            self._queue.enqueue(keys, at, ground.patients.cpu()[at])
+            self._queue.enqueue(keys, at, context.patients.cpu()[at])

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from fedretina.contrastive.key_network import KeyNetwork, rising_momentum
 from fedretina.contrastive.objective import (
-    ContrastiveGround,
+    ContrastiveContext,
     ContrastiveRound,
     Views,
     alike,
@@ -61,13 +61,13 @@ class MocoV3Round(ContrastiveRound):
         SettingsError: The network has no predictor.
     """
 
-    def __init__(self, ground: ContrastiveGround, settings: ContrastiveSettings) -> None:
-        self._net = ground.net
+    def __init__(self, context: ContrastiveContext, settings: ContrastiveSettings) -> None:
+        self._net = context.net
         self._settings = settings
-        self._key = KeyNetwork(ground, settings)
-        if ground.head.predictor is None:
+        self._key = KeyNetwork(context, settings)
+        if context.head.predictor is None:
             raise SettingsError("moco_v3 needs a predictor: set network.contrast.layout to 'moco_v3'.")
-        self._predictor = ground.head.predictor
+        self._predictor = context.head.predictor
 
     def loss(self, views: Views, clock: Clock) -> Tensor:
         """See `ContrastiveRound.loss`."""

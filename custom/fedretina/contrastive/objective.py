@@ -37,7 +37,7 @@ class Views(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ContrastiveGround:
+class ContrastiveContext:
     """What a contrastive objective stands on in one round at one site.
 
     Attributes:

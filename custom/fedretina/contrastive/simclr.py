@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedretina.contrastive.objective import (
-    ContrastiveGround,
+    ContrastiveContext,
     ContrastiveRound,
     Views,
     alike,
@@ -48,8 +48,8 @@ class SimclrRound(ContrastiveRound):
     those of one batch: its 4096 images become the site's batch size.
     """
 
-    def __init__(self, ground: ContrastiveGround, settings: ContrastiveSettings) -> None:
-        self._net = ground.net
+    def __init__(self, context: ContrastiveContext, settings: ContrastiveSettings) -> None:
+        self._net = context.net
         self._settings = settings
 
     def loss(self, views: Views, clock: Clock) -> Tensor:

@@ -29,7 +29,7 @@ class Spooled(Protocol):
         ...
 
 
-class Ground(NamedTuple):
+class RoundContext(NamedTuple):
     """What a correction stands on in one round at one site. All tensors are on the device of the network.
 
     Attributes:
@@ -141,7 +141,7 @@ class Correction:
         """Whether it moves the aggregate beyond the mean of the sites, which no robust rule may be beside."""
         return cls.server is not Correction.server
 
-    def begin(self, ground: Ground) -> LocalRound:
+    def begin(self, context: RoundContext) -> LocalRound:
         """Begin a round at a site."""
         return LocalRound()
 

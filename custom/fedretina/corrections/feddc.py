@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome, Rates, ServerRound
+from fedretina.corrections.correction import Correction, LocalRound, Outcome, Rates, RoundContext, ServerRound
 from fedretina.corrections.feddyn import with_mean_drift
 from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
@@ -16,22 +16,22 @@ from fedretina.settings.correction import FedDcSettings
 class FedDcRound(LocalRound):
     """Adds alpha_i (w - w_t + h_i) + g / p_i - g_i to the gradient."""
 
-    def __init__(self, ground: Ground, alpha: float, share: float) -> None:
-        self._ground = ground
+    def __init__(self, context: RoundContext, alpha: float, share: float) -> None:
+        self._context = context
         self._alpha = alpha  # alpha_i
         self._share = share  # p_i
-        self._start = {key: ground.received[key].clone() for key in ground.parameters}  # w_t
+        self._start = {key: context.received[key].clone() for key in context.parameters}  # w_t
         self._drift, self._gradient = (  # h_i, g_i
-            {key: ground.memory.get(f"{name}:{key}", torch.zeros_like(start)) for key, start in self._start.items()}
+            {key: context.memory.get(f"{name}:{key}", torch.zeros_like(start)) for key, start in self._start.items()}
             for name in ("drift", "gradient")
         )
-        self._toward = {key: ground.control[key] / share - own for key, own in self._gradient.items()}  # g / p_i - g_i
+        self._toward = {key: context.control[key] / share - own for key, own in self._gradient.items()}  # g / p_i - g_i
         self._rates = dict.fromkeys(self._start, 0.0)  # S eta
 
     @torch.no_grad()
     def adjust(self, rates: Rates) -> None:
         """See `LocalRound.adjust`."""
-        for key, parameter in self._ground.parameters.items():
+        for key, parameter in self._context.parameters.items():
             if parameter.grad is not None:
                 self._rates[key] += rates[key]
                 parameter.grad.add_(parameter - self._start[key] + self._drift[key], alpha=self._alpha)
@@ -42,11 +42,11 @@ class FedDcRound(LocalRound):
         """See `LocalRound.finish`: h_i += Delta, g_i += -g/p_i - Delta / (S eta); the latter goes up, times p_i."""
         memory: dict[str, torch.Tensor] = {}
         control: dict[str, torch.Tensor] = {}
-        for key, parameter in self._ground.parameters.items():
+        for key, parameter in self._context.parameters.items():
             moved = parameter - self._start[key]  # Delta
             change = torch.zeros_like(moved)
             if self._rates[key] > 0:
-                change = -self._ground.control[key] / self._share - moved / self._rates[key]
+                change = -self._context.control[key] / self._share - moved / self._rates[key]
             memory[f"drift:{key}"] = self._drift[key] + moved
             memory[f"gradient:{key}"] = self._gradient[key] + change
             control[key] = self._share * change
@@ -69,12 +69,12 @@ class FedDc(Correction):
     def __init__(self, settings: FedDcSettings) -> None:
         self._settings = settings
 
-    def begin(self, ground: Ground) -> LocalRound:
+    def begin(self, context: RoundContext) -> LocalRound:
         """See `Correction.begin`."""
         if self._settings.alpha == 0:
-            return _Silent(ground)
-        share = ground.share if self._settings.by_images else 1.0
-        return FedDcRound(ground, self._settings.alpha / share, share)
+            return _Silent(context)
+        share = context.share if self._settings.by_images else 1.0
+        return FedDcRound(context, self._settings.alpha / share, share)
 
     def server(self, round_: ServerRound) -> Tensors:
         """See `Correction.server`."""
@@ -89,8 +89,8 @@ class FedDc(Correction):
 class _Silent(LocalRound):
     """Corrects nothing, but sends the zeros that the row's exchange declares."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._control = {key: torch.zeros_like(value) for key, value in ground.control.items()}
+    def __init__(self, context: RoundContext) -> None:
+        self._control = {key: torch.zeros_like(value) for key, value in context.control.items()}
 
     def finish(self) -> Outcome:
         """See `LocalRound.finish`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedretina.corrections.correction import MEMORY, Correction, Ground, LocalRound, Outcome, Rates, ServerRound
+from fedretina.corrections.correction import MEMORY, Correction, LocalRound, Outcome, Rates, RoundContext, ServerRound
 from fedretina.exchange.payload import Tensors
 from fedretina.settings.correction import FedDynSettings
 
@@ -12,25 +12,25 @@ from fedretina.settings.correction import FedDynSettings
 class FedDynRound(LocalRound):
     """Adds alpha_i (w - w_t + h_i) to the gradient; h_i is the site's accumulated drift."""
 
-    def __init__(self, ground: Ground, alpha: float) -> None:
-        self._ground = ground
+    def __init__(self, context: RoundContext, alpha: float) -> None:
+        self._context = context
         self._alpha = alpha  # alpha_i
-        self._start = {key: ground.received[key].clone() for key in ground.parameters}  # w_t
+        self._start = {key: context.received[key].clone() for key in context.parameters}  # w_t
         self._drift = {  # h_i
-            key: ground.memory.get(f"drift:{key}", torch.zeros_like(self._start[key])) for key in ground.parameters
+            key: context.memory.get(f"drift:{key}", torch.zeros_like(self._start[key])) for key in context.parameters
         }
 
     @torch.no_grad()
     def adjust(self, rates: Rates) -> None:
         """See `LocalRound.adjust`."""
-        for key, parameter in self._ground.parameters.items():
+        for key, parameter in self._context.parameters.items():
             if parameter.grad is not None:
                 parameter.grad.add_(parameter - self._start[key] + self._drift[key], alpha=self._alpha)
 
     @torch.no_grad()
     def finish(self) -> Outcome:
         """See `LocalRound.finish`: h_i grows by w_i - w_t."""
-        moved = {key: parameter - self._start[key] for key, parameter in self._ground.parameters.items()}
+        moved = {key: parameter - self._start[key] for key, parameter in self._context.parameters.items()}
         return Outcome({}, {f"drift:{key}": self._drift[key] + value for key, value in moved.items()}, {})
 
 
@@ -49,10 +49,10 @@ class FedDyn(Correction):
     def __init__(self, settings: FedDynSettings) -> None:
         self._settings = settings
 
-    def begin(self, ground: Ground) -> LocalRound:
+    def begin(self, context: RoundContext) -> LocalRound:
         """See `Correction.begin`."""
-        alpha = self._settings.alpha / (ground.share if self._settings.by_images else 1.0)
-        return FedDynRound(ground, alpha) if alpha > 0 else LocalRound()
+        alpha = self._settings.alpha / (context.share if self._settings.by_images else 1.0)
+        return FedDynRound(context, alpha) if alpha > 0 else LocalRound()
 
     def server(self, round_: ServerRound) -> Tensors:
         """See `Correction.server`."""

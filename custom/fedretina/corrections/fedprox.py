@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import torch
 
-from fedretina.corrections.correction import Correction, Ground, LocalRound, Rates
+from fedretina.corrections.correction import Correction, LocalRound, Rates, RoundContext
 from fedretina.settings.correction import FedProxSettings
 
 
 class FedProxRound(LocalRound):
     """Adds the gradient of mu/2 ||w - w_t||^2, which is mu (w - w_t), to that of the loss."""
 
-    def __init__(self, ground: Ground, mu: float) -> None:
-        self._ground = ground
+    def __init__(self, context: RoundContext, mu: float) -> None:
+        self._context = context
         self._mu = mu
         # The parameters change in place, so what they were is copied.
-        self._start = {key: ground.received[key].clone() for key in ground.parameters}
+        self._start = {key: context.received[key].clone() for key in context.parameters}
 
     @torch.no_grad()
     def adjust(self, rates: Rates) -> None:
         """See `LocalRound.adjust`."""
-        for key, parameter in self._ground.parameters.items():
+        for key, parameter in self._context.parameters.items():
             if parameter.grad is not None:
                 parameter.grad.add_(parameter - self._start[key], alpha=self._mu)
 
@@ -37,6 +37,6 @@ class FedProx(Correction):
     def __init__(self, settings: FedProxSettings) -> None:
         self._settings = settings
 
-    def begin(self, ground: Ground) -> LocalRound:
+    def begin(self, context: RoundContext) -> LocalRound:
         """See `Correction.begin`."""
-        return FedProxRound(ground, self._settings.mu) if self._settings.mu > 0 else LocalRound()
+        return FedProxRound(context, self._settings.mu) if self._settings.mu > 0 else LocalRound()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome
+from fedretina.corrections.correction import Correction, LocalRound, Outcome, RoundContext
 from fedretina.settings.correction import MoonSettings
 
 
@@ -33,15 +33,15 @@ def moon_contrast(own: Tensor, aggregate: Tensor, previous: Tensor, temperature:
 class MoonRound(LocalRound):
     """Reads the features of each forward pass and adds the contrast."""
 
-    def __init__(self, ground: Ground, settings: MoonSettings) -> None:
-        self._ground = ground
+    def __init__(self, context: RoundContext, settings: MoonSettings) -> None:
+        self._context = context
         self._settings = settings
         self._features: Tensor | None = None
-        self._aggregate = _frozen(ground.net)
-        self._previous = _frozen(ground.net)
-        kept = {key.removeprefix("state:"): value for key, value in ground.memory.items()}
+        self._aggregate = _frozen(context.net)
+        self._previous = _frozen(context.net)
+        kept = {key.removeprefix("state:"): value for key, value in context.memory.items()}
         self._previous.load_state_dict(kept, strict=True)
-        self._hook = _last_shared(ground.net).register_forward_hook(self._see)
+        self._hook = _last_shared(context.net).register_forward_hook(self._see)
 
     def penalty(self, images: Tensor) -> Tensor | None:
         """See `LocalRound.penalty`."""
@@ -55,7 +55,7 @@ class MoonRound(LocalRound):
 
     def finish(self) -> Outcome:
         """See `LocalRound.finish`: the model as it is now becomes the previous one."""
-        return _remembered(self._ground)
+        return _remembered(self._context)
 
     def close(self) -> None:
         """See `LocalRound.close`."""
@@ -68,11 +68,11 @@ class MoonRound(LocalRound):
 class _First(LocalRound):
     """A site's first round: there is no last model, so the contrast has one term and is 0."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+    def __init__(self, context: RoundContext) -> None:
+        self._context = context
 
     def finish(self) -> Outcome:
-        return _remembered(self._ground)
+        return _remembered(self._context)
 
 
 class Moon(Correction):
@@ -87,11 +87,11 @@ class Moon(Correction):
     def __init__(self, settings: MoonSettings) -> None:
         self._settings = settings
 
-    def begin(self, ground: Ground) -> LocalRound:
+    def begin(self, context: RoundContext) -> LocalRound:
         """See `Correction.begin`."""
         if self._settings.mu == 0:
             return LocalRound()
-        return MoonRound(ground, self._settings) if ground.memory else _First(ground)
+        return MoonRound(context, self._settings) if context.memory else _First(context)
 
 
 def _last_shared(net: nn.Module) -> nn.Module:
@@ -103,6 +103,6 @@ def _frozen(net: nn.Module) -> Any:
     return copy.deepcopy(net).eval().requires_grad_(False)
 
 
-def _remembered(ground: Ground) -> Outcome:
-    state = ground.net.state_dict()
+def _remembered(context: RoundContext) -> Outcome:
+    state = context.net.state_dict()
     return Outcome({}, {f"state:{key}": value.detach().clone() for key, value in state.items()}, {})

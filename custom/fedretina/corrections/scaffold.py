@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import torch
 from torch import Tensor
 
-from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome, Rates, ServerRound
+from fedretina.corrections.correction import Correction, LocalRound, Outcome, Rates, RoundContext, ServerRound
 from fedretina.errors import SettingsError
 from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 class ScaffoldRound(LocalRound):
     """Adds c - c_i and gathers what c_i becomes."""
 
-    def __init__(self, ground: Ground, settings: ScaffoldSettings, in_gradient: bool, momentum: float) -> None:
-        self._ground = ground
+    def __init__(self, context: RoundContext, settings: ScaffoldSettings, in_gradient: bool, momentum: float) -> None:
+        self._context = context
         self._settings = settings
         self._in_gradient = in_gradient
         self._momentum = momentum
         self._own = {  # c_i
-            key: ground.memory.get(f"variate:{key}", torch.zeros_like(parameter.detach()))
-            for key, parameter in ground.parameters.items()
+            key: context.memory.get(f"variate:{key}", torch.zeros_like(parameter.detach()))
+            for key, parameter in context.parameters.items()
         }
-        self._toward = {key: ground.control[key] - own for key, own in self._own.items()}  # c - c_i
+        self._toward = {key: context.control[key] - own for key, own in self._own.items()}  # c - c_i
         self._length = float(torch.stack([value.norm() for value in self._toward.values()]).norm())
-        self._start = {} if settings.update == "mean_grad" else {k: ground.received[k].clone() for k in self._own}
+        self._start = {} if settings.update == "mean_grad" else {k: context.received[k].clone() for k in self._own}
         self._gathered: dict[str, Tensor] = {}
         self._rates = dict.fromkeys(self._own, 0.0)  # sum of eta_s
         self._pull = dict.fromkeys(self._own, 0.0)  # sum of eta_s a_s: how far unit gradients carry the weights
@@ -43,7 +43,7 @@ class ScaffoldRound(LocalRound):
     @torch.no_grad()
     def adjust(self, rates: Rates) -> None:
         """See `LocalRound.adjust`; the gradient is still raw here: neither clipped nor decayed."""
-        gradients = {k: p.grad for k, p in self._ground.parameters.items() if p.grad is not None}
+        gradients = {k: p.grad for k, p in self._context.parameters.items() if p.grad is not None}
         self._speed = self._momentum * self._speed + 1
         for key, gradient in gradients.items():
             self._rates[key] += rates[key]
@@ -67,7 +67,7 @@ class ScaffoldRound(LocalRound):
         """See `LocalRound.stepped`."""
         if not self._in_gradient:
             for key in self._moving:  # a frozen parameter stands still
-                self._ground.parameters[key].sub_(self._toward[key], alpha=self._scale * rates[key])
+                self._context.parameters[key].sub_(self._toward[key], alpha=self._scale * rates[key])
 
     @torch.no_grad()
     def finish(self) -> Outcome:
@@ -88,7 +88,7 @@ class ScaffoldRound(LocalRound):
         if self._settings.update == "mean_grad":
             return self._gathered[key]
         travelled = self._pull[key] if self._settings.update == "option2_fednova" else self._rates[key]
-        way = (self._start[key] - self._ground.parameters[key]) / travelled
+        way = (self._start[key] - self._context.parameters[key]) / travelled
         return way - self._toward[key]  # c_i - c + (x - y) / (S eta)
 
 
@@ -135,9 +135,9 @@ class Scaffold(Correction):
             )
         return cls(own, optimiser.optimizer, optimiser.momentum)
 
-    def begin(self, ground: Ground) -> LocalRound:
+    def begin(self, context: RoundContext) -> LocalRound:
         """See `Correction.begin`."""
-        return ScaffoldRound(ground, self._settings, self._in_gradient, self._momentum)
+        return ScaffoldRound(context, self._settings, self._in_gradient, self._momentum)
 
     def server(self, round_: ServerRound) -> Tensors:
         """See `Correction.server`."""

@@ -96,7 +96,7 @@ def evaluate(
             "Lower the learning rate or train in float32, and start again from an earlier round."
         ).with_note(f"They are those for {broken} of {logits.shape[0]} images.")
     truth = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    answer = estimator.answer(logits)
+    answer = estimator.predict(logits)
     probabilities, truth = checked_scores(answer.probabilities, truth)
     predicted = probabilities.argmax(1)
     wrong = predicted != truth
@@ -181,7 +181,7 @@ def split_figures(
         SettingsError: tau or draws is out of range.
     """
     plain = evaluate(logits, labels, estimator, auc_input, tau)
-    answer = estimator.answer(logits)
+    answer = estimator.predict(logits)
     disease = referable(answer.probabilities, labels, scheme)
     task = referral_task(answer.probabilities, labels, scheme)
     values: dict[str, float | None] = {

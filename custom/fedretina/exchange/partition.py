@@ -59,7 +59,7 @@ _SUM = _SQUARE * 1e6
 _LARGEST: Mapping[Kind, float] = {Kind.STATISTIC: _SQUARE, Kind.CALIBRATION: _SUM}
 
 
-class Moving(NamedTuple):
+class StepKeys(NamedTuple):
     """What of the network goes both ways in one kind of training step.
 
     Attributes:
@@ -124,7 +124,7 @@ class Partition:
         """All keys that any training step sends, both ways."""
         return (*self.shared, *self.controls, *self.keys)
 
-    def moving(self, task: Task) -> Moving:
+    def moving(self, task: Task) -> StepKeys:
         """What of the network a task moves: label-free training the encoder and its contrast layers, all else the rest.
 
         Where there are no contrast layers, every task but the label-free one moves all that travels.
@@ -137,7 +137,7 @@ class Partition:
         shared, parameters, controls = (
             tuple(filter(moves, keys)) for keys in (self.shared, self.parameters, self.controls)
         )
-        return Moving(shared, parameters, controls, self.keys if task == "pretrain" else ())
+        return StepKeys(shared, parameters, controls, self.keys if task == "pretrain" else ())
 
     def sent(self, task: Task) -> tuple[str, ...]:
         """Keys that a site's answer to a task holds."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fedretina.aggregation.owed import owed, owed_words
+from fedretina.aggregation.unfinished import unfinished, unfinished_note
 from fedretina.errors import AdminError, NotDoneError, RefusedError, StateError, TimeOverError, UnreachableError
 from fedretina.flare.admin_jobs import WAITING, Job, Submission, find_job, not_listed
 from fedretina.flare.admin_session import AdminSession
@@ -238,8 +238,8 @@ def outcome_of(downloaded: Path, job: Job) -> Outcome:
     if path is not None:
         results = read_json(path)
         said = [None if job.completed else f"the run is complete, though FLARE calls its job {job.status}."]
-        why = "\n".join(words for words in [*said, *job.refusals, owed_words(results)] if words)
-        return Outcome(True, why or None, owed(results))
+        why = "\n".join(words for words in [*said, *job.refusals, unfinished_note(results)] if words)
+        return Outcome(True, why or None, unfinished(results))
     if job.begun_never:
         return Outcome(False, _why_never_begun(job))
     stopped = why_stopped(downloaded)

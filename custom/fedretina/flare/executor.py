@@ -47,8 +47,8 @@ class TrainerExecutor(Executor):
         self._host = SiteHost(experiment_file)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """Do one task; see `SiteHost.answer` for what an error becomes."""
-        return self._host.answer(shareable, fl_ctx, lambda: bool(abort_signal.triggered))
+        """Do one task; see `SiteHost.handle` for what an error becomes."""
+        return self._host.handle(shareable, fl_ctx, lambda: bool(abort_signal.triggered))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Let go of the run's folder at the job's end."""
@@ -71,7 +71,7 @@ class SiteHost:
         self._tracker: Tracker | None = None
         self._folder: Path | None = None
 
-    def answer(self, shareable: Shareable, fl_ctx: FLContext, stop: Callable[[], bool]) -> Shareable:
+    def handle(self, shareable: Shareable, fl_ctx: FLContext, stop: Callable[[], bool]) -> Shareable:
         """Answer one task; an error becomes a reply that says in a sentence why, without naming a file."""
         began, where = time.monotonic(), {}
         known = {str(fl_ctx.get_identity_name())}  # what the server has too
@@ -80,7 +80,7 @@ class SiteHost:
             where = {"phase": order.stamp.phase, "round": order.stamp.round, "attempt": order.stamp.attempt}
             known |= {order.stamp.run, order.stamp.phase, order.stamp.digest[:12], *tensors}
             site = self._open(order.stamp.run, fl_ctx)
-            reply = pack_payload(site.answer(order, tensors, stop))
+            reply = pack_payload(site.handle(order, tensors, stop))
         except FedretinaError as error:
             reply = self._told(error, error, known, fl_ctx)
         except Exception as error:  # noqa: BLE001 - FLARE would log its traceback as an error, and stream it

@@ -36,7 +36,7 @@ class TrainerLearner(ModelLearner):
         """
         meta = {key: value for key, value in model.meta.items() if key != MetaKey.VALIDATE_TYPE}
         order = DXO(DataKind.WEIGHTS, data=model.params, meta=meta).to_shareable()
-        reply = self._host.answer(order, self.fl_ctx, self.is_aborted)
+        reply = self._host.handle(order, self.fl_ctx, self.is_aborted)
         if reply.get_return_code() != ReturnCode.OK:
             return str(reply.get_return_code())
         return FLModelUtils.from_shareable(reply)

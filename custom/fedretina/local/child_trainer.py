@@ -55,8 +55,8 @@ class ChildTrainer:
         self._lock = lock
         self._box = recipe.folder / "child"
 
-    def answer(self, order: Order, tensors: Tensors, stop: Callable[[], bool] = lambda: False) -> Payload:
-        """Do what the server asks and say what may leave; see `Site.answer`.
+    def handle(self, order: Order, tensors: Tensors, stop: Callable[[], bool] = lambda: False) -> Payload:
+        """Do what the server asks and say what may leave; see `Site.handle`.
 
         Args:
             order: The server's order.

@@ -13,7 +13,7 @@ from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.min_count import encode
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.local.site_state import History, Snapshot
-from fedretina.local.supervised import Answers
+from fedretina.local.supervised import Predictions
 from fedretina.local.trainer import LocalTrainer
 from fedretina.networks.encoder_file import write_encoder
 from fedretina.report.card import NOT_A_DEVICE, build_card, card_page
@@ -74,7 +74,7 @@ def finalise(ending: Ending) -> dict[str, float]:
     answers = {
         name: ending.trainer.answers(ending.shared, ending.kept.tensors, split) for name, split in splits.items()
     }
-    labelled = {name: _judged(ending, split, answers[name]) for name, split in splits.items()}
+    labelled = {name: _labelled(ending, split, answers[name]) for name, split in splits.items()}
     card = _card(ending, model_digest, labelled["val"], labelled["test"])
     write_tensors(folder / "model.safetensors", model, {"card": card})
     write_json(folder / "card.json", card)
@@ -98,8 +98,8 @@ def finalise(ending: Ending) -> dict[str, float]:
     return scalars
 
 
-def _judged(ending: Ending, split: Split, found: Answers) -> LabelledPredictions:
-    answer = ESTIMATORS[ending.experiment.evaluation.estimator].answer(found.logits)
+def _labelled(ending: Ending, split: Split, found: Predictions) -> LabelledPredictions:
+    answer = ESTIMATORS[ending.experiment.evaluation.estimator].predict(found.logits)
     labels = np.asarray(found.labels.numpy(), dtype=np.int64)
     return LabelledPredictions(answer.probabilities, answer.uncertainty, labels, split.patients)
 
@@ -125,7 +125,7 @@ def _card(
     )
 
 
-def _inputs(ending: Ending, card: dict[str, Any], split: Split, test: Answers) -> SiteReportInputs:
+def _inputs(ending: Ending, card: dict[str, Any], split: Split, test: Predictions) -> SiteReportInputs:
     return SiteReportInputs(
         site=ending.data.name,
         run=ending.run,

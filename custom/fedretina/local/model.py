@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import torch
 
-from fedretina.corrections.correction import Ground, Outcome
+from fedretina.corrections.correction import Outcome, RoundContext
 from fedretina.errors import DataError, TrainingError
 from fedretina.exchange.partition import CONTROL, KEY, partition_of
 from fedretina.exchange.payload import Tensors
@@ -71,7 +71,7 @@ class LocalModel:
         rests = self._rests["pretrain" if task == "pretrain" else "train"]
         self.net.load_state_dict({**rests, **network, **personal}, strict=True)
 
-    def ground(self, received: Tensors, start: Snapshot, share: float, task: Task) -> Ground:
+    def round_context(self, received: Tensors, start: Snapshot, share: float, task: Task) -> RoundContext:
         """What a correction stands on."""
 
         def there(tensors: Tensors) -> dict[str, torch.Tensor]:
@@ -81,34 +81,34 @@ class LocalModel:
         parameters = {key: self.net.get_parameter(key) for key in moving.parameters}
         control = {key.removeprefix(CONTROL): received[key] for key in moving.controls}
         shared = {key: received[key] for key in moving.shared}
-        return Ground(self.net, parameters, there(shared), there(control), there(start.memory), share)
+        return RoundContext(self.net, parameters, there(shared), there(control), there(start.memory), share)
 
     def keys(self, received: Tensors, task: Task) -> Tensors:
         """What came down of the key network, by key of the network that it follows."""
         return {key.removeprefix(KEY): received[key].to(self.device) for key in self.partition.moving(task).keys}
 
-    def leaving(self, outcome: Outcome, task: Task, keys: Tensors = MappingProxyType({})) -> Tensors:
+    def shared_state(self, outcome: Outcome, task: Task, keys: Tensors = MappingProxyType({})) -> Tensors:
         """What of the model goes up after a task, with the correction's controls and the key network's tensors."""
         moving, state = self.partition.moving(task), self.net.state_dict()
-        controls = {key: home(outcome.control[key.removeprefix(CONTROL)]) for key in moving.controls}
-        followers = {key: home(keys[key.removeprefix(KEY)]) for key in moving.keys}
-        return {**{key: home(state[key]) for key in moving.shared}, **controls, **followers}
+        controls = {key: to_cpu(outcome.control[key.removeprefix(CONTROL)]) for key in moving.controls}
+        followers = {key: to_cpu(keys[key.removeprefix(KEY)]) for key in moving.keys}
+        return {**{key: to_cpu(state[key]) for key in moving.shared}, **controls, **followers}
 
-    def staying(self) -> Tensors:
+    def personal_state(self) -> Tensors:
         """What of the model stays."""
         state = self.net.state_dict()
-        return {key: home(state[key]) for key in self.partition.personal}
+        return {key: to_cpu(state[key]) for key in self.partition.personal}
 
-    def whole(self) -> Tensors:
+    def full_state(self) -> Tensors:
         """All of the model that answers; contrast layers do not."""
-        return {key: home(tensor) for key, tensor in self.net.state_dict().items() if not key.startswith(_CONTRAST)}
+        return {key: to_cpu(tensor) for key, tensor in self.net.state_dict().items() if not key.startswith(_CONTRAST)}
 
     def to_device(self, images: torch.Tensor) -> torch.Tensor:
         """Images where the network is, and laid out as it wants them."""
         return images.to(device=self.device, memory_format=self._layout)
 
 
-def home(tensor: torch.Tensor) -> torch.Tensor:
+def to_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """A copy on the CPU, contiguous.
 
     One copy even where the memory is channels_last, which `contiguous` would copy a second time.

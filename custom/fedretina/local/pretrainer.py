@@ -10,16 +10,16 @@ import torch
 from numpy.typing import NDArray
 
 from fedretina.contrastive.build import build_contrastive
-from fedretina.contrastive.objective import ContrastiveGround, Views
+from fedretina.contrastive.objective import ContrastiveContext, Views
 from fedretina.corrections.settings import build_correction
 from fedretina.data.augment import one_view, two_views
 from fedretina.data.site_data import SiteData
 from fedretina.errors import SettingsError, StoppedError
 from fedretina.exchange.payload import Tensors
-from fedretina.local.model import LocalModel, home
+from fedretina.local.model import LocalModel, to_cpu
 from fedretina.local.optimiser import RoundOptimiser
 from fedretina.local.site_state import Snapshot
-from fedretina.local.supervised import batches, corrected, finite, require_a_batch
+from fedretina.local.supervised import batches, correction_scope, finite, require_a_batch
 from fedretina.local.training import reproducible_torch
 from fedretina.losses.objective import Clock
 from fedretina.settings.experiment import Experiment
@@ -105,13 +105,13 @@ class Pretrainer:
             for name, part in model.net.named_children():
                 part.train(name in _TRAINS)
                 part.requires_grad_(name in _TRAINS)
-            ground = model.ground(received, start._replace(memory=others), share, "pretrain")
+            context = model.round_context(received, start._replace(memory=others), share, "pretrain")
             count, size = len(split.images), settings.batch_size
             keys = model.keys(received, "pretrain")
-            own = ContrastiveGround(model.net, mine, count, size, purpose, first_views, patients, model.device, keys)
+            own = ContrastiveContext(model.net, mine, count, size, purpose, first_views, patients, model.device, keys)
             with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
                 objective = build_contrastive(phase.contrastive).begin(own)  # before a correction hooks into the net
-            with corrected(build_correction(self._experiment.correction, settings), ground) as correction:
+            with correction_scope(build_correction(self._experiment.correction, settings), context) as correction:
                 optimiser = RoundOptimiser(model.net, settings)
                 for epoch in range(settings.epochs):
                     order = list(batches(len(split.images), settings, (*purpose, epoch)))
@@ -132,12 +132,12 @@ class Pretrainer:
             memory = {**outcome.memory, **{f"{_OWN}{name}": value for name, value in kept.items()}}
             mean = float(np.mean(losses))
             return Pretrained(
-                tensors=model.leaving(outcome, "pretrain", followers),
+                tensors=model.shared_state(outcome, "pretrain", followers),
                 images=len(split.images),
                 loss=mean,
                 snapshot=Snapshot(
-                    model.staying(),
+                    model.personal_state(),
                     {"contrast_loss": mean, **outcome.figures},
-                    {name: home(value) for name, value in memory.items()},
+                    {name: to_cpu(value) for name, value in memory.items()},
                 ),
             )

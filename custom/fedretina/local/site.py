@@ -27,11 +27,11 @@ from fedretina.storage import DROPPED
 _NOTED = ("theta", "loss", "accuracy", "contrast_loss")
 _LONG = 10.0  # a model this many times as long as the one it began as was hardly trained to it
 _log = logging.getLogger(__name__)
-Answered = tuple[Tensors, dict[str, float]]
+Reply = tuple[Tensors, dict[str, float]]
 """Tensors and scalars that may leave."""
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     """An order with all that is needed to do it."""
 
     order: Order
@@ -67,7 +67,7 @@ class Site:
         state = self.trainer.model.net.state_dict()  # as the seed gives it: nothing has been loaded
         self._begun = _lengths({key: state[key] for key in parts.parameters}, parts)
         self._cipher = cipher
-        self._done: Mapping[Task, Callable[[_Asked], Answered]] = {
+        self._done: Mapping[Task, Callable[[_Request], Reply]] = {
             "pretrain": self._pretrain,
             "train": self._train,
             "validate": self._validated,
@@ -78,7 +78,7 @@ class Site:
         if self.trainer.partition.sealed and cipher is None:
             raise SettingsError(NO_KEYS)
 
-    def answer(self, order: Order, tensors: Tensors, stop: Callable[[], bool] = lambda: False) -> Payload:
+    def handle(self, order: Order, tensors: Tensors, stop: Callable[[], bool] = lambda: False) -> Payload:
         """Do what the server asks and say what may leave.
 
         Sent twice, an order gives the same answer twice.
@@ -101,13 +101,13 @@ class Site:
         _log.info("%s: %s, attempt %d", self._data.name, step.name, order.stamp.attempt)
         state = SiteState(self._folder, self.digest, lambda index: self._plan[index].name, self._data.listed)
         self._restart(state, order.accepted)
-        asked = _Asked(order, step, tensors, state, state.open(order.accepted, order.best), stop)
+        request = _Request(order, step, tensors, state, state.open(order.accepted, order.best), stop)
         state.require_data(step.number, accept=self._data.changes == "accept")
         if order.task == "prepare":
-            self._require_sane(asked, tensors)
+            self._require_sane(request, tensors)
             leaving, scalars = self.trainer.statistics(tensors), {"images": float(self._data.counts["train"])}
         else:
-            leaving, scalars = self._done[order.task](self._since(asked))
+            leaving, scalars = self._done[order.task](self._since(request))
         return Payload(leaving, scalars, order.stamp)
 
     def _restart(self, state: SiteState, accepted: int | None) -> None:
@@ -121,19 +121,19 @@ class Site:
             state.go_back(number, restart.mark)
             _log.warning("%s: the run starts again from %s", self._data.name, restart.step)
 
-    def _since(self, asked: _Asked) -> _Asked:
+    def _since(self, request: _Request) -> _Request:
         """Note how the last accepted round went, and open what came encrypted."""
-        start, order = asked.start, asked.order
+        start, order = request.start, request.order
         if order.accepted is not None and start is not None:
             own = {name: start.record[name] for name in _NOTED if name in start.record}
             self._history().note(self._plan[order.accepted], **own, weight=order.weight)
-            if self._plan[order.accepted].task != asked.step.task:
+            if self._plan[order.accepted].task != request.step.task:
                 start = start._replace(memory={})  # of another objective: variates, drifts, queues begin anew
-        tensors = asked.tensors if order.task == "pretrain" else self._opened(asked.tensors)
-        self._require_sane(asked, tensors)
-        return asked._replace(start=start, tensors=tensors)
+        tensors = request.tensors if order.task == "pretrain" else self._opened(request.tensors)
+        self._require_sane(request, tensors)
+        return request._replace(start=start, tensors=tensors)
 
-    def _require_sane(self, asked: _Asked, tensors: Tensors) -> None:
+    def _require_sane(self, request: _Request, tensors: Tensors) -> None:
         """Refuse to load a model that no training can go on from, before it spoils what the site has.
 
         Raises:
@@ -142,26 +142,26 @@ class Site:
         found = absurd(tensors, self.trainer.partition.kinds)
         if found is not None:
             raise TrainingError(
-                f"the model sent for {asked.step.name} holds values out of all proportion ({found.kind} tensors: up to "
-                f"{found.size:.3g}, at most {found.most:g} is taken): {self._go_back(asked)}; nothing of this step is "
-                "kept."
+                f"the model sent for {request.step.name} holds values out of all proportion ({found.kind} tensors: up "
+                f"to {found.size:.3g}, at most {found.most:g} is taken): {self._go_back(request)}; nothing of this "
+                "step is kept."
             )
 
-    def _blame(self, asked: _Asked, error: DivergedError) -> NoReturn:
+    def _blame(self, request: _Request, error: DivergedError) -> NoReturn:
         """Raise what a loss that is not finite comes from, as far as the site can tell.
 
         Raises:
             TrainingError: The error itself, or where the model that was sent had grown far beyond its beginning, that.
         """
         parts = self.trainer.partition
-        sent = _lengths({key: asked.tensors[key] for key in parts.parameters if key in asked.tensors}, parts)
+        sent = _lengths({key: request.tensors[key] for key in parts.parameters if key in request.tensors}, parts)
         longer = {kind: sent[kind] / begun for kind, begun in self._begun.items() if kind in sent and begun > 0}
         kind = max(longer, key=longer.__getitem__, default=None)
         if kind is None or longer[kind] <= _LONG:
             raise error
         told = TrainingError(
-            f"the loss is not finite in {asked.step.name}, and the model that was sent is {longer[kind]:.3g} times as "
-            f"long ({kind} tensors) as the one that the run began with: {self._go_back(asked)}; where the rounds "
+            f"the loss is not finite in {request.step.name}, and the model that was sent is {longer[kind]:.3g} times "
+            f"as long ({kind} tensors) as the one that the run began with: {self._go_back(request)}; where the rounds "
             "themselves grew to that, lower training.learning_rate. Nothing of this round is kept."
         )
         for note in error.notes:
@@ -169,54 +169,54 @@ class Site:
         raise told from error
 
     @staticmethod
-    def _go_back(asked: _Asked) -> str:
+    def _go_back(request: _Request) -> str:
         return (
             "an earlier round was spoilt, and the consortium can go back with "
-            f"`fedretina resume {asked.order.stamp.run} --from STEP`"
+            f"`fedretina resume {request.order.stamp.run} --from STEP`"
         )
 
-    def _pretrain(self, asked: _Asked) -> Answered:
-        start = asked.start or self.trainer.initial()
+    def _pretrain(self, request: _Request) -> Reply:
+        start = request.start or self.trainer.initial()
         try:
-            found = self._pretrainer.run(asked.tensors, start, asked.step, asked.stop, asked.order.share)
+            found = self._pretrainer.run(request.tensors, start, request.step, request.stop, request.order.share)
         except DivergedError as error:
-            self._blame(asked, error)
-        asked.state.stage(asked.step.number, found.snapshot)
+            self._blame(request, error)
+        request.state.stage(request.step.number, found.snapshot)
         return found.tensors, {"images": float(found.images), "contrast_loss": found.loss}
 
-    def _train(self, asked: _Asked) -> Answered:
-        received = self._received(asked)
-        start = asked.start or self.trainer.initial()
+    def _train(self, request: _Request) -> Reply:
+        received = self._received(request)
+        start = request.start or self.trainer.initial()
         try:
-            update = self.trainer.train(asked.tensors, start, asked.step, asked.stop, asked.order.share)
+            update = self.trainer.train(request.tensors, start, request.step, request.stop, request.order.share)
         except DivergedError as error:
-            self._blame(asked, error)
-        asked.state.stage(asked.step.number, update.snapshot)
+            self._blame(request, error)
+        request.state.stage(request.step.number, update.snapshot)
         scalars = {"theta": update.theta.value, "images": float(update.images), **self._figures(received)}
         return self._sealed(update.tensors), scalars
 
-    def _validated(self, asked: _Asked) -> Answered:
-        return {}, self._figures(self._received(asked))
+    def _validated(self, request: _Request) -> Reply:
+        return {}, self._figures(self._received(request))
 
-    def _tune(self, asked: _Asked) -> Answered:
-        tuned = self.trainer.tune(asked.tensors, self._kept(asked.order, asked.state), asked.step, asked.stop)
-        asked.state.stage(asked.step.number, tuned)
-        return {}, self._figures(self._validate(tuned, asked.tensors))
+    def _tune(self, request: _Request) -> Reply:
+        tuned = self.trainer.tune(request.tensors, self._kept(request.order, request.state), request.step, request.stop)
+        request.state.stage(request.step.number, tuned)
+        return {}, self._figures(self._validate(tuned, request.tensors))
 
-    def _calibrate(self, asked: _Asked) -> Answered:
-        return self.trainer.moments(asked.tensors, self._kept(asked.order, asked.state).tensors), {}
+    def _calibrate(self, request: _Request) -> Reply:
+        return self.trainer.moments(request.tensors, self._kept(request.order, request.state).tensors), {}
 
-    def _finalise(self, asked: _Asked) -> Answered:
+    def _finalise(self, request: _Request) -> Reply:
         ends = self._finalise_model if self._experiment.supervised else self._finalise_encoder
-        return {}, ends(asked.order, asked.state, asked.tensors)
+        return {}, ends(request.order, request.state, request.tensors)
 
-    def _received(self, asked: _Asked) -> Evaluation | None:
+    def _received(self, request: _Request) -> Evaluation | None:
         """How the aggregate that came does at home, with what the site kept for it."""
-        accepted = asked.order.accepted
+        accepted = request.order.accepted
         trained = accepted is not None and self._plan[accepted].task != "pretrain"
-        found = self._validate(asked.start if trained else None, asked.tensors)
+        found = self._validate(request.start if trained else None, request.tensors)
         if found is not None:
-            self._history().note(self._plan[asked.step.number - 1], validation=found._asdict())
+            self._history().note(self._plan[request.step.number - 1], validation=found._asdict())
         return found
 
     def _history(self) -> History:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedretina.corrections.correction import Correction, Ground, LocalRound
+from fedretina.corrections.correction import Correction, LocalRound, RoundContext
 from fedretina.data.augment import augment
 from fedretina.data.site_data import Split
 from fedretina.errors import DivergedError, StoppedError, TrainingError
@@ -28,7 +28,7 @@ from fedretina.settings.plan import Step
 from fedretina.settings.training import StretchSettings, TrainingSettings
 
 
-class Answers(NamedTuple):
+class Predictions(NamedTuple):
     """Logits and labels of the same samples, on the CPU.
 
     Attributes:
@@ -40,7 +40,7 @@ class Answers(NamedTuple):
     labels: torch.Tensor
 
 
-class Seen(NamedTuple):
+class EpochResult(NamedTuple):
     """What a round of epochs saw.
 
     Attributes:
@@ -49,12 +49,12 @@ class Seen(NamedTuple):
         memory: What the optimiser keeps for the next round.
     """
 
-    answers: Answers
+    answers: Predictions
     losses: list[float]
     memory: Tensors
 
 
-class Course(NamedTuple):
+class EpochContext(NamedTuple):
     """What decides the epochs beside model, data and objective.
 
     Attributes:
@@ -73,14 +73,14 @@ class Course(NamedTuple):
 
 
 @contextmanager
-def corrected(correction: Correction, ground: Ground) -> Iterator[LocalRound]:
+def correction_scope(correction: Correction, context: RoundContext) -> Iterator[LocalRound]:
     """A correction's round at a site; whatever happens, it lets go of the network, and all of it may train again."""
-    round_ = correction.begin(ground)
+    round_ = correction.begin(context)
     try:
         yield round_
     finally:
         round_.close()
-        ground.net.requires_grad_(True)
+        context.net.requires_grad_(True)
 
 
 def labelled_epochs(
@@ -88,32 +88,32 @@ def labelled_epochs(
     objective: Objective,
     split: Split,
     correction: LocalRound,
-    course: Course,
+    context: EpochContext,
     stop: Callable[[], bool],
-) -> Seen:
+) -> EpochResult:
     """Train a loaded model on a split.
 
     Raises:
         StoppedError: `stop` said so.
         DivergedError: A loss that is not finite.
     """
-    step, settings = course.step, course.settings
+    step, settings = context.step, context.settings
     optimiser = RoundOptimiser(model.net, settings)
-    optimiser.recall(course.memory)
+    optimiser.recall(context.memory)
     losses: list[float] = []
     logits_seen: list[torch.Tensor] = []
     labels_seen: list[torch.Tensor] = []
     epochs = [stretch for stretch in settings.resolved_stretches() for _ in range(stretch.epochs)]
     for epoch, stretch in enumerate(epochs):
         _only(model.net, stretch)
-        purpose = (*course.purpose, epoch)
+        purpose = (*context.purpose, epoch)
         order = list(batches(len(split.labels), settings, purpose))
         seed_layers(model.device, (*purpose, "dropout"))
         logits_seen, labels_seen = [], []
         for number, samples in enumerate(order):
             if stop():
                 raise StoppedError(f"the run was aborted in {step.name}.")
-            images = augment(split.images[samples], samples, course.random, (*purpose, "augment"))
+            images = augment(split.images[samples], samples, context.random, (*purpose, "augment"))
             seen, labels = model.to_device(images), split.labels[samples].to(model.device)
             clock = Clock(step.round, step.rounds, epoch, len(epochs), number, len(order))
             with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
@@ -124,8 +124,8 @@ def labelled_epochs(
             optimiser.step(loss if penalty is None else loss + penalty, correction, clock)
             logits_seen.append(logits.detach())
             labels_seen.append(labels)
-    answers = Answers(torch.cat(logits_seen).float().cpu(), torch.cat(labels_seen).cpu())
-    return Seen(answers, losses, optimiser.memory())
+    answers = Predictions(torch.cat(logits_seen).float().cpu(), torch.cat(labels_seen).cpu())
+    return EpochResult(answers, losses, optimiser.memory())
 
 
 def finite(loss: torch.Tensor, clock: Clock, step: Step) -> float:

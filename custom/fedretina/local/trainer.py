@@ -22,10 +22,17 @@ from fedretina.errors import TrainingError
 from fedretina.evaluation.figures import Evaluation, evaluate
 from fedretina.exchange.partition import GRAM, MEAN, MOMENT, STATISTIC, VARIANCE
 from fedretina.exchange.payload import Tensors
-from fedretina.local.model import LocalModel, home
+from fedretina.local.model import LocalModel, to_cpu
 from fedretina.local.optimiser import MEMORY
 from fedretina.local.site_state import Snapshot
-from fedretina.local.supervised import Answers, Course, Seen, corrected, labelled_epochs, require_a_batch
+from fedretina.local.supervised import (
+    EpochContext,
+    EpochResult,
+    Predictions,
+    correction_scope,
+    labelled_epochs,
+    require_a_batch,
+)
 from fedretina.local.training import reproducible_torch
 from fedretina.losses.settings import build_objective
 from fedretina.networks.dropout import answered_in_passes
@@ -117,18 +124,18 @@ class LocalTrainer:
         with reproducible_torch(settings):
             self.model.load(shared, start.tensors)
             corrections = {name: kept for name, kept in start.memory.items() if not name.startswith(MEMORY)}
-            ground = self.model.ground(shared, start._replace(memory=corrections), share, "train")
-            with corrected(self._corrections[step.phase], ground) as correction:
+            context = self.model.round_context(shared, start._replace(memory=corrections), share, "train")
+            with correction_scope(self._corrections[step.phase], context) as correction:
                 seen = self._epochs(split, correction, step, stop, settings, start.memory)
                 outcome = correction.finish()
             theta = self._theta(seen.answers, start, split)
-            record = {"theta": theta._asdict(), **self._course_of(seen), **outcome.figures}
-            memory = {name: home(tensor) for name, tensor in outcome.memory.items()} | dict(seen.memory)
+            record = {"theta": theta._asdict(), **self._record_of(seen), **outcome.figures}
+            memory = {name: to_cpu(tensor) for name, tensor in outcome.memory.items()} | dict(seen.memory)
             return Update(
-                tensors=self.model.leaving(outcome, "train"),
+                tensors=self.model.shared_state(outcome, "train"),
                 theta=theta,
                 images=len(split.labels),
-                snapshot=Snapshot(self.model.staying(), record, memory),
+                snapshot=Snapshot(self.model.personal_state(), record, memory),
             )
 
     def statistics(self, shared: Tensors) -> Tensors:
@@ -160,14 +167,14 @@ class LocalTrainer:
             self.model.load(shared, kept.tensors)
             at = step._replace(round=last - 1, rounds=last)
             seen = self._epochs(self._labelled(step), LocalRound(), at, stop, settings, {})
-            return Snapshot(self.model.whole(), {"theta": kept.record.get("theta"), **self._course_of(seen)})
+            return Snapshot(self.model.full_state(), {"theta": kept.record.get("theta"), **self._record_of(seen)})
 
     def moments(self, shared: Tensors, personal: Tensors) -> Tensors:
         """Sums over the features of the validation images, weighed with the site's own temperature on them."""
         split = self._data.split("val")
         labels = np.asarray(split.labels.numpy(), dtype=np.int64)
         found = self.answers(shared, personal, split)
-        answer = self._estimator.answer(found.logits)
+        answer = self._estimator.predict(found.logits)
         temperature = fit_temperature(answer.probabilities, labels).value  # T_k
         with reproducible_torch(self._experiment.training), torch.inference_mode():
             parts = torch.split(split.images, _EVALUATION_BATCH)
@@ -175,13 +182,13 @@ class LocalTrainer:
                 (self.model.net.features(self.model.to_device(part.float().div_(255))) for part in parts), temperature
             )
 
-    def answers(self, shared: Tensors, personal: Tensors, split: Split) -> Answers:
+    def answers(self, shared: Tensors, personal: Tensors, split: Split) -> Predictions:
         """What the site's model, aggregate and personal part together, answers to a whole split."""
         with reproducible_torch(self._experiment.training):
             self.model.load(shared, personal)
             return self._pass(split)
 
-    def evaluate(self, answers: Answers) -> Evaluation:
+    def evaluate(self, answers: Predictions) -> Evaluation:
         """Figures of a split's answers by the row's estimator and AUC input."""
         chosen = self._experiment.evaluation
         tau = self._experiment.objective.tweu.tau
@@ -190,7 +197,7 @@ class LocalTrainer:
     def state(self, shared: Tensors, personal: Tensors) -> Tensors:
         """All tensors of the site's model; checks that nothing is missing or left over."""
         self.model.load(shared, personal)
-        return self.model.whole()
+        return self.model.full_state()
 
     def _settings(self, step: Step) -> TrainingSettings:
         return self._experiment.phase(step.phase).training or self._experiment.training
@@ -212,24 +219,24 @@ class LocalTrainer:
         stop: Callable[[], bool],
         settings: TrainingSettings,
         memory: Tensors,
-    ) -> Seen:
+    ) -> EpochResult:
         random = self._experiment.phase(step.phase).augment or self._experiment.augment
         purpose = (self._experiment.seed, self._data.name, step.phase, step.round)
-        course = Course(step, settings, random, purpose, memory)
-        return labelled_epochs(self.model, self._objective, split, correction, course, stop)
+        context = EpochContext(step, settings, random, purpose, memory)
+        return labelled_epochs(self.model, self._objective, split, correction, context, stop)
 
-    def _course_of(self, seen: Seen) -> dict[str, float]:
+    def _record_of(self, seen: EpochResult) -> dict[str, float]:
         """How the epochs went, for the site's own record."""
-        predicted = np.argmax(self._estimator.answer(seen.answers.logits).probabilities, axis=1)
+        predicted = np.argmax(self._estimator.predict(seen.answers.logits).probabilities, axis=1)
         right = np.equal(predicted, seen.answers.labels.numpy())
         return {"loss": float(np.mean(seen.losses)), "accuracy": float(np.mean(right))}
 
-    def _theta(self, online: Answers, start: Snapshot, split: Split) -> Theta:
+    def _theta(self, online: Predictions, start: Snapshot, split: Split) -> Theta:
         settings = self._experiment.theta
         seen = online
         if settings.source != "train_online":
             seen = self._pass(split if settings.source == "train_clean" else self._data.split("val"))
-        answer = self._estimator.answer(seen.logits)
+        answer = self._estimator.predict(seen.logits)
         wrong = np.not_equal(np.argmax(answer.probabilities, axis=1), seen.labels.numpy())
         previous = start.record.get("theta", {}).get("value")
         uncertainty = answer.uncertainty
@@ -237,14 +244,14 @@ class LocalTrainer:
             uncertainty = as_if_graded(uncertainty, self._data.scheme.num_classes, settings.reference_grades)
         return youden_theta(uncertainty, wrong, settings, previous)
 
-    def _pass(self, split: Split) -> Answers:
+    def _pass(self, split: Split) -> Predictions:
         net = self.model.net.eval()
         logits: list[torch.Tensor] = []
         with torch.inference_mode():
             for images in torch.split(split.images, _EVALUATION_BATCH):
                 there = self.model.to_device(images.float().div_(255))
                 logits.append(answered_in_passes(net, there, self._experiment.evaluation.passes).float().cpu())
-        return Answers(torch.cat(logits), split.labels)
+        return Predictions(torch.cat(logits), split.labels)
 
 
 def activation_statistics(encoder: nn.Module, batches: Iterable[Tensor], run: Any) -> dict[str, Tensor]:

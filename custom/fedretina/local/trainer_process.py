@@ -45,7 +45,7 @@ def _answered(asked: Path, answered: Path) -> dict[str, Any]:
         tensors, words = read_tensors(asked)
         order = Order(**{**words["order"], "stamp": Stamp(*words["order"]["stamp"])})
         known = {order.stamp.run, order.stamp.phase, order.stamp.digest[:12], *tensors}
-        payload = SiteRecipe.model_validate_json(words["recipe"]).build().answer(order, tensors)
+        payload = SiteRecipe.model_validate_json(words["recipe"]).build().handle(order, tensors)
         write_tensors(answered, payload.tensors, {}, durable=False)
         return {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)}
     except FedretinaError as error:

@@ -186,7 +186,7 @@ class Predictor:
         pixels = [one.pixels for one in read if one.pixels is not None]
         if pixels:
             logits = self.logits(torch.from_numpy(np.stack(pixels)))
-            answer = self._estimator.answer(logits)
+            answer = self._estimator.predict(logits)
             finite = torch.isfinite(logits).flatten(1).all(1).tolist()
         at = 0
         for one in read:

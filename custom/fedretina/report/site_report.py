@@ -110,7 +110,7 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         TrainingError: Outputs are not finite, or do not fit the labels.
     """
     test = inputs.test
-    answer = ESTIMATORS[inputs.estimator].answer(test.logits)
+    answer = ESTIMATORS[inputs.estimator].predict(test.logits)
     labels = np.asarray(test.labels.cpu().numpy(), dtype=np.int64)
     found = split_figures(
         test.logits,

@@ -27,7 +27,7 @@ _OF_THE_FINAL_HEAD: Mapping[AucInput, Callable[[Tensor, float], Tensor]] = Mappi
 )
 
 
-class Answer(NamedTuple):
+class Prediction(NamedTuple):
     """What a model says about N images.
 
     Attributes:
@@ -74,11 +74,11 @@ class SoftmaxMeanEstimator:
     here both classes count.
     """
 
-    def answer(self, logits: Tensor) -> Answer:
-        """See `Estimator.answer`."""
+    def predict(self, logits: Tensor) -> Prediction:
+        """See `Estimator.predict`."""
         probabilities = members(logits).softmax(2).mean(1)
         entropy = torch.special.entr(probabilities).sum(1) / math.log(probabilities.shape[1])
-        return _answer(probabilities, entropy.clamp(0, 1), "softmax_mean")
+        return _prediction(probabilities, entropy.clamp(0, 1), "softmax_mean")
 
 
 class DisagreementEstimator:
@@ -89,23 +89,23 @@ class DisagreementEstimator:
     may find each of them sure, and of different things. One member alone disagrees with nobody: u is 0.
     """
 
-    def answer(self, logits: Tensor) -> Answer:
-        """See `Estimator.answer`."""
+    def predict(self, logits: Tensor) -> Prediction:
+        """See `Estimator.predict`."""
         each = members(logits).softmax(2)
         probabilities = each.mean(1)
         shared = torch.special.entr(each).sum(2).mean(1)
         u = (torch.special.entr(probabilities).sum(1) - shared) / math.log(probabilities.shape[1])
-        return _answer(probabilities, u.clamp(0, 1), "softmax_disagreement")
+        return _prediction(probabilities, u.clamp(0, 1), "softmax_disagreement")
 
 
 class EvidenceMeanEstimator:
     """Mean of the members' expected probabilities alpha / S, and of their u = K / S. Experimental: in no paper."""
 
-    def answer(self, logits: Tensor) -> Answer:
-        """See `Estimator.answer`."""
+    def predict(self, logits: Tensor) -> Prediction:
+        """See `Estimator.predict`."""
         views = [opinion(one) for one in members(logits).unbind(1)]
         probability = torch.stack([view.probability for view in views]).mean(0)
-        return _answer(probability, torch.stack([view.uncertainty for view in views]).mean(0), "evidence_mean")
+        return _prediction(probability, torch.stack([view.uncertainty for view in views]).mean(0), "evidence_mean")
 
 
 class DempsterEstimator:
@@ -116,11 +116,11 @@ class DempsterEstimator:
     independent witnesses, which exits of one network are not, so u is too small; only its order can be trusted.
     """
 
-    def answer(self, logits: Tensor) -> Answer:
-        """See `Estimator.answer`."""
+    def predict(self, logits: Tensor) -> Prediction:
+        """See `Estimator.predict`."""
         views = [opinion(one) for one in members(logits).unbind(1)]
         belief, u = reduce(_fused, [(view.belief, view.uncertainty) for view in views])
-        return _answer(belief + u[:, None] / belief.shape[1], u, "evidence_dempster")
+        return _prediction(belief + u[:, None] / belief.shape[1], u, "evidence_dempster")
 
 
 def _fused(one: tuple[Tensor, Tensor], two: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -131,15 +131,15 @@ def _fused(one: tuple[Tensor, Tensor], two: tuple[Tensor, Tensor]) -> tuple[Tens
     return both / left[:, None], u1 * u2 / left
 
 
-def _answer(probabilities: Tensor, uncertainty: Tensor, name: str) -> Answer:
+def _prediction(probabilities: Tensor, uncertainty: Tensor, name: str) -> Prediction:
     u = np.asarray(uncertainty.numpy(), dtype=np.float64)
-    return Answer(np.asarray(probabilities.numpy(), dtype=np.float64), u, name, (0.0, 1.0))
+    return Prediction(np.asarray(probabilities.numpy(), dtype=np.float64), u, name, (0.0, 1.0))
 
 
 class Estimator(Protocol):
     """Anything that turns the logits of one forward pass, or of an ensemble, into an answer."""
 
-    def answer(self, logits: Tensor) -> Answer:
+    def predict(self, logits: Tensor) -> Prediction:
         """Turn logits [N, K], or [N, M, K] of M members with the final head last, into an answer.
 
         Raises:
@@ -160,21 +160,21 @@ def _array(values: Tensor) -> NDArray[np.float64]:
 class SoftmaxEstimator:
     """Softmax of the final head and its entropy divided by log K, in [0, 1]; 1 is a uniform answer."""
 
-    def answer(self, logits: Tensor) -> Answer:
-        """See `Estimator.answer`."""
+    def predict(self, logits: Tensor) -> Prediction:
+        """See `Estimator.predict`."""
         wide = _final(logits)
         probabilities = wide.softmax(1)
         entropy = torch.special.entr(probabilities).sum(1) / math.log(wide.shape[1])
-        return Answer(_array(probabilities), _array(entropy.clamp(0, 1)), "softmax", (0.0, 1.0))
+        return Prediction(_array(probabilities), _array(entropy.clamp(0, 1)), "softmax", (0.0, 1.0))
 
 
 class EvidenceEstimator:
     """Expected probability alpha / S and u = K / S of the final head (FedUAA), u in (0, 1]; tau is not used."""
 
-    def answer(self, logits: Tensor) -> Answer:
-        """See `Estimator.answer`."""
+    def predict(self, logits: Tensor) -> Prediction:
+        """See `Estimator.predict`."""
         view = opinion(_final(logits))
-        return Answer(_array(view.probability), _array(view.uncertainty), "evidence", (0.0, 1.0))
+        return Prediction(_array(view.probability), _array(view.uncertainty), "evidence", (0.0, 1.0))
 
 
 ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(
@@ -213,5 +213,5 @@ def auc_scores(logits: Tensor, which: AucInput, tau: float, estimator: Estimator
     if not (math.isfinite(tau) and tau > 0):
         raise SettingsError(f"tau is {tau}; it divides the belief and must be a finite number above 0.")
     if which == "answer":
-        return estimator.answer(logits).probabilities
+        return estimator.predict(logits).probabilities
     return _array(_OF_THE_FINAL_HEAD[which](_final(logits), tau))

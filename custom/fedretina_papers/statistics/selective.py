@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.metric_inputs import checked_errors
-from fedretina_papers.statistics.eta_mean import BY_SIZE, PLAIN, OverSites, eta_mean
+from fedretina_papers.statistics.site_mean import BY_SIZE, PLAIN, OverSites, site_mean
 
 Metric = Callable[[NDArray[np.intp]], float | None]
 
@@ -139,4 +139,4 @@ def selective_over_sites(sites: Mapping[str, Selective]) -> SelectiveOverSites:
     """
     values = {site: one.value for site, one in sites.items()}
     sizes = {site: one.images for site, one in sites.items()}
-    return SelectiveOverSites(eta_mean(values, sizes, BY_SIZE), eta_mean(values, sizes, PLAIN))
+    return SelectiveOverSites(site_mean(values, sizes, BY_SIZE), site_mean(values, sizes, PLAIN))

@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # whoever prints a table of stored figures does not wait for 
     from fedretina.settings.plan import Plan
 
 
-def owed_sites(steps: Sequence[Mapping[str, Any]], chosen: str, answered: Collection[str]) -> tuple[str, ...]:
+def sites_without_result(steps: Sequence[Mapping[str, Any]], chosen: str, answered: Collection[str]) -> tuple[str, ...]:
     """Sites with an update in the chosen model, or in an earlier one, that did not answer `finalise`.
 
     A site whose updates all came later has no personal part for that model, and one that never trained has none at
@@ -33,20 +33,20 @@ def owed_sites(steps: Sequence[Mapping[str, Any]], chosen: str, answered: Collec
     return tuple(sorted(trained.difference(answered)))
 
 
-def owed_at_end(records: Sequence[Mapping[str, Any]], plan: Plan) -> tuple[str, ...]:
+def unfinished_at_end(records: Sequence[Mapping[str, Any]], plan: Plan) -> tuple[str, ...]:
     """The same from the records of all steps of a complete run."""
     *steps, final = records
-    return owed_sites(steps, plan[int(final["chosen"])].name, final["scalars"])
+    return sites_without_result(steps, plan[int(final["chosen"])].name, final["scalars"])
 
 
-def owed(results: Mapping[str, Any]) -> tuple[str, ...]:
+def unfinished(results: Mapping[str, Any]) -> tuple[str, ...]:
     """The same from a run's stored results."""
-    return owed_sites(results.get("steps", ()), results.get("chosen", ""), results.get("sites", ()))
+    return sites_without_result(results.get("steps", ()), results.get("chosen", ""), results.get("sites", ()))
 
 
-def owed_words(results: Mapping[str, Any]) -> str | None:
+def unfinished_note(results: Mapping[str, Any]) -> str | None:
     """What is to be done about them, in a sentence; None where every site that trained has its result."""
-    sites = owed(results)
+    sites = unfinished(results)
     if not sites:
         return None
     return (

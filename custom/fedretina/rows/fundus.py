@@ -1,8 +1,4 @@
-"""The table of methods: a method is a row, a choice on five axes; nothing else knows its name.
-
-Job folders, the plain loop, the documentation's table and the tests over "every row" read this table. A row
-holds settings only, in the shape of `Experiment`; whatever a job sets itself wins over its row.
-"""
+"""The rows of FedUAA and of the methods that it is compared with, on fundus photographs."""
 
 from __future__ import annotations
 
@@ -10,10 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fedretina.errors import SettingsError
-from fedretina.fedee_rows import FEDEE_ROWS
-from fedretina.oct_rows import OCT_ROWS
-from fedretina.row import Row
+from fedretina.rows.base import Row
 
 _FEDUAA = "Wang et al., FedUAA, MICCAI 2023"
 _SOFTMAX = {"name": "cross_entropy"}
@@ -37,7 +30,7 @@ _UAA: Mapping[str, Mapping[str, Any]] = {
     "evaluation": _ANSWER_EVIDENCE,
 }
 
-ROWS: Mapping[str, Row] = MappingProxyType(
+FUNDUS_ROWS: Mapping[str, Row] = MappingProxyType(
     {
         "singleset": Row(
             "SingleSet",
@@ -184,18 +177,5 @@ ROWS: Mapping[str, Row] = MappingProxyType(
                 "evaluation": {"estimator": "evidence", "auc_input": "logits_softmax"},
             },
         ),
-        **OCT_ROWS,
-        **FEDEE_ROWS,
     }
 )
-
-
-def row(name: str) -> Row:
-    """Return a row by its name.
-
-    Raises:
-        SettingsError: No such row; the message lists those there are.
-    """
-    if name not in ROWS:
-        raise SettingsError(f"there is no row {name!r}; the rows are {', '.join(ROWS)}.")
-    return ROWS[name]

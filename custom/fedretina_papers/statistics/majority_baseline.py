@@ -11,7 +11,7 @@ from fedretina.errors import TrainingError
 from fedretina.evaluation.metrics import brier, nll
 
 
-class ConstantAnswer(NamedTuple):
+class MajorityBaseline(NamedTuple):
     """Figures of the same answer to every image.
 
     Attributes:
@@ -29,7 +29,7 @@ class ConstantAnswer(NamedTuple):
     images: int
 
 
-def constant_answer(known: ArrayLike, labels: ArrayLike, grades: int) -> ConstantAnswer:
+def majority_baseline(known: ArrayLike, labels: ArrayLike, grades: int) -> MajorityBaseline:
     """Judge the answer that a site could give from its own label counts.
 
     A model that is no better has learnt how common the grades are, however high its accuracy.
@@ -49,7 +49,7 @@ def constant_answer(known: ArrayLike, labels: ArrayLike, grades: int) -> Constan
     counts = np.bincount(seen, minlength=grades) + 1
     odds = np.tile(counts / np.sum(counts), (truth.size, 1))
     right = truth == int(np.argmax(counts))
-    return ConstantAnswer(
+    return MajorityBaseline(
         accuracy=float(np.mean(right)),
         balanced_accuracy=float(np.any(right)) / np.unique(truth).size,
         brier=brier(odds, truth),

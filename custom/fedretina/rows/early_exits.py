@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fedretina.row import Row
+from fedretina.rows.base import Row
 
 _PAPER = "Zhang et al., FedEE"
 _EXITS: Mapping[str, Any] = {

@@ -32,7 +32,7 @@ class WorstSite(NamedTuple):
     value: float
 
 
-def eta_mean(values: Mapping[str, float | None], sizes: Mapping[str, int], eta: float = PLAIN) -> OverSites:
+def site_mean(values: Mapping[str, float | None], sizes: Mapping[str, int], eta: float = PLAIN) -> OverSites:
     """Mean of a figure over sites, weighted by size to a degree (FedEE Eq. 12).
 
     The weight of a site is eta^ln(n) = n^ln(eta): the plain mean at 1, the mean by size at e, between them between. At

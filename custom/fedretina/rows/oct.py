@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fedretina.row import Row
+from fedretina.rows.base import Row
 
 _PAPER = "Jumaili, SJPAS 2026"
 _SCAFFOLD = {"name": "scaffold"}
