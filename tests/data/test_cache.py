@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import json
 import multiprocessing
@@ -50,7 +51,7 @@ def computed(monkeypatch):
         run = real(settings)
         return lambda path: (seen.append(Path(path).name), run(path))[1]
 
-    monkeypatch.setattr(fundus, "fundus_pipeline", spy)
+    monkeypatch.setattr(fundus, "MODALITY", dataclasses.replace(fundus.MODALITY, pipeline=spy))
     return seen
 
 
@@ -215,7 +216,7 @@ def _build_and_die(root, folder, row):
 
         return one
 
-    fundus.fundus_pipeline = dying
+    fundus.MODALITY = dataclasses.replace(fundus.MODALITY, pipeline=dying)
     build_cache(NAMES, root, SETTINGS, folder, "refuse")
 
 
@@ -251,7 +252,7 @@ def _build_slowly(root, folder, log):
 
         return one
 
-    fundus.fundus_pipeline = careful
+    fundus.MODALITY = dataclasses.replace(fundus.MODALITY, pipeline=careful)
     build_cache(NAMES, root, SETTINGS, folder, "refuse")
 
 
