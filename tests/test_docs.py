@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 import yaml
+from docs import render_house
 
 from fedretina.exchange.partition import partition
 from fedretina.flare import job_context
@@ -124,6 +125,21 @@ def test_the_settings_page_knows_every_environment_variable():
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
     named = {job_context.SITE_FILE, job_context.STATE_ROOT, job_context.RUN}
     assert set(re.findall(r"^\| `(FEDRETINA_\w+)`", page, re.MULTILINE)) == named
+
+
+def test_the_house_is_drawn_from_todays_imports():
+    graph = render_house.imports()
+    page = render_house.PAGE.read_text(encoding="utf-8")
+    assert render_house.render(page) == page, "run `make house` and look at the picture"
+    assert render_house.PICTURE.read_text(encoding="utf-8") == render_house.picture(graph), "run `make house`"
+    # An import inside a function counts; what others import already draws no line.
+    assert "flare" in graph["cli"]
+    assert "errors" in graph["storage"]
+    drawn = render_house.needed({"roof": {"wall", "ground"}, "wall": {"ground"}, "ground": set()})
+    assert drawn == {"roof": {"wall"}, "wall": {"ground"}, "ground": set()}
+    circle = render_house.joined({"roof": {"a"}, "a": {"b"}, "b": {"a", "ground"}, "ground": set()})
+    assert circle == {"roof": {"a, b"}, "a, b": {"ground"}, "ground": set()}
+    assert render_house.floors(circle) == [["ground"], ["a, b"], ["roof"]]
 
 
 def test_the_examples_of_the_settings_page_are_accepted():

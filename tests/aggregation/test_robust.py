@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from fedretina.aggregation import spool as spool_module
-from fedretina.aggregation.combining import Accepted
-from fedretina.aggregation.robust import COMBINE, combine
+from fedretina.aggregation.robust import COMBINE, Accepted, combine
 from fedretina.aggregation.spool import Spool
 from fedretina.errors import QuorumError
 from fedretina.settings.aggregation import RobustSettings

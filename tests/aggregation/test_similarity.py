@@ -6,10 +6,9 @@ import torch
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.aggregation.run_store import RunStore
-from fedretina.aggregation.similarity import among, distance, similarity_weights
+from fedretina.aggregation.weights import among, distance, similarity_weights
 from fedretina.errors import StateError
-from fedretina.exchange.partition import partition_of
-from fedretina.exchange.parts import MEAN, STATISTIC, VARIANCE
+from fedretina.exchange.partition import MEAN, STATISTIC, VARIANCE, partition_of
 from fedretina.local.site import Site
 from fedretina.local.trainer import LocalTrainer
 from fedretina.loop import run_loop

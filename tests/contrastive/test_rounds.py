@@ -12,8 +12,8 @@ from fedretina.contrastive.build import ROUNDS, build_contrastive
 from fedretina.contrastive.key_network import follow, shuffled_parts
 from fedretina.contrastive.moco_v2 import info_nce
 from fedretina.contrastive.moco_v3 import moco_v3_loss
+from fedretina.contrastive.objective import unit
 from fedretina.contrastive.simclr import nt_xent
-from fedretina.contrastive.similarity import unit
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.losses.objective import Clock
 from fedretina.networks.build import build_network

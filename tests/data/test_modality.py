@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from fedretina.cli import main
 from fedretina.data.check.rows import open_source
-from fedretina.data.modality import IN_WORDS, require_modality
+from fedretina.data.modalities import modality_named, require_modality
 from fedretina.data.readers import readers
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.scheme_presets import PRESETS, preset, preset_modality, site_modality
@@ -18,7 +18,7 @@ from fedretina.data.site_data import load_site_data
 from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError, SettingsError
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.images import FundusSettings, Modality, OctSettings
+from fedretina.settings.images import MODALITIES, SETTINGS_OF, SIGNALS, FundusSettings, OctSettings, image_settings
 from fedretina.settings.site import SiteDataSettings, read_site_settings
 
 FUNDUS, OCT = FundusSettings(image_size=32), OctSettings(image_size=32)
@@ -58,7 +58,12 @@ def test_every_preset_knows_what_it_grades_and_a_scheme_of_a_sites_own_does_not(
     assert preset_modality(preset("oct4")) is None
     assert preset_modality(None) is None
     assert preset_modality("no such") is None
-    assert set(IN_WORDS) == set(Modality.__args__)
+    assert tuple(SETTINGS_OF) == MODALITIES
+    for name in MODALITIES:
+        found = modality_named(name)
+        assert found.settings is SETTINGS_OF[name] is type(image_settings(name))
+        assert (found.sample is not None) == (found.phantoms.wave is not None) == (name in SIGNALS)
+        assert (found.phantoms.picture is None) == (name in SIGNALS)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +82,7 @@ def test_another_modality_is_refused_in_public_and_names_nothing_of_the_site(hos
         load(path, asked)
     assert caught.value.public
     said = str(caught.value)
-    assert said.startswith(f"the job takes {IN_WORDS[asked.modality]} (images.modality {asked.modality!r})")
+    assert said.startswith(f"the job takes {asked.words} (images.modality {asked.modality!r})")
     assert "leave the site out of the job, or mend data.modality" in said
     for secret in ("secret-ward", "manifest", "site-1", "csv", "/", "icdr5", "oct3"):
         assert secret not in said

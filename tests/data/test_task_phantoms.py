@@ -10,10 +10,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from fedretina.cli.data import phantom
+from fedretina.data.modalities import modality_named
 from fedretina.data.phantoms.canvas import is_phantom
 from fedretina.data.phantoms.draw import cases_of, draw_cases, phantom_samples
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.phantoms.style import PRESETS
 from fedretina.data.site_data import load_site_data
 from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError
@@ -63,7 +63,7 @@ def test_a_sample_depends_on_its_case_alone(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_preset_and_any_other_name_is_a_hospital_of_its_own(kind):
-    names = [f"site-{number + 1}" for number in range(len(PRESETS[kind]))]
+    names = [f"site-{number + 1}" for number in range(len(modality_named(kind).phantoms.presets))]
     styles = [phantom_hospital(name, modality=kind).style for name in [*names, "elsewhere"]]
     assert len(set(styles)) == len(styles)
     hospital = phantom_hospital("site-1", modality=kind)
@@ -107,4 +107,4 @@ def test_schemes_that_no_phantom_can_show_are_refused(tmp_path):
         phantom, ["--site", "a", "--modality", "activity", "--scheme", "heart2", "--out", str(tmp_path / "x")]
     )
     assert done.exit_code == 2
-    assert "heart2 grades no activities" in done.output
+    assert "heart2 grades no windows of an accelerometer" in done.output

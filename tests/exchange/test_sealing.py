@@ -106,21 +106,23 @@ from fedretina.errors import RefusedError
 from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, cipher_for
 from fedretina.settings.exchange import ExchangeSettings
 
-keys, forged = Path(sys.argv[1]), Path(sys.argv[2])
+keys = Path(sys.argv[1])
 exchange = ExchangeSettings(personal="nothing", encrypt="head")
 site, server = (cipher_for(exchange, keys / name, private=name == SITE_FILE) for name in (SITE_FILE, SERVER_FILE))
 honest = site.seal(torch.ones(100))
-body = torch.tensor(list(forged.read_bytes()), dtype=torch.uint8)
-sealed = torch.cat([honest[:16], torch.tensor(list(len(body).to_bytes(8, "little")), dtype=torch.uint8), body])
-try:
-    server.require("head.w", sealed, 100)
-    server.mix([(0.5, honest), (0.5, sealed)])  # which ended the process
-except RefusedError as refusal:
-    print(refusal)
-try:
-    site.open("head.w", sealed, (100,), torch.float32)
-except RefusedError as refusal:
-    print(refusal)
+for forged in map(Path, sys.argv[2:]):
+    body = torch.tensor(list(forged.read_bytes()), dtype=torch.uint8)
+    sealed = torch.cat([honest[:16], torch.tensor(list(len(body).to_bytes(8, "little")), dtype=torch.uint8), body])
+    print("begun", forged.name, flush=True)
+    try:
+        server.require("head.w", sealed, 100)
+        server.mix([(0.5, honest), (0.5, sealed)])  # which ended the process
+    except RefusedError as refusal:
+        print(forged.name, refusal, flush=True)
+    try:
+        site.open("head.w", sealed, (100,), torch.float32)
+    except RefusedError as refusal:
+        print(forged.name, refusal, flush=True)
 """
 
 
@@ -163,21 +165,37 @@ FORGERIES = {
 }
 
 
+@pytest.fixture(scope="module")
+def said_of_forgeries(site, keys, tmp_path_factory):
+    """What processes of their own said of all forgeries; one that a native fault ends is followed by another."""
+    folder = tmp_path_factory.mktemp("forged")
+    good = site.seal(torch.ones(100)).numpy().tobytes()[24:]
+    for name, forgery in FORGERIES.items():
+        (folder / name).write_bytes(forgery(keys, good))
+    left, said = list(FORGERIES), ""
+    while left:
+        command = [sys.executable, "-c", FORGED, keys, *(folder / name for name in left)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        said += done.stdout
+        begun = done.stdout.count("begun ")
+        assert begun, done.stderr
+        if done.returncode:
+            said += f"{left[begun - 1]} ended the process: {done.returncode} {done.stderr}\n"
+        left = left[begun:]
+    return said.splitlines()
+
+
 @pytest.mark.parametrize("forgery", FORGERIES)
 @pytest.mark.attack(
     "a hostile site",
     "forged ciphertexts that would end the server's process natively",
     "refused by name",
 )
-def test_what_would_end_the_servers_process_is_refused(site, keys, tmp_path, forgery):
-    """In a process of its own, which a native fault would end by a signal."""
-    good = site.seal(torch.ones(100)).numpy().tobytes()[24:]
-    (tmp_path / "forged").write_bytes(FORGERIES[forgery](keys, good))
-    done = subprocess.run(
-        [sys.executable, "-c", FORGED, keys, tmp_path / "forged"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, (done.returncode, done.stderr)
-    assert done.stdout.count("tensor 'head.w' holds") == 2, done.stdout
+def test_what_would_end_the_servers_process_is_refused(said_of_forgeries, forgery):
+    """In another process, which a native fault would end by a signal."""
+    said = [line for line in said_of_forgeries if line.startswith(f"{forgery} ")]
+    assert len(said) == 2, said
+    assert all("tensor 'head.w' holds" in line for line in said), said
 
 
 def test_a_forged_vector_of_the_right_form_is_taken(server, keys):
@@ -250,8 +268,7 @@ def test_a_head_in_the_clear_is_refused(tiny, phantoms, site, server, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_with_sealed_heads_ends_as_one_in_the_clear(tiny, phantoms, keys, site, tmp_path):
-    shallow = {"network": {"encoder": "resnet18"}}
-    sealed, clear = tiny(**WORDS, **shallow), tiny(grades=5, exchange={"personal": "nothing"}, **shallow)
+    sealed, clear = tiny(**WORDS), tiny(grades=5, exchange={"personal": "nothing"})
     data = phantoms(clear, "site-1", "site-4")
     expected = run_loop(clear, data, tmp_path, "clear")
     got = run_loop(sealed, data, tmp_path, "sealed", keys)

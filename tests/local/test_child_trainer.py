@@ -25,6 +25,11 @@ ENCODER = {"encoder": "efficientnet_lite0", "head": {"width": 16}}
 
 
 @pytest.fixture
+def little_encoder():
+    """The children have the whole one."""
+
+
+@pytest.fixture
 def recipe(tiny, tmp_path):
     def make(folder, **words):
         experiment = tiny(**{"network": ENCODER, "phases": [{"name": "train", "rounds": 1}], **words})

@@ -8,9 +8,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedretina.losses.cross_entropy import CrossEntropyObjective
+from fedretina.losses.cross_entropy import CrossEntropyObjective, FocalObjective
 from fedretina.losses.evidential import EvidentialObjective
-from fedretina.losses.focal import FocalObjective
 from fedretina.losses.objective import Clock
 from fedretina.losses.settings import OBJECTIVES, build_objective
 from fedretina.losses.tweu import TweuObjective

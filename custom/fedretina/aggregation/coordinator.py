@@ -18,9 +18,9 @@ from fedretina.aggregation.owed import owed_at_end
 from fedretina.aggregation.proportion import proportions, refusal, told
 from fedretina.aggregation.run_store import RunStore, run_head, run_results, write_results
 from fedretina.aggregation.sampling import sampled
-from fedretina.aggregation.similarity import similarity_weights
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperature_model import temperature_model
+from fedretina.aggregation.weights import similarity_weights
 from fedretina.errors import QuorumError, RefusedError, StateError
 from fedretina.exchange.encryption import HeadCipher
 from fedretina.exchange.partition import partition_of

@@ -7,16 +7,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedretina.aggregation.combining import Accepted
-from fedretina.aggregation.robust import combine
-from fedretina.aggregation.rules import NEEDS, Scalars, site_weights
-from fedretina.aggregation.similarity import among
+from fedretina.aggregation.robust import Accepted, combine
 from fedretina.aggregation.spool import Spool
+from fedretina.aggregation.weights import NEEDS, Scalars, among, site_weights
 from fedretina.corrections.correction import ServerRound
 from fedretina.corrections.settings import build_correction
 from fedretina.errors import SettingsError
 from fedretina.exchange.encryption import NO_KEYS, HeadCipher
-from fedretina.exchange.parts import Partition
+from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.settings.aggregation import AggregationSettings
 from fedretina.settings.experiment import Experiment

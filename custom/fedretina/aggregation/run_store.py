@@ -11,7 +11,7 @@ import torch
 from fedretina.aggregation.model_selection import candidates
 from fedretina.aggregation.owed import owed_sites
 from fedretina.errors import StateError
-from fedretina.exchange.parts import Partition
+from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Tensors
 from fedretina.report.render import render_server, write_page
 from fedretina.report.server_report import server_report

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedretina.errors import RefusedError
-from fedretina.exchange.parts import GRAM, MOMENT
+from fedretina.exchange.partition import GRAM, MOMENT
 
 
 def temperature_model(moments: Iterable[dict[str, Tensor]], ridge: float) -> dict[str, Tensor]:

@@ -13,14 +13,6 @@ from fedretina.cli.shared import MODALITIES, SCHEMES, SCHEMES_OF, SITE, LazyGrou
 from fedretina.errors import FedretinaError
 
 _SPLITS = ("train", "val", "test")
-_TITLES = {
-    "fundus": "fundus photographs",
-    "oct": "OCT scans",
-    "dermoscopy": "dermoscopic pictures",
-    "heart_sound": "heart sounds",
-    "activity": "activities",
-}
-_SIGNALS = ("heart_sound", "activity")
 
 
 @click.group(cls=LazyGroup, lazy={"check": "fedretina.cli.data_check:check"})
@@ -317,12 +309,13 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
     from fedretina.data.phantoms.draw import SITE_FILE, write_hospital
     from fedretina.data.phantoms.hospital import phantom_hospital
     from fedretina.data.scheme_presets import preset
+    from fedretina.settings.images import SETTINGS_OF, SIGNALS
 
     if scheme and scheme not in SCHEMES_OF[modality]:
-        fail(f"{scheme} grades no {_TITLES[modality]}: name another scheme.")
+        fail(f"{scheme} grades no {SETTINGS_OF[modality].words}: name another scheme.")
     try:
         hospital = phantom_hospital(site, images, preset(scheme) if scheme else None, modality)
-        with progress("signals" if modality in _SIGNALS else "pictures") as tell:
+        with progress("signals" if modality in SIGNALS else "pictures") as tell:
             record = write_hospital(site, hospital, out, size, seed, tell)
     except FedretinaError as error:
         fail(str(error))
@@ -331,8 +324,8 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
         return
     for line in _phantom_table(record):
         click.echo(line)
-    kind = "signals" if modality in _SIGNALS else "pictures"
-    sides = "" if modality in _SIGNALS else f"{size} px, "
+    kind = "signals" if modality in SIGNALS else "pictures"
+    sides = "" if modality in SIGNALS else f"{size} px, "
     click.echo(f"SYNTHETIC {kind} of a phantom hospital ({modality}, {sides}seed {seed}), written to {out}")
     click.echo(f"next: fedretina data check {quote(str(out / SITE_FILE))}")
 

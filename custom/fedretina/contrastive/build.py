@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from fedretina.contrastive.ground import ContrastiveGround, ContrastiveRound
 from fedretina.contrastive.moco_v2 import MocoV2Round
 from fedretina.contrastive.moco_v3 import MocoV3Round
+from fedretina.contrastive.objective import ContrastiveGround, ContrastiveRound
 from fedretina.contrastive.simclr import SimclrRound
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.settings.contrastive import ContrastiveMethod, ContrastiveSettings

@@ -6,9 +6,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedretina.contrastive.ground import ContrastiveGround, ContrastiveRound, Views
 from fedretina.contrastive.key_network import KeyNetwork, rising_momentum
-from fedretina.contrastive.similarity import alike, kept_apart, similarities, unit
+from fedretina.contrastive.objective import (
+    ContrastiveGround,
+    ContrastiveRound,
+    Views,
+    alike,
+    kept_apart,
+    similarities,
+    unit,
+)
 from fedretina.errors import SettingsError
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from fedretina.exchange.parts import CONTROL
+from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
 
 if TYPE_CHECKING:  # an optimiser's step knows of corrections

@@ -8,7 +8,7 @@ import torch
 
 from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome, Rates, ServerRound
 from fedretina.corrections.feddyn import with_mean_drift
-from fedretina.exchange.parts import CONTROL
+from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
 from fedretina.settings.correction import FedDcSettings
 

@@ -13,8 +13,8 @@ from typing import BinaryIO, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.data.image_settings import image_pipeline
 from fedretina.data.manifest import require_inside
+from fedretina.data.modalities import image_pipeline
 from fedretina.errors import DataError, StateError
 from fedretina.settings.images import ImageSettings
 from fedretina.storage import folder_lock, read_json, write_json

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, Manifest, Record, read_manifest
-from fedretina.data.modality import require_modality
+from fedretina.data.modalities import require_modality
 from fedretina.data.scheme_presets import PRESETS, site_modality, site_scheme
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed

@@ -20,8 +20,7 @@ from fedretina.errors import DataError, FedretinaError, RefusedError
 from fedretina.exchange.encryption import require_sealed
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.noise import noise_key
-from fedretina.exchange.partition import partition_of
-from fedretina.exchange.parts import Partition
+from fedretina.exchange.partition import Partition, partition_of
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
 from fedretina.exchange.policy import apply_policy, require_budget, require_kind
 from fedretina.exchange.stamp import require_name

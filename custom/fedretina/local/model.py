@@ -8,8 +8,7 @@ import torch
 
 from fedretina.corrections.correction import Ground, Outcome
 from fedretina.errors import DataError, TrainingError
-from fedretina.exchange.partition import partition_of
-from fedretina.exchange.parts import CONTROL, KEY
+from fedretina.exchange.partition import CONTROL, KEY, partition_of
 from fedretina.exchange.payload import Tensors
 from fedretina.local.site_state import Snapshot
 from fedretina.local.training import torch_device

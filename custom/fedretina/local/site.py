@@ -12,9 +12,8 @@ from fedretina.data.site_data import SiteData
 from fedretina.errors import DivergedError, RefusedError, SettingsError, TrainingError
 from fedretina.evaluation.figures import Evaluation
 from fedretina.exchange.encryption import NO_KEYS, HeadCipher
-from fedretina.exchange.parts import Partition
+from fedretina.exchange.partition import Partition, absurd
 from fedretina.exchange.payload import Order, Payload, Tensors
-from fedretina.exchange.sizes import absurd
 from fedretina.local.finalise import Ending, finalise, finalise_encoder
 from fedretina.local.pretrainer import Pretrainer
 from fedretina.local.site_state import History, SiteState, Snapshot

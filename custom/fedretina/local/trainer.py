@@ -20,7 +20,7 @@ from fedretina.data.site_data import SiteData, Split
 from fedretina.data.splits import labelled_subset
 from fedretina.errors import TrainingError
 from fedretina.evaluation.figures import Evaluation, evaluate
-from fedretina.exchange.parts import GRAM, MEAN, MOMENT, STATISTIC, VARIANCE
+from fedretina.exchange.partition import GRAM, MEAN, MOMENT, STATISTIC, VARIANCE
 from fedretina.exchange.payload import Tensors
 from fedretina.local.model import LocalModel, home
 from fedretina.local.optimiser import MEMORY

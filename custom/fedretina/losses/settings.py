@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from fedretina.losses.cross_entropy import CrossEntropyObjective
+from fedretina.losses.cross_entropy import CrossEntropyObjective, FocalObjective
 from fedretina.losses.evidential import EvidentialObjective
-from fedretina.losses.focal import FocalObjective
 from fedretina.losses.objective import Objective
 from fedretina.losses.tweu import TweuObjective
 from fedretina.settings.objective import ObjectiveName, ObjectiveSettings

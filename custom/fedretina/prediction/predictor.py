@@ -155,7 +155,7 @@ class Predictor:
         Yields:
             The rows, a batch at a time.
         """
-        from fedretina.data.image_settings import image_pipeline
+        from fedretina.data.modalities import image_pipeline
 
         transform = image_pipeline(self._images)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.data.check.rows import Image
-from fedretina.data.image_settings import decoder, image_pipeline
+from fedretina.data.modalities import decoder, image_pipeline
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed
 from fedretina.settings.images import ImageSettings, Modality

@@ -1,21 +1,16 @@
-"""What the pixels of a site's images tell: measurements, odd images, and photographs that it has twice.
-
-This module imports the transforms of pictures; the check imports it only when images are opened.
-"""
+"""What the pixels of a site's images tell: measurements, odd images, and photographs that it has twice."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import cv2
@@ -25,8 +20,9 @@ from numpy.typing import NDArray
 from fedretina.data.check.rows import Image
 from fedretina.data.check.rules import Findings
 from fedretina.data.decode import eight_bits, read_pixels
-from fedretina.data.fundus_transforms import FieldOfViewCrop
-from fedretina.data.picture_transforms import Pixels
+from fedretina.data.modalities import modality_named
+from fedretina.data.modalities.fundus import FieldOfViewCrop
+from fedretina.data.modalities.pictures import Pixels
 from fedretina.errors import DataError
 from fedretina.settings.images import SIGNALS, Modality
 from fedretina.settings.scheme import GradingScheme
@@ -168,9 +164,6 @@ GREY, BLANK, BLUE = 3.0, 1.0, 1.25
 COLOURED = 10.0  # chroma of an OCT scan; grey scans that were saved as colour JPEG stay below 2
 _OF_PHOTOGRAPHS = frozenset(("no_field_of_view", "image_grey", "channels_swapped", "image_overexposed"))
 _OF_SIGNALS = frozenset(("image_blank",))  # size, shape and colours are the transforms' own
-LONG: Mapping[Modality, float] = MappingProxyType(
-    {"fundus": 2.0, "oct": 4.0, "dermoscopy": 2.0}
-)  # longer by shorter side
 ODD = 4.0  # times the median
 SHALLOW = 1 << 14  # of 65536 levels: what 14 bits fill
 SMALL = 0.9  # times the side that the network takes; the retina's box is known to a few pixels only
@@ -195,12 +188,13 @@ def check_images(
     """
     if not images:
         return
+    look = modality_named(modality).look
     dim = _check_depth(images, facts, findings)
     shown = [fact for fact in facts if fact.spread >= BLANK] or list(facts)
     median = statistics.median(max(fact.width, fact.height) for fact in shown)
 
     def note(code: str, odd: Callable[[PixelFacts], bool], words: Callable[[PixelFacts], str]) -> None:
-        if (modality != "fundus" and code in _OF_PHOTOGRAPHS) or (modality in SIGNALS and code not in _OF_SIGNALS):
+        if (not look.retina and code in _OF_PHOTOGRAPHS) or (modality in SIGNALS and code not in _OF_SIGNALS):
             return
         found = [
             (image.file, fact)
@@ -209,7 +203,7 @@ def check_images(
         ]
         findings.add(code, [f"{file} ({words(fact)})" for file, fact in found], [(file,) for file, _ in found])
 
-    shows = _retina if modality == "fundus" else _whole
+    shows = _retina if look.retina else _whole
     note("image_small", lambda fact: max(shows(fact)) < SMALL * image_size, lambda fact: _size(shows(fact)))
     note(
         "size_odd",
@@ -218,15 +212,15 @@ def check_images(
     )
     note(
         "aspect_odd",
-        lambda fact: max(_aspect(_whole(fact)), _aspect(shows(fact))) > LONG.get(modality, math.inf),
-        lambda fact: _size(_whole(fact)) + (f", retina {_size(shows(fact))}" if modality == "fundus" else ""),
+        lambda fact: max(_aspect(_whole(fact)), _aspect(shows(fact))) > look.longest,
+        lambda fact: _size(_whole(fact)) + (f", retina {_size(shows(fact))}" if look.retina else ""),
     )
     note("no_field_of_view", lambda fact: fact.retina is None, lambda fact: _size((fact.width, fact.height)))
     note("image_blank", lambda fact: fact.spread < BLANK, lambda fact: f"grey levels vary by {fact.spread:.1f}")
     note("image_grey", lambda fact: fact.chroma < GREY, lambda fact: f"colours vary by {fact.chroma:.1f}")
     note(
         "image_coloured",
-        lambda fact: modality == "oct" and fact.chroma >= COLOURED,
+        lambda fact: look.grey and fact.chroma >= COLOURED,
         lambda fact: f"colours vary by {fact.chroma:.1f}",
     )
     note(
@@ -273,12 +267,6 @@ def _size(size: tuple[int, int]) -> str:
     return f"{size[0]} x {size[1]}"
 
 
-# Correlation of fine structure from which two images count as one photograph. On 8,801 images of four public sets
-# (11.6 million pairs) the largest of two different photographs is 0.90, and eight pairs above 0.96 are copies; copies
-# saved again as JPEG at quality 50, halved or cut by 2 % on each side reach 0.92 in 95 % of the cases or more. On
-# 2,859 OCT scans of two sets, scans of different healthy eyes reach 0.95; 54 pairs are above 0.96, and the twenty of
-# them that were looked at are copies or neighbours in one volume.
-ALIKE: Mapping[Modality, float] = MappingProxyType({"fundus": 0.92, "oct": 0.96, "dermoscopy": 0.96})
 MOST_PAIRS = 10_000  # more are a site of one photograph, and would fill the memory
 _ROWS, _COLUMNS = 1024, 8192  # of the block of correlations that is in memory
 
@@ -314,9 +302,10 @@ def check_duplicates(
     # One image stands for all with the same pixels.
     first = [group[0] for group in groups]
     stacked = np.stack([details[at] for at in first]) if first else np.zeros((0, 1), np.float16)
-    if modality not in ALIKE:
+    alike_from = modality_named(modality).look.alike
+    if alike_from is None:
         return  # pictures of signals are alike by nature: only the same values tell a copy
-    pairs = islice(similar_pairs(stacked, ALIKE[modality]), MOST_PAIRS)
+    pairs = islice(similar_pairs(stacked, alike_from), MOST_PAIRS)
     near = [((images[first[a]], images[first[b]]), alike) for a, b, alike in pairs]
     told = [
         (pair, alike) for pair, alike in near if any(_differ(pair, field) for field in ("patient", "label", "split"))

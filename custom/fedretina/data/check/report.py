@@ -228,7 +228,7 @@ def _read(
     """Images that can be read with what they measure, words about the others, and files of several pictures."""
     from fedretina.data.check.pixels import measure_files
     from fedretina.data.decode import read_pixels
-    from fedretina.data.image_settings import decoder
+    from fedretina.data.modalities import decoder
 
     usable: list[Image] = []
     facts: list[PixelFacts] = []

@@ -14,24 +14,18 @@ import yaml
 from numpy.typing import NDArray
 
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, RawRow, write_manifest
+from fedretina.data.modalities import modality_named
 from fedretina.data.phantoms.canvas import Canvas, stamp, write_png, write_wave
-from fedretina.data.phantoms.fundus import draw_fundus
-from fedretina.data.phantoms.hospital import PHANTOM_VERSION, SHOWN, Case, PhantomHospital, phantom_hospital
-from fedretina.data.phantoms.oct import draw_oct
-from fedretina.data.phantoms.signals import RATE, draw_heart, draw_motion
-from fedretina.data.phantoms.skin import draw_skin
-from fedretina.data.phantoms.style import FundusStyle, OctStyle, SkinStyle, StethoscopeStyle, WearerStyle
+from fedretina.data.phantoms.hospital import PHANTOM_VERSION, PhantomHospital, phantom_hospital
+from fedretina.data.phantoms.kind import Case
 from fedretina.data.scheme_presets import PRESETS, preset
 from fedretina.data.site_data import SiteData, Split, fingerprint, require_splits
 from fedretina.errors import DataError
 from fedretina.seeds import generator
-from fedretina.settings.images import SIGNALS, ActivitySettings, HeartSoundSettings, ImageSettings
+from fedretina.settings.images import SIGNALS, ImageSettings, image_settings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import filled_folder
-
-_SPREAD = 0.3  # of the severity around a grade, so that neighbouring grades overlap as they do between doctors
-_ICDR = tuple(str(grade) for grade in range(5))
 
 
 def phantom_samples(
@@ -41,50 +35,37 @@ def phantom_samples(
 
     Pictures are drawn at their size, without the transforms of files; of signals the transforms are part.
     """
+    sample = modality_named(settings.modality).sample
+    if sample is None:
+        return phantom_images(hospital, cases, settings.shape[1], seed)
     samples = np.empty((len(cases), *settings.shape), np.uint8)
-    if isinstance(settings, HeartSoundSettings):
-        from fedretina.data.heart_sound_transforms import spectrogram_picture
-
-        for number, (rate, wave) in enumerate(draw_waves(hospital, cases, seed)):
-            samples[number] = spectrogram_picture(wave.astype(np.float64), rate, settings)
-    elif isinstance(settings, ActivitySettings):
-        from fedretina.data.activity_transforms import window_bytes
-
-        waves = draw_waves(hospital, cases, seed, settings.length, settings.rate)
-        for number, (_, wave) in enumerate(waves):
-            samples[number] = window_bytes(wave.astype(np.float64), settings)
-    else:
-        return phantom_images(hospital, cases, settings.image_size, seed)
+    for number, (rate, wave) in enumerate(draw_waves(hospital, cases, settings, seed)):
+        samples[number] = sample(wave.astype(np.float64), rate, settings)
     return torch.from_numpy(samples)
 
 
 def draw_waves(
-    hospital: PhantomHospital,
-    cases: Sequence[Case],
-    seed: tuple[int | str, ...],
-    length: int = 1000,
-    rate: int = 100,
-) -> Iterator[tuple[int, NDArray[np.generic]]]:
+    hospital: PhantomHospital, cases: Sequence[Case], settings: ImageSettings, seed: tuple[int | str, ...]
+) -> Iterator[tuple[int, NDArray[np.int16 | np.float32]]]:
     """Draw the signals of cases one by one.
 
     Args:
         hospital: Whose.
         cases: What they hold.
+        settings: Of the modality; they say how long a window is where that may be chosen.
         seed: What they are for.
-        length: Samples of a window of activity.
-        rate: Samples of activity per second.
 
     Returns:
         Samples per second, and int16 [n] of a heart, or float32 [length, 3] of a wrist.
+
+    Raises:
+        DataError: The hospital takes pictures.
     """
-    shown = hospital.diseases()
+    wave = hospital.kind.wave
+    if wave is None:
+        raise DataError(f"phantoms of {hospital.modality} are pictures and no signals: draw cases of them.")
     for case in cases:
-        rng = generator(*seed, "signal", case.patient)
-        if isinstance(hospital.style, StethoscopeStyle):
-            amount = float(np.clip(0.55 + 0.25 * rng.normal(), 0.05, 1))
-            yield RATE, draw_heart(hospital.style, shown[case.truth], amount, rng)
-        elif isinstance(hospital.style, WearerStyle):
-            yield rate, draw_motion(hospital.style, shown[case.truth], rng, length, rate)
+        yield wave(hospital, case, generator(*seed, "signal", case.patient), settings)
 
 
 def phantom_images(
@@ -113,27 +94,16 @@ def draw_cases(
     hospital: PhantomHospital, cases: Sequence[Case], size: int, seed: tuple[int | str, ...]
 ) -> Iterator[NDArray[np.uint8]]:
     """Draw the pictures of cases one by one, uint8 [S, S, 3]; see `phantom_images`."""
+    picture = hospital.kind.picture
+    if picture is None:
+        raise DataError(f"phantoms of {hospital.modality} are signals and no pictures: draw waves of them.")
     canvas = Canvas(size)
-    diseases = hospital.diseases() if hospital.modality in SHOWN else ()
-    grades = _icdr_grades(hospital.scheme)
     for case in cases:
         person = generator(*seed, "patient", case.patient)
         rng = generator(*seed, "eye", case.patient, "left" if case.left else "right")
         # The eyes of a patient share half of the variance of how far the disease has gone.
         drift = (person.normal() + rng.normal()) / 2**0.5
-        if isinstance(hospital.style, OctStyle):
-            amount = float(np.clip(0.62 + 0.24 * drift, 0.12, 1))
-            image = draw_oct(canvas, hospital.style, person, case.left, diseases[case.truth], amount, rng)
-        elif isinstance(hospital.style, SkinStyle):
-            plain = float(np.clip(0.6 + 0.25 * drift, 0, 1))
-            image = draw_skin(canvas, hospital.style, diseases[case.truth], plain, rng)
-        elif isinstance(hospital.style, FundusStyle):
-            bad = case.truth == hospital.scheme.ungradable_class
-            grade = rng.uniform(0, 4) if bad else float(rng.choice(grades[case.truth]))
-            severity = float(np.clip(grade + _SPREAD * drift, 0, 4.5))
-            image = draw_fundus(canvas, hospital.style, person, case.left, severity, bad, rng)
-        else:
-            raise DataError(f"phantoms of {hospital.modality} are signals and no pictures: draw waves of them.")
+        image = picture(hospital, case, canvas, person, drift, rng)
         stamp(image)
         yield image
 
@@ -141,19 +111,6 @@ def draw_cases(
 def cases_of(labels: Sequence[int] | NDArray[np.int64]) -> tuple[Case, ...]:
     """Cases of given classes: each another patient's right eye, and no grader mistaken."""
     return tuple(Case(int(label), int(label), number, False) for number, label in enumerate(labels))
-
-
-def _icdr_grades(scheme: GradingScheme) -> list[tuple[float, ...]]:
-    """Grades of the ICDR scale that each class stands for: what its raw labels say, else spread evenly."""
-    graded = [label for label in range(scheme.num_classes) if label != scheme.ungradable_class]
-    if all(raw in scheme.labels for raw in _ICDR):
-        meant = [
-            tuple(float(raw) for raw in _ICDR if scheme.index(raw) == label) for label in range(scheme.num_classes)
-        ]
-        if all(meant[label] for label in graded):
-            return meant
-    even = {label: 4.0 * at / max(1, len(graded) - 1) for at, label in enumerate(graded)}
-    return [(even.get(label, 0.0),) for label in range(scheme.num_classes)]
 
 
 def phantom_site_data(
@@ -190,7 +147,7 @@ def phantom_site_data(
                 phantom_samples(hospital, chosen, transforms, purposes[split]),
                 torch.tensor([case.label for case in chosen], dtype=torch.int64),
                 tuple(case.patient_name(split) for case in chosen),
-                tuple(case.file_name(split, modality) for case in chosen),
+                tuple(hospital.file_name(case, split) for case in chosen),
             )
         return drawn[split]
 
@@ -253,7 +210,7 @@ def write_hospital(
         (half / IMAGES).mkdir()
         rows = []
         for split, some in cases.items():
-            names = [case.file_name(split, hospital.modality) for case in some]
+            names = [hospital.file_name(case, split) for case in some]
             paths = [half / IMAGES / name for name in names]
             _draw(hospital, some, paths, size, purposes[split], lambda: tell(next(drawn), of))
             rows += [
@@ -278,7 +235,9 @@ def _draw(
     done: Callable[[], None],
 ) -> None:
     if hospital.modality in SIGNALS:
-        for path, (rate, wave) in zip(paths, draw_waves(hospital, cases, seed), strict=True):
+        for path, (rate, wave) in zip(
+            paths, draw_waves(hospital, cases, image_settings(hospital.modality), seed), strict=True
+        ):
             write_wave(path, rate, wave)
             done()
         return

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.data.phantoms.style import StethoscopeStyle, WearerStyle
+from fedretina.data.phantoms.kind import Case, PhantomKind, Preset
+from fedretina.settings.images import ActivitySettings, HeartSoundSettings
+
+if TYPE_CHECKING:
+    from fedretina.data.phantoms.hospital import PhantomHospital
 
 HEARTS = ("normal", "abnormal")
 RATE, SECONDS = 2000, 5
@@ -147,3 +151,90 @@ def _turned(degrees: tuple[float, float, float]) -> NDArray[np.float64]:
         turn[first, second], turn[second, first] = -np.sin(angle), np.sin(angle)
         matrix = turn @ matrix
     return matrix
+
+
+class StethoscopeStyle(NamedTuple):
+    """The electronic stethoscope of a clinic.
+
+    Attributes:
+        pulse: Usual beats per minute.
+        cut: Frequency above which it hears little, Hz.
+        noise: Loudness of the room in parts of the first heart sound's.
+        hum: Loudness of the mains in the same parts.
+        mains: Its frequency, Hz.
+        clicks: Knocks and rubs per recording, on average.
+    """
+
+    pulse: float = 72.0
+    cut: float = 500.0
+    noise: float = 0.03
+    hum: float = 0.0
+    mains: float = 50.0
+    clicks: float = 0.5
+
+
+class WearerStyle(NamedTuple):
+    """A wearer of an accelerometer, who is a client of their own.
+
+    Attributes:
+        tilt: How the sensor sits on the wrist: turns about its three axes, degrees.
+        pace: Cadence in parts of the usual one.
+        vigour: Size of movements in parts of the usual.
+        noise: Standard deviation of the sensor's noise and of tremor, m/s2.
+    """
+
+    tilt: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    pace: float = 1.0
+    vigour: float = 1.0
+    noise: float = 0.4
+
+
+# Heart sounds: the recordings of PhysioNet/CinC 2016's six databases, normal and abnormal, as the challenge lists them.
+HEART_SOUND = (
+    Preset("heart2", 1.0, (117, 292), StethoscopeStyle(74, 500, 0.03, 0.0, 60, 0.6), 0.04),
+    Preset("heart2", 1.1, (386, 104), StethoscopeStyle(70, 250, 0.05, 0.0, 50, 1.0), 0.06),
+    Preset("heart2", 0.3, (7, 24), StethoscopeStyle(76, 700, 0.02, 0.02, 50, 0.3), 0.02),
+    Preset("heart2", 0.4, (27, 28), StethoscopeStyle(80, 600, 0.04, 0.03, 50, 1.0), 0.04),
+    Preset("heart2", 1.6, (1958, 183), StethoscopeStyle(72, 800, 0.06, 0.01, 50, 1.5), 0.03),
+    Preset("heart2", 0.5, (80, 34), StethoscopeStyle(68, 900, 0.08, 0.0, 50, 0.5), 0.05),
+)
+# Activity: eight wearers, whose activities last about as long as in PAMAP2's protocol, minutes over all its subjects.
+ACTIVITY = tuple(Preset("activity8", 1.0, (32, 31, 32, 40, 20, 17, 29, 40), None, 0.0) for _ in range(8))
+
+
+def _stethoscope(rng: np.random.Generator) -> StethoscopeStyle:
+    """A stethoscope that no preset describes."""
+    return StethoscopeStyle(
+        pulse=rng.uniform(62, 88),
+        cut=float(rng.choice([250.0, 500.0, 900.0])),
+        noise=rng.uniform(0.01, 0.08),
+        hum=float(rng.choice([0.0, 0.02, 0.05])),
+        mains=float(rng.choice([50.0, 60.0])),
+        clicks=rng.uniform(0, 2),
+    )
+
+
+def _wearer(rng: np.random.Generator) -> WearerStyle:
+    """A wearer whom no preset describes."""
+    across, along, about = (float(rng.uniform(-25, 25)) for _ in range(3))
+    return WearerStyle((across, along, about), rng.uniform(0.85, 1.15), rng.uniform(0.7, 1.3), rng.uniform(0.2, 0.7))
+
+
+def _heart_wave(
+    hospital: PhantomHospital, case: Case, rng: np.random.Generator, settings: HeartSoundSettings
+) -> tuple[int, NDArray[np.int16]]:
+    """See `PhantomKind.wave`."""
+    amount = float(np.clip(0.55 + 0.25 * rng.normal(), 0.05, 1))
+    return RATE, draw_heart(hospital.style, hospital.diseases()[case.truth], amount, rng)
+
+
+def _activity_wave(
+    hospital: PhantomHospital, case: Case, rng: np.random.Generator, settings: ActivitySettings
+) -> tuple[int, NDArray[np.float32]]:
+    """See `PhantomKind.wave`."""
+    shown = hospital.diseases()[case.truth]
+    return settings.rate, draw_motion(hospital.style, shown, rng, settings.length, settings.rate)
+
+
+HEART_PHANTOMS = PhantomKind(presets=HEART_SOUND, drawn_style=_stethoscope, shown=HEARTS, wave=_heart_wave)
+ACTIVITY_PHANTOMS = PhantomKind(presets=ACTIVITY, drawn_style=_wearer, shown=ACTIVITIES, wave=_activity_wave)

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedretina.data.modalities import DataModality
+from fedretina.data.phantoms.signals import ACTIVITY_PHANTOMS
 from fedretina.data.wav import read_wave
 from fedretina.errors import DataError
 from fedretina.settings.images import ActivitySettings
@@ -39,3 +41,11 @@ def window_bytes(samples: NDArray[np.floating], settings: ActivitySettings) -> N
     """A window in m/s2, [n, 3] with n at least the length, as uint8 [3, 1, length]; 0 m/s2 is between 127 and 128."""
     share = np.clip(samples[: settings.length].T / settings.reach, -1, 1)
     return np.ascontiguousarray(np.round((share + 1) * 127.5).astype(np.uint8)[:, None, :])
+
+
+def _sample(samples: NDArray[np.float64], rate: int, settings: ActivitySettings) -> NDArray[np.uint8]:
+    """See `DataModality.sample`."""
+    return window_bytes(samples, settings)
+
+
+MODALITY = DataModality(ActivitySettings, activity_pipeline, phantoms=ACTIVITY_PHANTOMS, sample=_sample)

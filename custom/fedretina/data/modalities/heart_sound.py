@@ -10,6 +10,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from fedretina.data.modalities import DataModality
+from fedretina.data.phantoms.signals import HEART_PHANTOMS
 from fedretina.data.wav import read_wave
 from fedretina.errors import DataError
 from fedretina.settings.images import HeartSoundSettings
@@ -83,3 +85,6 @@ def spectrogram_db(sound: NDArray[np.float64], rate: int, settings: HeartSoundSe
     share = power / loudest if loudest > 0 else np.zeros_like(power)
     levels: NDArray[np.float64] = 10 * np.log10(np.maximum(share, floor))
     return levels
+
+
+MODALITY = DataModality(HeartSoundSettings, heart_sound_pipeline, phantoms=HEART_PHANTOMS, sample=spectrogram_picture)

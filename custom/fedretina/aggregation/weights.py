@@ -1,14 +1,57 @@
-"""FedAP's weights: each site mixes the others by how alike their BatchNorm statistics are."""
+"""How the server weighs the sites' updates: uniform, by images, UAW by theta, or one model per site by similarity."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.exchange.parts import MEAN, VARIANCE
+from fedretina.exchange.partition import MEAN, VARIANCE
 from fedretina.exchange.payload import Tensors
+from fedretina.settings.aggregation import AggregationSettings
+
+Scalars = Mapping[str, Mapping[str, float]]
+"""Scalars by site and name."""
+NEEDS: Mapping[str, frozenset[str]] = {"samples": frozenset({"images"})}
+"""Scalars that a rule needs of every update, besides those that all bring."""
+
+
+def uniform_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, float]:
+    """Weigh every site alike: w_i = 1/N."""
+    return {site: 1.0 / len(scalars) for site in sorted(scalars)}
+
+
+def sample_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, float]:
+    """Weigh by training images: w_i = n_i / sum_j n_j (McMahan et al. 2017)."""
+    total = sum(scalars[site]["images"] for site in sorted(scalars))
+    return {site: scalars[site]["images"] / total for site in sorted(scalars)}
+
+
+def uaw_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, float]:
+    """Weigh by uncertainty: w_i = exp(theta_i) / sum_j exp(theta_j) (FedUAA, section 2.2).
+
+    Differs from the official code only where that code breaks: theta is finite here, since a site decides every
+    degenerate case itself (`uncertainty.theta`) and the server refuses an update whose theta is not. The
+    number of images plays no part, as in the paper. Theta = K/S at its threshold, so with equal evidence a site
+    with more grades weighs more.
+    """
+    sites = sorted(scalars)
+    theta = np.array([scalars[site]["theta"] for site in sites]) / settings.temperature  # Theta
+    raised = np.exp(theta - np.max(theta))
+    return dict(zip(sites, (raised / raised.sum()).tolist(), strict=True))  # w_i
+
+
+WEIGHTS: Mapping[str, Callable[[Scalars, AggregationSettings], dict[str, float]]] = {
+    "uniform": uniform_weights,
+    "samples": sample_weights,
+    "uaw": uaw_weights,
+}
+
+
+def site_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, float]:
+    """Weights of the sites by the chosen rule; they are positive and sum to 1."""
+    return WEIGHTS[settings.rule](scalars, settings)
 
 
 def distance(one: Tensors, other: Tensors) -> float:

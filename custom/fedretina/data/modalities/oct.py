@@ -1,7 +1,4 @@
-"""Deterministic transforms of OCT B-scans, as MONAI transforms over uint8 arrays.
-
-This module imports MONAI (seconds); the image cache imports it only when an image must be computed.
-"""
+"""Deterministic transforms of OCT B-scans, as MONAI transforms over uint8 arrays."""
 
 from __future__ import annotations
 
@@ -11,14 +8,15 @@ from typing import cast
 
 import cv2
 import numpy as np
-from monai.transforms import Transform
 from numpy.typing import NDArray
 
-from fedretina.data.picture_transforms import Pixels, ResizeArea, padded_square, picture_pipeline
+from fedretina.data.modalities import DataModality, Look
+from fedretina.data.modalities.pictures import Pixels, ResizeArea, Step, padded_square, picture_pipeline
+from fedretina.data.phantoms.oct import PHANTOMS
 from fedretina.settings.images import OctSettings
 
 
-class Grey(Transform):  # type: ignore[misc]
+class Grey:
     """One channel of RGB: scans are grey, and what colour a few copies have is an overlay or rounding."""
 
     def __call__(self, image: Pixels) -> Pixels:
@@ -26,7 +24,7 @@ class Grey(Transform):  # type: ignore[misc]
         return cast(Pixels, cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))
 
 
-class MaskBorders(Transform):  # type: ignore[misc]
+class MaskBorders:
     """Paint white margins with the scan's dark level, and crop to what is not margin.
 
     A scanner that corrects motion shifts, turns or bends a scan and leaves its canvas white around it: wedges,
@@ -71,7 +69,7 @@ class MaskBorders(Transform):  # type: ignore[misc]
         return inner
 
 
-class SquareOnBackground(Transform):  # type: ignore[misc]
+class SquareOnBackground:
     """Pad to a square with the scan's dark level, so that the resize keeps the aspect."""
 
     def __call__(self, image: Pixels) -> Pixels:
@@ -79,7 +77,7 @@ class SquareOnBackground(Transform):  # type: ignore[misc]
         return padded_square(image, background(image))
 
 
-class ThreeChannels(Transform):  # type: ignore[misc]
+class ThreeChannels:
     """uint8 [S, S] to contiguous [3, S, S] with equal channels, as the cache and the encoders expect."""
 
     def __call__(self, image: Pixels) -> Pixels:
@@ -100,8 +98,13 @@ def oct_pipeline(settings: OctSettings) -> Callable[[str | Path], Pixels]:
     Raises:
         DataError: When called on a file that cannot be read.
     """
-    steps: list[Transform] = [Grey()]
+    steps: list[Step] = [Grey()]
     if settings.mask_borders:
         steps.append(MaskBorders())
     steps += [SquareOnBackground(), ResizeArea(settings.image_size), ThreeChannels()]
     return picture_pipeline(steps)
+
+
+# On 2,859 scans of two sets, scans of different healthy eyes reach a correlation of 0.95; 54 pairs are above 0.96, and
+# the twenty of them that were looked at are copies or neighbours in one volume.
+MODALITY = DataModality(OctSettings, oct_pipeline, phantoms=PHANTOMS, look=Look(grey=True, longest=4.0, alike=0.96))

@@ -1,7 +1,4 @@
-"""Deterministic transforms of dermoscopic pictures, as MONAI transforms over uint8 [H, W, 3] arrays.
-
-This module imports MONAI (seconds); the image cache imports it only when an image must be computed.
-"""
+"""Deterministic transforms of dermoscopic pictures, as MONAI transforms over uint8 [H, W, 3] arrays."""
 
 from __future__ import annotations
 
@@ -9,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from monai.transforms import Transform
 
-from fedretina.data.picture_transforms import ChannelsFirst, Pixels, picture_pipeline, resized
+from fedretina.data.modalities import DataModality, Look
+from fedretina.data.modalities.pictures import ChannelsFirst, Pixels, Step, picture_pipeline, resized
+from fedretina.data.phantoms.skin import PHANTOMS
 from fedretina.settings.images import DermoscopySettings
 
 
-class ShadesOfGrey(Transform):  # type: ignore[misc]
+class ShadesOfGrey:
     """Divide out the colour of the light, estimated by a Minkowski mean of each channel.
 
     Source: Finlayson and Trezzi, CIC 2004, with the power 6 that they find best; FLamby's preparation uses the same.
@@ -40,7 +38,7 @@ class ShadesOfGrey(Transform):  # type: ignore[misc]
         return np.stack([table[image[..., channel], channel] for channel in range(3)], axis=-1)
 
 
-class ShorterSideTo(Transform):  # type: ignore[misc]
+class ShorterSideTo:
     """Resize so that the shorter side has a length, keeping the aspect: area averages to shrink, bilinear to grow."""
 
     def __init__(self, size: int) -> None:
@@ -56,7 +54,7 @@ class ShorterSideTo(Transform):  # type: ignore[misc]
         return resized(image, *shape, factor < 1)
 
 
-class CentreSquare(Transform):  # type: ignore[misc]
+class CentreSquare:
     """Cut the largest square out of the middle, where the lesion lies."""
 
     def __call__(self, image: Pixels) -> Pixels:
@@ -77,8 +75,11 @@ def dermoscopy_pipeline(settings: DermoscopySettings) -> Callable[[str | Path], 
     Raises:
         DataError: When called on a file that cannot be read.
     """
-    steps: list[Transform] = [ShorterSideTo(settings.image_size)]
+    steps: list[Step] = [ShorterSideTo(settings.image_size)]
     if settings.constancy:
         steps.append(ShadesOfGrey())
     steps += [CentreSquare(), ChannelsFirst()]
     return picture_pipeline(steps)
+
+
+MODALITY = DataModality(DermoscopySettings, dermoscopy_pipeline, phantoms=PHANTOMS, look=Look(longest=2.0, alike=0.96))

@@ -1,7 +1,4 @@
-"""What the transforms of all pictures share, whatever they show; MONAI transforms over uint8 arrays.
-
-This module imports MONAI (seconds); the image cache imports it only when an image must be computed.
-"""
+"""What the transforms of all pictures share, whatever they show: steps over uint8 arrays, run by MONAI's Compose."""
 
 from __future__ import annotations
 
@@ -11,16 +8,16 @@ from typing import cast
 
 import cv2
 import numpy as np
-from monai.transforms import Compose, Transform
 from numpy.typing import NDArray
 
 from fedretina.data.decode import decode_image
 from fedretina.errors import DataError
 
 Pixels = NDArray[np.uint8]
+Step = Callable[[Pixels], Pixels]
 
 
-class ResizeArea(Transform):  # type: ignore[misc]
+class ResizeArea:
     """Resize to a square, uint8 [S, S, 3] or [S, S]: area averages when it shrinks, bilinear when it grows."""
 
     def __init__(self, size: int) -> None:
@@ -31,7 +28,7 @@ class ResizeArea(Transform):  # type: ignore[misc]
         return resized(image, self.size, self.size, max(image.shape[:2]) > self.size)
 
 
-class ChannelsFirst(Transform):  # type: ignore[misc]
+class ChannelsFirst:
     """uint8 [S, S, 3] to contiguous [3, S, S], as the cache stores it."""
 
     def __call__(self, image: Pixels) -> Pixels:
@@ -55,7 +52,7 @@ def padded_square(image: Pixels, level: int) -> Pixels:
     return square
 
 
-def picture_pipeline(steps: Sequence[Transform]) -> Callable[[str | Path], Pixels]:
+def picture_pipeline(steps: Sequence[Step]) -> Callable[[str | Path], Pixels]:
     """Load a picture and put it through the steps: path to what the last of them gives.
 
     The decoder is our own and not MONAI's LoadImage, so that every damaged file gives one kind of error and 16
@@ -67,6 +64,8 @@ def picture_pipeline(steps: Sequence[Transform]) -> Callable[[str | Path], Pixel
     Raises:
         DataError: When called on a file that cannot be read.
     """
+    from monai.transforms import Compose  # takes seconds, and only images that are not in the cache need it
+
     compose = Compose(list(steps), log_stats=False)
 
     def run(path: str | Path) -> Pixels:
