@@ -149,7 +149,7 @@ def queue_length(most: int, images: int, batch_size: int) -> int:
     Args:
         most: K of the settings.
         images: Training images of the site (n).
-        batch_size: Images a step (B).
+        batch_size: Images per step (B).
 
     Returns:
         0 if the site has fewer images than a batch.

@@ -23,7 +23,7 @@ MEAN_STD: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 }
 LOW, HIGH = 0.05, 20.0
-"""Bounds of a temperature, as for one temperature a site."""
+"""Bounds of a temperature, as for one temperature per site."""
 
 
 class Network(nn.Module):

@@ -47,7 +47,7 @@ class DataModality:
             `settings.shape`, and raises DataError where the file cannot be read.
         phantoms: How synthetic ones are drawn.
         look: What the check expects of pictures.
-        sample: Of a signal, what a network gets: (float64 samples, samples a second, settings) to uint8,
+        sample: Of a signal, what a network gets: (float64 samples, samples per second, settings) to uint8,
             `settings.shape`; None of pictures.
     """
 

@@ -43,7 +43,7 @@ class Preset(NamedTuple):
         scheme: Its grading scheme, a name of `scheme_presets`.
         share: Training images in parts of the average hospital's; nearer to each other than the published sets', so
             that the small hospital is small and not empty.
-        counts: Images a grade, as published.
+        counts: Images per grade, as published.
         style: Its camera, scanner or whatever else makes its files differ from another hospital's; None draws one from
             the site's name.
         label_noise: Share of its images that its graders put into a neighbouring grade.
@@ -69,7 +69,7 @@ class PhantomKind:
         picture: Draws a case on a canvas: (hospital, case, canvas, person, drift, rng) to uint8 [S, S, 3]. `person` is
             a generator that starts alike for both eyes of a patient, `drift` how far the disease has gone, in
             deviations.
-        wave: Draws a case: (hospital, case, rng, settings) to samples a second and int16 or float32 [n] or [n, axes].
+        wave: Draws a case: (hospital, case, rng, settings) to samples per second and int16 or float32 [n] or [n, axes].
     """
 
     presets: tuple[Preset, ...]

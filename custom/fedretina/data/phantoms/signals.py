@@ -157,12 +157,12 @@ class StethoscopeStyle(NamedTuple):
     """The electronic stethoscope of a clinic.
 
     Attributes:
-        pulse: Usual beats a minute.
+        pulse: Usual beats per minute.
         cut: Frequency above which it hears little, Hz.
         noise: Loudness of the room in parts of the first heart sound's.
         hum: Loudness of the mains in the same parts.
         mains: Its frequency, Hz.
-        clicks: Knocks and rubs a recording, on average.
+        clicks: Knocks and rubs per recording, on average.
     """
 
     pulse: float = 72.0

@@ -164,7 +164,7 @@ class SkinStyle(NamedTuple):
         skin: Usual colour of the skin, RGB 0 to 255.
         light: Colour of its lamp, factors of red, green and blue.
         zoom: Size of lesions in the picture, 1 is usual.
-        hair: Hairs a picture, on average.
+        hair: Hairs per picture, on average.
         vignette: Fall of light towards the rim; from 0.5 on the tube's black rim shows.
         blur: In parts of the picture's side.
         noise: Standard deviation of the sensor's noise, grey levels.
