@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedretina.data.site_data import load_site_data
-from fedretina.networks import efficientnet_lite
+from fedretina.networks import efficientnet_lite, vit
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SiteDataSettings
 
@@ -45,6 +45,8 @@ def shared() -> Path:
 def little_encoder() -> Iterator[None]:
     """EfficientNet-Lite0 of its own blocks, but few and narrow: 14 convolutions for 49, 17,000 weights for 3.4 million.
 
+    ViT-Small likewise: 4 blocks of width 48 for 12 of 384.
+
     Almost all of a tiny run's time goes by the size of its network. What these tests look at does not: partitions,
     bits, files and messages are those of any network of convolutions with BatchNorm. It holds in this process alone:
     tests that compare with another process leave it out, by a fixture of the same name that does nothing.
@@ -60,6 +62,8 @@ def little_encoder() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(efficientnet_lite, "_GROUPS", few)
         patch.setattr(efficientnet_lite, "_TOP", 32)
+        patch.setattr(vit, "_WIDTH", 48)
+        patch.setattr(vit, "_DEPTH", 4)
         yield
 
 

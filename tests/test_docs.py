@@ -76,6 +76,21 @@ def test_no_page_names_a_path_of_this_machine(page):
         assert path not in text.replace("https://", ""), path
 
 
+def test_each_term_of_the_glossary_is_defined_once_and_used():
+    glossary = DOCS / "glossary.md"
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", glossary.read_text(encoding="utf-8"), re.MULTILINE)
+    terms = [term for term, meaning in rows if term != "term" and set(term) != {"-"}]
+    assert len(terms) >= 60
+    assert len({term.lower() for term in terms}) == len(terms)
+    others = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page != glossary)
+    unused = [term for term in terms if not re.search(rf"(?<!\w){re.escape(term)}(?!\w)", others, re.IGNORECASE)]
+    assert not unused, f"no other page uses {unused}"
+
+
+def test_the_readme_leads_to_the_glossary():
+    assert "docs/glossary.md" in LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+
+
 def test_the_figures_of_the_robust_rules_are_the_stored_ones():
     words = "print(figures(json.loads(Path('benchmarks/results/hostile_site.json').read_text())), end='')"
     rendered = in_subprocess(

@@ -37,7 +37,7 @@ def test_every_row_runs_to_its_end(row, tiny, phantoms, tmp_path):
     grades = [agreed] if agreed and experiment.pooled else own  # equal grades make one pool
     assert [results["sites"][site]["grades"] for site in sorted(results["sites"])] == grades
     weights = [entry["weight"] for entry in results["sites"].values()]
-    # With a model a site, each weight is the site's own share of its own model.
+    # With a model per site, each weight is the site's own share of its own model.
     assert sum(weights) == pytest.approx(1.5 if experiment.aggregation.personal else 1)
     assert results["chosen"] == "train-0000"
     # No honest update comes near what is refused as out of all proportion (aggregation.proportion, 300).

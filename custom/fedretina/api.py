@@ -13,14 +13,13 @@ from typing import Literal
 from fedretina.data.phantoms.draw import SITE_FILE, write_hospital
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.site_data import SiteData, load_site_data
-from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError, SettingsError
 from fedretina.exchange.stamp import require_sites
 from fedretina.prediction.photographs import OF_SIGNALS, SUFFIXES, find_photographs
 from fedretina.prediction.predictor import ImageRow, Predictor
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import Modality
-from fedretina.settings.site import SiteDataSettings
+from fedretina.settings.site import SiteDataSettings, read_data_settings
 
 
 def load_site(
@@ -44,7 +43,7 @@ def load_site(
         RefusedError: The name cannot be a site's.
     """
     require_sites([name])
-    settings = read_site_file(Path(site_file), name) if site_file is not None else SiteDataSettings()
+    settings = read_data_settings(Path(site_file), name) if site_file is not None else SiteDataSettings()
     if settings.manifest is None:
         if not experiment.phantom_images:
             raise SettingsError(

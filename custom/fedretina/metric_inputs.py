@@ -58,7 +58,7 @@ def checked_errors(uncertainty: ArrayLike, wrong: ArrayLike) -> tuple[NDArray[np
     scores, verdicts = np.asarray(uncertainty, dtype=np.float64), np.asarray(wrong)
     if scores.ndim != 1 or scores.shape != verdicts.shape:
         raise TrainingError(
-            "A metric needs one uncertainty and one verdict an image, but got others. Collect both from the same "
+            "A metric needs one uncertainty and one verdict per image, but got others. Collect both from the same "
             "images."
         ).with_note(f"Their shapes are {scores.shape} and {verdicts.shape}.")
     if not scores.size:

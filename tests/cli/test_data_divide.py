@@ -13,10 +13,10 @@ from fedretina.data import clients
 from fedretina.data.manifest import read_manifest
 from fedretina.data.scheme_presets import site_scheme
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_file import read_site_file
 from fedretina.errors import StateError
 from fedretina.settings.images import OctSettings
 from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.site import read_data_settings
 
 GRADES = "NORMAL,DRUSEN,DME,CNV"
 SCHEME = GradingScheme(grades=tuple(GRADES.split(",")))
@@ -47,7 +47,7 @@ def test_clients_hold_all_rows_once_and_can_be_read(manifest, tmp_path):
     assert (record["skew"], record["alpha"], record["seed"], record["minimum"]) == ("dirichlet", 0.5, 1, 10)
     rows = []
     for name, client in record["clients"].items():
-        settings = read_site_file(out / name / "site.yaml")
+        settings = read_data_settings(out / name / "site.yaml")
         assert settings.images == manifest.parent.resolve()
         found = read_manifest(settings.manifest, site_scheme(settings))
         for split, images in found.counts().items():
@@ -71,7 +71,7 @@ def test_a_phantom_site_is_divided_by_its_site_file_and_read(tmp_path):
     done = run(tmp_path / "p", "--clients", 2, "--skew", "even", "--minimum", 8, "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "out" / "division.json").read_text())["alpha"] is None
-    settings = read_site_file(tmp_path / "out" / "client-2" / "site.yaml")
+    settings = read_data_settings(tmp_path / "out" / "client-2" / "site.yaml")
     data = load_site_data("client-2", settings, OctSettings(image_size=32), 1, tmp_path / "cache")
     assert data.synthetic
     assert len(data.split("train").labels) == data.counts["train"] >= 8

@@ -15,11 +15,10 @@ from fedretina.data.phantoms.canvas import is_phantom
 from fedretina.data.phantoms.draw import cases_of, draw_cases, phantom_samples
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.site_data import load_site_data
-from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError
 from fedretina.settings.images import image_settings
 from fedretina.settings.scheme import GradingScheme
-from fedretina.settings.site import SiteDataSettings
+from fedretina.settings.site import SiteDataSettings, read_data_settings
 
 KINDS = ["dermoscopy", "heart_sound", "activity"]
 
@@ -88,7 +87,7 @@ def test_what_is_written_to_disk_is_read_as_synthetic(tmp_path, kind):
     assert all(file.read_bytes() == (tmp_path / "b" / "images" / file.name).read_bytes() for file in files)
     assert "SYNTHETIC" in (tmp_path / "a" / "README.txt").read_text()
     settings = image_settings(kind, 32)
-    data = load_site_data("site-3", read_site_file(tmp_path / "a" / "site.yaml"), settings, 1, tmp_path / "cache")
+    data = load_site_data("site-3", read_data_settings(tmp_path / "a" / "site.yaml"), settings, 1, tmp_path / "cache")
     assert data.synthetic
     drawn = load_site_data("site-3", SiteDataSettings(phantom_images=16), settings, 1, tmp_path / "none")
     assert dict(drawn.counts) == dict(data.counts)

@@ -42,11 +42,11 @@ COVERING = {
         "exchange": {"personal": "nothing", "batchnorm": "local_stats"},
     },
 }
-ALLOWED = {"encoder", "norm", "statistic", "control", "projector", "calibration", "head"}
+ALLOWED = {"encoder", "norm", "statistic", "control", "projector", "calibration", "head", "exit"}
 TRAIN_KINDS = {
     "with_labels_and_without": {"control", "encoder", "norm", "statistic", "head"},
     "personal_models": {"encoder"},
-    "a_head_that_travels": {"encoder", "norm", "projector", "head"},
+    "a_head_that_travels": {"encoder", "norm", "projector", "head", "exit"},
 }
 
 

@@ -22,7 +22,7 @@ SCHEME = preset("icdr5_ungradable")
 
 
 def labelled(seed, images=120, grades=6):
-    """Answers that are wrong the more often the more doubtful they are; two images a patient."""
+    """Answers that are wrong the more often the more doubtful they are; two images per patient."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, grades, images)
     u = rng.uniform(0.05, 1, images)

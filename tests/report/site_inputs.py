@@ -51,7 +51,7 @@ def site_inputs(
     files: list[str] | None = None,
     **changed: Any,
 ) -> SiteReportInputs:
-    """A site whose model is right more often than not; two images a patient."""
+    """A site whose model is right more often than not; two images per patient."""
     rng = np.random.default_rng(count)
     scheme = scheme or preset("icdr5")
     classes = scheme.num_classes

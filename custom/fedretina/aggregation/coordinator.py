@@ -1,4 +1,4 @@
-"""The server's half of a run without any transport: orders out, updates in, a durable result a step.
+"""The server's half of a run without any transport: orders out, updates in, a durable result per step.
 
 The plain loop and the FLARE controller drive this one class; neither holds arithmetic of its own.
 """
@@ -160,8 +160,8 @@ class Coordinator:
     def down(self, site: str = "") -> Tensors:
         """The tensors that go with the running step's order to a site.
 
-        They are the same for all, and read once a step, unless the aggregation keeps a model a site. Controls go where
-        there is training, and the server's own memory never goes.
+        They are the same for all, and read once per step, unless the aggregation keeps a model per site. Controls go
+        where there is training, and the server's own memory never goes.
         """
         return self._model.down(site if self.experiment.aggregation.personal else "")
 

@@ -156,7 +156,7 @@ class ServerModel:
         """The model that the running step starts from, with all that the server keeps beside it.
 
         Args:
-            site: Whose, where the aggregation keeps a model a site; else empty.
+            site: Whose, where the aggregation keeps a model per site; else empty.
         """
         base = self._lineage.base
         if self._at_hand is None or self._at_hand[0] != (base, site):
@@ -177,7 +177,7 @@ class ServerModel:
         """The tensors that go down with the running step's order.
 
         Args:
-            site: To whom, where the aggregation keeps a model a site; else empty.
+            site: To whom, where the aggregation keeps a model per site; else empty.
         """
         state, calibrated = self.state(site), self._lineage.calibrated
         state = state if calibrated is None else {**state, **self._store.model(calibrated)}

@@ -101,7 +101,7 @@ class Mixer:
         similarity: Mapping[str, Mapping[str, float]],
         put: Callable[[str, Tensors], None],
     ) -> tuple[Tensors, dict[str, Any]]:
-        """A model a site, one in memory at a time.
+        """A model per site, one in memory at a time.
 
         Args:
             round_: The round.

@@ -1,4 +1,4 @@
-"""The durable state of the server in one run: a model a step, a record a step, and what counts as done."""
+"""The durable state of the server in one run: a model per step, a record per step, and what counts as done."""
 
 from __future__ import annotations
 

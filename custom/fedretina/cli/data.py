@@ -140,7 +140,7 @@ def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **wo
     """Import a set NAME whose files lie in ROOT: write a manifest, a site file and a record to OUT.
 
     \b
-    OUT/manifest.csv  one row an image: file, label, patient, split
+    OUT/manifest.csv  one row per image: file, label, patient, split
     OUT/site.yaml     the site file: manifest, image root, grading scheme
     OUT/import.json   what was done: seed, shares, counts, what was left out and why
     OUT/left_out.csv  each image that was left out
@@ -172,7 +172,7 @@ def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **wo
 
 
 def _import_table(record: dict[str, Any]) -> list[str]:
-    """Images a grade and split, then images and patients a split."""
+    """Images per grade and split, then images and patients per split."""
     counts = record["images"]
     rows = [[grade, *(counts[split][grade] for split in _SPLITS)] for grade in record["grades"]]
     if record["unlabelled"]:
@@ -255,7 +255,7 @@ def divide(manifest: Path, out: Path, clients: int, seed: int, as_json: bool, **
 
 
 def _division_table(record: dict[str, Any]) -> list[str]:
-    """Images a client, split and grade, with their sum and the patients."""
+    """Images per client, split and grade, with their sum and the patients."""
     rows = [["", "", *record["grades"], "images", "patients"]]
     for name, client in record["clients"].items():
         for split, counts in client["images"].items():
@@ -291,7 +291,7 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
 
     \b
     OUT/images/phantom-*.png  the pictures; heart sounds and windows of activity are .wav files
-    OUT/manifest.csv          one row a picture: file, label, patient, split
+    OUT/manifest.csv          one row per picture: file, label, patient, split
     OUT/site.yaml             the site file; point FEDRETINA_SITE_FILE to it
     OUT/README.txt            says that they are synthetic
 
@@ -331,7 +331,7 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
 
 
 def _phantom_table(record: dict[str, Any]) -> list[str]:
-    """Images a grade and split, then patients a split."""
+    """Images per grade and split, then patients per split."""
     splits = list(record["images"])
     rows = [["", *splits]]
     rows += [[grade, *(str(record["images"][split][grade]) for split in splits)] for grade in record["grades"]]

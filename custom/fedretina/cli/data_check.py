@@ -37,7 +37,7 @@ _WIDTH = 100
               help="Image folder.  [default: the site file's, else the manifest's folder]")  # fmt: skip
 @click.option("--site", type=SITE, help="Name of the site.  [default: from the path]")
 @click.option("--patient-pattern",
-              help="For a folder a class: regular expression with (?P<patient>...), searched in the path.")  # fmt: skip
+              help="Folder per class: regular expression with (?P<patient>...), matched in the path.")  # fmt: skip
 @click.option("--modality", type=click.Choice(MODALITIES),
               help="What the files are.  [default: what the grading scheme is made for, else fundus]")  # fmt: skip
 @click.option("--image-size", type=click.IntRange(32, 1024), default=256, show_default=True,
@@ -58,7 +58,7 @@ def check(data: Path, images: Path | None, site: str | None, out: Path | None, *
     DATA is one of
       a site file          site.yaml, as training will read it
       a manifest           manifest.csv with the columns file, label, patient, split
-      a folder a class     GRADE/*.jpg, or train/GRADE/*.jpg, val/..., test/...;
+      a folder per class   GRADE/*.jpg, or train/GRADE/*.jpg, val/..., test/...;
                            one called unlabelled holds images without a label
     and a folder that holds site.yaml or manifest.csv stands for that file.
 

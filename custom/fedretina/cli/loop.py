@@ -35,16 +35,17 @@ def loop(
     All sites' images are read by this one process, and no policy of a site holds anything back: it is for research on
     one machine. On a terminal a bar shows how many answers of sites are in.
     """
-    from fedretina.aggregation.results_table import results_table
-    from fedretina.data.site_data import load_site_data
     from fedretina.exchange.stamp import require_sites
-    from fedretina.loop import run_loop
     from fedretina.settings.experiment import Experiment
 
     try:
         files = site_files(pairs)
         names = require_sites([*files, *(sites or (() if files else PHANTOMS))])
-        settings = Experiment.load(experiment)
+        settings = Experiment.load(experiment)  # before torch is loaded, which takes seconds: a typo is told at once
+        from fedretina.aggregation.results_table import results_table
+        from fedretina.data.site_data import load_site_data
+        from fedretina.loop import run_loop
+
         places = _places(names, files, settings.phantom_images)
         with steps() as tell_of:
             data = {
@@ -67,14 +68,13 @@ def loop(
 
 def _places(names: Sequence[str], files: dict[str, str], phantom_images: int) -> dict[str, SiteDataSettings]:
     """Where the data of each site lie: its own file, else that of the environment, else a phantom hospital."""
-    from fedretina.data.site_file import read_site_file
     from fedretina.settings.site import SITE_FILE as VARIABLE
-    from fedretina.settings.site import read_site_settings
+    from fedretina.settings.site import read_data_settings, read_site_settings
 
     found: dict[str, SiteDataSettings] = {}
     for site in names:
         own = files.get(site)
-        data = read_site_settings({}, site, Path.cwd()).data if own is None else read_site_file(Path(own), site)
+        data = read_site_settings({}, site, Path.cwd()).data if own is None else read_data_settings(Path(own), site)
         if data.manifest is None:
             if not phantom_images:
                 raise SettingsError(

@@ -48,12 +48,13 @@ def methods(row: str | None, encoder: str, experiment: Path | None, sites: int, 
 @click.option("--grades", type=click.IntRange(2), default=5, help="Grades of the site.")
 def partition(experiment: Path, grades: int) -> None:
     """Print what travels and what stays under an EXPERIMENT file."""
-    from fedretina.exchange.partition import partition_of
-    from fedretina.networks.build import build_on_meta
     from fedretina.settings.experiment import Experiment
 
     try:
-        settings = Experiment.load(experiment)
+        settings = Experiment.load(experiment)  # before torch is loaded, which takes seconds: a typo is told at once
+        from fedretina.exchange.partition import partition_of
+        from fedretina.networks.build import build_on_meta
+
         click.echo(partition_of(settings, build_on_meta(settings.network, grades)).table())
     except FedretinaError as error:
         fail(str(error))
@@ -170,7 +171,7 @@ def methods_text(listed: Sequence[Method], sites: int) -> str:
     """Render the methods, a line of axes each, with the bytes of a round."""
     from fedretina.rows import ROWS
 
-    header = ("row", "objective", "correction", "personal", "aggregation", "MB up", "MB a round")
+    header = ("row", "objective", "correction", "personal", "aggregation", "MB up", "MB per round")
     lines = [
         (m.name, m.objective, m.correction, m.personal, m.aggregation, f"{m.up / 1e6:.2f}", f"{m.federation / 1e6:.1f}")
         for m in listed
@@ -183,7 +184,7 @@ def methods_text(listed: Sequence[Method], sites: int) -> str:
     unfit = [name for name in ROWS if name not in {m.name for m in listed}]
     if unfit:
         rendered.append(f"Not with this encoder, each says why when asked for by name: {', '.join(unfit)}.")
-    note = f"MB up: one site's update, in 1e6 bytes. MB a round: up and down over {sites} sites. Filters may change it."
+    note = f"MB up: one site's update, in 1e6 bytes. MB per round: up and down, {sites} sites. Filters may change it."
     return "\n".join([*rendered, note])
 
 

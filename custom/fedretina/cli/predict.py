@@ -59,7 +59,7 @@ def predict(
 ) -> None:
     """Answer all photographs under IMAGES with a site's own model, and say which patients a doctor must see.
 
-    Writes to --out, the most doubtful first: images.csv, a row a photograph; patients.csv, a row a patient; and
+    Writes to --out, the most doubtful first: images.csv, a row per photograph; patients.csv, a row per patient; and
     worklist.html, a page that needs no network. They hold patients' data and stay in the hospital.
 
     A photograph that cannot be read is listed and referred. The two eyes of a patient are joined where the names leave

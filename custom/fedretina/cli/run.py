@@ -207,7 +207,7 @@ def watch(
 ) -> None:
     """Follow a JOB until it has ended: the round, which sites have answered, about how much training is left.
 
-    One line for every change, after the time since the watching began; with --json one object a line. Ending the
+    One line for every change, after the time since the watching began; with --json one object per line. Ending the
     command does not end the job. A server that is away for less than a minute is waited for.
 
     Exit codes: 0 the run is complete, 1 the job failed or was lost, 2 no server answers, 3 there is no such job or

@@ -54,7 +54,7 @@ def moco_v3_loss(
 class MocoV3Round(ContrastiveRound):
     """MoCo v3 (Chen, Xie, He, ICCV 2021) at a site: as published for ResNet-50, without a queue.
 
-    The official code takes 4096 images a step, over all devices. At a site the negatives are those of one batch, so a
+    The official code takes 4096 images per step, over all devices. At a site the negatives are those of one batch, so a
     batch of 64 has 63.
 
     Raises:

@@ -44,7 +44,7 @@ class ContrastiveContext:
         net: The network, loaded with the aggregate and the site's personal part, in training mode.
         memory: What the site kept from its last accepted round, by name, on any device; empty at first.
         count: Training images of the site (n_i).
-        batch_size: Images a step (B).
+        batch_size: Images per step (B).
         seed: What the draws of this round are for, such as (seed, site, phase, round).
         first_views: Gives augmented views, float [M, 3, S, S], of images by their numbers; a queue is filled with them.
         patients: int64 [n_i], number of each image's patient.

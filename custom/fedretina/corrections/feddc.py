@@ -1,4 +1,4 @@
-"""FedDC: a proximal term to the aggregate less the site's drift, with a gradient correction beside it."""
+"""FedDC: a proximal term around the aggregate less the site's drift, and a gradient correction."""
 
 from __future__ import annotations
 

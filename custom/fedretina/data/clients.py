@@ -167,7 +167,7 @@ def _require(
         if images[split] < needed:
             raise DataError(
                 f"found {images[split]} images in {split}, and {clients} clients need {needed}: take fewer clients or "
-                f"lower the minimum, which is {skew.minimum} training images a client."
+                f"lower the minimum, which is {skew.minimum} training images per client."
             )
 
 

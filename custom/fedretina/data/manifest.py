@@ -1,4 +1,4 @@
-"""The manifest: one CSV row an image, with its label, its patient and its split."""
+"""The manifest: one CSV row per image, with its label, its patient and its split."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Manifest:
         return hashlib.sha256(json.dumps(sorted(self.records)).encode()).hexdigest()
 
     def counts(self) -> dict[str, list[int]]:
-        """Labelled images a grade, for each split; no grade where the labels were not read."""
+        """Labelled images per grade, for each split; no grade where the labels were not read."""
         table = {split: [0] * (self.scheme.num_classes if self.scheme else 0) for split in SPLITS}
         for split, row in table.items():
             for record in self.of(split):
@@ -146,7 +146,7 @@ def read_manifest(path: Path, scheme: GradingScheme | None) -> Manifest:
         seen[record.file] = number
         records.append(record)
     if not records:
-        raise DataError(f"{path} has a header but no rows: list at least one image a split.")
+        raise DataError(f"{path} has a header but no rows: list at least one image per split.")
     return Manifest(tuple(records), scheme)
 
 

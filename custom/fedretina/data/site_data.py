@@ -47,8 +47,8 @@ class SiteData:
     Attributes:
         name: The site.
         grading: Its grades; None where it only pre-trains and has told none.
-        counts: Images a split: the labelled ones of "train", "val" and "test", and in "pretrain" all of train, labelled
-            or not.
+        counts: Images per split: the labelled ones of "train", "val" and "test"; "pretrain" counts all of train,
+            labelled or not.
         synthetic: Whether there are phantoms among the images, drawn here or read from files that say so.
         bad_files: How many images could not be read and were left out.
         fingerprint: SHA-256 over pixels, labels and splits: equal for equal data, whatever the order of rows.

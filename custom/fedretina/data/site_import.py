@@ -49,7 +49,7 @@ def import_set(
         tell: Called as it goes on: what is counted, such as "files compared", how many, and of how many.
 
     Returns:
-        The record: reader, version, scheme, settings, images a split and grade, what was left out and why, warnings.
+        The record: reader, version, scheme, settings, images per split and grade, what was left out and why, warnings.
 
     Raises:
         DataError: The set cannot be read as it stands, or `out` holds an import already or cannot be written.

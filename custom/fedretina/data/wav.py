@@ -21,7 +21,7 @@ def read_wave(path: str | Path) -> tuple[int, NDArray[np.float64]]:
     Whole numbers come as they are stored; readers that need a unit know the scale of their files.
 
     Returns:
-        Samples a second, and float64 [n, channels], n 1 or more.
+        Samples per second, and float64 [n, channels], n 1 or more.
 
     Raises:
         DataError: The file cannot be opened (its cause is then an OSError), is cut off, empty, damaged or no WAV file,
@@ -54,7 +54,7 @@ def wave_bytes(rate: int, samples: NDArray[np.generic], comment: bytes = b"") ->
     """A WAV file of int16 or float32 samples [n] or [n, channels]; the same samples give the same bytes.
 
     Args:
-        rate: Samples a second.
+        rate: Samples per second.
         samples: What it holds.
         comment: Text for a list of information ahead of the samples, as editors show it.
     """

@@ -267,7 +267,7 @@ def triage(labelled: LabelledPredictions, threshold: float, scheme: GradingSchem
     sizes = {len(labelled.probabilities), len(labelled.uncertainty), len(labelled.labels), len(labelled.patients)}
     if len(sizes) != 1:
         raise TrainingError(
-            "triage needs one answer, label and patient an image, but got more of one than of another. Collect all of "
+            "triage needs one answer, label and patient per image, but got more of one than of another. Collect all of "
             "them from the same split."
         ).with_note(f"Their lengths are {sorted(sizes)}.")
     reasons: dict[str, set[str]] = {}

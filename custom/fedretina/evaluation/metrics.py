@@ -92,7 +92,7 @@ def _pair(predicted: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarr
     answer, truth = np.asarray(predicted), np.asarray(labels)
     if answer.ndim != 1 or answer.shape != truth.shape or not answer.size:
         raise TrainingError(
-            "A metric needs one prediction and one label an image, and at least one image, but got others. Collect "
+            "A metric needs one prediction and one label per image, and at least one image, but got others. Collect "
             "both from the same images."
         ).with_note(f"Their shapes are {answer.shape} and {truth.shape}.")
     return answer, truth

@@ -1,4 +1,4 @@
-"""One machine a site: the server lets nobody join, or speak, in the name of a site that is connected and answers.
+"""One machine per site: the server lets nobody join, or speak, in the name of a site that is connected and answers.
 
 FLARE 2.9 lets the newest connection and the newest registration of a name win. Two machines with one startup kit then
 evict each other every few seconds, and the first one's token is void until the second's is forgotten, ten minutes after

@@ -61,7 +61,7 @@ class ChildTrainer:
         Args:
             order: The server's order.
             tensors: The aggregate that came with it.
-            stop: Asked 20 times a second; True ends the child.
+            stop: Asked 20 times per second; True ends the child.
 
         Raises:
             StoppedError: `stop` said so.

@@ -1,4 +1,4 @@
-"""The durable state of one site in one run: one file a round, and a small record that says which count.
+"""The durable state of one site in one run: one file per round, and a small record that says which count.
 
 A round's snapshot is first staged. The next order of the server says whether the update was accepted: then the
 staged snapshot counts, otherwise it is dropped and the round starts again from its predecessor. Nothing in memory

@@ -255,7 +255,7 @@ class LocalTrainer:
 
 
 def activation_statistics(encoder: nn.Module, batches: Iterable[Tensor], run: Any) -> dict[str, Tensor]:
-    """Gather mean and variance a channel of the input of each BatchNorm, pooled over all images and places.
+    """Gather mean and variance per channel of the input of each BatchNorm, pooled over all images and places.
 
     The network stands in evaluation mode, so that a batch does not normalise the next layer's input by itself.
     Sums are float64: the variance is a difference of large numbers.

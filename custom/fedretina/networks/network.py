@@ -36,7 +36,7 @@ class Network(nn.Module):
         encoder: The part that sites share.
         projector: Two layers between encoder and head, or None.
         head: The part that knows the site's grades.
-        calibrator: Temperatures an image, or None.
+        calibrator: Temperatures per image, or None.
         contrast: Projector and predictor of contrastive training, beside the head, or None.
         exits: Early exits, or None.
         dropouts: Dropout by number of the stage that it follows; empty for none.

@@ -90,7 +90,7 @@ def build_card(
         chosen: The step whose model was chosen.
         theta: The site's UAW threshold of that step, as stored; not what refers an image.
         fingerprint: Of the site's data.
-        counts: Images a split.
+        counts: Images per split.
         model_digest: Of the model's tensors.
         normalisation: How the network normalises images; the settings alone do not tell where an exported encoder was
             the start.

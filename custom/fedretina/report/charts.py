@@ -133,7 +133,7 @@ def risk_coverage(name: str, curve: Mapping[str, Sequence[float]], points: bool 
 def forest(
     name: str, label: str, rows: Sequence[tuple[str, Mapping[str, Any]]], mean: float | None, share: bool = False
 ) -> Chart | None:
-    """A point and an interval a site, and their mean; None where no site has the figure."""
+    """A point and an interval per site, and their mean; None where no site has the figure."""
     known = [(site, figure) for site, figure in rows if figure.get("value") is not None]
     if not known:
         return None
@@ -199,7 +199,7 @@ class Line(NamedTuple):
 
 
 def site_lines(values: Mapping[str, Values], mean: Values | None = None) -> list[Line]:
-    """A line a site and their mean; above seven sites the lines are grey, for nobody tells more colours apart."""
+    """A line per site and their mean; above seven sites the lines are grey, for nobody tells more colours apart."""
     few = len(values) <= len(COLOURS)
     lines = [
         Line(site, column, COLOURS[at] if few else _MANY, DASHES[at] if few else "")

@@ -79,7 +79,7 @@ def summary(report: CheckReport) -> str:
 
 
 def count_rows(report: CheckReport) -> list[list[str]]:
-    """The table of counts: a row a grade with train, val, test and their sum, then images and patients a split."""
+    """The table of counts: a row per grade with train, val, test and their sum, then images and patients per split."""
     splits = list(report.counts)
     rows: list[tuple[str, list[int]]] = [
         (grade, [report.counts[split][at] for split in splits]) for at, grade in enumerate(report.grades)

@@ -166,7 +166,7 @@ def _pooled(sites: Mapping[str, Mapping[str, Any]], bins: Mapping[str, Bins]) ->
 
 
 def _rounds(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """An entry a step; validation figures stand with the round whose model was measured."""
+    """An entry per step; validation figures stand with the round whose model was measured."""
     rounds = []
     for step in results["steps"]:
         measured = results.get("validation", {}).get(step["step"], {})

@@ -74,7 +74,7 @@ class SiteReportInputs(NamedTuple):
         versions: Of the programs.
         ledger: Lines of the ledger so far.
         bad_files: Images that could not be read.
-        images: Images a split.
+        images: Images per split.
         seed: Of the run.
         draws: Draws of the bootstrap.
     """
@@ -179,7 +179,7 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
 
 
 def rounds_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A site's history as its report shows it: a flat entry a round, None for what is not known.
+    """A site's history as its report shows it: a flat entry per round, None for what is not known.
 
     Args:
         history: As `History.steps` gives it.

@@ -59,7 +59,7 @@ FUNDUS_ROWS: Mapping[str, Row] = MappingProxyType(
         ),
         "fedprox": Row(
             "FedProx, personal head",
-            "Li et al., MLSys 2020: a proximal term to the aggregate",
+            "Li et al., MLSys 2020: a proximal term",
             {**_AVERAGED, "correction": {"name": "fedprox"}},
         ),
         "fedavg_ft": Row(
@@ -122,7 +122,7 @@ FUNDUS_ROWS: Mapping[str, Row] = MappingProxyType(
         ),
         "fedap": Row(
             "FedAP, personal head",
-            "Lu et al., 2022: a model a site, mixed by how alike BatchNorm statistics are",
+            "Lu et al., 2022: a model per site, mixed by how alike BatchNorm statistics are",
             {
                 "objective": _SOFTMAX,
                 "exchange": _HEAD_AND_NORM_STAY,
@@ -162,7 +162,7 @@ FUNDUS_ROWS: Mapping[str, Row] = MappingProxyType(
         ),
         "feduaa_fedprox": Row(
             "FedUAA + FedProx",
-            "not published: UAW weights, a proximal term to the aggregate",
+            "not published: UAW weights, a proximal term",
             {**_UAA, "correction": {"name": "fedprox"}},
         ),
         "feduaa_official": Row(

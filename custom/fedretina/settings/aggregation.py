@@ -61,8 +61,8 @@ class AggregationSettings(BaseModel):
     """Choice on the aggregation axis.
 
     Attributes:
-        rule: `uniform` 1/N; `samples` n_i / sum n; `uaw` softmax of theta (FedUAA, section 2.2); `similarity` a model a
-            site, mixed by how alike BatchNorm statistics are (FedAP), which the sites send once before training.
+        rule: `uniform` 1/N; `samples` n_i / sum n; `uaw` softmax of theta (FedUAA, section 2.2); `similarity` a model
+            per site, mixed by how alike BatchNorm statistics are (FedAP), which the sites send once before training.
         own_share: Weight m of a site in its own model under `similarity`; 0.5 in FedAP.
         temperature: UAW divides theta by it before the softmax. 1 is the paper; smaller sharpens. With five sites
             and theta in (0, 1], the weights of the paper lie in [0.084, 0.405]: close to uniform.

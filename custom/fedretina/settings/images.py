@@ -193,7 +193,7 @@ class ActivitySettings(BaseModel):
     Attributes:
         modality: "activity", which tells these settings from those of other modalities.
         length: Samples of a window, 64 to 10,000; 1000 are 10 s at 100 Hz, as in FedEE.
-        rate: Samples a second; files of another rate are refused.
+        rate: Samples per second; files of another rate are refused.
         reach: Acceleration in m/s2, gravity included, that a byte reaches in each direction, 1 to 200; what lies
             beyond is clipped. 30 is 3 g; blows on a wrist are short and mean little.
     """

@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
 
 def server_points(records: Sequence[Mapping[str, Any]]) -> list[list[Point]]:
-    """Points by step from the records of a run: scalars and weights a site, bytes, and how many took part.
+    """Points by step from the records of a run: scalars and weights per site, bytes, and how many took part.
 
     Args:
         records: Records of the steps that are done, in order.

@@ -1,4 +1,4 @@
-"""One temperature a site, so that its probabilities are as often right as they say."""
+"""One temperature per site, so that its probabilities are as often right as they say."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def contact_sheet(
         site: Name of the site.
         chosen: The images of each grade, from `choose_images`.
         names: What stands beside each row: the grades, and what images without one are called.
-        counts: Images a grade, for each split.
+        counts: Images per grade, for each split.
         image_size: Side of the square that the network takes, pixels.
         synthetic: Whether the images are phantoms.
 

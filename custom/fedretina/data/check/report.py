@@ -44,8 +44,8 @@ class CheckReport:
         image_size: Side of the square that the network takes, pixels.
         listed: Images that the rows name.
         images: Those that can be used, in the order of the rows.
-        counts: Images a grade, for each split, among those.
-        patients: Patients a split, among those.
+        counts: Images per grade, for each split, among those.
+        patients: Patients per split, among those.
         sizes: (width, height) in pixels and how many images have it, the commonest first; empty when quick.
         findings: The grave ones first.
         modality: What the images are.

@@ -15,11 +15,11 @@ from fedretina.data.import_plan import to_train
 from fedretina.data.manifest import COLUMNS, SPLITS, one_spelling, raw_rows, require_inside
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.scheme_presets import PRESETS, SCHEMES, preset, site_modality, site_scheme
-from fedretina.data.site_file import read_site_file
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError
 from fedretina.settings.images import Modality
 from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.site import read_data_settings
 
 
 class Row(NamedTuple):
@@ -44,7 +44,7 @@ class CheckSource:
         bad_files: What training does about files that it cannot read.
         limited: Whether the site file cuts the splits short.
         phantom: Whether the site file names no manifest.
-        manifest: The manifest; None for a phantom, and for a folder a class.
+        manifest: The manifest; None for a phantom, and for a folder per class.
         stated: What the site file says that the images are; None where it does not.
     """
 
@@ -78,7 +78,7 @@ def open_source(
 ) -> CheckSource:
     """Open what the user pointed to.
 
-    A folder that holds `site.yaml` or `manifest.csv` stands for that file; any other folder is one with a folder a
+    A folder that holds `site.yaml` or `manifest.csv` stands for that file; any other folder is one with a folder per
     class, and gets the splits that an import would give it.
 
     Args:
@@ -159,7 +159,7 @@ def _from_site_file(
     site: str | None,
     modality: Modality,
 ) -> CheckSource:
-    settings = read_site_file(path, site)
+    settings = read_data_settings(path, site)
     chosen = site_scheme(settings) or scheme
     if settings.manifest is None:
         from fedretina.data.phantoms.hospital import phantom_hospital
@@ -178,7 +178,7 @@ def _from_site_file(
 def _csv_rows(path: Path) -> tuple[Row, ...]:
     rows = tuple(Row(f"row {number}", *(row[column] for column in COLUMNS)) for number, row in raw_rows(path))
     if not rows:
-        raise DataError(f"{path} has a header but no rows: list at least one image a split.")
+        raise DataError(f"{path} has a header but no rows: list at least one image per split.")
     return rows
 
 
@@ -260,7 +260,7 @@ def check_rows(rows: Sequence[Row], scheme: GradingScheme | None, findings: Find
 
 
 def check_counts(images: Sequence[Image], scheme: GradingScheme | None, findings: Findings) -> dict[str, list[int]]:
-    """Check that each split and grade has images among those that can be used; returns images a grade and split.
+    """Check that each split and grade has images among those that can be used; returns images per grade and split.
 
     A site without a scheme only pre-trains: it needs an image in train and nothing more.
     """

@@ -37,7 +37,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
         "file_listed_twice": Code(
             "error",
             "A file stands in more than one row.",
-            "Keep one row a file; where the grades differ, ask the doctor which is right.",
+            "Keep one row per file; where the grades differ, ask the doctor which is right.",
         ),
         "label_outside_scheme": Code(
             "error",

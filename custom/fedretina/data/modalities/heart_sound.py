@@ -40,7 +40,7 @@ def spectrogram_picture(sound: NDArray[np.float64], rate: int, settings: HeartSo
 
     Args:
         sound: float64 [n], in any unit.
-        rate: Samples a second.
+        rate: Samples per second.
         settings: Of the spectrogram.
 
     Returns:
@@ -60,7 +60,7 @@ def spectrogram_db(sound: NDArray[np.float64], rate: int, settings: HeartSoundSe
 
     Args:
         sound: float64 [n], in any unit.
-        rate: Samples a second.
+        rate: Samples per second.
         settings: Of the spectrogram.
 
     Returns:

@@ -56,7 +56,7 @@ def draw_waves(
         seed: What they are for.
 
     Returns:
-        Samples a second, and int16 [n] of a heart, or float32 [length, 3] of a wrist.
+        Samples per second, and int16 [n] of a heart, or float32 [length, 3] of a wrist.
 
     Raises:
         DataError: The hospital takes pictures.
@@ -186,7 +186,7 @@ def write_hospital(
         tell: Called after each picture: how many are drawn, and of how many.
 
     Returns:
-        A record: site, modality, grades, size, seed, images a split and grade, patients a split.
+        A record: site, modality, grades, size, seed, images per split and grade, patients per split.
 
     Raises:
         DataError: The folder holds files already or cannot be written.

@@ -226,7 +226,7 @@ def _scan(canvas: Canvas, image: Plane, style: OctStyle, rng: np.random.Generato
     return np.repeat(result[..., None], 3, 2)
 
 
-Columns = NDArray[np.float64]  # one value a column of the scan
+Columns = NDArray[np.float64]  # one value per column of the scan
 DISEASES = ("normal", "drusen", "amd", "cnv", "dme", "rvo", "erm")
 
 

@@ -30,7 +30,7 @@ def draw_heart(style: StethoscopeStyle, heart: str, amount: float, rng: np.rando
         rng: Of this recording.
 
     Returns:
-        int16 [10,000], 2000 samples a second.
+        int16 [10,000], 2000 samples per second.
     """
     time = np.arange(RATE * SECONDS) / RATE
     beat = 60 / (style.pulse * rng.lognormal(0, 0.1))
@@ -85,7 +85,7 @@ _GRAVITY = 9.81
 
 
 class _Motion(NamedTuple):
-    """What a wrist does: where up is in its own axes, cycles a second, m/s2 of the swing by axis, and sharpness."""
+    """What a wrist does: where up is in its own axes, cycles per second, m/s2 of the swing by axis, and sharpness."""
 
     up: tuple[float, float, float]
     cadence: float = 0.0
@@ -118,7 +118,7 @@ def draw_motion(
         activity: One of `ACTIVITIES`.
         rng: Of this window.
         length: Samples.
-        rate: Samples a second.
+        rate: Samples per second.
 
     Returns:
         float32 [length, 3], m/s2, gravity included.

@@ -1,4 +1,4 @@
-"""A folder a class: the layout in which most private collections and many copies of public sets lie."""
+"""A folder per class: the layout in which most private collections and many copies of public sets lie."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _with_patients(root: Path, found: list[Photograph], pattern: re.Pattern[str]
 SET = PublicSet(
     name="class_folders",
     survey_of=survey,
-    title="a folder a class",
+    title="a folder per class",
     layout="`GRADE/*.jpg`, or `train/GRADE/*.jpg`, `val/GRADE/*.jpg`, `test/GRADE/*.jpg`",
     grades="from the names of the folders, or `--grades`",
     patients="`--patient-pattern`, else each image is its own",

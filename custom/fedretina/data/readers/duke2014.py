@@ -1,4 +1,4 @@
-"""Duke's 45 volumes (Srinivasan et al. 2014) as the archive unpacks: a folder a volume, called by its class."""
+"""Duke's 45 volumes (Srinivasan et al. 2014) as the archive unpacks: a folder per volume, called by its class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCANS = ("TIFFs/8bitTIFFs", "8bitTIFFs", "TIFFs", "")
 def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     """Read all volumes; raw labels are AMD (the dry form), DME and NORMAL, each scan with its volume's.
 
-    There is one volume a person, so the folder is the patient. The set has no class for drusen or for neovascular
+    There is one volume per person, so the folder is the patient. The set has no class for drusen or for neovascular
     membranes apart from AMD.
 
     Args:

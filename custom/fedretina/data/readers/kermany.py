@@ -1,4 +1,4 @@
-"""Kermany et al. 2018, OCT2017 and later releases, as they unpack: a folder a part, and in it a folder a class."""
+"""Kermany et al. 2018, OCT2017 and later releases, as they unpack: a folder per part, and in it a folder per class."""
 
 from __future__ import annotations
 

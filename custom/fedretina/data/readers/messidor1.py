@@ -1,4 +1,4 @@
-"""Messidor, as its twelve archives unpack: a table and a folder a base."""
+"""Messidor, as its twelve archives unpack: a table and a folder per base."""
 
 from __future__ import annotations
 

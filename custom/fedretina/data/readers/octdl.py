@@ -1,4 +1,4 @@
-"""OCTDL (Kulyabin et al. 2024) as its archive unpacks: OCTDL_labels.csv and a folder a disease."""
+"""OCTDL (Kulyabin et al. 2024) as its archive unpacks: OCTDL_labels.csv and a folder per disease."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _NAME = re.compile(r"(NORMAL|AMRD|ARMD|AMD|CSR|DR|MH)[\s_-]*\(?\d+\)?", re.IGNOR
 def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     """Read all scans below the folder; the raw label is the word before the number in a file's name.
 
-    The set comes as an archive a class, which people unpack to folders of their own choice; so the files' names count
+    The set comes as an archive per class, which people unpack to folders of their own choice; so the files' names count
     and not their folders'. Other images, such as its delineations of layers, are passed over with a warning. The
     set names no patients: each scan is its own.
 

@@ -54,8 +54,8 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     - left out: a retinopathy that is suspected or suspicious, or has no stage; an eye with other findings alone,
       because nobody said that it has no retinopathy; what is no picture of a fundus.
 
-    Three layouts are known: Kaggle's copy (full_df.csv, one row an image; its author has removed some images); the
-    challenge's training part (one row a patient); OIA-ODIR, which has published all three parts, where we take
+    Three layouts are known: Kaggle's copy (full_df.csv, one row per image; its author has removed some images); the
+    challenge's training part (one row per patient); OIA-ODIR, which has published all three parts, where we take
     the off-site test part as val and the on-site one as test.
 
     Raises:

@@ -20,7 +20,7 @@ from fedretina.data.wav import wave_bytes
 from fedretina.errors import DataError, SettingsError
 
 WINDOWS = "windows"
-RATE = 100  # samples a second
+RATE = 100  # samples per second
 LENGTH = 1000  # samples of a window: 10 s, as in FedEE
 COLUMNS = 54
 BLOCK = 3  # windows: half a minute

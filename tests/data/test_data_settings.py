@@ -1,9 +1,8 @@
 import pytest
 import yaml
 
-from fedretina.data.site_file import read_site_file
 from fedretina.errors import DataError
-from fedretina.settings.site import read_site_settings
+from fedretina.settings.site import read_data_settings, read_site_settings
 
 
 def write(tmp_path, words):
@@ -20,11 +19,11 @@ def test_it_reads_what_flare_reads(tmp_path, images):
     }
     path = write(tmp_path, words)
     flare = read_site_settings({"fedretina": {"site_file": str(path)}}, "north", tmp_path).data
-    assert read_site_file(path, "north") == flare
+    assert read_data_settings(path, "north") == flare
 
 
 def test_a_site_without_data(tmp_path):
-    assert read_site_file(write(tmp_path, {"state_root": "runs"})).manifest is None
+    assert read_data_settings(write(tmp_path, {"state_root": "runs"})).manifest is None
 
 
 @pytest.mark.parametrize(
@@ -46,21 +45,21 @@ def test_a_site_without_data(tmp_path):
 )
 def test_a_bad_one_says_what_is_wrong(tmp_path, words, says):
     with pytest.raises(DataError, match=says):
-        read_site_file(write(tmp_path, words))
+        read_data_settings(write(tmp_path, words))
 
 
 def test_missing_and_no_text(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
-        read_site_file(tmp_path / "none.yaml")
+        read_data_settings(tmp_path / "none.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00data")
     with pytest.raises(DataError, match="cannot be read"):
-        read_site_file(tmp_path / "bytes.yaml")
+        read_data_settings(tmp_path / "bytes.yaml")
 
 
 def test_flare_and_the_data_check_tell_of_the_same_faults(tmp_path):
     (tmp_path / "site.yaml").write_bytes("# Geräte der Küche\ndata:\n  scheme: icdr5\n".encode("latin-1"))
     for read in (
-        lambda: read_site_file(tmp_path / "site.yaml"),
+        lambda: read_data_settings(tmp_path / "site.yaml"),
         lambda: read_site_settings({"fedretina": {"site_file": "site.yaml"}}, "north", tmp_path),
     ):
         with pytest.raises(DataError, match=r"site\.yaml cannot be read: line 1 holds a character that is not UTF-8"):
