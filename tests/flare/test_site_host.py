@@ -148,7 +148,7 @@ def test_a_damaged_history_costs_curves_and_no_word_of_a_path_leaves(tmp_path, m
     monkeypatch.setattr(host, "_tracker", Tracker(TrackingSettings(log=True), folder, "spring", "site-1", "x"))
     monkeypatch.setattr(host._tracker, "_curves", [Curves()])
     payload = Payload({}, {"val_auc": 0.5}, Stamp("spring", "train", 0, 0, "d"))
-    monkeypatch.setattr(host, "_open", lambda *_: SimpleNamespace(answer=lambda *_: payload))
+    monkeypatch.setattr(host, "_open", lambda *_: SimpleNamespace(handle=lambda *_: payload))
     order = Order("train", payload.stamp, None, None, 1.0, None)
     assert unpack_payload(host.handle(pack_order(order, {}), Context(), lambda: False)).scalars == {"val_auc": 0.5}
     assert followed == []

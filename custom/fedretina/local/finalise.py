@@ -64,18 +64,22 @@ def finalise(ending: Ending) -> dict[str, float]:
     was read, and it is not read again however often the server asks.
     """
     folder = ending.folder / "final"
+    # The server may ask again, after a restart or a lost reply. The test split was read for this model already, so the
+    # stored scalars go out once more; for another model, after the run went back, everything is done anew.
     model = ending.trainer.state(ending.shared, ending.kept.tensors)
     model_digest = tensors_digest(model)
     if (folder / "figures.json").exists():
         stored = read_json(folder / "figures.json")
         if stored["model_digest"] == model_digest:
             return dict(stored["scalars"])
+    # The one time that the test split is predicted. The threshold of the card is chosen on validation alone.
     splits = {name: ending.data.split(name) for name in ("val", "test")}
     answers = {
         name: ending.trainer.answers(ending.shared, ending.kept.tensors, split) for name, split in splits.items()
     }
     labelled = {name: _labelled(ending, split, answers[name]) for name, split in splits.items()}
     card = _card(ending, model_digest, labelled["val"], labelled["test"])
+    # Everything that stays at the site: the model with its card, the card for people, the report.
     write_tensors(folder / "model.safetensors", model, {"card": card})
     write_json(folder / "card.json", card)
     write_page(folder / "card.md", card_page(card))
@@ -83,6 +87,7 @@ def finalise(ending: Ending) -> dict[str, float]:
     write_json(folder / "report.json", report)
     if ending.experiment.report.page:
         write_page(folder / "report.html", render_site(report))
+    # Last, what marks all of the above as done, and holds what leaves.
     scalars = _scalars(ending, report, labelled["test"])
     write_json(
         folder / "figures.json",

@@ -97,11 +97,13 @@ class Pretrainer:
             seed = (*purpose, "refill")
             return model.to_device(one_view(split.images[samples], samples, phase.views, seed, view=0, grey=grey))
 
+        # What the site kept is of two owners: the objective (key network, queue) and the correction (variates, drifts).
         mine = {name.removeprefix(_OWN): value for name, value in start.memory.items() if name.startswith(_OWN)}
         others = {name: value for name, value in start.memory.items() if not name.startswith(_OWN)}
         losses: list[float] = []
         with reproducible_torch(settings):
             model.load(received, start.tensors, "pretrain")
+            # Encoder and contrast layers train; the head rests as it came.
             for name, part in model.net.named_children():
                 part.train(name in _TRAINS)
                 part.requires_grad_(name in _TRAINS)
@@ -118,6 +120,7 @@ class Pretrainer:
                     for number, samples in enumerate(order):
                         if stop():
                             raise StoppedError(f"the run was aborted in {step.name}.")
+                        # Two views of each image, drawn by epoch and image, so that a repeated round draws the same.
                         seed = (*purpose, epoch, "views")
                         drawn = two_views(split.images[samples], samples, phase.views, seed, grey=grey)
                         first, second = (model.to_device(view) for view in drawn)

@@ -103,13 +103,16 @@ def labelled_epochs(
     losses: list[float] = []
     logits_seen: list[torch.Tensor] = []
     labels_seen: list[torch.Tensor] = []
+    # A round may have stages, first the head alone and then all of it; what follows sees only a list of epochs.
     epochs = [stretch for stretch in settings.resolved_stretches() for _ in range(stretch.epochs)]
     for epoch, stretch in enumerate(epochs):
         _only(model.net, stretch)
         purpose = (*context.purpose, epoch)
+        # Order, augmentation and dropout are drawn for this epoch by name: a round that is begun again gives the same
+        # bits, whatever ran in this process before.
         order = list(batches(len(split.labels), settings, purpose))
         seed_layers(model.device, (*purpose, "dropout"))
-        logits_seen, labels_seen = [], []
+        logits_seen, labels_seen = [], []  # of the last epoch only: theta may be read from them
         for number, samples in enumerate(order):
             if stop():
                 raise StoppedError(f"the run was aborted in {step.name}.")
@@ -120,6 +123,7 @@ def labelled_epochs(
                 logits = model.net(seen)
                 loss = summed_score(objective, logits, labels, clock)
                 penalty = correction.penalty(seen)
+            # The loss is noted without the correction's penalty, and looked at before it can spoil the weights.
             losses.append(finite(loss, clock, step))
             optimiser.step(loss if penalty is None else loss + penalty, correction, clock)
             logits_seen.append(logits.detach())
