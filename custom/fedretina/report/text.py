@@ -74,7 +74,8 @@ CHARTS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "contrast": (
             "Contrastive loss by round",
             "How badly a site's network distinguishes the two views of an image from other images, over the rounds "
-            "without labels; it starts near the logarithm of how many others there are, and promises nothing about grades.",
+            "without labels; it starts near the logarithm of how many others there are, and promises nothing about "
+            "grades.",
         ),
         "bytes": (
             "Weights moved so far",
