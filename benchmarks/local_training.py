@@ -16,8 +16,7 @@ from fedretina.data.site_data import Split
 from fedretina.data.site_loader import load_site_data
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.training import reproducible_torch
-from fedretina.losses.objective import Clock
-from fedretina.losses.settings import build_objective
+from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.build import build_network
 from fedretina.networks.network import Network
 from fedretina.settings.experiment import Experiment

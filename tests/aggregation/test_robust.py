@@ -50,7 +50,7 @@ def accepted(tmp_path, sent, weights=None, order=None, like=LIKE):
 
 
 def run(tmp_path, sent, name, weights=None, order=None, like=LIKE, **settings):
-    return combine(accepted(tmp_path, sent, weights, order, like), RobustSettings(name=name, **settings))
+    return combine(accepted(tmp_path, sent, weights, order, like), RobustSettings.of({"name": name, **settings}))
 
 
 def arrays(sent, key):
@@ -274,7 +274,7 @@ def test_the_weights_are_the_shares_of_the_values_that_counted(tmp_path):
     ],
 )
 def test_fewer_updates_than_the_rule_needs_are_refused(tmp_path, settings, least):
-    chosen = RobustSettings(**settings)
+    chosen = RobustSettings.of(settings)
     assert chosen.least == least
     combine(accepted(tmp_path, updates(least)), chosen)
     if least > 1:

@@ -21,7 +21,7 @@ from fedretina.aggregation.run_results import run_head, run_results, write_resul
 from fedretina.aggregation.run_store import RunStore
 from fedretina.aggregation.sampling import sampled
 from fedretina.aggregation.server_model import ServerModel
-from fedretina.aggregation.similarity import similarity_weights
+from fedretina.aggregation.similarity import personal_weights
 from fedretina.aggregation.step_answers import StepAnswers
 from fedretina.aggregation.temperatures import temperature_model
 from fedretina.errors import RefusedError
@@ -228,7 +228,7 @@ class Coordinator:
             record |= said
         if step.task == "prepare":
             statistics = {site: answers.spool.read(site) for site in record["scalars"]}
-            record["similarity"] = similarity_weights(statistics, self.experiment.aggregation.own_share)
+            record["similarity"] = personal_weights(statistics, self.experiment.aggregation.rule)
         if step.task == "calibrate":
             moments = (answers.spool.read(site) for site in record["scalars"])
             solved = temperature_model(moments, self.experiment.calibration.ridge)

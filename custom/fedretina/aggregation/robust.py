@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
+from typing import Any
 
 from fedretina.aggregation.combining import Accepted, Combined, weighted_mean
 from fedretina.aggregation.krum import krum
 from fedretina.aggregation.norm_bound import norm_bound
 from fedretina.aggregation.trimmed import median, trimmed_mean
 from fedretina.errors import QuorumError
-from fedretina.settings.aggregation import RobustName, RobustSettings
-
-COMBINE: Mapping[RobustName, Callable[[Accepted, RobustSettings], Combined]] = MappingProxyType(
-    {
-        "none": lambda accepted, settings: weighted_mean(accepted),
-        "norm_bound": lambda accepted, settings: norm_bound(accepted, settings.bound, settings.limit),
-        "trimmed_mean": lambda accepted, settings: trimmed_mean(accepted, settings.hostile),
-        "median": lambda accepted, settings: median(accepted),
-        "krum": lambda accepted, settings: krum(accepted, settings.hostile, settings.keep),
-    }
+from fedretina.parts import Register
+from fedretina.settings.aggregation import (
+    KrumSettings,
+    MedianSettings,
+    NormBoundSettings,
+    NotRobustSettings,
+    RobustSettings,
+    TrimmedMeanSettings,
 )
+
+robust: Register[Callable[[Accepted, Any], Combined]] = Register("fedretina.aggregation.robust")
+"""Registers the function below it as the robust rule of some settings."""
+
+
+@robust(NotRobustSettings)
+def _weighted_mean(accepted: Accepted, settings: NotRobustSettings) -> Combined:
+    return weighted_mean(accepted)
+
+
+@robust(NormBoundSettings)
+def _norm_bound(accepted: Accepted, settings: NormBoundSettings) -> Combined:
+    return norm_bound(accepted, settings.bound, settings.limit)
+
+
+@robust(TrimmedMeanSettings)
+def _trimmed_mean(accepted: Accepted, settings: TrimmedMeanSettings) -> Combined:
+    return trimmed_mean(accepted, settings.hostile)
+
+
+@robust(MedianSettings)
+def _median(accepted: Accepted, settings: MedianSettings) -> Combined:
+    return median(accepted)
+
+
+@robust(KrumSettings)
+def _krum(accepted: Accepted, settings: KrumSettings) -> Combined:
+    return krum(accepted, settings.hostile, settings.keep)
 
 
 def combine(accepted: Accepted, settings: RobustSettings) -> Combined:
@@ -36,7 +62,7 @@ def combine(accepted: Accepted, settings: RobustSettings) -> Combined:
     """
     if len(accepted.weights) < settings.least:
         raise QuorumError(
-            f"{settings.name!r} against {settings.hostile} hostile sites needs {settings.least} updates, there are "
+            f"{settings.name!r} as it is set needs {settings.least} updates, there are "
             f"{len(accepted.weights)}: ask more sites, or set aggregation.robust.hostile lower."
         )
-    return COMBINE[settings.name](accepted, settings)
+    return robust.of(settings)(accepted, settings)

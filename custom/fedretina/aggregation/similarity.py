@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.exchange.parts import MEAN, VARIANCE
 from fedretina.exchange.payload import Tensors
+from fedretina.parts import Register
+from fedretina.settings.aggregation import RuleSettings, SimilaritySettings
+
+personal_rule: Register[Callable[[Mapping[str, Tensors], Any], dict[str, dict[str, float]]]] = Register(
+    "fedretina.aggregation.similarity"
+)
+"""Registers the function below it as a rule that gives each site a model of its own."""
 
 
 def distance(one: Tensors, other: Tensors) -> float:
@@ -58,6 +66,16 @@ def similarity_weights(statistics: Mapping[str, Tensors], own_share: float) -> d
         weights = {sites[number]: float(share) for number, share in zip(others, shares, strict=True)}
         table[site] = {name: own_share if name == site else weights[name] for name in sites}
     return table
+
+
+@personal_rule(SimilaritySettings)
+def _by_similarity(statistics: Mapping[str, Tensors], settings: SimilaritySettings) -> dict[str, dict[str, float]]:
+    return similarity_weights(statistics, settings.own_share)
+
+
+def personal_weights(statistics: Mapping[str, Tensors], settings: RuleSettings) -> dict[str, dict[str, float]]:
+    """The weights of each site's own model, by the rule that the settings choose; each site's sum to 1."""
+    return personal_rule.of(settings)(statistics, settings)
 
 
 def among(weights: Mapping[str, float], answered: list[str]) -> dict[str, float]:

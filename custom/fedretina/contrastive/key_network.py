@@ -15,7 +15,7 @@ from fedretina.contrastive.similarity import unit
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
 from fedretina.seeds import generator
-from fedretina.settings.contrastive import ContrastiveSettings
+from fedretina.settings.contrastive import MomentumSettings
 
 KEY = "key:"
 """Prefix of the key network in a site's memory."""
@@ -36,14 +36,14 @@ class KeyNetwork:
         SettingsError: The network has no contrastive head.
     """
 
-    def __init__(self, ground: ContrastiveGround, settings: ContrastiveSettings) -> None:
+    def __init__(self, ground: ContrastiveGround, settings: MomentumSettings) -> None:
         self._query = ground.net
         self._settings = settings
         self._seed = ground.seed
         self._parts: dict[str, nn.Module] = {"encoder": ground.net.encoder, "projector": ground.head.projector}
         self._sent = {_own(key): key for key in ground.keys}
         self.module = nn.ModuleDict({name: copy.deepcopy(part) for name, part in self._parts.items()})
-        self.module.requires_grad_(False).train(settings.resolved_key_bn != "eval")
+        self.module.requires_grad_(False).train(settings.key_bn != "eval")
         kept = {name.removeprefix(KEY): value for name, value in ground.memory.items() if name.startswith(KEY)}
         if settings.key_sync == "ema" and kept:
             self.module.load_state_dict(kept, strict=True)
@@ -59,7 +59,7 @@ class KeyNetwork:
         """
         for name, query in self._parts.items():
             follow(self.module[name], query, momentum)
-            if self._settings.resolved_key_bn == "eval":
+            if self._settings.key_bn == "eval":
                 for mine, other in zip(self.module[name].buffers(), query.buffers(), strict=True):
                     mine.copy_(other)
 
@@ -70,7 +70,7 @@ class KeyNetwork:
             views: Images in [0, 1] on the device of the network.
             purpose: What the shuffling of "split" is for, within the round.
         """
-        split = self._settings.resolved_key_bn == "split"
+        split = self._settings.key_bn == "split"
         parts = shuffled_parts(len(views), self._settings.splits if split else 1, (*self._seed, *purpose, "split"))
         with torch.no_grad():
             embeddings = torch.cat([self._embedded(views[part]) for part in parts])

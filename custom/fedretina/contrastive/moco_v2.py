@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedretina.contrastive.ground import ContrastiveGround, ContrastiveRound, Views
+from fedretina.contrastive.ground import ContrastiveGround, ContrastiveRound, Views, contrastive
 from fedretina.contrastive.key_network import KeyNetwork
 from fedretina.contrastive.queue import KeyQueue, queue_length
 from fedretina.contrastive.similarity import kept_apart, similarities, unit
@@ -15,7 +15,7 @@ from fedretina.errors import TrainingError
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
 from fedretina.seeds import generator
-from fedretina.settings.contrastive import ContrastiveSettings
+from fedretina.settings.contrastive import MocoV2Settings
 
 
 def info_nce(query: Tensor, keys: Tensor, queue: Tensor, temperature: float, same: Tensor) -> Tensor:
@@ -37,6 +37,7 @@ def info_nce(query: Tensor, keys: Tensor, queue: Tensor, temperature: float, sam
     return F.cross_entropy(torch.cat((positive, negative), dim=1), first)
 
 
+@contrastive(MocoV2Settings)
 class MocoV2Round(ContrastiveRound):
     """MoCo v2 (Chen, Fan, Girshick, He 2020) at a site.
 
@@ -49,7 +50,7 @@ class MocoV2Round(ContrastiveRound):
         TrainingError: The site has fewer images than a batch.
     """
 
-    def __init__(self, ground: ContrastiveGround, settings: ContrastiveSettings) -> None:
+    def __init__(self, ground: ContrastiveGround, settings: MocoV2Settings) -> None:
         self._net = ground.net
         self._settings = settings
         self._key = KeyNetwork(ground, settings)
@@ -68,11 +69,11 @@ class MocoV2Round(ContrastiveRound):
     def loss(self, views: Views, clock: Clock) -> Tensor:
         """See `ContrastiveRound.loss`."""
         query = unit(self._net.embedded(views.first))  # q
-        self._key.follow(self._settings.resolved_momentum)
+        self._key.follow(self._settings.momentum)
         keys = self._key.keys(views.second, clock.epoch, clock.step)  # k+
         images, patients = views.images.to(keys.device), views.patients.to(keys.device)
         same = self._queue.no_negatives(images, patients, self._settings.mask_patients)
-        loss = info_nce(query, keys, self._queue.rows, self._settings.resolved_temperature, same)
+        loss = info_nce(query, keys, self._queue.rows, self._settings.temperature, same)
         self._queue.enqueue(keys, images, patients)
         return loss
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome
+from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome, correction
 from fedretina.settings.correction import MoonSettings
 
 
@@ -75,6 +75,7 @@ class _First(LocalRound):
         return _remembered(self._ground)
 
 
+@correction(MoonSettings)
 class Moon(Correction):
     """MOON (Li, He, Song, CVPR 2021): loss + mu l_con on the features that enter the head.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedretina.errors import DataError, TrainingError
-from fedretina.losses.settings import build_objective
+from fedretina.losses.objective import build_objective
 from fedretina.networks.build import build_network
 from fedretina.networks.label_space import label_space
 from fedretina.networks.network import Network

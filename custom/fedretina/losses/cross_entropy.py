@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedretina.losses.objective import Clock
+from fedretina.losses.objective import Clock, objective
+from fedretina.settings.objective import CrossEntropySettings
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -28,10 +29,14 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return -wide.log_softmax(1).gather(1, labels[:, None]).squeeze(1)
 
 
+@objective(CrossEntropySettings)
 class CrossEntropyObjective:
     """Mean cross entropy of the batch, the BC (backbone) rows of the FedUAA ablation (Table 2)."""
 
     evidential: bool = False
+
+    def __init__(self, settings: CrossEntropySettings | None = None) -> None:
+        pass
 
     def score(self, logits: Tensor, labels: Tensor, clock: Clock) -> Tensor:
         """See `Objective.score`; the clock is not read."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedretina.errors import TrainingError
 from fedretina.losses.cross_entropy import cross_entropy
-from fedretina.losses.objective import Clock
+from fedretina.losses.objective import Clock, objective
 from fedretina.settings.objective import FocalSettings
 
 
@@ -35,6 +35,7 @@ def focal_loss(logits: Tensor, labels: Tensor, gamma: float, alpha: Tensor | Non
     return modulated if alpha is None else alpha.to(modulated).gather(0, labels) * modulated
 
 
+@objective(FocalSettings)
 class FocalObjective:
     """Mean focal loss of the batch, what FLamby and FedEE minimise on dermoscopy.
 
@@ -58,7 +59,7 @@ class FocalObjective:
         weights = self._settings.alpha
         if weights is not None and len(weights) != logits.shape[1]:
             raise TrainingError(
-                f"objective.focal.alpha has {len(weights)} weights, but there are {logits.shape[1]} grades: give one "
+                f"objective.alpha has {len(weights)} weights, but there are {logits.shape[1]} grades: give one "
                 "each, or leave it out."
             )
         alpha = None if weights is None else torch.tensor(weights, device=logits.device)
