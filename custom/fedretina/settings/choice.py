@@ -13,10 +13,17 @@ A file then holds `correction: {name: fedprox, mu: 0.1}`, or `correction: fedpro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, ClassVar, Self, cast
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from fedretina.errors import SettingsError
+
+GROUP = "fedretina.parts"
+"""Entry points of other packages: each is a module that defines settings and registers the parts they choose."""
 
 
 class Choice(BaseModel):
@@ -33,8 +40,24 @@ class Choice(BaseModel):
 
     @classmethod
     def choices(cls) -> dict[str, type[Self]]:
-        """The methods below a class by name, in the order in which they were defined."""
-        return {str(one.model_fields[cls.key].default): one for one in _below(cls) if one.is_method()}
+        """The methods below a class by name, in the order in which they were defined.
+
+        Raises:
+            SettingsError: Two methods have one name.
+        """
+        found: dict[str, type[Self]] = {}
+        for one in _below(cls):
+            if one.is_method():
+                name = str(one.model_fields[cls.key].default)
+                other = found.setdefault(name, one)
+                # A module that is imported anew, as by a notebook, replaces its own.
+                if (other.__module__, other.__qualname__) != (one.__module__, one.__qualname__):
+                    raise SettingsError(
+                        f"{cls.key} {name!r} stands for {_place(other)} and for {_place(one)}: give one of the two "
+                        "another name."
+                    )
+                found[name] = one
+        return found
 
     @classmethod
     def axis(cls) -> type[Choice]:
@@ -67,6 +90,9 @@ class Choice(BaseModel):
             return own(words)
         choices = cls.choices()
         name = given.get(cls.key, cls.default)
+        if isinstance(name, str) and name not in choices:
+            load_parts()
+            choices = cls.choices()
         if not isinstance(name, str) or name not in choices:
             listed = ", ".join(map(repr, choices))
             raise _faults(cls, {cls.key: ("choice_unknown", f"it is {name!r}, but may be {listed}")}, given)
@@ -80,6 +106,29 @@ class Choice(BaseModel):
         if unread:
             raise _faults(cls, unread, given)
         return chosen.model_validate({**given, cls.key: name})
+
+
+@cache
+def load_parts() -> None:
+    """Import what other packages bring: the entry points of the group `fedretina.parts`, once in a process.
+
+    It is called where a name is asked for that the product does not have, never when a module is imported.
+
+    Raises:
+        SettingsError: A package's part cannot be imported.
+    """
+    for point in entry_points(group=GROUP):
+        try:
+            point.load()
+        except Exception as error:  # whatever the other package raises
+            raise SettingsError(
+                f"the part {point.name!r} ({point.value}) of another package cannot be imported "
+                f"({type(error).__name__}: {error}): mend that package, or take it out."
+            ) from error
+
+
+def _place(one: type[Any]) -> str:
+    return f"{one.__module__}.{one.__qualname__}"
 
 
 def _below(cls: type[Any]) -> Iterator[type[Any]]:
