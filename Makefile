@@ -1,13 +1,13 @@
 # make demo: set up and run FedUAA over five phantom hospitals. make poc: rehearse it with startup kits and TLS.
-# make test: set up, lint, type-check, test.
+# make test: set up, lint, type-check, test. make jobs: write the folders of jobs/ anew from the table of methods.
 VENV   ?= .venv
 PYTHON ?=
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SPREAD := -n auto --maxprocesses 4 --dist worksteal --durations 15 --durations-min 5
-WAIT   := -n 2 --dist loadfile --durations 15 --durations-min 5
+WAIT   := -n 2 --dist loadgroup --durations 15 --durations-min 5
 
-.PHONY: demo poc test test-papers everyday lint lock benchmark clean
+.PHONY: demo poc test test-papers everyday jobs docs house lint lock benchmark clean
 
 demo: $(READY)
 	$(BIN)/nvflare simulator jobs/feduaa
@@ -18,7 +18,7 @@ poc: $(READY)
 	$(BIN)/python -m poc
 
 # First what stays in a process of its own, on all cores; then what starts FLARE's processes and mostly waits for them,
-# two files at a time.
+# two files at a time; files that share a federation are done one after another (xdist_group).
 test: lint
 	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned" --ignore tests/papers
 	$(BIN)/python -m pytest $(WAIT) -m "flare or provisioned"
@@ -31,6 +31,22 @@ test-papers: $(READY)
 # What one runs while working: everything but the papers, the simulator runs and the slow ones.
 everyday: $(READY)
 	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned and not slow" --ignore tests/papers
+
+# All files under jobs/: settings of each are its row's, and the two configurations of FLARE the same for all but one.
+# A job for another row: `fedretina job write ROW`, which `make jobs` keeps from then on.
+jobs: $(READY)
+	set -e; for job in $(filter-out feduaa_learner,$(notdir $(wildcard jobs/*))); do \
+	  $(BIN)/fedretina job write $$job --replace; done
+	$(BIN)/fedretina job write feduaa --name feduaa_learner --learner --replace
+
+# Pages and pictures that are rendered from the code.
+docs: house
+	$(BIN)/python docs/render_settings.py
+	$(BIN)/python docs/render_api.py
+	$(BIN)/python docs/render_attacks.py
+
+house: $(READY)
+	$(BIN)/python docs/render_house.py
 
 lint: $(READY)
 	$(BIN)/ruff check custom tests benchmarks poc

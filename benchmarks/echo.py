@@ -14,10 +14,10 @@ from torch import nn
 from torchvision.models import resnet50
 
 from fedretina.data.site_data import Split
-from fedretina.flare.executor import TrainerExecutor
-from fedretina.flare.site_host import SiteHost
+from fedretina.flare.executor import SiteHost, TrainerExecutor
 from fedretina.local.site import Site
-from fedretina.local.trainer import Answers, LocalTrainer
+from fedretina.local.supervised import Answers
+from fedretina.local.trainer import LocalTrainer
 from fedretina.settings.plan import Step
 
 

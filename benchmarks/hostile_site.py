@@ -21,8 +21,7 @@ import torch
 
 from benchmarks.common import RESULTS, machine
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.data.site_data import SiteData
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.errors import QuorumError, RefusedError, TrainingError
 from fedretina.exchange.payload import Payload, Tensors
 from fedretina.local.site import Site

@@ -126,7 +126,7 @@ def _reading(cases: Sequence[_Case], rules: Sequence[str], attacks: Sequence[str
     return [
         *lines,
         "",
-        f"Read these with care: {len(seeds)} seeds and test splits of a few dozen images a site. Without an attack, "
+        f"Read these with care: {len(seeds)} seeds and test splits of a few dozen images per site. Without an attack, "
         f"the seeds of one rule lie up to {spread:.3f} apart: a price or a loss smaller than that is not shown to be "
         "there.",
     ]
@@ -146,6 +146,6 @@ def _sizes(stored: Mapping[str, Any], found: Sequence[Mapping[str, Any]], hostil
         f"weights, {settings['images']['image_size']} px, {settings['phases'][0]['rounds']} rounds of one epoch, SGD "
         f"{training['learning_rate']}, batches of {training['batch_size']}, heads and BatchNorm personal; phantom "
         f"hospitals (images to train/to test): {sites}. Plain loop, one thread, {min(seconds):.0f} to "
-        f"{max(seconds):.0f} CPU seconds a run on a machine shared with other work. Phantoms are synthetic: "
+        f"{max(seconds):.0f} CPU seconds per run on a machine shared with other work. Phantoms are synthetic: "
         "the order of the rules on real hospitals may differ.",
     ]

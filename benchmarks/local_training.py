@@ -12,8 +12,7 @@ import torch
 
 from benchmarks.common import Result, result, target
 from fedretina.data.augment import augment
-from fedretina.data.site_data import Split
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import Split, load_site_data
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.training import reproducible_torch
 from fedretina.losses.objective import Clock, build_objective

@@ -15,7 +15,7 @@ from fedretina.data.augment import augment
 from fedretina.data.manifest import RawRow, write_manifest
 from fedretina.data.phantoms.draw import cases_of, draw_cases
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import load_site_data
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import FundusSettings
 from fedretina.settings.site import SiteDataSettings

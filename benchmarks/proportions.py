@@ -18,8 +18,7 @@ from typing import Any
 
 from benchmarks.common import RESULTS, ROOT, machine
 from benchmarks.render import machine_line
-from fedretina.data.site_data import SiteData
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.errors import FedretinaError
 from fedretina.loop import run_loop
 from fedretina.rows import ROWS
@@ -140,7 +139,7 @@ def table(stored: Mapping[str, Any]) -> str:
         "",
         f"Sizes: plain loop, seed {_SEED}, one thread, batches of 8, SGD {_RATE} (five times the rows' own; rows with "
         "Adam too), efficientnet_lite0, or the row's own encoder for signals. Phantoms: 32 px (signals: 128 values), "
-        "random weights, 2 rounds a phase of one epoch. Real: 48 px, ImageNet weights, 3 rounds a phase.",
+        "random weights, 2 rounds per phase, of one epoch. Real: 48 px, ImageNet weights, 3 rounds per phase.",
         "",
         machine_line(stored["machine"]),
     ]

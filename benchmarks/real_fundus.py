@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from benchmarks.common import RESULTS, ROOT
-from fedretina.job_writer import job_files, write_job
+from fedretina.jobs import job_files, write_job
 from fedretina.storage import write_json
 from fedretina_papers.packed import pack, unpack
 

@@ -87,14 +87,14 @@ def _page(runs: Runs, rows: Sequence[str]) -> str:
     parts += [
         "## Validation by round",
         "",
-        "![mean validation AUC by round, a line a seed](pictures/real_fundus_validation.svg)",
+        "![mean validation AUC by round, a line per seed](pictures/real_fundus_validation.svg)",
         "",
-        "A thin line a seed, the thick one their mean. The curve is noisy: the chosen round is partly luck, and its "
+        "A thin line per seed, the thick one their mean. The curve is noisy: the chosen round is partly luck, and its "
         "validation figure flatters.",
         "",
         "## theta and weights",
         "",
-        "![theta by round, a line a site](pictures/real_fundus_theta.svg)",
+        "![theta by round, a line per site](pictures/real_fundus_theta.svg)",
         "",
         *_theta_words(runs["feduaa"], sites),
         "",
@@ -223,7 +223,7 @@ def _validation(runs: Runs, rows: Sequence[str]) -> str:
         axes.set_ylabel("mean validation AUC")
         axes.legend(frameon=False)
 
-    return draw("validation", "Mean validation AUC over the four sites by round, a thin line a seed.", paint).svg
+    return draw("validation", "Mean validation AUC over the four sites by round, a thin line per seed.", paint).svg
 
 
 def _by_site(runs: Mapping[int, Mapping[str, Any]], name: str) -> str:
@@ -238,7 +238,7 @@ def _by_site(runs: Mapping[int, Mapping[str, Any]], name: str) -> str:
         axes.set_ylabel(f"{name}, mean over seeds")
         axes.legend(frameon=False)
 
-    return draw(name, f"{name} by round, a line a site, mean over seeds.", paint).svg
+    return draw(name, f"{name} by round, a line per site, mean over seeds.", paint).svg
 
 
 def _picture(name: str, svg: str) -> None:

@@ -28,7 +28,7 @@ _TIMEOUT_S = 900.0
 def measure(encoder: str, row: str, folder: Path) -> dict[str, float]:
     """Run two rounds and the end over one phantom site in this process; bytes, at its largest."""
     from fedretina.aggregation.coordinator import Coordinator
-    from fedretina.local.site_recipe import SiteRecipe
+    from fedretina.local.child_trainer import SiteRecipe
     from fedretina.settings.experiment import Experiment
     from fedretina.settings.site import SiteDataSettings
 

@@ -12,9 +12,9 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.common import Result, result, target
+from fedretina.data.augment import two_views
 from fedretina.data.phantoms.draw import cases_of, phantom_images
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.two_views import two_views
 from fedretina.networks.build import build_network
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import TwoViewSettings

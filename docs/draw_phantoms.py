@@ -8,10 +8,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from PIL import Image, PngImagePlugin
 
-from fedretina.data.oct_transforms import oct_pipeline
+from fedretina.data.modalities.oct import oct_pipeline
+from fedretina.data.phantoms.canvas import stamp
 from fedretina.data.phantoms.draw import cases_of, draw_cases, phantom_samples
-from fedretina.data.phantoms.hospital import Case, phantom_hospital
-from fedretina.data.phantoms.mark import stamp
+from fedretina.data.phantoms.hospital import phantom_hospital
+from fedretina.data.phantoms.kind import Case
 from fedretina.settings.images import Modality, OctSettings, image_settings
 
 FOLDER = Path(__file__).parent / "pictures"

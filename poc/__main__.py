@@ -14,13 +14,13 @@ from typing import NoReturn
 import click
 
 from fedretina.aggregation.results_table import results_table
-from fedretina.commands.admin import printable
+from fedretina.cli.admin import printable
+from fedretina.cli.shared import SecondsType
 from fedretina.errors import FedretinaError, NotDoneError, SettingsError
 from fedretina.flare.admin_jobs import submit
-from fedretina.flare.admin_results import fetch, outcome, results_file
+from fedretina.flare.admin_runs import fetch, outcome, results_file, watch
 from fedretina.flare.admin_session import AdminSession
-from fedretina.flare.admin_watch import watch
-from fedretina.flare.named_job import NamedJob, job_sites, named_copy, read_meta
+from fedretina.flare.submitted_job import NamedJob, job_sites, named_copy, read_meta
 from fedretina.storage import read_json
 from poc.federation import LocalFederation
 
@@ -58,7 +58,7 @@ class Clock:
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The server's port [any that is free].")
 @click.option("--site-file", help="The sites' own settings, such as '/srv/{SITE_NAME}/site.yaml'.")
-@click.option("--timeout", type=click.FloatRange(0.0), default=0.0, help="Longest time for the job, in seconds.")
+@click.option("--timeout", type=SecondsType(), help="Longest time for the job, in seconds.  [default: no limit]")
 @click.option("--hold", is_flag=True, help="Leave the federation up after the job, until Ctrl-C.")
 def main(
     job: Path,
@@ -67,7 +67,7 @@ def main(
     folder: Path,
     port: int,
     site_file: str | None,
-    timeout: float,
+    timeout: float | None,
     hold: bool,
 ) -> None:
     """Rehearse a job on this machine.
@@ -87,7 +87,7 @@ def main(
         federation = LocalFederation(folder, names or _sites_of(job), port, clock.say)
         with tempfile.TemporaryDirectory() as copies:
             named = named_copy(job, Path(copies), run, names)
-            code = _rehearse(federation, named, clock, site_file, timeout, hold)
+            code = _rehearse(federation, named, clock, site_file, timeout or 0.0, hold)
     except FedretinaError as error:
         click.echo(printable(f"poc: {error}"), err=True)
         code = NOT_DONE if isinstance(error, NotDoneError) else USAGE

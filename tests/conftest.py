@@ -4,22 +4,32 @@ import os
 
 # Before torch is imported: two threads a process on cores that are busy slow small tensors ten times.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# All processes that tests start print the stacks of their threads when they are aborted (tests/flare/standing.py).
+os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 # isort: split
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import load_site_data
+from fedretina.networks import efficientnet_lite, vit
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SiteDataSettings
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
-    """Tests of real images skip where there are none, and say so."""
+    """Tests of real images skip where there are none, and say so; tests of one file share one process."""
+    for item in items:
+        # Under `--dist loadgroup`: what starts FLARE's processes once a file, or once for some files that name a group.
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    # Those of the longest group begin first, so that no process is left with it alone at the end.
+    items.sort(key=lambda item: next(item.iter_markers("xdist_group")).args[0] != "federation")
     if not SHARED.is_dir():
         for item in items:
             if item.get_closest_marker("real"):
@@ -32,8 +42,34 @@ def shared() -> Path:
 
 
 @pytest.fixture
-def tiny() -> Callable[..., Experiment]:
-    """An experiment that trains in about a second a site; settings may be given as nested words."""
+def little_encoder() -> Iterator[None]:
+    """EfficientNet-Lite0 of its own blocks, but few and narrow: 14 convolutions for 49, 17,000 weights for 3.4 million.
+
+    ViT-Small likewise: 4 blocks of width 48 for 12 of 384.
+
+    Almost all of a tiny run's time goes by the size of its network. What these tests look at does not: partitions,
+    bits, files and messages are those of any network of convolutions with BatchNorm. It holds in this process alone:
+    tests that compare with another process leave it out, by a fixture of the same name that does nothing.
+    """
+    group = efficientnet_lite._Group
+    few = (
+        group(0, 1, 3, 1, 1, 16),
+        group(1, 2, 3, 2, 1, 24),  # the second has a shortcut
+        group(2, 1, 5, 2, 2, 40),
+        group(3, 1, 3, 2, 1, 112),
+        group(4, 1, 3, 1, 1, 16),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(efficientnet_lite, "_GROUPS", few)
+        patch.setattr(efficientnet_lite, "_TOP", 32)
+        patch.setattr(vit, "_WIDTH", 48)
+        patch.setattr(vit, "_DEPTH", 4)
+        yield
+
+
+@pytest.fixture
+def tiny(little_encoder) -> Callable[..., Experiment]:
+    """An experiment that trains in a tenth of a second per site; settings may be given as nested words."""
 
     def make(**words) -> Experiment:
         activity = words.get("row") == "fedee_activity"

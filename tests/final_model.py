@@ -3,21 +3,23 @@
 from pathlib import Path
 
 from fedretina.data.site_data import SiteData
-from fedretina.evaluation.judged import Judged
+from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.exchange.payload import tensors_digest
-from fedretina.local.card import build_card
 from fedretina.local.trainer import LocalTrainer
 from fedretina.networks.build import build_network
+from fedretina.report.card import build_card
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
 from fedretina.storage import write_json, write_tensors
 from fedretina.uncertainty.estimators import ESTIMATORS
 
 
-def judged(trainer: LocalTrainer, experiment: Experiment, data: SiteData, shared, personal, split: str) -> Judged:
+def judged(
+    trainer: LocalTrainer, experiment: Experiment, data: SiteData, shared, personal, split: str
+) -> LabelledPredictions:
     answers = trainer.answers(shared, personal, data.split(split))
     said = ESTIMATORS[experiment.evaluation.estimator].answer(answers.logits)
-    return Judged(said.probabilities, said.uncertainty, answers.labels.numpy(), data.split(split).patients)
+    return LabelledPredictions(said.probabilities, said.uncertainty, answers.labels.numpy(), data.split(split).patients)
 
 
 def write_final(folder: Path, experiment: Experiment, data: SiteData, rounds: int = 1):

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from fedretina.data.decode import decode_image
+from fedretina.data.phantoms.canvas import write_png
 from fedretina.data.phantoms.draw import phantom_images
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.phantoms.mark import write_png
 
 
 def write_photographs(folder: Path) -> None:

@@ -115,7 +115,7 @@ def odir(root, eyes, name="ODIR-5K_Training_Annotations(Updated)_V2.csv", images
 
 
 def odir_kaggle(root, eyes, files):
-    """Kaggle's copy: a row an image, for the files that its author kept."""
+    """Kaggle's copy: a row per image, for the files that its author kept."""
     by_id = {str(row[0]): row for row in odir_rows(eyes)}
     rows = [(*by_id[file.split("_")[0]], file) for file in files]
     table(root / "full_df.csv", (*ODIR_HEADER, *ODIR_KEYWORDS, "filename"), *rows)

@@ -11,7 +11,7 @@ SITES = {"aptos2019": "icdr5", "eyepacs": "icdr5_ungradable", "idrid": "icdr5", 
 
 
 def write_real_sites(shared: Path, folder: Path, limit: dict[str, int] | None = None) -> Path:
-    """Write one folder a site; returns the value for FEDRETINA_SITE_FILE."""
+    """Write one folder per site; returns the value for FEDRETINA_SITE_FILE."""
     with open(shared / "fundus" / "labels.csv", newline="") as handle:
         rows = list(csv.DictReader(handle))
     for site, scheme in SITES.items():

@@ -1,11 +1,12 @@
 """What a reader finds in a small tree, in short forms for tests."""
 
 from fedretina.data.import_plan import plan_import
-from fedretina.data.readers import ImportSettings, reader
+from fedretina.data.readers import reader
+from fedretina.data.readers.survey import ImportSettings
 
 
 def look(name, root, **words):
-    return reader(name)(root, ImportSettings(**words), root / "out")
+    return reader(name).survey(root, ImportSettings(**words), root / "out")
 
 
 def plan(name, root, **words):

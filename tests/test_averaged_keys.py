@@ -6,12 +6,11 @@ import pytest
 import torch
 from tests.test_two_phases import scans, spied, two  # noqa: F401 - a fixture
 
-from fedretina import storage
-from fedretina.exchange.partition import partition_of
-from fedretina.exchange.parts import KEY
+from fedretina.exchange.partition import KEY, partition_of
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
 from fedretina.settings.contrastive import MocoV2Settings
+from killed import killed_at_every_write
 
 
 def averaged(sync="aggregate", rounds=2, momentum=0.5, **words):
@@ -72,27 +71,12 @@ def test_the_mean_of_one_site_is_its_own_key_network_to_the_bit(scans, tmp_path)
 
 
 @pytest.mark.slow
-def test_killed_at_every_write_a_run_with_averaged_keys_ends_with_the_same_bits(scans, tmp_path, monkeypatch):  # noqa: F811
+def test_killed_at_every_write_a_run_with_averaged_keys_ends_with_the_same_bits(scans, tmp_path):  # noqa: F811
     experiment = averaged()
     data = scans(experiment, "site-1", "site-4")
     expected = run_loop(experiment, data, tmp_path, "whole")
-    real, died = storage._replace, set()
-
-    class Killed(BaseException):
-        pass
-
-    def dying(path, write, durable=True):
-        if "pretrain" in path.name and path not in died:
-            died.add(path)
-            raise Killed
-        real(path, write, durable)
-
-    monkeypatch.setattr(storage, "_replace", dying)
-    got = None
-    while got is None:
-        try:
-            got = run_loop(experiment, data, tmp_path, "cut")
-        except Killed:
-            continue
-    assert len(died) > 4
+    got, deaths = killed_at_every_write(
+        lambda: run_loop(experiment, data, tmp_path, "cut"), lambda path: "pretrain" in path.name
+    )
+    assert deaths > 8
     assert {k: v for k, v in got.items() if k != "run"} == {k: v for k, v in expected.items() if k != "run"}

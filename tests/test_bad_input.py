@@ -11,7 +11,7 @@ from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import QuorumError, RefusedError, StateError, TrainingError
 from fedretina.exchange.payload import Payload
 from fedretina.local.site import Site
-from fedretina.local.snapshot import Snapshot
+from fedretina.local.site_state import Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.loop import run_loop
 from fedretina.settings.plan import Plan

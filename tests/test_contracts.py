@@ -56,8 +56,30 @@ def test_the_product_imports_nothing_of_the_papers():
 def test_the_core_imports_nothing_of_flare():
     core = [path for path in PRODUCT if path.parent != CUSTOM / "fedretina" / "flare"]
     assert importing("nvflare", core) == []
-    ours = importing("fedretina.flare", [path for path in core if "commands" not in path.parts])
+    ours = importing("fedretina.flare", [path for path in core if "cli" not in path.parts])
     assert ours == []
+
+
+HELP_OF_ALL = """
+import sys, click
+from fedretina.cli import main
+def show(command, name, parent):
+    context = click.Context(command, info_name=name, parent=parent)
+    command.get_help(context)
+    shown.append(name)
+    for below in command.list_commands(context) if isinstance(command, click.Group) else ():
+        show(command.get_command(context, below), below, context)
+shown = []
+show(main, "fedretina", None)
+print(len(shown), *sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def test_the_help_of_every_command_waits_for_nothing_heavy():
+    called = subprocess.run([sys.executable, "-c", HELP_OF_ALL], capture_output=True, text=True, check=True)
+    shown, *loaded = called.stdout.split()
+    assert int(shown) >= 30
+    assert {*HEAVY, "pydantic", "yaml"}.isdisjoint(loaded)
 
 
 @pytest.mark.parametrize(("call", "code"), [(["--help"], 0), (["benchmark", "feduaa"], 2)])

@@ -10,9 +10,10 @@ from typing import get_args
 
 import pytest
 import yaml
+from docs import render_house
 
 from fedretina.exchange.partition import partition
-from fedretina.flare import surroundings
+from fedretina.flare import job_context
 from fedretina.networks.build import build_on_meta
 from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment
@@ -75,6 +76,21 @@ def test_no_page_names_a_path_of_this_machine(page):
         assert path not in text.replace("https://", ""), path
 
 
+def test_each_term_of_the_glossary_is_defined_once_and_used():
+    glossary = DOCS / "glossary.md"
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", glossary.read_text(encoding="utf-8"), re.MULTILINE)
+    terms = [term for term, meaning in rows if term != "term" and set(term) != {"-"}]
+    assert len(terms) >= 60
+    assert len({term.lower() for term in terms}) == len(terms)
+    others = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page != glossary)
+    unused = [term for term in terms if not re.search(rf"(?<!\w){re.escape(term)}(?!\w)", others, re.IGNORECASE)]
+    assert not unused, f"no other page uses {unused}"
+
+
+def test_the_readme_leads_to_the_glossary():
+    assert "docs/glossary.md" in LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+
+
 def test_the_figures_of_the_robust_rules_are_the_stored_ones():
     words = "print(figures(json.loads(Path('benchmarks/results/hostile_site.json').read_text())), end='')"
     rendered = in_subprocess(
@@ -107,21 +123,36 @@ def test_the_table_of_attacks_is_what_the_tests_show():
 
 def test_the_settings_page_knows_every_environment_variable():
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
-    named = {surroundings.SITE_FILE, surroundings.STATE_ROOT, surroundings.RUN}
+    named = {job_context.SITE_FILE, job_context.STATE_ROOT, job_context.RUN}
     assert set(re.findall(r"^\| `(FEDRETINA_\w+)`", page, re.MULTILINE)) == named
+
+
+def test_the_house_is_drawn_from_todays_imports():
+    graph = render_house.imports()
+    page = render_house.PAGE.read_text(encoding="utf-8")
+    assert render_house.render(page) == page, "run `make house` and look at the picture"
+    assert render_house.PICTURE.read_text(encoding="utf-8") == render_house.picture(graph), "run `make house`"
+    # An import inside a function counts; what others import already draws no line.
+    assert "flare" in graph["cli"]
+    assert "errors" in graph["storage"]
+    drawn = render_house.needed({"roof": {"wall", "ground"}, "wall": {"ground"}, "ground": set()})
+    assert drawn == {"roof": {"wall"}, "wall": {"ground"}, "ground": set()}
+    circle = render_house.joined({"roof": {"a"}, "a": {"b"}, "b": {"a", "ground"}, "ground": set()})
+    assert circle == {"roof": {"a, b"}, "a, b": {"ground"}, "ground": set()}
+    assert render_house.floors(circle) == [["ground"], ["a, b"], ["roof"]]
 
 
 def test_the_examples_of_the_settings_page_are_accepted():
     experiment, site, policy = (yaml.safe_load(text) for _, text in blocks("settings.md", "yaml"))
-    assert surroundings.SiteSettings.model_validate(policy).policy.noise.multiplier == 0.3
+    assert job_context.SiteSettings.model_validate(policy).policy.noise.multiplier == 0.3
     paper = Experiment.resolve(experiment)
     assert (paper.network.encoder, paper.images.image_size, paper.phases[0].rounds) == ("resnet50", 256, 100)
-    settings = surroundings.SiteSettings.model_validate(site)
-    chosen = surroundings.with_weights_file(paper, settings)
+    settings = job_context.SiteSettings.model_validate(site)
+    chosen = job_context.with_weights_file(paper, settings)
     assert chosen.network.weights.file == settings.weights_file
     scopes = yaml.safe_load(blocks("settings.md", "json")[0][1])
     assert scopes["default_scope"] == scopes["scopes"][0]["name"]
-    assert set(scopes["scopes"][0]["properties"]) == {surroundings.PROPERTY}
+    assert set(scopes["scopes"][0]["properties"]) == {job_context.PROPERTY}
 
 
 @pytest.mark.parametrize("row", ["feduaa", "feduaa_official"])
@@ -138,7 +169,7 @@ def test_the_method_page_knows_every_reason_of_theta():
 
 @pytest.mark.slow
 def test_the_plain_loop_example_runs(tmp_path):
-    assert len((DOCS / "examples" / "plain_loop.py").read_text().splitlines()) <= 60
+    assert len((DOCS / "examples" / "plain_loop.py").read_text().splitlines()) <= 40
     table = in_subprocess(DOCS / "examples" / "plain_loop.py", tmp_path).splitlines()
     assert [line.split()[0] for line in table[1:5]] == ["site-1", "site-2", "site-3", "mean"]
     assert all(0 < float(line.split()[3]) <= 1 for line in table[1:4])

@@ -14,6 +14,7 @@ from fedretina.loop import run_loop
 from fedretina.prediction.predictor import Predictor
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
+from killed import killed_at_write
 
 EXITS = {"row": "fedee", "network": {"exits": {"width": 8}}}
 SITES = ("site-1", "site-4")
@@ -88,26 +89,12 @@ def test_a_kept_adam_is_one_long_run_and_a_fresh_one_is_not(tiny, phantoms, tmp_
     assert digests["keep"] != digests["reset"]
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
-def test_a_kept_optimiser_survives_a_restart_to_the_bit(tiny, phantoms, tmp_path, monkeypatch):
+def test_a_kept_optimiser_survives_a_restart_to_the_bit(tiny, phantoms, tmp_path):
     words = {"row": "scaffold", "training": {"optimizer": "adam", "learning_rate": 0.003, "optimizer_state": "keep"}}
     experiment = tiny(**words)
     data = phantoms(experiment, *SITES)
     whole = run_loop(experiment, data, tmp_path, "whole")
-    real, left = storage._replace, iter(range(9))
-
-    def dying(path, write, durable=True):
-        if next(left, None) is None:
-            raise Killed
-        real(path, write, durable)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(storage, "_replace", dying)
-        with pytest.raises(Killed):
-            run_loop(experiment, data, tmp_path, "again")
+    killed_at_write(lambda: run_loop(experiment, data, tmp_path, "again"), 9)
     assert run_loop(experiment, data, tmp_path, "again")["sites"] == whole["sites"]
 
 

@@ -65,6 +65,7 @@ def spoilt(tiny, phantoms, tmp_path):
         ("feduaa_scaffold", 5, "train-0002"),
         ("feduaa", 7, "train-0002"),  # complete: its end is dropped too
         ("feduaa", 3, "train-0000"),
+        ("mdt", 8, "train-0002"),  # complete: its calibration, which comes once, is done anew too
     ],
 )
 def test_it_ends_with_the_bits_of_a_run_that_never_did_what_is_dropped(spoilt, tmp_path, row, done, step):
@@ -143,7 +144,7 @@ def test_killed_while_it_goes_back_it_goes_back_all_the_same(spoilt, tmp_path, m
 
 
 def test_a_site_without_its_own_part_for_that_step_takes_its_nearest_or_begins_anew(spoilt, tmp_path, caplog):
-    experiment, data, whole = spoilt(4)
+    experiment, data, whole = spoilt(4, choice={"window": ROUNDS})  # it ends with a late round's model
     shutil.rmtree(tmp_path / "r" / "site-1")  # its disk was lost
     state = tmp_path / "r" / "site-2"
     record = read_json(state / "state.json")

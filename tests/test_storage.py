@@ -12,7 +12,7 @@ import torch
 from fedretina import storage
 from fedretina.errors import DataError, StateError
 from fedretina.exchange.noise import noise_key
-from fedretina.kit import renewal
+from fedretina.kit import authority
 from fedretina.storage import filled_folder
 
 STATE = {"a": torch.arange(6, dtype=torch.float32).reshape(2, 3), "n": torch.tensor(7)}
@@ -125,7 +125,7 @@ def test_a_secret_is_the_owners_alone_before_it_has_its_name(tmp_path, rights):
 def test_the_authoritys_key_is_never_open_to_others(tmp_path, rights):
     held = {"root_cert": "x", "root_pri_key": "SECRET", "site-1": {"cert": "y"}}
     (tmp_path / "cert.json").write_text(json.dumps(held))
-    renewal.forget(tmp_path, ["site-1"])
+    authority.forget(tmp_path, ["site-1"])
     assert rights == {"cert.json": 0o600, "cert.json.before_renewal": 0o600}
     for name in rights:
         assert "SECRET" in (tmp_path / name).read_text()

@@ -8,9 +8,8 @@ import torch
 
 from fedretina import storage
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.data.site_loader import load_site_data
-from fedretina.exchange.partition import partition_of
-from fedretina.exchange.parts import CONTROL
+from fedretina.data.site_data import load_site_data
+from fedretina.exchange.partition import CONTROL, partition_of
 from fedretina.exchange.payload import tensors_bytes
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
@@ -21,6 +20,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.site import SiteDataSettings
+from killed import killed_at_every_write
 
 ROUNDS = {"pretrain": 2, "train": 2}
 
@@ -45,15 +45,8 @@ def two(row="oct_moco_scaffold", rounds=ROUNDS, **words):
 
 
 @pytest.fixture
-def scans(tmp_path):
-    def make(experiment, *names):
-        settings = SiteDataSettings(phantom_images=experiment.phantom_images)
-        return {
-            name: load_site_data(name, settings, experiment.images, experiment.seed, tmp_path / "cache" / name)
-            for name in names or ("site-1", "site-2")
-        }
-
-    return make
+def scans(phantoms, little_encoder):
+    return lambda experiment, *names: phantoms(experiment, *(names or ("site-1", "site-2")))
 
 
 def spied(experiment, data, folder):
@@ -132,34 +125,15 @@ def test_each_phase_moves_its_own_part_and_begins_with_controls_of_zero(scans, t
 
 
 @pytest.mark.slow
-def test_killed_at_every_write_of_both_phases_a_run_ends_with_the_same_bits(scans, tmp_path, monkeypatch):
+def test_killed_at_every_write_of_both_phases_a_run_ends_with_the_same_bits(scans, tmp_path):
     kept = {"method": "moco_v2", "key_sync": "ema", "queue_start": "keep", "queue": 16}  # all that can be durable is
     experiment = two(rounds={"pretrain": 2, "train": 1}, phantom_images=16)
     first = experiment.phases[0].model_copy(update={"contrastive": ContrastiveSettings.of(kept)})
     experiment = experiment.model_copy(update={"phases": (first, *experiment.phases[1:])})
     data = scans(experiment, "site-4")
     expected = run_loop(experiment, data, tmp_path, "whole")
-    real, died = storage._replace, set()
-
-    class Killed(BaseException):
-        pass
-
-    def dying(path, write, durable=True):
-        for when in ("before", "after"):
-            if when == "after":
-                real(path, write, durable)
-            if (when, path) not in died:
-                died.add((when, path))
-                raise Killed
-
-    monkeypatch.setattr(storage, "_replace", dying)
-    got = None
-    while got is None:
-        try:
-            got = run_loop(experiment, data, tmp_path, "cut")
-        except Killed:
-            continue
-    assert len(died) > 25
+    got, deaths = killed_at_every_write(lambda: run_loop(experiment, data, tmp_path, "cut"))
+    assert deaths > 25
     assert {k: v for k, v in got.items() if k != "run"} == {k: v for k, v in expected.items() if k != "run"}
 
 
@@ -213,7 +187,7 @@ def test_fewer_labels_train_on_whole_patients_and_say_so(scans, tmp_path):
 
 
 @pytest.mark.slow
-def test_tweu_with_personal_heads_trains_on_scans_of_sites_that_grade_differently(tmp_path):
+def test_tweu_with_personal_heads_trains_on_scans_of_sites_that_grade_differently(tmp_path, little_encoder):
     experiment = two("oct_moco_feduaa", rounds={"pretrain": 1, "train": 2})
     schemes = {
         "site-1": "oct4",

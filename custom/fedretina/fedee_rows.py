@@ -36,7 +36,7 @@ _EVIDENTIAL: Mapping[str, Any] = {
 
 
 def _task(modality: str, encoder: str, grades: int, rate: float, **more: Any) -> dict[str, Any]:
-    """One of the paper's tasks: grades agree, so the final head travels; one Adam a site for the whole run."""
+    """One of the paper's tasks: grades agree, so the final head travels; one Adam per site for the whole run."""
     return {
         **_AVERAGED,
         "images": {"modality": modality},

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.data.pooling import pools
-from fedretina.data.site_data import SiteData
+from fedretina.data.site_data import SiteData, pools
 from fedretina.errors import FedretinaError, RefusedError, TrainingError
-from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, Sealer, sealer_for
+from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, HeadCipher, cipher_for
 from fedretina.exchange.stamp import require_name, require_sites
 from fedretina.local.site import Site
 from fedretina.settings.experiment import Experiment
@@ -25,7 +24,7 @@ _log = logging.getLogger(__name__)
 def run_loop(
     experiment: Experiment,
     sites: Mapping[str, SiteData],
-    root: Path,
+    root: Path | str,
     run: str,
     keys: Path | None = None,
     tell: Callable[[int, int], None] = lambda done, of: None,
@@ -51,6 +50,7 @@ def run_loop(
         QuorumError: A step had fewer accepted updates than the quorum.
         StateError: State cannot be read or written, or another process runs this run.
     """
+    root = Path(root)
     require_name(run, "run")
     require_sites(sorted(sites))
     if experiment.pooled:
@@ -60,8 +60,8 @@ def run_loop(
         for name in ("server", *sorted(sites)):
             held.enter_context(folder_lock(root / run / name, 0))
         try:
-            at_server = sealer_for(experiment.exchange, keys and keys / SERVER_FILE, private=False)
-            at_sites = sealer_for(experiment.exchange, keys and keys / SITE_FILE, private=True)
+            at_server = cipher_for(experiment.exchange, keys and keys / SERVER_FILE, private=False)
+            at_sites = cipher_for(experiment.exchange, keys and keys / SITE_FILE, private=True)
             coordinator = Coordinator(experiment, run, root / run / "server", at_server)
             _run(coordinator, sites, root / run, at_sites, tell)
         except FedretinaError:
@@ -82,11 +82,11 @@ def _run(
     coordinator: Coordinator,
     sites: Mapping[str, SiteData],
     folder: Path,
-    sealer: Sealer | None,
+    cipher: HeadCipher | None,
     tell: Callable[[int, int], None],
 ) -> None:
     of = len(coordinator.plan) * len(sites)
-    hosts = {name: Site(coordinator.experiment, sites[name], folder / name, sealer) for name in sorted(sites)}
+    hosts = {name: Site(coordinator.experiment, sites[name], folder / name, cipher) for name in sorted(sites)}
     while coordinator.done < len(coordinator.plan):
         coordinator.begin(hosts)
         for at, name in enumerate(coordinator.asked):

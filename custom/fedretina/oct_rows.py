@@ -48,7 +48,7 @@ OCT_ROWS: Mapping[str, Row] = MappingProxyType(
         ),
         "oct_fedprox": Row(
             "FedProx, OCT",
-            f"{_PAPER}, Table 3: supervised, a spring to the aggregate",
+            f"{_PAPER}, Table 3: supervised, a proximal term",
             {**_OCT, "phases": (_FROM_SCRATCH,), "correction": {"name": "fedprox"}},
         ),
         "oct_scaffold": Row(

@@ -66,7 +66,7 @@ ROWS: Mapping[str, Row] = MappingProxyType(
         ),
         "fedprox": Row(
             "FedProx, personal head",
-            "Li et al., MLSys 2020: a spring to the aggregate",
+            "Li et al., MLSys 2020: a proximal term",
             {**_AVERAGED, "correction": {"name": "fedprox"}},
         ),
         "fedavg_ft": Row(
@@ -94,7 +94,7 @@ ROWS: Mapping[str, Row] = MappingProxyType(
         ),
         "feddyn": Row(
             "FedDyn, personal head",
-            "Acar et al., ICLR 2021: a spring whose rest point follows the site's drift",
+            "Acar et al., ICLR 2021: a proximal term whose centre follows the site's drift",
             {**_AVERAGED, "aggregation": {"rule": "uniform"}, "correction": {"name": "feddyn"}},
         ),
         "feddc": Row(
@@ -129,7 +129,7 @@ ROWS: Mapping[str, Row] = MappingProxyType(
         ),
         "fedap": Row(
             "FedAP, personal head",
-            "Lu et al., 2022: a model a site, mixed by how alike BatchNorm statistics are",
+            "Lu et al., 2022: a model per site, mixed by how alike BatchNorm statistics are",
             {
                 "objective": _SOFTMAX,
                 "exchange": _HEAD_AND_NORM_STAY,
@@ -169,7 +169,7 @@ ROWS: Mapping[str, Row] = MappingProxyType(
         ),
         "feduaa_fedprox": Row(
             "FedUAA + FedProx",
-            "not published: UAW weights, a spring to the aggregate",
+            "not published: UAW weights, a proximal term",
             {**_UAA, "correction": {"name": "fedprox"}},
         ),
         "feduaa_official": Row(

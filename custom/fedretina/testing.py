@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedretina.aggregation.rules import Scalars, site_weights
+from fedretina.aggregation.weights import Scalars, site_weights
 from fedretina.data.site_data import SiteData
 from fedretina.data.site_loader import load_site_data
 from fedretina.loop import run_loop

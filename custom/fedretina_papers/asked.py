@@ -20,9 +20,7 @@ from fedretina.seeds import derive_seed
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.training import AucInput, EstimatorName
 from fedretina.storage import write_bytes
-from fedretina.uncertainty.answer import Answer
-from fedretina.uncertainty.estimators import ESTIMATORS, auc_scores
-from fedretina.uncertainty.members import members
+from fedretina.uncertainty.estimators import ESTIMATORS, Answer, auc_scores, members
 
 
 class Read(NamedTuple):

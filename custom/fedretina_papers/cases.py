@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.data.site_data import SiteData
-from fedretina.report.page_file import write_page
-from fedretina.report.pictures import data_uri
-from fedretina.report.render import render_cases
+from fedretina.report.render import render_cases, write_page
+from fedretina.report.site_report import data_uri
 from fedretina_papers.plan import BenchmarkPlan
 from fedretina_papers.stored import Answers, read_answers, read_benchmark
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedretina.report.numbers import number
 from fedretina.report.svg import BLACK, BLUE, GREY, RIGHT, VERMILION, Chart, draw, name_rows
+from fedretina.report.text import number
 from fedretina_papers.compared import BINS
 from fedretina_papers.line_chart import AXES, Series, line_chart
 from fedretina_papers.measures import MAIN, MEASURES

@@ -6,7 +6,7 @@ from math import sqrt
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedretina.report.numbers import number, percent
+from fedretina.report.text import number, percent
 from fedretina_papers.markdown import listed, several, signed, table
 from fedretina_papers.measures import DISEASE, MAIN, MEASURES
 from fedretina_papers.published import AVERAGE, published

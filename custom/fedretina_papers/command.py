@@ -8,9 +8,7 @@ from typing import Any
 
 import click
 
-from fedretina.commands.lazy import fail
-from fedretina.commands.options import SITE_FILE, SITES, site_files
-from fedretina.commands.progress import steps
+from fedretina.cli.shared import SITE_FILE, SITES, fail, site_files, steps
 from fedretina.errors import FedretinaError
 
 

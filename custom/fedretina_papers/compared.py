@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedretina.evaluation.curves import place
-from fedretina.report.numbers import rounded
+from fedretina.exchange.min_count import place
+from fedretina.report.text import rounded
 from fedretina.storage import write_json
 from fedretina_papers.comparisons import (
     SiteAnswers,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedretina.errors import StateError
-from fedretina.evaluation.resampled import ResampledFigures
-from fedretina.report.numbers import rounded
+from fedretina.evaluation.bootstrap import ResampledFigures
+from fedretina.report.text import rounded
 from fedretina.seeds import derive_seed
 from fedretina_papers.measures import MEASURES
 from fedretina_papers.statistics.delong import delong_test

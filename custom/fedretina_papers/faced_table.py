@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from fedretina.report.numbers import NONE, number
+from fedretina.report.text import NONE, number
 from fedretina_papers.markdown import NOT_RUN, listed, spread, table
 from fedretina_papers.oct_runs import OctResults, Value
 from fedretina_papers.published_oct import OctTable

@@ -8,7 +8,7 @@ from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
-from fedretina.report.numbers import NONE, number
+from fedretina.report.text import NONE, number
 from fedretina_papers.fedee_names import label, shown_rows
 from fedretina_papers.fedee_results import FedeeResults
 from fedretina_papers.markdown import sentence_case, table

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedretina.report.numbers import number
 from fedretina.report.svg import BLUE, GREY, ORANGE, VERMILION, Chart, draw
+from fedretina.report.text import number
 from fedretina_papers.fedee_figures import BINS, RATES
 from fedretina_papers.fedee_names import eta_steps, label, shown_rows, titles
 from fedretina_papers.fedee_results import FedeeResults

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedretina.report.numbers import NONE, number
 from fedretina.report.svg import BLUE, ORANGE, Chart, draw
+from fedretina.report.text import NONE, number
 from fedretina.storage import read_json
 from fedretina_papers.fedee_costs import COSTS
 from fedretina_papers.fedee_energy import energy_lines, seconds_of

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedretina.local.batches import batches_an_epoch
-from fedretina.report.numbers import number
+from fedretina.local.supervised import batches_an_epoch
 from fedretina.report.svg import Chart
+from fedretina.report.text import number
 from fedretina_papers.choices import EnergySettings
 from fedretina_papers.costs.energy import Energy, Footprint, communication, estimated, footprint
 from fedretina_papers.fedee_results import FedeeResults

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedretina.report.numbers import NONE
+from fedretina.report.text import NONE
 from fedretina_papers.fedee_names import FURTHER, LESS_IS_BETTER, titles
-from fedretina_papers.fedee_results import BY_SIZE, FedeeResults, spoken
+from fedretina_papers.fedee_results import FedeeResults, spoken
 from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, table
 from fedretina_papers.published_fedee import METHODS, published_fedee
+from fedretina_papers.statistics.eta_mean import BY_SIZE
 
 _ALSO = ("ece", "brier")
 

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedretina.errors import StateError
-from fedretina.evaluation.calibration import brier, ece, nll
-from fedretina.evaluation.error_detection import aurc, error_detection
-from fedretina.evaluation.exact_interval import exact_interval
-from fedretina.report.numbers import rounded
+from fedretina.evaluation.bootstrap import exact_interval
+from fedretina.evaluation.metrics import aurc, brier, ece, error_detection, nll
+from fedretina.report.text import rounded
 from fedretina.seeds import derive_seed
 from fedretina.storage import read_json, write_json
 from fedretina.uncertainty.evidence import as_if_graded

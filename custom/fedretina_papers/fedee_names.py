@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from fedretina.report.numbers import percent
+from fedretina.report.text import percent
 from fedretina_papers.fedee_figures import PAPER_RATE, RATES
-from fedretina_papers.fedee_results import PLAIN, FedeeResults
+from fedretina_papers.fedee_results import FedeeResults
 from fedretina_papers.published_fedee import METHODS, published_fedee
+from fedretina_papers.statistics.eta_mean import PLAIN
 
 GLOBAL = "fedee_global"
 """The row whose exits travel like the rest."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from fedretina.report.numbers import percent
-from fedretina.report.page_file import write_page
+from fedretina.report.render import write_page
+from fedretina.report.text import percent
 from fedretina.storage import read_json
 from fedretina_papers import fedee_charts as charts
 from fedretina_papers import fedee_tables as ours
@@ -19,12 +19,13 @@ from fedretina_papers.fedee_departures import departures
 from fedretina_papers.fedee_estimator_tables import estimator_tables
 from fedretina_papers.fedee_figures import store_fedee_figures
 from fedretina_papers.fedee_names import LESS_IS_BETTER, label, rates_words, titles
-from fedretina_papers.fedee_results import PLAIN, FedeeResults, fedee_results
+from fedretina_papers.fedee_results import FedeeResults, fedee_results
 from fedretina_papers.fedee_variant_tables import personal_table, tuning_tables
 from fedretina_papers.markdown import sentence_case, several
 from fedretina_papers.oct_benchmark_page import course_words
 from fedretina_papers.pictures import Pictures
 from fedretina_papers.published_fedee import KEYS, published_fedee
+from fedretina_papers.statistics.eta_mean import PLAIN
 from fedretina_papers.stored import Record
 from fedretina_papers.stranger_table import stranger_table
 from fedretina_papers.what_was_run import warnings, what_was_run

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
-from fedretina.report.numbers import NONE, number
+from fedretina.report.text import NONE, number
 from fedretina_papers.fedee_figures import PAPER_RATE, RATES, read_fedee_figures
 from fedretina_papers.published_fedee import Printed
 from fedretina_papers.statistics.eta_mean import BY_SIZE, PLAIN, eta_mean, worst_site

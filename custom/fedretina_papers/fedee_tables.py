@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedretina.report.numbers import NONE, number
+from fedretina.report.text import NONE, number
 from fedretina_papers.fedee_names import (
     FURTHER,
     GLOBAL,
@@ -15,16 +15,10 @@ from fedretina_papers.fedee_names import (
     shown_rows,
     titles,
 )
-from fedretina_papers.fedee_results import (
-    BY_SIZE,
-    HIGHER,
-    PLAIN,
-    FedeeResults,
-    as_printed,
-    spoken,
-)
+from fedretina_papers.fedee_results import HIGHER, FedeeResults, as_printed, spoken
 from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, several, table
 from fedretina_papers.published_fedee import KEYS, METHODS, Printed, published_fedee
+from fedretina_papers.statistics.eta_mean import BY_SIZE, PLAIN
 
 _ALIKE = 0.0005  # means that print the same
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedretina.report.numbers import NONE, number, percent
+from fedretina.report.text import NONE, number, percent
 from fedretina_papers.fedee_names import LESS_IS_BETTER, label, shown_rows
 from fedretina_papers.fedee_results import FedeeResults, spoken
 from fedretina_papers.markdown import NOT_RUN, table

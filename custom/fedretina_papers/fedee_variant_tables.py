@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedretina.report.numbers import number
+from fedretina.report.text import number
 from fedretina_papers.fedee_names import GLOBAL, is_tuning, titles
-from fedretina_papers.fedee_results import BY_SIZE, FedeeResults, as_printed
+from fedretina_papers.fedee_results import FedeeResults, as_printed
 from fedretina_papers.fedee_tables import printed_for, row_cells
 from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, table
 from fedretina_papers.published_fedee import KEYS, published_fedee
+from fedretina_papers.statistics.eta_mean import BY_SIZE
 
 _TUNING_ELSEWHERE = (
     "Not in this plan: `fedee-activity`, the paper's own task for these tables, has them. They show rows of any plan "

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from fedretina.data.site_data import SiteData
 from fedretina.exchange.payload import Tensors
-from fedretina.local.history import History
-from fedretina.local.snapshot import Snapshot
+from fedretina.local.site_state import History, Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import TUNE, Plan, Step

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from fedretina.report.numbers import NONE, count, number
-from fedretina.report.page_file import write_page
+from fedretina.report.render import write_page
 from fedretina.report.svg import Chart
+from fedretina.report.text import NONE, count, number
 from fedretina.storage import read_json
 from fedretina_papers.compared import STATISTICS
 from fedretina_papers.label_efficiency import LABELS

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedretina.report.numbers import number
 from fedretina.report.svg import (
     BLUE,
     GREEN,
@@ -22,6 +21,7 @@ from fedretina.report.svg import (
     draw,
     whole_numbers,
 )
+from fedretina.report.text import number
 
 AXES = 3.7
 """Inches between the axes' ends, whatever stands beside them."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from fedretina.report.numbers import NONE, number
+from fedretina.report.text import NONE, number
 
 NOT_RUN = "not run"
 

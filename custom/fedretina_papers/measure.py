@@ -9,9 +9,8 @@ import numpy as np
 import torch
 
 from fedretina.data.site_data import SiteData, Split
-from fedretina.evaluation.evaluate import evaluate
-from fedretina.evaluation.metrics import macro_auc
-from fedretina.evaluation.ranking import auroc
+from fedretina.evaluation.figures import evaluate
+from fedretina.evaluation.metrics import auroc, macro_auc
 from fedretina.exchange.payload import Tensors
 from fedretina.local.trainer import LocalTrainer
 from fedretina.seeds import derive_seed, generator

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedretina.evaluation.ranking import auroc
-from fedretina.report.numbers import rounded
+from fedretina.evaluation.metrics import auroc
+from fedretina.report.text import rounded
 from fedretina_papers.asked import Asked, Read
 
 

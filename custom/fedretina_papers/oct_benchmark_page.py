@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedretina.report.page_file import write_page
+from fedretina.report.render import write_page
 from fedretina.storage import read_json
 from fedretina_papers import tables
 from fedretina_papers.compared import STATISTICS

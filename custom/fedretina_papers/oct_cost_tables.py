@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedretina.report.numbers import NONE, number
+from fedretina.report.text import NONE, number
 from fedretina_papers.faced_table import Column, faced, notes, our_encoder, over_seeds
 from fedretina_papers.markdown import NOT_RUN, listed, table
 from fedretina_papers.oct_runs import OctFigures, OctResults

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fedretina.report.numbers import NONE, count
+from fedretina.report.text import NONE, count
 from fedretina_papers import oct_cost_tables, oct_tables
 from fedretina_papers.markdown import NOT_RUN, listed, several
 from fedretina_papers.oct_runs import OctResults, OctRun

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from fedretina.report.numbers import NONE, count, number
+from fedretina.report.text import NONE, count, number
 from fedretina_papers.faced_table import notes, over_seeds
 from fedretina_papers.markdown import NOT_RUN, listed, signed, table
 from fedretina_papers.oct_runs import OctFigures, OctResults

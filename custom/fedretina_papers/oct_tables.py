@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fedretina.report.numbers import NONE, count, number
+from fedretina.report.text import NONE, count, number
 from fedretina_papers.faced_table import Column, faced, notes, our_encoder, over_seeds
 from fedretina_papers.markdown import NOT_RUN, listed, several, table
 from fedretina_papers.oct_runs import OctFigures, OctResults, Value, union

@@ -14,14 +14,11 @@ from typing import Any
 import psutil
 import torch
 
-from fedretina.data.pooling import pools
-from fedretina.data.site_data import SiteData
-from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import SiteData, load_site_data, pools
 from fedretina.loop import run_loop
 from fedretina.rows import row
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.site import SiteDataSettings
+from fedretina.settings.site import SiteDataSettings, read_data_settings
 from fedretina.storage import read_json, read_tensors, write_json
 from fedretina.version import versions
 from fedretina_papers.asked import ask, keep
@@ -60,7 +57,7 @@ def sites_of(
     for site in sorted(plan.sites if names is None else names):
         phantom = SiteDataSettings(phantom_images=experiment.phantom_images or 160)
         file = files[site]
-        settings = phantom if file is None else read_site_file(file, site)
+        settings = phantom if file is None else read_data_settings(file, site)
         # Phantoms are drawn from one seed, like the images of a real site, which are the same for every seed.
         tell = partial(read, f"images of {site}")
         data = load_site_data(site, settings, experiment.images, plan.seeds[0], out / "cache" / site, tell=tell)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedretina.report.page_file import write_page
+from fedretina.report.render import write_page
 from fedretina.storage import read_json
 from fedretina_papers import charts, claims, tables, words
 from fedretina_papers.compared import STATISTICS

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from fedretina.report.page_file import write_page
+from fedretina.report.render import write_page
 from fedretina.report.svg import Chart
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedretina.errors import FedretinaError, StateError
-from fedretina.report.numbers import rounded
+from fedretina.report.text import rounded
 from fedretina.storage import read_json, write_json
 from fedretina.uncertainty.temperature import Temperature, fit_temperature
 from fedretina_papers.asked import Asked, Outside, Read, keep, read_asked

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedretina.local.history import History
+from fedretina.local.site_state import History
 
 
 def moved_by_phase(steps: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any
 
-from fedretina.report.numbers import count
+from fedretina.report.text import count
 from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, several, spread, table
 from fedretina_papers.statistics.eta_mean import BY_SIZE, eta_mean, worst_site
 from fedretina_papers.stored import Benchmark, Record

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import torch
 
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED
-from fedretina.data.site_data import SiteData, Split
-from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import SiteData, Split, load_site_data
 from fedretina.errors import DataError
+from fedretina.settings.site import read_data_settings
 from fedretina_papers.asked import Stranger
 from fedretina_papers.measure import first_images
 from fedretina_papers.plan import BenchmarkPlan
@@ -41,7 +40,7 @@ def strangers_of(plan: BenchmarkPlan, out: Path) -> dict[str, Strangers]:
     images = plan.experiment_of(plan.rows[0], plan.seeds_of(plan.rows[0])[0], {}).images
     found = {}
     for name, file in sorted(plan.strangers.items()):
-        settings = read_site_file(file, name)
+        settings = read_data_settings(file, name)
         data = load_site_data(name, settings, images, plan.seeds[0], out / "cache" / f"strangers-{name}", False)
         parts = [data.split(one) for one in SPLITS if data.counts[one]]
         known = {name for part in parts for name in part.files}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from fedretina.report.numbers import NONE, count, number, size
+from fedretina.report.text import NONE, count, number, size
 from fedretina_papers.markdown import NOT_RUN, chance, interval, signed, spread, table
 from fedretina_papers.measures import DISEASE, MAIN, MEASURES
 from fedretina_papers.published import AVERAGE, published

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from fedretina.report.numbers import count, number
+from fedretina.report.text import count, number
 from fedretina_papers.markdown import listed, several, table
 from fedretina_papers.stored import Benchmark, Record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from fedretina.report.numbers import count, number
+from fedretina.report.text import count, number
 from fedretina_papers.charts import noise_curve
 from fedretina_papers.markdown import signed, spread, table
 from fedretina_papers.measures import MAIN

@@ -11,11 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fedretina.aggregation.results_table import results_table
-from fedretina.data.site_loader import load_site_data
-from fedretina.loop import run_loop
-from fedretina.settings.experiment import Experiment
-from fedretina.settings.site import SiteDataSettings
+import fedretina
 
 WORDS = {
     "row": "feduaa",  # any row that `fedretina methods` lists
@@ -29,14 +25,10 @@ WORDS = {
 
 def main(root: Path) -> None:
     """Train to the end and write the table."""
-    experiment = Experiment.resolve(WORDS)
-    phantom = SiteDataSettings(phantom_images=experiment.phantom_images)
-    sites = {
-        name: load_site_data(name, phantom, experiment.images, experiment.seed, root / "cache" / name)
-        for name in ("site-1", "site-2", "site-3")
-    }
-    results = run_loop(experiment, sites, root, run="plain-loop")
-    sys.stdout.write(results_table(results) + "\n")
+    experiment = fedretina.Experiment.resolve(WORDS)
+    sites = {name: fedretina.load_site(name, experiment) for name in ("site-1", "site-2", "site-3")}
+    results = fedretina.run_loop(experiment, sites, root, run="plain-loop")
+    sys.stdout.write(fedretina.results_table(results) + "\n")
 
 
 if __name__ == "__main__":

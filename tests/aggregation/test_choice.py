@@ -2,11 +2,11 @@ import itertools
 
 import numpy as np
 
-from fedretina.aggregation.choice import best_step, candidates
+from fedretina.aggregation.model_selection import best_step, candidates
 
 
 def records(*aucs):
-    """One record a step; the figures of a record belong to the model of the step before it."""
+    """One record per step; the figures of a record belong to the model of the step before it."""
     return [{"scalars": {site: {"val_auc": auc} for site, auc in step.items()}} for step in aucs]
 
 

@@ -6,7 +6,7 @@ import torch
 from fedretina.aggregation import admission
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import RefusedError
-from fedretina.exchange.parts import CONTROL, GRAM, VARIANCE
+from fedretina.exchange.partition import CONTROL, GRAM, VARIANCE
 from fedretina.exchange.payload import Payload
 
 ONE_ROUND = [{"name": "train", "rounds": 1}]

@@ -12,6 +12,7 @@ from fedretina.errors import RefusedError, TrainingError
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
 from fedretina.settings.plan import merged
+from killed import killed_at_every_write
 
 LATE = "it did not answer in time."
 SCANS = {
@@ -148,35 +149,19 @@ def test_others_may_not_answer_again_and_may_not_be_lost(tiny, phantoms, tmp_pat
     assert results(tmp_path) == first
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
-
-
-def test_killed_at_every_write_of_the_second_asking_the_run_stays_complete(tiny, phantoms, tmp_path, monkeypatch):
+def test_killed_at_every_write_of_the_second_asking_the_run_stays_complete(tiny, phantoms, tmp_path):
     experiment = tiny(phases=[{"name": "train", "rounds": 1}])
     data = phantoms(experiment, "site-1", "site-2")
     end(experiment, data, tmp_path / "whole")
     end(experiment, data, tmp_path / "late", {("finalise-0000", "site-2")})
-    real, died = storage._replace, set()
 
-    def dying(path, write, durable=True):
-        for when in ("before", "after"):
-            if when == "after":
-                real(path, write, durable)
-            if (when, path) not in died:
-                died.add((when, path))
-                raise Killed
+    def still_complete():
+        run = json.loads((tmp_path / "late" / "server" / "run.json").read_text())
+        assert run["done"] == 3  # never less on disk
+        assert "site-1" in results(tmp_path / "late")["sites"]
 
-    monkeypatch.setattr(storage, "_replace", dying)
-    while True:
-        try:
-            end(experiment, data, tmp_path / "late")
-            break
-        except Killed:
-            run = json.loads((tmp_path / "late" / "server" / "run.json").read_text())
-            assert run["done"] == 3  # never less on disk
-            assert "site-1" in results(tmp_path / "late")["sites"]
-    assert len(died) > 10
+    _, deaths = killed_at_every_write(lambda: end(experiment, data, tmp_path / "late"), afterwards=still_complete)
+    assert deaths > 10
     assert files(tmp_path / "late") == files(tmp_path / "whole")
 
 

@@ -6,8 +6,7 @@ import torch
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.aggregation.proportion import groups
 from fedretina.errors import QuorumError, RefusedError, SettingsError
-from fedretina.exchange.partition import partition_of
-from fedretina.exchange.parts import CONTROL, GRAM
+from fedretina.exchange.partition import CONTROL, GRAM, partition_of
 from fedretina.exchange.payload import Payload
 from fedretina.settings.exchange import Kind
 from fedretina.settings.experiment import Experiment

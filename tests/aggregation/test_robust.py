@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from fedretina.aggregation import spool as spool_module
-from fedretina.aggregation.combining import Accepted
-from fedretina.aggregation.robust import COMBINE, combine
+from fedretina.aggregation.robust import Accepted, combine
 from fedretina.aggregation.spool import Spool
 from fedretina.errors import QuorumError
 from fedretina.settings.aggregation import RobustSettings
@@ -17,7 +16,7 @@ SHAPES = {"w": (5, 3), "b": (4,), "scalar": (), "var": (6,), "n": ()}
 LIKE = {key: torch.int64 if key == "n" else torch.float32 for key in SHAPES}
 PARAMETERS = frozenset({"w", "b", "scalar"})
 GROUPS = (("b", "scalar", "w"), ("var",), ("n",))
-RULES = [name for name in COMBINE if name != "none"]
+RULES = [name for name in RobustSettings.choices() if name != "none"]
 
 
 def start():

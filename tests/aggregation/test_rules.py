@@ -3,7 +3,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from fedretina.aggregation.rules import site_weights
+from fedretina.aggregation.weights import site_weights
 from fedretina.settings.aggregation import AggregationSettings, RuleSettings
 
 

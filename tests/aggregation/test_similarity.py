@@ -6,10 +6,9 @@ import torch
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.aggregation.run_store import RunStore
-from fedretina.aggregation.similarity import among, distance, similarity_weights
+from fedretina.aggregation.weights import among, distance, similarity_weights
 from fedretina.errors import StateError
-from fedretina.exchange.partition import partition_of
-from fedretina.exchange.parts import MEAN, STATISTIC, VARIANCE
+from fedretina.exchange.partition import MEAN, STATISTIC, VARIANCE, partition_of
 from fedretina.local.site import Site
 from fedretina.local.trainer import LocalTrainer
 from fedretina.loop import run_loop
@@ -102,7 +101,7 @@ def test_each_site_is_sent_a_mixture_of_its_own_whatever_the_interruptions(tiny,
     assert [r.get("digests") for r in coordinator.records[:-1]] == [r.get("digests") for r in results["steps"]]
     whole, parts = (sorted(p.name for p in (tmp_path / run / "server").glob("*.*")) for run in ("whole", "parts"))
     assert whole == parts
-    assert sum("@" in name for name in whole) <= 2 * 3  # the best and the last model, a file a site
+    assert sum("@" in name for name in whole) <= 2 * 3  # the best and the last model, a file per site
 
 
 def test_a_model_a_site_and_a_server_half_exclude_each_other(tiny):

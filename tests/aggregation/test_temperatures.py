@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.aggregation.temperatures import temperature_model
+from fedretina.aggregation.temperature_model import temperature_model
 from fedretina.errors import RefusedError, TrainingError
-from fedretina.local.moments import feature_moments
-from fedretina.networks.calibrator import HIGH, LOW, Calibrator
+from fedretina.local.trainer import feature_moments
+from fedretina.networks.network import HIGH, LOW, Calibrator
 
 
 def two_sites(images=40, features=5, apart=3.0):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedretina.contrastive.moco_v3 import moco_v3_loss
+from fedretina.contrastive.objective import alike, unit
 from fedretina.contrastive.simclr import nt_xent
-from fedretina.contrastive.similarity import alike, unit
 
 PATIENTS = torch.tensor([0, 1, 1, 2, 0, 3])
 IMAGES = torch.arange(6)

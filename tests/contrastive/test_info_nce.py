@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedretina.contrastive.moco_v2 import info_nce
-from fedretina.contrastive.similarity import unit
+from fedretina.contrastive.objective import unit
 
 
 def rows(count, width=5, seed=1):

@@ -7,7 +7,7 @@ import torch
 from tests.contrastive.tiny_ground import TinyEncoder, ground, pictures, tiny_network
 
 from fedretina.contrastive.key_network import KeyNetwork, follow, rising_momentum, shuffled_parts
-from fedretina.contrastive.similarity import unit
+from fedretina.contrastive.objective import unit
 from fedretina.losses.objective import Clock
 from fedretina.settings.contrastive import MocoV2Settings, MocoV3Settings, SimclrSettings
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from fedretina.contrastive.key_network import KeyQueue
 from fedretina.contrastive.moco_v2 import info_nce
-from fedretina.contrastive.queue import KeyQueue
+from fedretina.contrastive.objective import unit
 from fedretina.contrastive.simclr import nt_xent
-from fedretina.contrastive.similarity import unit
 
 lightly = pytest.importorskip("lightly.loss", reason="the package lightly is not installed")
 

@@ -3,7 +3,7 @@ from collections import deque
 import pytest
 import torch
 
-from fedretina.contrastive.queue import KeyQueue, queue_length
+from fedretina.contrastive.key_network import KeyQueue, queue_length
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedretina.contrastive.ground import ContrastiveGround, Views
+from fedretina.contrastive.objective import ContrastiveGround, Views
 from fedretina.networks.contrast import ContrastHead
 from fedretina.networks.network import Network
 from fedretina.seeds import generator

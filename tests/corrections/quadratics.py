@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from fedretina.corrections.correction import Ground, ServerRound
-from fedretina.exchange.parts import CONTROL
+from fedretina.exchange.partition import CONTROL
 
 
 class Line(nn.Module):

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.exchange.partition import partition_of
-from fedretina.exchange.parts import CONTROL
+from fedretina.exchange.partition import CONTROL, partition_of
 from fedretina.local.site import Site
 from fedretina.local.site_state import SiteState
 from fedretina.loop import run_loop

@@ -7,7 +7,7 @@ from quadratics import Line, ground, local, sent_by, server, vector
 from fedretina.corrections.correction import build_correction
 from fedretina.corrections.scaffold import Scaffold
 from fedretina.errors import SettingsError
-from fedretina.exchange.parts import CONTROL
+from fedretina.exchange.partition import CONTROL
 from fedretina.settings.correction import NoCorrectionSettings, ScaffoldSettings
 from fedretina.settings.training import OptimiserSettings
 

@@ -7,7 +7,7 @@ from quadratics import Line, ground, local, sent_by, server, vector
 from fedretina.corrections.feddc import FedDc
 from fedretina.corrections.feddyn import FedDyn
 from fedretina.corrections.fedprox import FedProx
-from fedretina.exchange.parts import CONTROL
+from fedretina.exchange.partition import CONTROL
 from fedretina.settings.correction import FedDcSettings, FedDynSettings, FedProxSettings
 
 

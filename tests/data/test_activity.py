@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from fedretina.data.activity_transforms import activity_pipeline, window_bytes
 from fedretina.data.cache import build_cache
-from fedretina.data.waves import wave_bytes
+from fedretina.data.modalities.activity import activity_pipeline, window_bytes
+from fedretina.data.wav import wave_bytes
 from fedretina.errors import DataError
 from fedretina.settings.images import ActivitySettings
 

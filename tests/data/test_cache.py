@@ -34,7 +34,7 @@ def draw(path, k):
 
 
 def slow(root, names, settings=SETTINGS):
-    from fedretina.data.fundus_transforms import fundus_pipeline
+    from fedretina.data.modalities.fundus import fundus_pipeline
 
     return np.stack([fundus_pipeline(settings)(root / name) for name in names])
 
@@ -42,15 +42,15 @@ def slow(root, names, settings=SETTINGS):
 @pytest.fixture
 def computed(monkeypatch):
     """Names of the files that the pipeline was called on."""
-    from fedretina.data import fundus_transforms
+    from fedretina.data.modalities import fundus
 
-    seen, real = [], fundus_transforms.fundus_pipeline
+    seen, real = [], fundus.fundus_pipeline
 
     def spy(settings):
         run = real(settings)
         return lambda path: (seen.append(Path(path).name), run(path))[1]
 
-    monkeypatch.setattr(fundus_transforms, "fundus_pipeline", spy)
+    monkeypatch.setattr(fundus, "fundus_pipeline", spy)
     return seen
 
 
@@ -109,7 +109,7 @@ def test_a_valid_cache_needs_no_monai(root, tmp_path):
     build_cache(NAMES, root, SETTINGS, tmp_path / "c", "refuse")
     code = (
         "import sys; from pathlib import Path; from fedretina.data.cache import build_cache;"
-        "from fedretina.data.fundus_settings import FundusSettings;"
+        "from fedretina.settings.images import FundusSettings;"
         f"c = build_cache({NAMES!r}, Path({str(root)!r}), FundusSettings(image_size=32),"
         f" Path({str(tmp_path / 'c')!r}), 'refuse');"
         "assert len(c.images) == 6; assert 'monai' not in sys.modules and 'cv2' not in sys.modules"
@@ -199,10 +199,10 @@ def test_a_full_disk_leaves_the_old_cache(root, tmp_path, monkeypatch):
 
 
 def _build_and_die(root, folder, row):
-    from fedretina.data import fundus_transforms
+    from fedretina.data.modalities import fundus
 
     cv2.setNumThreads(0)  # its pool does not survive a fork
-    real, calls = fundus_transforms.fundus_pipeline, []
+    real, calls = fundus.fundus_pipeline, []
 
     def dying(settings):
         run = real(settings)
@@ -215,7 +215,7 @@ def _build_and_die(root, folder, row):
 
         return one
 
-    fundus_transforms.fundus_pipeline = dying
+    fundus.fundus_pipeline = dying
     build_cache(NAMES, root, SETTINGS, folder, "refuse")
 
 
@@ -235,10 +235,10 @@ def test_a_kill_leaves_the_old_cache_and_its_rest_is_swept(root, tmp_path):
 
 
 def _build_slowly(root, folder, log):
-    from fedretina.data import fundus_transforms
+    from fedretina.data.modalities import fundus
 
     cv2.setNumThreads(0)
-    real = fundus_transforms.fundus_pipeline
+    real = fundus.fundus_pipeline
 
     def careful(settings):
         run = real(settings)
@@ -251,7 +251,7 @@ def _build_slowly(root, folder, log):
 
         return one
 
-    fundus_transforms.fundus_pipeline = careful
+    fundus.fundus_pipeline = careful
     build_cache(NAMES, root, SETTINGS, folder, "refuse")
 
 

@@ -3,14 +3,14 @@ import json
 import pytest
 from PIL import Image as Picture
 
-from fedretina.data.check import VERDICTS, check_site
-from fedretina.data.check_source import open_source
+from fedretina.data.check.report import VERDICTS, check_site
+from fedretina.data.check.rows import open_source
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import load_site_data
 from fedretina.errors import DataError
 from fedretina.report.data_check_page import count_rows
 from fedretina.settings.images import FundusSettings
+from fedretina.settings.site import read_data_settings
 from little_eyes import eye, save, write_rows, write_site
 
 
@@ -23,7 +23,7 @@ def codes(report):
 
 
 def load(folder, cache):
-    settings = read_site_file(folder / "site.yaml")
+    settings = read_data_settings(folder / "site.yaml")
     return load_site_data("north", settings, FundusSettings(image_size=32), 0, cache)
 
 
@@ -215,7 +215,7 @@ def test_a_phantom_site_is_told(tmp_path):
 
 
 def test_phantoms_on_disk_are_synthetic_and_must_not_mix(tmp_path):
-    from fedretina.data.phantoms.mark import write_png
+    from fedretina.data.phantoms.canvas import write_png
 
     rows = write_site(tmp_path)
     write_png(tmp_path / "images" / rows[0][0], eye(0))

@@ -2,11 +2,11 @@ import cv2
 import numpy as np
 import pytest
 
-from fedretina.data import check_duplicates as module
-from fedretina.data.check_duplicates import check_duplicates, similar_pairs
-from fedretina.data.check_findings import Findings
-from fedretina.data.check_pixels import measure
-from fedretina.data.check_rows import Image
+from fedretina.data.check import pixels as module
+from fedretina.data.check.pixels import check_duplicates, measure, similar_pairs
+from fedretina.data.check.rows import Image
+from fedretina.data.check.rules import Findings
+from fedretina.data.modalities import modality_named
 from fedretina.data.scheme_presets import preset
 from little_eyes import eye
 
@@ -94,7 +94,7 @@ def test_oct_scans_must_be_more_alike():
     # A strongly compressed copy stands between the two bounds.
     pair = (eye(1), 0, "a", "train"), (jpeg(cv2.GaussianBlur(eye(1), (0, 0), 1), 30), 0, "b", "train")
     first, second = (measure(one[0]).detail.astype(float) for one in pair)
-    assert module.ALIKE["fundus"] <= first @ second < module.ALIKE["oct"]
+    assert modality_named("fundus").look.alike <= first @ second < modality_named("oct").look.alike
     assert set(codes(*pair)) == {"near_duplicate"}
     assert codes(*pair, modality="oct") == {}
 

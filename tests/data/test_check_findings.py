@@ -1,5 +1,4 @@
-from fedretina.data.check_codes import CODES, EXIT_CODES, findings_table
-from fedretina.data.check_findings import KEPT, Findings
+from fedretina.data.check.rules import CODES, EXIT_CODES, KEPT, Findings, findings_table
 
 
 def test_every_code_says_what_it_means_and_how_to_mend_it():

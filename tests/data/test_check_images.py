@@ -2,10 +2,9 @@ import cv2
 import numpy as np
 import pytest
 
-from fedretina.data.check_findings import Findings
-from fedretina.data.check_images import check_images
-from fedretina.data.check_pixels import measure, measure_files
-from fedretina.data.check_rows import Image
+from fedretina.data.check.pixels import check_images, measure, measure_files
+from fedretina.data.check.rows import Image
+from fedretina.data.check.rules import Findings
 from fedretina.errors import DataError
 from little_eyes import eye
 

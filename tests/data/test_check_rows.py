@@ -1,8 +1,7 @@
 import pytest
 
-from fedretina.data.check_findings import Findings
-from fedretina.data.check_rows import Image, check_counts, check_rows
-from fedretina.data.check_source import Row
+from fedretina.data.check.rows import Image, Row, check_counts, check_rows
+from fedretina.data.check.rules import Findings
 from fedretina.data.manifest import RawRow, read_manifest, write_manifest
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
@@ -74,8 +73,11 @@ def test_all_faults_are_found_at_once():
 
 
 def test_patients_that_differ_in_spelling():
-    _, codes = found([*GOOD, ("e.png", "0", "P 1", "test"), ("f.png", "0", "P3", "test")])
-    assert codes["patient_spelled_twice"].where == ("'p1' in train, 'P 1' in test",)
+    images, codes = found([*GOOD, ("e.png", "0", "P 1", "test"), ("f.png", "0", "P3", "test")])
+    assert codes["patient_spelled_twice"].where == ("'p1' in train, 'P 1' in test", "'p3' in test, 'P3' in test")
+    assert codes["patient_spelled_twice"].severity == "warning"
+    assert codes["patient_in_two_splits"].where == ("'P 1': train (row 2), test (row 5)",)
+    assert len({image.patient for image in images}) == 3
 
 
 def test_each_image_a_patient_is_told():

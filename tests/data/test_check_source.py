@@ -1,6 +1,6 @@
 import pytest
 
-from fedretina.data.check_source import Row, open_source
+from fedretina.data.check.rows import Row, open_source
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError, SettingsError

@@ -1,4 +1,4 @@
-"""The reader of a folder a class, over small trees; what comes of them is decided in test_import_plan.py."""
+"""The reader of a folder per class, over small trees; what comes of them is decided in test_import_plan.py."""
 
 import re
 

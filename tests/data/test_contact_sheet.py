@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
-from fedretina.data.check_rows import Image
-from fedretina.data.contact_sheet import SIDE, choose_images, contact_sheet, stored_thumbnail
+from fedretina.data.check.contact_sheet import SIDE, choose_images, contact_sheet, stored_thumbnail
+from fedretina.data.check.rows import Image
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
 from fedretina.settings.images import FundusSettings, OctSettings

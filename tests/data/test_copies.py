@@ -2,8 +2,8 @@ import shutil
 
 import pytest
 
-from fedretina.data.copies import without_copies, without_repeats
-from fedretina.data.readers import LeftOut, Photograph
+from fedretina.data.import_plan import without_copies, without_repeats
+from fedretina.data.readers.survey import LeftOut, Photograph
 from fedretina.errors import DataError
 from public_sets import picture, touch
 

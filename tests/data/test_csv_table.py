@@ -37,6 +37,20 @@ def test_what_spreadsheets_save_is_one_manifest(tmp_path, separator, encoding, e
     ]
 
 
+@pytest.mark.parametrize("said", ["sep=;", "SEP=;", '"sep=;"', "sep=;;;;"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_the_line_that_excel_takes_the_separator_from_is_no_row(tmp_path, said, encoding):
+    path = saved(tmp_path, ";", encoding)
+    text = path.read_bytes().decode(encoding)
+    path.write_bytes(f"{said}\r\n{text}".encode(encoding))
+    found = read_manifest(path, preset("icdr5"))
+    assert [record.patient for record in found.records] == ["Müller, A", 'p "2"', "p3"]
+    assert [line.number for line in csv_lines(path, COLUMNS)[1]] == [2, 3, 4, 5]
+    path.write_bytes(f"sep=|\r\n{text}".encode(encoding))
+    with pytest.raises(DataError, match=r"first line says that '\|' separates the columns: save it with commas"):
+        read_manifest(path, preset("icdr5"))
+
+
 def test_class_tables_are_read_the_same_way(tmp_path):
     path = saved(tmp_path, "\t", "utf-16", ("FILE", "Label", "x", "y"))
     assert [row.cells["label"] for row in read_table(path, ["file", "label"])] == ["0.0", "4", "1,0"]

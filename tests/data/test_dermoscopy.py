@@ -5,7 +5,7 @@ import pytest
 from fedretina.errors import DataError
 from fedretina.settings.images import DermoscopySettings
 
-transforms = pytest.importorskip("fedretina.data.dermoscopy_transforms")
+transforms = pytest.importorskip("fedretina.data.modalities.dermoscopy")
 
 
 def skin(height=60, width=90, light=(1.0, 1.0, 1.0)):

@@ -12,10 +12,10 @@ import yaml
 from PIL import Image
 
 from fedretina.data.decode import decode_image
-from fedretina.data.dicom import NoPhotographError, dicom_files, read_photograph
-from fedretina.data.readers import ImportSettings
+from fedretina.data.readers.dicom import NoPhotographError, dicom_files, read_photograph
+from fedretina.data.readers.survey import ImportSettings
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_import import import_set
-from fedretina.data.site_loader import load_site_data
 from fedretina.errors import DataError, SettingsError
 from fedretina.settings.images import FundusSettings
 from fedretina.settings.site import SiteDataSettings

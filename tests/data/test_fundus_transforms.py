@@ -9,7 +9,7 @@ from fedretina.data.decode import decode_image
 from fedretina.errors import DataError
 from fedretina.settings.images import FundusSettings
 
-transforms = pytest.importorskip("fedretina.data.fundus_transforms")
+transforms = pytest.importorskip("fedretina.data.modalities.fundus")
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "fundus"
 
 

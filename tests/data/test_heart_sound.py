@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fedretina.data.heart_sound_transforms import heart_sound_pipeline, spectrogram_db, spectrogram_picture
-from fedretina.data.waves import wave_bytes
+from fedretina.data.modalities.heart_sound import heart_sound_pipeline, spectrogram_db, spectrogram_picture
+from fedretina.data.wav import wave_bytes
 from fedretina.errors import DataError
 from fedretina.settings.images import HeartSoundSettings
 

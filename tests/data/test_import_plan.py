@@ -3,7 +3,8 @@
 import pytest
 
 from fedretina.data.import_plan import plan_import
-from fedretina.data.readers import READERS, ImportSettings
+from fedretina.data.readers import readers
+from fedretina.data.readers.survey import ImportSettings
 from fedretina.errors import DataError, SettingsError
 from public_sets import aptos, class_folders, ddr, eyepacs, idrid, picture
 
@@ -44,6 +45,21 @@ def test_copies_are_left_out_or_kept(tmp_path):
         picture(tmp_path / "train_images" / f"i{k:03}.png", k // 2 * 2 if k < 4 else k)
     assert len(plan("aptos2019", tmp_path).rows) == 6  # 0 and 1, 2 and 3 are copies with different grades
     assert len(plan("aptos2019", tmp_path, copies="keep").rows) == 10
+
+
+def test_spellings_of_a_patient_become_one_and_are_counted(tmp_path):
+    for grade in ("healthy", "no_dr", "mild", "moderate"):
+        for name in ("Ann_1", "ann_2", "Bea_1", "cid_1", "dan_1"):
+            picture(tmp_path / grade / f"{name}{grade}.png", len(grade) * 100 + ord(name[0]))
+    found = plan(
+        "class_folders",
+        tmp_path,
+        patient_pattern="/(?P<patient>[A-Za-z]+)_[12]",
+        grades=("healthy", "no_dr", "mild", "moderate"),
+    )
+    assert {row.patient for row in found.rows} == {"Ann", "Bea", "cid", "dan"}
+    assert "1 names of patients differ from another in capital letters or blanks alone" in " ".join(found.warnings)
+    assert not any(name in " ".join(found.warnings) for name in ("Ann", "ann"))
 
 
 def test_a_patient_in_two_official_parts_stays_in_the_later(tmp_path):
@@ -129,7 +145,7 @@ def test_too_few_patients(tmp_path):
         plan("eyepacs", tmp_path)
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if name not in ("class_folders", "dicom")])
+@pytest.mark.parametrize("name", [name for name in readers() if name not in ("class_folders", "dicom")])
 def test_an_option_of_other_readers(tmp_path, name):
     with pytest.raises(SettingsError, match=r"patient_pattern means nothing to the reader .* it is for"):
         plan(name, tmp_path, patient_pattern="(?P<patient>a)")

@@ -3,8 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from fedretina.data.label_share import labelled_subset
-from fedretina.data.patient_class import patient_classes
+from fedretina.data.splits import labelled_subset, patient_classes
 from fedretina.errors import SettingsError
 
 SHARES = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.9, 1.0)

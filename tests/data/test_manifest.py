@@ -105,3 +105,15 @@ def test_without_a_scheme_no_label_is_read(tmp_path):
     assert {record.label for record in read.records} == {UNLABELLED}
     assert read.counts() == {"train": [], "val": [], "test": []}
     assert read.of("test") == ()
+
+
+@pytest.mark.attack(
+    "an accident", "a patient is spelled P1 in train and p 1 in test", "the site is refused with a sentence"
+)
+def test_spellings_of_a_patient_are_one_patient(tmp_path):
+    more = GOOD + "e.png,1,P 1,train\n"
+    for text in (more, "\n".join([GOOD.splitlines()[0], *reversed(more.splitlines()[1:])])):
+        read = read_manifest(manifest(tmp_path, text), preset("icdr5"))
+        assert {record.patient for record in read.of("train")} == {"P 1"}
+    with pytest.raises(DataError, match=r"row 5: patient 'P1' is in test, but as 'p1' in train in row 2.*another name"):
+        read_manifest(manifest(tmp_path, GOOD + "e.png,1,P1,test\n"), preset("icdr5"))

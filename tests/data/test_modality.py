@@ -9,17 +9,16 @@ import yaml
 from click.testing import CliRunner
 
 from fedretina.cli import main
-from fedretina.data.check_source import open_source
-from fedretina.data.modality import IN_WORDS, require_modality
-from fedretina.data.readers import READERS
+from fedretina.data.check.rows import open_source
+from fedretina.data.modalities import modality_named, require_modality
+from fedretina.data.readers import readers
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.scheme_presets import PRESETS, preset, preset_modality, site_modality
-from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import load_site_data
 from fedretina.errors import DataError, SettingsError
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.images import FundusSettings, Modality, OctSettings
-from fedretina.settings.site import SiteDataSettings, read_site_settings
+from fedretina.settings.images import MODALITIES, SETTINGS_OF, SIGNALS, FundusSettings, OctSettings, image_settings
+from fedretina.settings.site import SiteDataSettings, read_data_settings, read_site_settings
 
 FUNDUS, OCT = FundusSettings(image_size=32), OctSettings(image_size=32)
 
@@ -46,7 +45,7 @@ def hospital(tmp_path):
 
 
 def load(path, images):
-    return load_site_data("site-1", read_site_file(path), images, 1, path.parent / "cache")
+    return load_site_data("site-1", read_data_settings(path), images, 1, path.parent / "cache")
 
 
 def test_every_preset_knows_what_it_grades_and_a_scheme_of_a_sites_own_does_not():
@@ -58,7 +57,12 @@ def test_every_preset_knows_what_it_grades_and_a_scheme_of_a_sites_own_does_not(
     assert preset_modality(preset("oct4")) is None
     assert preset_modality(None) is None
     assert preset_modality("no such") is None
-    assert set(IN_WORDS) == set(Modality.__args__)
+    assert tuple(SETTINGS_OF) == MODALITIES
+    for name in MODALITIES:
+        found = modality_named(name)
+        assert found.settings is SETTINGS_OF[name] is type(image_settings(name))
+        assert (found.sample is not None) == (found.phantoms.wave is not None) == (name in SIGNALS)
+        assert (found.phantoms.picture is None) == (name in SIGNALS)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,7 @@ def test_another_modality_is_refused_in_public_and_names_nothing_of_the_site(hos
         load(path, asked)
     assert caught.value.public
     said = str(caught.value)
-    assert said.startswith(f"the job takes {IN_WORDS[asked.modality]} (images.modality {asked.modality!r})")
+    assert said.startswith(f"the job takes {asked.words} (images.modality {asked.modality!r})")
     assert "leave the site out of the job, or mend data.modality" in said
     for secret in ("secret-ward", "manifest", "site-1", "csv", "/", "icdr5", "oct3"):
         assert secret not in said
@@ -103,7 +107,7 @@ def test_a_phantom_is_drawn_as_the_job_asks_unless_its_site_says_what_it_takes(t
 def test_nothing_but_a_modality_is_a_modality(hospital):
     path = hospital(scheme="oct3", modality="xray")
     with pytest.raises(DataError, match=r"data\.modality: Input should be"):
-        read_site_file(path)
+        read_data_settings(path)
     require_modality(None, "anything")
     with pytest.raises(SettingsError, match="dermoscopy"):
         require_modality("oct", "dermoscopy")
@@ -112,7 +116,7 @@ def test_nothing_but_a_modality_is_a_modality(hospital):
 def test_a_job_that_only_pretrains_is_refused_too(hospital):
     path = hospital(modality="fundus")
     with pytest.raises(SettingsError, match="OCT scans"):
-        load_site_data("site-1", read_site_file(path), OCT, 1, path.parent / "cache", needs_labels=False)
+        load_site_data("site-1", read_data_settings(path), OCT, 1, path.parent / "cache", needs_labels=False)
 
 
 def test_a_kits_settings_the_check_and_a_division_carry_it(hospital, tmp_path):
@@ -123,11 +127,11 @@ def test_a_kits_settings_the_check_and_a_division_carry_it(hospital, tmp_path):
     words = ["data", "divide", path, "--clients", "2", "--skew", "even", "--minimum", "1", "--out", tmp_path / "two"]
     ran = CliRunner().invoke(main, [str(word) for word in words])
     assert ran.exit_code == 0, ran.output
-    assert read_site_file(tmp_path / "two" / "client-2" / "site.yaml").modality == "oct"
+    assert read_data_settings(tmp_path / "two" / "client-2" / "site.yaml").modality == "oct"
 
 
 def test_readers_of_known_layouts_write_it():
-    known = {name: entry.modality for name, entry in READERS.items()}
+    known = {name: entry.modality for name, entry in readers().items()}
     assert {name for name, modality in known.items() if modality == "oct"} == {
         "duke2014", "kermany", "oct_volumes", "octdl", "octid",
     }  # fmt: skip
@@ -138,6 +142,6 @@ def test_phantoms_on_disk_say_what_they_are(tmp_path):
     words = ["data", "phantom", "--site", "site-2", "--out", tmp_path / "p", "--modality", "oct", "--images", "24"]
     ran = CliRunner().invoke(main, [str(word) for word in [*words, "--size", "64"]])
     assert ran.exit_code == 0, ran.output
-    assert read_site_file(tmp_path / "p" / "site.yaml").modality == "oct"
+    assert read_data_settings(tmp_path / "p" / "site.yaml").modality == "oct"
     with pytest.raises(SettingsError, match="fundus photographs"):
-        load_site_data("x", read_site_file(tmp_path / "p" / "site.yaml"), Experiment().images, 1, tmp_path / "c")
+        load_site_data("x", read_data_settings(tmp_path / "p" / "site.yaml"), Experiment().images, 1, tmp_path / "c")

@@ -4,12 +4,13 @@ import pytest
 
 import public_sets as sets
 from fedretina.data.import_plan import plan_import
-from fedretina.data.readers import ImportSettings, reader
+from fedretina.data.readers import reader
+from fedretina.data.readers.survey import ImportSettings
 from fedretina.errors import DataError, SettingsError
 
 
 def look(name, root, **words):
-    return reader(name)(root, ImportSettings(**words), root / "out")
+    return reader(name).survey(root, ImportSettings(**words), root / "out")
 
 
 def plan(name, root, **words):

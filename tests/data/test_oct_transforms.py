@@ -5,7 +5,7 @@ import pytest
 from fedretina.errors import DataError
 from fedretina.settings.images import OctSettings
 
-transforms = pytest.importorskip("fedretina.data.oct_transforms")
+transforms = pytest.importorskip("fedretina.data.modalities.oct")
 
 
 def scan(height=248, width=256, dark=20):

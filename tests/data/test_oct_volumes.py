@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import public_sets as sets
-from fedretina.data.readers import ImportSettings
 from fedretina.data.readers.oct_volumes import Listed, Volume, read_list, survey, unusable, volume_files
+from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.site_import import import_set
 from fedretina.errors import DataError, SettingsError
 

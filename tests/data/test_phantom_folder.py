@@ -8,14 +8,13 @@ from click.testing import CliRunner
 
 from fedretina.cli import main
 from fedretina.data.manifest import read_manifest
-from fedretina.data.phantoms.folder import write_hospital
+from fedretina.data.phantoms.canvas import is_phantom, write_png
+from fedretina.data.phantoms.draw import write_hospital
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.phantoms.mark import is_phantom, write_png
-from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import load_site_data
 from fedretina.errors import DataError
 from fedretina.settings.images import FundusSettings, OctSettings
-from fedretina.settings.site import SiteDataSettings
+from fedretina.settings.site import SiteDataSettings, read_data_settings
 
 
 def run(*words):
@@ -44,7 +43,7 @@ def test_files_are_the_pictures_of_the_site_in_memory(written, tmp_path):
 
 
 def test_a_hospital_read_back_is_still_synthetic(written, tmp_path):
-    settings = read_site_file(written / "site.yaml")
+    settings = read_data_settings(written / "site.yaml")
     data = load_site_data("north", settings, FundusSettings(image_size=32), 1, tmp_path / "cache")
     assert data.synthetic
     assert data.scheme.ungradable == "ungradable"
@@ -107,7 +106,7 @@ def test_the_command_prints_counts_and_says_synthetic(tmp_path):
     assert len(images) == sum(hospital.sizes)
     assert "SYNTHETIC" in (out / "README.txt").read_text()
     assert "drawn by a program" in (out / "README.txt").read_text()
-    assert read_site_file(out / "site.yaml").scheme == "icdr5_ungradable"
+    assert read_data_settings(out / "site.yaml").scheme == "icdr5_ungradable"
 
 
 def test_the_record_for_scripts(tmp_path):
@@ -115,7 +114,7 @@ def test_the_record_for_scripts(tmp_path):
     record = json.loads(result.output)
     assert record["synthetic"] is True
     assert record["grades"] == ["normal", "drusen", "dme", "cnv"]
-    settings = read_site_file(tmp_path / "h" / "site.yaml")
+    settings = read_data_settings(tmp_path / "h" / "site.yaml")
     data = load_site_data("x", settings, OctSettings(image_size=32), 1, tmp_path / "cache")
     assert data.synthetic
     assert data.graded == {split: sum(counts.values()) for split, counts in record["images"].items()}
@@ -157,10 +156,10 @@ def test_bad_options(tmp_path):
     assert not (tmp_path / "h").exists()
     result = run("--site", "x", "--out", tmp_path / "h", "--scheme", "normal_3stages", "--size", 32, "--images", 16)
     assert result.exit_code == 0
-    assert read_site_file(tmp_path / "h" / "site.yaml").scheme == "normal_3stages"
+    assert read_data_settings(tmp_path / "h" / "site.yaml").scheme == "normal_3stages"
     assert torch.is_tensor(
         load_site_data(
-            "x", read_site_file(tmp_path / "h" / "site.yaml"), FundusSettings(image_size=32), 1, tmp_path / "c"
+            "x", read_data_settings(tmp_path / "h" / "site.yaml"), FundusSettings(image_size=32), 1, tmp_path / "c"
         )
         .split("val")
         .images

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from fedretina.data.phantoms.fundus import FUNDUS
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.phantoms.presets import FUNDUS, OCT
+from fedretina.data.phantoms.oct import OCT
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
 from fedretina.settings.scheme import GradingScheme
@@ -100,11 +101,15 @@ def test_patients_have_one_or_two_eyes_of_close_grades(modality):
 
 def test_names_say_phantom_and_no_two_eyes_share_one():
     hospital = phantom_hospital("site-1", 200)
-    names = [case.file_name(split) for at, split in enumerate(("train", "test")) for case in hospital.cases(at, (1,))]
+    names = [
+        hospital.file_name(case, split)
+        for at, split in enumerate(("train", "test"))
+        for case in hospital.cases(at, (1,))
+    ]
     assert len(set(names)) == len(names)
     assert all(name.startswith("phantom-") for name in names)
     first = hospital.cases(0, (1,))[0]
-    assert first.file_name("val").startswith(first.patient_name("val"))
+    assert hospital.file_name(first, "val").startswith(first.patient_name("val"))
 
 
 @pytest.mark.parametrize(("site", "modality"), [("site-4", "fundus"), ("site-2", "oct")])

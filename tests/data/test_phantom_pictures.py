@@ -6,9 +6,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_predict
 
-from fedretina.data.phantoms.draw import _icdr_grades, cases_of, phantom_images
-from fedretina.data.phantoms.hospital import Case, phantom_hospital
-from fedretina.data.phantoms.mark import stamp
+from fedretina.data.phantoms.canvas import stamp
+from fedretina.data.phantoms.draw import cases_of, phantom_images
+from fedretina.data.phantoms.fundus import icdr_grades
+from fedretina.data.phantoms.hospital import phantom_hospital
+from fedretina.data.phantoms.kind import Case
 from fedretina.data.scheme_presets import preset
 from fedretina.settings.scheme import GradingScheme
 
@@ -140,13 +142,13 @@ def test_cameras_differ():
 
 
 def test_what_a_class_stands_for():
-    assert _icdr_grades(preset("icdr5")) == [(0,), (1,), (2,), (3,), (4,)]
-    assert _icdr_grades(preset("normal_3stages")) == [(0,), (1,), (2,), (3, 4)]
-    assert _icdr_grades(preset("icdr5_ungradable"))[:5] == [(0,), (1,), (2,), (3,), (4,)]
+    assert icdr_grades(preset("icdr5")) == [(0,), (1,), (2,), (3,), (4,)]
+    assert icdr_grades(preset("normal_3stages")) == [(0,), (1,), (2,), (3, 4)]
+    assert icdr_grades(preset("icdr5_ungradable"))[:5] == [(0,), (1,), (2,), (3,), (4,)]
     referable = GradingScheme(grades=("no", "yes"), labels={"0": "no", "1": "no", "2": "yes", "3": "yes", "4": "yes"})
-    assert _icdr_grades(referable) == [(0, 1), (2, 3, 4)]
-    assert _icdr_grades(GradingScheme(grades=("none", "some", "much"))) == [(0,), (2,), (4,)]
-    assert len(_icdr_grades(GradingScheme(grades=tuple(f"g{k}" for k in range(9))))) == 9
+    assert icdr_grades(referable) == [(0, 1), (2, 3, 4)]
+    assert icdr_grades(GradingScheme(grades=("none", "some", "much"))) == [(0,), (2,), (4,)]
+    assert len(icdr_grades(GradingScheme(grades=tuple(f"g{k}" for k in range(9))))) == 9
 
 
 @pytest.mark.parametrize("modality", ["fundus", "oct"])

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedretina.data.pixel_array import PixelArrayWriter, map_pixels
+from fedretina.data.cache import PixelArrayWriter, map_pixels
 from fedretina.errors import DataError
 
 SAMPLE = (3, 4, 5)

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedretina.data.pooling import pools
+from fedretina.data.site_data import pools
 from fedretina.loop import run_loop
 
 

@@ -6,21 +6,21 @@ from types import SimpleNamespace
 import pytest
 
 import public_sets as sets
-from fedretina.data.readers import READERS, Photograph, reader
+from fedretina.data.readers import reader, readers
+from fedretina.data.readers.survey import Photograph
 from fedretina.errors import DataError, SettingsError
 from surveyed import labels, look, plan, reasons
 
 
 def test_every_reader_is_found_and_described():
-    assert all(callable(reader(name)) for name in READERS)
-    for entry in READERS.values():
-        assert all(entry[:6])
+    for entry in readers().values():
+        assert all((entry.title, entry.layout, entry.grades, entry.patients, entry.splits, entry.rules))
     with pytest.raises(SettingsError, match="aptos2019"):
         reader("aptos")
 
 
 # Without its extra, oct_volumes says first that it needs it: test_oct_volumes.py.
-@pytest.mark.parametrize("name", [name for name in READERS if name != "oct_volumes"])
+@pytest.mark.parametrize("name", [name for name in readers() if name != "oct_volumes"])
 def test_no_set_at_all(tmp_path, name):
     words = {"labels": tmp_path / "labels.csv"} if name == "dicom" else {}
     with pytest.raises(DataError, match="unpack"):

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import load_site_data
 from fedretina.settings.images import OctSettings
+from fedretina.settings.site import read_data_settings
 from real_sites import write_real_oct_sites
 
 LIMIT = {"train": 12, "val": 4, "test": 4, "pretrain": 20}
@@ -15,7 +15,7 @@ CLASSES = ("normal", "drusen", "cnv", "dme", "erm", "rvo", "vid", "rao")
 
 
 def load(path, site, tmp_path, **words):
-    settings = read_site_file(Path(str(path).replace("{SITE_NAME}", site)), site)
+    settings = read_data_settings(Path(str(path).replace("{SITE_NAME}", site)), site)
     return load_site_data(site, settings, OctSettings(image_size=48), 1, tmp_path / "cache", **words)
 
 

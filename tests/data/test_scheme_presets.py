@@ -1,11 +1,8 @@
-from typing import get_args
-
 import pytest
 
-from fedretina.commands.scheme_names import OCT_SCHEMES, SCHEMES, SCHEMES_OF
-from fedretina.data.readers.survey import SchemeName
-from fedretina.data.scheme_presets import OCT_PRESETS, PRESETS, PRESETS_OF, preset
+from fedretina.data.scheme_presets import PRESETS, SCHEMES, preset, presets_of
 from fedretina.errors import SettingsError
+from fedretina.settings.images import MODALITIES
 from fedretina.settings.scheme import GradingScheme
 
 
@@ -25,10 +22,9 @@ def test_presets():
         preset("icdr9")
 
 
-def test_all_lists_of_presets_agree():
-    assert get_args(SchemeName) == PRESETS
-    assert (tuple(SCHEMES), tuple(OCT_SCHEMES)) == (PRESETS, OCT_PRESETS)
-    assert {kind: tuple(names) for kind, names in SCHEMES_OF.items()} == PRESETS_OF
+def test_each_modality_has_schemes():
+    assert [name for kind in MODALITIES for name in presets_of(kind)] == list(PRESETS)
+    assert all(scheme.source for scheme in SCHEMES.values())
 
 
 def test_oct_presets_read_the_public_spellings():

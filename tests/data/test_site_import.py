@@ -11,9 +11,9 @@ import yaml
 
 from fedretina.data import site_import
 from fedretina.data.manifest import read_manifest
-from fedretina.data.readers import ImportSettings
+from fedretina.data.readers.survey import ImportSettings
+from fedretina.data.site_data import load_site_data
 from fedretina.data.site_import import import_set
-from fedretina.data.site_loader import load_site_data
 from fedretina.errors import DataError, SettingsError, StateError
 from fedretina.settings.images import FundusSettings
 from fedretina.settings.site import SiteDataSettings

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedretina.data.manifest import RawRow, write_manifest
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import load_site_data
 from fedretina.errors import DataError
 from fedretina.settings.images import FundusSettings, OctSettings
 from fedretina.settings.scheme import GradingScheme

@@ -65,3 +65,10 @@ def test_what_is_refused():
             split_by_patient(["a", "b", "c"], [0, 0, 0], fractions, 1)
     with pytest.raises(SettingsError, match="2 labels"):
         split_by_patient(["a"], [0, 1], FRACTIONS, 1)
+
+
+def test_spellings_of_a_patient_share_a_split():
+    patients, labels = hospital(60)
+    others = [name.upper() if at % 2 else f" {name}" for at, name in enumerate(patients)]
+    splits = split_by_patient(patients + others, labels * 2, FRACTIONS, 1)
+    assert len(set(zip([name.strip().lower() for name in patients + others], splits, strict=True))) == 60

@@ -9,17 +9,16 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from fedretina.commands.data_phantom import phantom
+from fedretina.cli.data import phantom
+from fedretina.data.modalities import modality_named
+from fedretina.data.phantoms.canvas import is_phantom
 from fedretina.data.phantoms.draw import cases_of, draw_cases, phantom_samples
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.phantoms.mark import is_phantom
-from fedretina.data.phantoms.presets import PRESETS
-from fedretina.data.site_file import read_site_file
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import load_site_data
 from fedretina.errors import DataError
 from fedretina.settings.images import image_settings
 from fedretina.settings.scheme import GradingScheme
-from fedretina.settings.site import SiteDataSettings
+from fedretina.settings.site import SiteDataSettings, read_data_settings
 
 KINDS = ["dermoscopy", "heart_sound", "activity"]
 
@@ -63,7 +62,7 @@ def test_a_sample_depends_on_its_case_alone(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_preset_and_any_other_name_is_a_hospital_of_its_own(kind):
-    names = [f"site-{number + 1}" for number in range(len(PRESETS[kind]))]
+    names = [f"site-{number + 1}" for number in range(len(modality_named(kind).phantoms.presets))]
     styles = [phantom_hospital(name, modality=kind).style for name in [*names, "elsewhere"]]
     assert len(set(styles)) == len(styles)
     hospital = phantom_hospital("site-1", modality=kind)
@@ -88,7 +87,7 @@ def test_what_is_written_to_disk_is_read_as_synthetic(tmp_path, kind):
     assert all(file.read_bytes() == (tmp_path / "b" / "images" / file.name).read_bytes() for file in files)
     assert "SYNTHETIC" in (tmp_path / "a" / "README.txt").read_text()
     settings = image_settings(kind, 32)
-    data = load_site_data("site-3", read_site_file(tmp_path / "a" / "site.yaml"), settings, 1, tmp_path / "cache")
+    data = load_site_data("site-3", read_data_settings(tmp_path / "a" / "site.yaml"), settings, 1, tmp_path / "cache")
     assert data.synthetic
     drawn = load_site_data("site-3", SiteDataSettings(phantom_images=16), settings, 1, tmp_path / "none")
     assert dict(drawn.counts) == dict(data.counts)
@@ -107,4 +106,4 @@ def test_schemes_that_no_phantom_can_show_are_refused(tmp_path):
         phantom, ["--site", "a", "--modality", "activity", "--scheme", "heart2", "--out", str(tmp_path / "x")]
     )
     assert done.exit_code == 2
-    assert "heart2 grades no activities" in done.output
+    assert "heart2 grades no windows of an accelerometer" in done.output

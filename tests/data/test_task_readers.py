@@ -8,14 +8,15 @@ import pytest
 
 import public_sets as sets
 from fedretina.data.import_plan import plan_import
-from fedretina.data.readers import ImportSettings, reader
+from fedretina.data.readers import reader
 from fedretina.data.readers.pamap2 import _parts
-from fedretina.data.waves import read_wave, wave_bytes
+from fedretina.data.readers.survey import ImportSettings
+from fedretina.data.wav import read_wave, wave_bytes
 from fedretina.errors import DataError, SettingsError
 
 
 def look(name, root, **words):
-    return reader(name)(root, ImportSettings.of(**words), root / "out")
+    return reader(name).survey(root, ImportSettings.of(**words), root / "out")
 
 
 def plan(name, root, **words):
@@ -232,7 +233,7 @@ def test_options_of_others_are_refused(tmp_path):
 def test_real_isic(shared, tmp_path):
     with open(shared / "native" / "isic2019" / "train_test_split", newline="") as handle:
         rows = {row["image"]: row for row in csv.DictReader(handle)}
-    found = reader("isic2019")(shared / "native" / "isic2019", ImportSettings(), tmp_path)
+    found = reader("isic2019").survey(shared / "native" / "isic2019", ImportSettings(), tmp_path)
     assert len(found.photographs) == len(rows)
     for photograph in found.photographs:
         row = rows[photograph.patient]

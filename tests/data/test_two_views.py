@@ -6,12 +6,9 @@ import torch
 from pydantic import ValidationError
 from scipy import ndimage, stats
 
-from fedretina.data.augment import augment, uniforms
-from fedretina.data.grain import gaussian_blur, speckle
+from fedretina.data.augment import affine_sample, augment, gaussian_blur, one_view, speckle, two_views, uniforms
 from fedretina.data.phantoms.draw import cases_of, phantom_images
 from fedretina.data.phantoms.hospital import phantom_hospital
-from fedretina.data.two_views import one_view, two_views
-from fedretina.data.warps import affine_sample
 from fedretina.errors import SettingsError
 from fedretina.settings.images import AugmentSettings, TwoViewSettings
 

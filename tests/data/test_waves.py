@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.io import wavfile
 
-from fedretina.data.waves import read_wave, wave_bytes
+from fedretina.data.wav import read_wave, wave_bytes
 from fedretina.errors import DataError
 
 

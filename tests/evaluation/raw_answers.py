@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedretina.evaluation.min_count import encode
+from fedretina.exchange.min_count import encode
 
 
 class Raw:

@@ -6,7 +6,7 @@ import pytest
 from raw_answers import SITES
 
 from fedretina.errors import RefusedError
-from fedretina.evaluation.binned_answers import confusion, decode
+from fedretina.evaluation.pooled import confusion, decode
 from fedretina.settings.scalars import confusion_name
 
 

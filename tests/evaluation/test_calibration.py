@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import brier_score_loss, log_loss
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.evaluation.calibration import brier, ece, nll
+from fedretina.evaluation.metrics import brier, ece, nll
 
 
 @pytest.fixture

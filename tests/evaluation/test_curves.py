@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.evaluation.calibration import ece
-from fedretina.evaluation.curves import place, reliability, risk_coverage
-from fedretina.evaluation.error_detection import aurc
+from fedretina.evaluation.curves import reliability, risk_coverage
+from fedretina.evaluation.metrics import aurc, ece
+from fedretina.exchange.min_count import place
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -66,7 +66,7 @@ def test_risk_coverage_without_ties_against_a_loop_and_with_all_tied():
 @pytest.mark.parametrize("curve", [reliability, risk_coverage])
 @pytest.mark.parametrize(
     ("values", "verdicts", "sentence"),
-    [([], [], "without images"), ([math.nan], [0], "not finite"), ([0.1], [0, 1], "one verdict an image")],
+    [([], [], "without images"), ([math.nan], [0], "not finite"), ([0.1], [0, 1], "one verdict per image")],
 )
 def test_unfit_input_is_refused(curve, values, verdicts, sentence):
     with pytest.raises(TrainingError, match=sentence):

@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from fedretina.errors import TrainingError
-from fedretina.evaluation.error_detection import aurc, error_detection, error_detection_auroc
+from fedretina.evaluation.metrics import aurc, error_detection, error_detection_auroc
 
 
 def slow_aurc(wrong_in_order: list[int]) -> float:

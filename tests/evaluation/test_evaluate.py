@@ -12,13 +12,12 @@ from sklearn.metrics import cohen_kappa_score, log_loss, roc_auc_score
 
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import TrainingError
-from fedretina.evaluation.evaluate import Evaluation, evaluate
-from fedretina.evaluation.judged import Judged
+from fedretina.evaluation.figures import Evaluation, evaluate, triage
 from fedretina.evaluation.metrics import accuracy
-from fedretina.evaluation.triage import triage
+from fedretina.evaluation.predictions import LabelledPredictions
+from fedretina.metric_inputs import checked_errors, checked_scores
 from fedretina.settings.theta import YoudenSettings
 from fedretina.uncertainty.estimators import ESTIMATORS
-from fedretina.uncertainty.inputs import checked_errors, checked_scores
 from fedretina.uncertainty.theta import youden_theta
 from fedretina_papers.statistics.classification import confusion_matrix
 from fedretina_papers.statistics.selective import selective_balanced_accuracy
@@ -95,7 +94,10 @@ def test_logits_that_are_not_finite_are_refused_and_counted_at_home_alone(split,
 
 
 def test_no_public_sentence_of_a_metric_counts_images():
-    scores, judged = np.full((7, 5), 0.2), Judged(np.full((7, 5), 0.2), np.zeros(7), np.zeros(9, int), ("a",) * 7)
+    scores, judged = (
+        np.full((7, 5), 0.2),
+        LabelledPredictions(np.full((7, 5), 0.2), np.zeros(7), np.zeros(9, int), ("a",) * 7),
+    )
     for ask in (
         lambda: checked_scores(scores, np.zeros(9, int)),
         lambda: checked_errors(np.zeros(7), np.zeros(9)),

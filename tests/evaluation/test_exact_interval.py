@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest
 
 from fedretina.errors import SettingsError
-from fedretina.evaluation.exact_interval import exact_interval
+from fedretina.evaluation.bootstrap import exact_interval
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])

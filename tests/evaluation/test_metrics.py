@@ -9,8 +9,7 @@ import pytest
 from sklearn.metrics import accuracy_score, cohen_kappa_score, roc_auc_score
 
 from fedretina.errors import TrainingError
-from fedretina.evaluation.metrics import MacroAuc, accuracy, macro_auc, quadratic_kappa
-from fedretina.evaluation.ranking import auroc
+from fedretina.evaluation.metrics import MacroAuc, accuracy, auroc, macro_auc, quadratic_kappa
 
 
 def random_split(seed: int, classes: int = 5, count: int = 60) -> tuple[np.ndarray, np.ndarray]:

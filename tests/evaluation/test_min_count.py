@@ -9,8 +9,8 @@ import pytest
 from raw_answers import SITES, Raw
 
 from fedretina.errors import SettingsError
-from fedretina.evaluation.binned_answers import confusion, decode
-from fedretina.evaluation.min_count import encode
+from fedretina.evaluation.pooled import confusion, decode
+from fedretina.exchange.min_count import encode
 from fedretina.settings.scalars import COUNTS, confusion_name
 
 

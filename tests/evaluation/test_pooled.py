@@ -9,19 +9,18 @@ import pytest
 from raw_answers import SITES, Raw
 
 from fedretina.errors import TrainingError
-from fedretina.evaluation.binned_answers import decode
-from fedretina.evaluation.calibration import brier
-from fedretina.evaluation.curves import place, risk_coverage
-from fedretina.evaluation.error_detection import error_detection_auroc
-from fedretina.evaluation.min_count import encode
+from fedretina.evaluation.curves import risk_coverage
+from fedretina.evaluation.metrics import brier, error_detection_auroc
 from fedretina.evaluation.pooled import (
     SiteBrier,
+    decode,
     pool,
     pooled_brier,
     pooled_ece,
     pooled_error_auroc,
     pooled_risk_coverage,
 )
+from fedretina.exchange.min_count import encode, place
 
 
 def on_edges(values: np.ndarray, ends: np.ndarray, fine: int) -> np.ndarray:

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from fedretina.data.scheme_presets import preset
-from fedretina.evaluation.bootstrap import patient_bootstrap_counts
-from fedretina.evaluation.evaluate import evaluate
+from fedretina.evaluation.bootstrap import ResampledFigures, patient_bootstrap_counts
+from fedretina.evaluation.figures import evaluate
 from fedretina.evaluation.referable import referable, referral_task
-from fedretina.evaluation.resampled import ResampledFigures
 from fedretina.settings.scheme import GradingScheme
 from fedretina.uncertainty.estimators import ESTIMATORS, auc_scores
 

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from fedretina.data.scheme_presets import preset
-from fedretina.evaluation.bootstrap import patient_bootstrap
-from fedretina.evaluation.evaluate import evaluate
-from fedretina.evaluation.exact_interval import exact_interval
-from fedretina.evaluation.split_figures import SplitFigures, split_figures
+from fedretina.evaluation.bootstrap import exact_interval, patient_bootstrap
+from fedretina.evaluation.figures import SplitFigures, evaluate, split_figures
 from fedretina.settings.scheme import GradingScheme
 from fedretina.uncertainty.estimators import ESTIMATORS
 

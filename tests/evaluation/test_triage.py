@@ -7,19 +7,19 @@ import pytest
 
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import TrainingError
-from fedretina.evaluation.judged import Judged
-from fedretina.evaluation.triage import triage
+from fedretina.evaluation.figures import triage
+from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.settings.scheme import GradingScheme
 
 SCHEME = preset("icdr5_ungradable")  # classes 2, 3, 4 are referable, 5 is ungradable
 THRESHOLD = 0.5
 
 
-def judged(rows, grades=6):
+def labelled(rows, grades=6):
     """From (patient, grade answered, u, true grade)."""
     patients, answered, u, labels = zip(*rows, strict=True) if rows else ((), (), (), ())
     probabilities = np.eye(grades)[list(answered)] if rows else np.empty((0, grades))
-    return Judged(probabilities, np.array(u, dtype=float), np.array(labels, dtype=np.int64), patients)
+    return LabelledPredictions(probabilities, np.array(u, dtype=float), np.array(labels, dtype=np.int64), patients)
 
 
 CASE = [
@@ -38,7 +38,7 @@ CASE = [
 
 
 def test_a_case_counted_by_hand():
-    found = triage(judged(CASE), THRESHOLD, SCHEME)
+    found = triage(labelled(CASE), THRESHOLD, SCHEME)
     counts = {name: share[:2] for name, share in found._asdict().items()}
     assert counts == {
         "load": (5, 7),
@@ -51,15 +51,15 @@ def test_a_case_counted_by_hand():
     assert found.missed.high == pytest.approx(0.9057, abs=1e-4)
 
 
-def slow(judged, threshold):
+def slow(labelled, threshold):
     referred, ill, counts = set(), set(), {"doubt": 0, "right": 0, "well": 0}
-    everyone = sorted(set(judged.patients))
+    everyone = sorted(set(labelled.patients))
     for name in everyone:
-        at = [i for i, patient in enumerate(judged.patients) if patient == name]
-        grades = [int(judged.probabilities[i].argmax()) for i in at]
+        at = [i for i, patient in enumerate(labelled.patients) if patient == name]
+        grades = [int(labelled.probabilities[i].argmax()) for i in at]
         by_grade = any(grade in (2, 3, 4, 5) for grade in grades)
-        doubt = any(judged.uncertainty[i] >= threshold for i in at)
-        truth = [int(judged.labels[i]) for i in at]
+        doubt = any(labelled.uncertainty[i] >= threshold for i in at)
+        truth = [int(labelled.labels[i]) for i in at]
         if by_grade or doubt:
             referred.add(name)
         counts["doubt"] += doubt and not by_grade
@@ -81,7 +81,7 @@ def slow(judged, threshold):
 def test_random_cases_against_the_slow_form(seed):
     rng = np.random.default_rng(seed)
     size = int(rng.integers(5, 60))
-    case = judged(
+    case = labelled(
         [(f"p{rng.integers(size // 2)}", rng.integers(6), float(rng.random()), rng.integers(6)) for _ in range(size)]
     )
     threshold = float(rng.random())
@@ -90,24 +90,24 @@ def test_random_cases_against_the_slow_form(seed):
 
 
 def test_threshold_0_refers_everyone_and_misses_nobody():
-    found = triage(judged(CASE), 0.0, SCHEME)
+    found = triage(labelled(CASE), 0.0, SCHEME)
     assert found.load.value == 1
     assert found.missed.value == 0
     assert found.specificity.value == 0
 
 
 def test_nobody_to_count():
-    assert set(triage(judged([]), THRESHOLD, SCHEME)) == {None}
-    well = triage(judged([("a", 0, 0.1, 0)]), THRESHOLD, SCHEME)
+    assert set(triage(labelled([]), THRESHOLD, SCHEME)) == {None}
+    well = triage(labelled([("a", 0, 0.1, 0)]), THRESHOLD, SCHEME)
     assert (well.missed, well.sensitivity) == (None, None)
-    ill = triage(judged([("a", 4, 0.1, 4)]), THRESHOLD, SCHEME)
+    ill = triage(labelled([("a", 4, 0.1, 4)]), THRESHOLD, SCHEME)
     assert ill.specificity is None
     assert ill.sensitivity.value == 1
 
 
 def test_without_referable_grades_only_the_loads_are_told():
     scheme = GradingScheme(grades=SCHEME.grades, ungradable="ungradable")
-    found = triage(judged(CASE), THRESHOLD, scheme)
+    found = triage(labelled(CASE), THRESHOLD, scheme)
     assert found.load[:2] == (3, 7)  # doubt twice, ungradable once
     assert found.doubt_load[:2] == (2, 7)
     assert (found.missed, found.sensitivity, found.specificity) == (None, None, None)
@@ -115,4 +115,4 @@ def test_without_referable_grades_only_the_loads_are_told():
 
 def test_arrays_of_other_lengths_are_refused():
     with pytest.raises(TrainingError, match="more of one than of another"):
-        triage(judged(CASE)._replace(patients=("a",) * 10), THRESHOLD, SCHEME)
+        triage(labelled(CASE)._replace(patients=("a",) * 10), THRESHOLD, SCHEME)

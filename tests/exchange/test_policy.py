@@ -6,8 +6,8 @@ import torch
 from pydantic import ValidationError
 
 from fedretina.errors import RefusedError
-from fedretina.evaluation.binned_answers import decode
-from fedretina.evaluation.min_count import encode
+from fedretina.evaluation.pooled import decode
+from fedretina.exchange.min_count import encode
 from fedretina.exchange.payload import Payload
 from fedretina.exchange.policy import apply_policy, require_budget, rounded, significant
 from fedretina.exchange.stamp import Stamp

@@ -18,6 +18,7 @@ from poc.federation import LocalFederation
 from poc.processes import belonging
 from poc.project import SERVER
 from simulation import SMALL, write_job
+from standing import CEILING_S, standing
 
 from fedretina.cli import main
 
@@ -64,7 +65,7 @@ class Disturbed:
             script.write_text(
                 script.read_text().replace("secure_train=true", f"secure_train=true heart_beat_interval={BEAT_S}")
             )
-        self.local.start()
+        self.local.start(CEILING_S)
 
     def stop(self) -> None:
         """End everything and give the disks back."""
@@ -96,7 +97,9 @@ class Disturbed:
 
     def ends(self, run: str, complete: bool) -> dict[str, Any]:
         """Wait for the end of a run's newest job; return what is said of it."""
-        end: dict[str, Any] = self.admin("watch", "--run", run, "--timeout", 300, code=0 if complete else 1)[-1]
+        end: dict[str, Any] = self.admin("watch", "--run", run, "--timeout", int(CEILING_S), code=0 if complete else 1)[
+            -1
+        ]
         assert end["complete"] is complete, end
         return end
 
@@ -192,21 +195,27 @@ class Disturbed:
                 handle.flush()
         return filler
 
+    def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = CEILING_S) -> Any:
+        """Wait until a condition is true and return it.
+
+        Raises:
+            AssertionError: It never was: what was waited for, where each process stands, and its stacks.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            with suppress(psutil.NoSuchProcess):
+                if found := condition():
+                    return found
+            if time.monotonic() > deadline:
+                logs = [self.local.kit(name) / "console.txt" for name in (SERVER, *SITES)]
+                said = standing(belonging(self.local.flare), logs, self.folder)
+                raise AssertionError(f"{what}: not within {seconds:.0f} s\n{said}")
+            time.sleep(0.05)
+
     @property
     def has_disks(self) -> bool:
         """Whether the small disks could be mounted."""
         return len(self._mounted) == len(self.disks)
-
-
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 240) -> Any:
-    """Wait until a condition is true and return it."""
-    deadline = time.monotonic() + seconds
-    while True:
-        with suppress(psutil.NoSuchProcess):
-            if found := condition():
-                return found
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.05)
 
 
 def undisturbed(root: Path, words: Mapping[str, Any], refused: Sequence[Mapping[str, str]] = ()) -> dict[str, Any]:
@@ -218,7 +227,7 @@ def undisturbed(root: Path, words: Mapping[str, Any], refused: Sequence[Mapping[
         refused: By step, the sites that have no part in it, and why.
     """
     from fedretina.aggregation.coordinator import Coordinator
-    from fedretina.local.site_recipe import SiteRecipe
+    from fedretina.local.child_trainer import SiteRecipe
     from fedretina.settings.experiment import Experiment
     from fedretina.settings.site import SiteDataSettings
     from fedretina.storage import read_json

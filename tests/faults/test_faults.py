@@ -4,8 +4,9 @@ The faults that are not here: docs/faults.md names the test of each.
 """
 
 import pytest
-from disturbed import HAS_TENSORBOARD, SITES, Disturbed, curve, rounds, undisturbed, wait_for
+from disturbed import HAS_TENSORBOARD, SITES, Disturbed, curve, rounds, undisturbed
 from poc.project import SERVER
+from standing import CEILING_S
 
 pytestmark = pytest.mark.flare
 
@@ -29,17 +30,19 @@ def disks(federation):
 def test_a_killed_trainer_and_a_full_disk_at_its_site_cost_an_answer_each(federation, disks, tmp_path):
     words = rounds(3)
     job = federation.submit("answers", words, repeats=20)
-    wait_for(lambda: federation.done("answers") == 1, "round 0")
+    federation.wait_for(lambda: federation.done("answers") == 1, "round 0")
     site = federation.job_process("site-1", job)
     before = federation.durable("answers")
-    wait_for(lambda: federation.child(job), "a trainer in round 1").kill()
-    wait_for(lambda: federation.done("answers") == 2, "round 1, again")
+    federation.wait_for(lambda: federation.child(job), "a trainer in round 1").kill()
+    federation.wait_for(lambda: federation.done("answers") == 2, "round 1, again")
     assert site.is_running()
     assert "the answer of site-1 does not count: the trainer was killed by signal 9" in federation.said(SERVER)
     assert federation.kept("answers", before)
 
     full = federation.fill("site-1")
-    wait_for(lambda: "StateError: the site's own log says what and where." in federation.said(SERVER), "a refusal")
+    federation.wait_for(
+        lambda: "StateError: the site's own log says what and where." in federation.said(SERVER), "a refusal"
+    )
     assert site.is_running()
     full.unlink()
     federation.ends("answers", complete=True)
@@ -66,21 +69,21 @@ def test_where_the_job_ends_a_resume_ends_with_the_bits_of_an_undisturbed_run(fe
         assert "`fedretina resume jobs` goes on with its run." in end["why"]
         return end["why"]
 
-    wait_for(lambda: federation.done("jobs") == 1, "round 0")
+    federation.wait_for(lambda: federation.done("jobs") == 1, "round 0")
     before = federation.durable("jobs")
-    trainer = wait_for(lambda: federation.child(job), "a trainer in round 1")
+    trainer = federation.wait_for(lambda: federation.child(job), "a trainer in round 1")
     federation.job_process("site-1", job).kill()
-    wait_for(lambda: not trainer.is_running(), "the trainer's end", 10)
+    federation.wait_for(lambda: not trainer.is_running(), "the trainer's end")
     ended_at(1, "FINISHED:EXECUTION_EXCEPTION")
 
     job = federation.admin("resume", "jobs")[0]["job"]
-    wait_for(lambda: federation.done("jobs") == 2, "round 1")
+    federation.wait_for(lambda: federation.done("jobs") == 2, "round 1")
     before = federation.durable("jobs")
     federation.job_process(SERVER, job).kill()
     ended_at(2, "FINISHED:EXECUTION_EXCEPTION")
 
     federation.admin("resume", "jobs")
-    wait_for(lambda: federation.done("jobs") == 3, "round 2")
+    federation.wait_for(lambda: federation.done("jobs") == 3, "round 2")
     before = federation.durable("jobs")
     full = federation.fill(SERVER)
     why = ended_at(3, "FINISHED:EXECUTION_EXCEPTION")
@@ -104,15 +107,15 @@ def test_where_the_job_ends_a_resume_ends_with_the_bits_of_an_undisturbed_run(fe
 def test_a_site_that_is_off_for_two_rounds_comes_back_with_what_it_had(federation, tmp_path):
     words = rounds(5, quorum=2)
     job = federation.submit("off", words, grace_s=1.0)
-    wait_for(lambda: federation.done("off") == 1, "round 0")
+    federation.wait_for(lambda: federation.done("off") == 1, "round 0")
     before = federation.durable("off")
     federation.switch_off("site-3")
-    wait_for(lambda: federation.done("off") >= 3, "two rounds without it")
+    federation.wait_for(lambda: federation.done("off") >= 3, "two rounds without it")
     federation.switch_on("site-3")
     # FLARE 2.9 gives a site that was started anew no part in a job that runs: the lead ends the job, and resumes.
     with federation.local.session() as session:
         session.abort(job)
-    federation.local.wait_for_sites()
+    federation.local.wait_for_sites(CEILING_S)
     federation.ends("off", complete=False)
     assert federation.kept("off", before)
     federation.admin("resume", "off")
@@ -128,19 +131,19 @@ def test_a_site_that_is_off_for_two_rounds_comes_back_with_what_it_had(federatio
 def test_a_site_that_is_frozen_beyond_the_heartbeat_takes_part_again_in_the_same_job(federation, tmp_path):
     words = rounds(4, quorum=2)
     job = federation.submit("frozen", words, grace_s=1.0)
-    wait_for(lambda: federation.done("frozen") == 1, "round 0")
+    federation.wait_for(lambda: federation.done("frozen") == 1, "round 0")
     removed = "Remove the dead Client. Name: site-2"
     before, deaths = federation.durable("frozen"), federation.said(SERVER).count(removed)
     frozen = federation.processes("site-2")
     assert federation.job_process("site-2", job) in frozen
     for process in frozen:
         process.suspend()
-    wait_for(lambda: federation.said(SERVER).count(removed) > deaths, "the server takes it for dead")
-    wait_for(lambda: federation.done("frozen") >= 2, "a round without it")
+    federation.wait_for(lambda: federation.said(SERVER).count(removed) > deaths, "the server takes it for dead")
+    federation.wait_for(lambda: federation.done("frozen") >= 2, "a round without it")
     for process in frozen:
         process.resume()
     federation.ends("frozen", complete=True)
-    federation.local.wait_for_sites()
+    federation.local.wait_for_sites(CEILING_S)
     found = federation.results("frozen")
     refused = [step["refused"] for step in found["steps"]]
     assert refused[1] == {"site-2": "it did not answer in time."}

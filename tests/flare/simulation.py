@@ -14,7 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
+from standing import CEILING_S, standing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NVFLARE = Path(sys.executable).parent / "nvflare"
@@ -74,41 +76,42 @@ class Simulation:
                 start_new_session=True,
             )
 
-    def wait(self, seconds: float = 400) -> int:
-        """Wait for the end; a run that does not end is a failure, says where each of its threads stands, and is ended.
+    def wait(self, seconds: float = CEILING_S) -> int:
+        """Wait for the end of the run; one that does not end says where it stands, and is ended.
 
         Raises:
-            AssertionError: It did not end; with the end of its log and all stacks.
+            AssertionError: It did not end: the step, each process, the end of its log and all stacks.
         """
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired as error:
-            before = self.text()[-6000:]
-            raise AssertionError(f"no end in {seconds} s\n{before}\n{self.stacks()[-20000:]}") from error
+            raise AssertionError(f"no end in {seconds:.0f} s\n{self._standing()}") from error
         finally:
             self.kill()
 
-    def stacks(self) -> str:
-        """Abort all processes and return the stacks that they print on the way."""
-        begun = len(self.text())
-        for pid in [*self.descendants(), self.process.pid]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGABRT)
-        time.sleep(2)
-        return self.text()[begun:]
+    def until(self, condition: Callable[[], bool], seconds: float = CEILING_S) -> None:
+        """Wait until something is so; a run that ends before, or takes longer, is a failure, and is ended.
 
-    def until(self, condition: Callable[[], bool], seconds: float = 200) -> None:
-        """Wait until something is so; a run that ends before, or takes longer, is a failure."""
+        Raises:
+            AssertionError: As `wait`.
+        """
         deadline = time.monotonic() + seconds
         while not condition():
-            assert self.process.poll() is None, self.text()[-3000:]
-            assert time.monotonic() < deadline, self.text()[-3000:]
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                said = self._standing()
+                self.kill()
+                raise AssertionError(f"it never came to what was waited for, or not within {seconds:.0f} s\n{said}")
             time.sleep(0.02)
+
+    def _standing(self) -> str:
+        """Where it stands; its processes are aborted."""
+        held = [psutil.Process(pid) for pid in self.descendants()]
+        with suppress(psutil.NoSuchProcess):
+            held.append(psutil.Process(self.process.pid))
+        return standing(held, [self.log], self.log.parents[1])
 
     def kill_site(self, site: str) -> None:
         """SIGKILL to the process of one site, which the rest of the run outlives."""
-        import psutil
-
         victims = []
         for pid in self.descendants():
             try:
@@ -122,8 +125,6 @@ class Simulation:
 
     def descendants(self) -> list[int]:
         """Processes that this run started, found by their working parent chain."""
-        import psutil
-
         try:
             return [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
         except psutil.NoSuchProcess:
@@ -145,7 +146,7 @@ class Simulation:
 
 def run_oracle(root: Path, words: Mapping[str, Any], sites: Sequence[str]) -> dict[str, Any]:
     """Results of the plain loop over the same phantom sites, less the run's name; its files lie under root / oracle."""
-    from fedretina.data.site_loader import load_site_data
+    from fedretina.data.site_data import load_site_data
     from fedretina.loop import run_loop
     from fedretina.settings.experiment import Experiment
     from fedretina.settings.site import SiteDataSettings

@@ -4,18 +4,17 @@ import json
 import shlex
 import shutil
 from contextlib import nullcontext
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from fedretina.cli import main
+from fedretina.cli import main, run
 from fedretina.errors import AdminError, NotFoundError, RefusedError, SettingsError
 from fedretina.flare.admin_jobs import COMPLETED, Job, find_job, submit
-from fedretina.flare.admin_resume import plan_restart, resume, submit_restart
+from fedretina.flare.admin_runs import plan_restart, resume, submit_restart
 from fedretina.flare.admin_session import Federation
-from fedretina.flare.named_job import DIGEST, SUBMITTED_AS, NamedJob
+from fedretina.flare.submitted_job import DIGEST, SUBMITTED_AS, NamedJob
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import RUN_KEY
 
@@ -203,9 +202,7 @@ def test_the_commands_say_which_sites_lack_a_result(server, monkeypatch):
     submit(server, NAMED)
     server.metas[0]["status"] = COMPLETED
     server.results = {**RESULTS, "sites": {"a": {}, "b": {}}}
-    for command in ("resume", "status"):
-        module = import_module(f"fedretina.commands.{command}")
-        monkeypatch.setattr(module, "connected", lambda *_: nullcontext(server))
+    monkeypatch.setattr(run, "connected", lambda *_: nullcontext(server))
 
     def said(*words):
         result = CliRunner().invoke(main, [*words, "--kit", "kit"])
@@ -266,7 +263,7 @@ def test_nothing_is_refused_where_nothing_is_sent(server):
 @pytest.fixture
 def told_submit(server, monkeypatch):
     """Runs `fedretina submit` against the list and returns what it said."""
-    monkeypatch.setattr(import_module("fedretina.commands.submit"), "connected", lambda *_: nullcontext(server))
+    monkeypatch.setattr(run, "connected", lambda *_: nullcontext(server))
 
     def call(*words, code=0):
         result = CliRunner().invoke(main, ["submit", *map(str, words), "--kit", "kit"])

@@ -6,9 +6,8 @@ import pytest
 
 from fedretina.errors import AdminError, NotDoneError, StateError
 from fedretina.flare.admin_jobs import COMPLETED, Job
-from fedretina.flare.admin_results import fetch, outcome, outcome_of, results_file
-from fedretina.flare.admin_watch import Sight
-from fedretina.flare.named_job import SUBMITTED_AS
+from fedretina.flare.admin_runs import Sight, fetch, outcome, outcome_of, results_file
+from fedretina.flare.submitted_job import SUBMITTED_AS
 
 
 def job(status=COMPLETED, **more):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from fedretina.commands.admin import printable
+from fedretina.cli.admin import printable
 from fedretina.errors import NotDoneError, TimeOverError, UnreachableError
-from fedretina.flare import admin_watch
+from fedretina.flare import admin_runs
+from fedretina.flare.admin_runs import see, watch
 from fedretina.flare.admin_session import Federation
-from fedretina.flare.admin_watch import see, watch
 from fedretina.flare.progress_board import Report
 from fedretina.kit.second_machine import SecondMachine
 
@@ -47,8 +47,8 @@ class Moments:
 def clock(monkeypatch):
     """Sleeping costs no time but moves the clock."""
     hands = [0.0]
-    monkeypatch.setattr(admin_watch.time, "monotonic", lambda: hands[0])
-    monkeypatch.setattr(admin_watch.time, "sleep", lambda seconds: hands.__setitem__(0, hands[0] + seconds))
+    monkeypatch.setattr(admin_runs.time, "monotonic", lambda: hands[0])
+    monkeypatch.setattr(admin_runs.time, "sleep", lambda seconds: hands.__setitem__(0, hands[0] + seconds))
     return hands
 
 

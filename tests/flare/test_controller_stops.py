@@ -14,10 +14,9 @@ from fedretina.errors import QuorumError, RefusedError, StateError
 from fedretina.flare import server_run
 from fedretina.flare.aggregator import SpoolAggregator
 from fedretina.flare.controller import RoundController
-from fedretina.flare.publication import FOLDER, STOPPED
+from fedretina.flare.results_upload import FOLDER, STOPPED
 from fedretina.flare.server_run import ServerRun
-from fedretina.flare.surroundings import ServerSettings
-from fedretina.settings.site import TrackingSettings
+from fedretina.settings.site import ServerSettings, TrackingSettings
 from fedretina.told import told
 from fedretina.tracking.tracker import Tracker
 

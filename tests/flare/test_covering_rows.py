@@ -1,4 +1,7 @@
-"""Rows that cover each value of the axes and each kind of phase once: the real simulator against the plain loop."""
+"""Rows that bring each kind of tensor and each kind of step over the wire once: the real simulator against the loop.
+
+What never reaches the wire (losses, optimisers, uncertainty, the encoder's architecture) is held by tests/test_loop.py.
+"""
 
 import pytest
 import yaml
@@ -9,59 +12,9 @@ from fedretina.exchange.ledger import Ledger
 pytestmark = pytest.mark.flare
 
 SHORT = {"training": {"epochs": 1, "batch_size": 8}}
-# Each value of the axes and each kind of phase once. Grades of sites 1, 4 and 5 are alike, so their heads can travel.
+# Grades of sites 1, 4 and 5 are alike, so their heads can travel.
 COVERING = {
-    "controls": {
-        "row": "scaffold",
-        "network": {**SMALL["network"], "calibrator": True},
-        "sampling": {"fraction": 0.67},
-        "training": {
-            **SMALL["training"],
-            "optimizer": "adam",
-            "learning_rate": 0.001,
-            "schedule": "cosine",
-            "stretches": [{"train": "head", "epochs": 1}, {"train": "encoder", "epochs": 1}],
-        },
-    },
-    "a_model_a_site": {
-        "row": "fedap",
-        "correction": {"name": "fedprox"},
-        "tune": {"epochs": 1},
-        "report": {"draws": 10, "page": True},
-    },
-    "a_head_that_travels": {
-        "row": "moon_projected",
-        "quorum": 3,
-        "aggregation": {"robust": {"name": "norm_bound", "bound": 0.9}},
-        "grades": 5,
-        "network": {**SMALL["network"], "head": {"layout": "linear"}},
-        "objective": {"name": "evidential"},
-        "exchange": {"personal": "nothing", "batchnorm": "local_stats"},
-        "evaluation": {"estimator": "evidence", "auc_input": "belief"},
-    },
-    "a_spring_and_uaw": {
-        "row": "feddyn",
-        "network": {**SMALL["network"], "encoder": "vit_small"},
-        "exchange": {"personal": "head", "batchnorm": "none"},
-        "objective": {"name": "tweu"},
-        "theta": {"source": "validation"},
-        "aggregation": {"rule": "uaw"},
-        "choice": {"window": 2},
-    },
-    "drift_in_two_phases": {
-        "row": "feddc",
-        "phases": [{"name": "warm", "rounds": 1}, {"name": "train", "rounds": 1}],
-        "training": {**SMALL["training"], "momentum": 0.9, "clip_norm": 1.0},
-    },
-    "alone": {"row": "singleset_eu"},
-    "many_answers": {
-        "row": "fedee",
-        "grades": 5,
-        "exchange": {"personal": "exits"},
-        "network": {**SMALL["network"], "exits": {"width": 8}, "dropout": {"rate": 0.1}},
-        "evaluation": {"passes": 2},
-        "training": {**SMALL["training"], "optimizer": "adam", "learning_rate": 0.001, "optimizer_state": "keep"},
-    },
+    # Control variates, a contrastive projector, key networks and calibration; two phases; a share of the sites a round.
     "with_labels_and_without": {
         "row": "oct_moco_scaffold",
         "phases": [
@@ -69,19 +22,31 @@ COVERING = {
             {"name": "train", "rounds": 1, **SHORT},
         ],
         "images": {"modality": "oct", "image_size": 32},
-        "network": {**SMALL["network"], "contrast": {"hidden": 16, "width": 8}},
+        "network": {**SMALL["network"], "contrast": {"hidden": 16, "width": 8}, "calibrator": True},
+        "sampling": {"fraction": 0.67},
+    },
+    # One model for each site, statistics before the first round, training after the last, pages at both ends.
+    "personal_models": {
+        "row": "fedap",
+        "correction": {"name": "fedprox"},
+        "tune": {"epochs": 1},
+        "report": {"draws": 10, "page": True},
+    },
+    # The whole network, exits, projection and head too, bounded by the server; BatchNorm's weights without statistics.
+    "a_head_that_travels": {
+        "row": "moon_projected",
+        "quorum": 3,
+        "aggregation": {"robust": {"name": "norm_bound", "bound": 0.9}},
+        "grades": 5,
+        "network": {**SMALL["network"], "head": {"layout": "linear"}, "exits": {"width": 8}},
+        "exchange": {"personal": "nothing", "batchnorm": "local_stats"},
     },
 }
-ALLOWED = {"encoder", "norm", "statistic", "control", "projector", "calibration", "head"}
+ALLOWED = {"encoder", "norm", "statistic", "control", "projector", "calibration", "head", "exit"}
 TRAIN_KINDS = {
-    "controls": {"control", "encoder", "norm", "statistic"},
-    "a_model_a_site": {"encoder"},
-    "a_head_that_travels": {"encoder", "norm", "projector", "head"},
-    "a_spring_and_uaw": {"encoder"},
-    "drift_in_two_phases": {"control", "encoder", "norm", "statistic"},
-    "alone": set(),
-    "many_answers": {"encoder", "norm", "statistic", "head"},
     "with_labels_and_without": {"control", "encoder", "norm", "statistic", "head"},
+    "personal_models": {"encoder"},
+    "a_head_that_travels": {"encoder", "norm", "projector", "head", "exit"},
 }
 
 
@@ -96,15 +61,16 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
     simulation = Simulation(job, tmp_path / "sim", 3, FEDRETINA_RUN="again", **own)
     assert simulation.wait() == 0, simulation.text()[-3000:]
     assert results(tmp_path, "again") == expected
-    lines = Ledger(tmp_path / "again" / "site-1" / "ledger.jsonl").lines()
-    kinds = {line["phase"]: set(line["tensors"]) for line in lines}
+    ledgers = {site: Ledger(tmp_path / "again" / site / "ledger.jsonl").lines() for site in sites}
+    kinds = {}
+    for line in (line for lines in ledgers.values() for line in lines):
+        kinds.setdefault(line["phase"], set()).update(line["tensors"])
     assert kinds["train"] == TRAIN_KINDS[name]
-    if name == "controls":
-        assert kinds["calibrate"] == {"calibration"}
     if name == "with_labels_and_without":
+        assert kinds["calibrate"] == {"calibration"}
         assert kinds["pretrain"] == {"control", "encoder", "norm", "statistic", "projector"}
-        assert set(lines[0]["scalars"]) == {"images", "contrast_loss"}
-    if name == "a_model_a_site":
+        assert all(set(lines[0]["scalars"]) == {"images", "contrast_loss"} for lines in ledgers.values())
+    if name == "personal_models":
         assert kinds["prepare"] == {"statistic"}
         assert kinds["tune"] == kinds["finalise"] == set()
         for page in ("server", "site-1/final"):

@@ -7,8 +7,8 @@ import torch
 import yaml
 from simulation import SMALL, Simulation, results, write_job
 
+from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, cipher_for, new_keys
 from fedretina.exchange.ledger import Ledger
-from fedretina.exchange.sealing import SERVER_FILE, SITE_FILE, new_keys, sealer_for
 from fedretina.settings.exchange import ExchangeSettings
 from fedretina.storage import read_tensors
 
@@ -47,7 +47,7 @@ def test_the_server_stores_and_mixes_a_head_that_it_cannot_read(tmp_path):
     heads = {key: value for key, value in mixed.items() if key.startswith("head.")}
     assert heads
     assert all(value.dtype == torch.uint8 for value in heads.values())
-    site = sealer_for(ExchangeSettings(**EXCHANGE), tmp_path / "keys" / SITE_FILE, private=True)
+    site = cipher_for(ExchangeSettings(**EXCHANGE), tmp_path / "keys" / SITE_FILE, private=True)
     for name in SITES:
         final, _ = read_tensors(tmp_path / "runs" / "r" / name / "final" / "model.safetensors")
         for key, value in heads.items():

@@ -7,7 +7,7 @@ from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey, Retur
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import make_reply
 
-from fedretina.commands.site_ledger import _table
+from fedretina.cli.site import _table
 from fedretina.errors import RefusedError
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.stamp import Stamp

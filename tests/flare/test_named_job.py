@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from fedretina.errors import RefusedError, SettingsError
-from fedretina.flare.named_job import DIGEST, SUBMITTED_AS, named_copy
+from fedretina.flare.submitted_job import DIGEST, SUBMITTED_AS, named_copy
 from fedretina.settings.experiment import Experiment
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "feduaa"

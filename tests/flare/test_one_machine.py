@@ -1,4 +1,4 @@
-"""One machine a site: what is noted of a second one, and what of FLARE the guard is built on."""
+"""One machine per site: what is noted of a second one, and what of FLARE the guard is built on."""
 
 import threading
 from types import SimpleNamespace

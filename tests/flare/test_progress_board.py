@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedretina.aggregation.progress import Progress
+from fedretina.aggregation.coordinator import Progress
 from fedretina.flare import progress_board
 from fedretina.flare.progress_board import ProgressBoard, Report
 from fedretina.settings.plan import Step

@@ -3,7 +3,7 @@
 import pytest
 
 from fedretina.errors import StateError
-from fedretina.flare.publication import publish, published, why_stopped
+from fedretina.flare.results_upload import publish, published, why_stopped
 from fedretina.loop import run_loop
 
 

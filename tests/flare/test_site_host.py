@@ -14,9 +14,9 @@ from hospital import SECRETS, write_hospital
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.exchange.payload import Order, Payload
 from fedretina.exchange.stamp import Stamp
-from fedretina.flare import site_host
+from fedretina.flare import executor
 from fedretina.flare.wire import pack_order, unpack_payload, why
-from fedretina.local.batches import require_a_batch
+from fedretina.local.supervised import require_a_batch
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import TrackingSettings, read_site_settings
 from fedretina.settings.training import TrainingSettings
@@ -39,9 +39,9 @@ def hospital(tmp_path, monkeypatch):
     write_hospital(folder, 5, 0, state_root="runs", tracking={"log": True})
     experiment = Experiment.resolve(WORDS)
     properties = {"fedretina": {"site_file": str(folder / "site.yaml")}}
-    monkeypatch.setattr(site_host, "load_experiment", lambda *_: experiment)
-    monkeypatch.setattr(site_host, "load_site_settings", lambda _: read_site_settings(properties, "site-1", folder))
-    monkeypatch.setattr(site_host, "state_root", lambda _, settings: settings.state_root)
+    monkeypatch.setattr(executor, "load_experiment", lambda *_: experiment)
+    monkeypatch.setattr(executor, "load_site_settings", lambda _: read_site_settings(properties, "site-1", folder))
+    monkeypatch.setattr(executor, "state_root", lambda _, settings: settings.state_root)
     return folder
 
 
@@ -60,7 +60,7 @@ def test_an_experiment_that_cannot_be_read_gives_away_none_of_its_words(tmp_path
         get_prop=lambda _: {"fedretina": {"state_root": "runs"}},
     )
     order = Order("train", Stamp("spring", "train", 0, 0, "0"), None, None)
-    reply = site_host.SiteHost("experiment.yaml").answer(pack_order(order, {}), context, lambda: False)
+    reply = executor.SiteHost("experiment.yaml").answer(pack_order(order, {}), context, lambda: False)
     assert why(reply) == (
         "the experiment file cannot be read: a setting is set twice, in lines 2 and 3: keep one of them."
     )
@@ -73,7 +73,7 @@ def lines_after(hospital, tmp_path, spoil=None):
     """The log's lines after a run of one site, the first order of which is spoiled."""
     coordinator = Coordinator(Experiment.resolve(WORDS), "spring", tmp_path / "server")
     while coordinator.done < len(coordinator.plan):
-        host = site_host.SiteHost("experiment.yaml")
+        host = executor.SiteHost("experiment.yaml")
         coordinator.begin(["site-1"])
         order = pack_order(coordinator.order("site-1"), coordinator.down("site-1"))
         if spoil is not None:
@@ -143,7 +143,7 @@ def test_a_damaged_history_costs_curves_and_no_word_of_a_path_leaves(tmp_path, m
         def follow(self, steps):
             followed.append(steps)
 
-    host = site_host.SiteHost("experiment.yaml")
+    host = executor.SiteHost("experiment.yaml")
     monkeypatch.setattr(host, "_folder", folder)
     monkeypatch.setattr(host, "_tracker", Tracker(TrackingSettings(log=True), folder, "spring", "site-1", "x"))
     monkeypatch.setattr(host._tracker, "_curves", [Curves()])
@@ -165,7 +165,7 @@ def test_a_site_that_holds_its_number_back_does_not_tell_it_in_an_error(tmp_path
     def answer(*_):
         require_a_batch(713, TrainingSettings(batch_size=1024))
 
-    host = site_host.SiteHost("experiment.yaml")
+    host = executor.SiteHost("experiment.yaml")
     monkeypatch.setattr(host, "_open", lambda *_: SimpleNamespace(answer=answer))
     stamp = Stamp("spring", "train", 0, 0, "d")
     reply = host.answer(pack_order(Order("train", stamp, None, None, 1.0, None), {}), Context(), lambda: False)

@@ -10,7 +10,7 @@ import yaml
 from simulation import SMALL, Simulation, results, write_job
 
 from fedretina.exchange.ledger import Ledger
-from fedretina.exchange.policy import COUNTS
+from fedretina.settings.scalars import COUNTS
 
 pytestmark = pytest.mark.flare
 POLICIES = {

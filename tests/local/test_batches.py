@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedretina.errors import TrainingError
-from fedretina.local.batches import batches, batches_an_epoch, require_a_batch
+from fedretina.local.supervised import batches, batches_an_epoch, require_a_batch
 from fedretina.settings.training import TrainingSettings
 
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from fedretina.data.scheme_presets import preset
-from fedretina.evaluation.judged import Judged
-from fedretina.evaluation.triage import triage
-from fedretina.local.card import THRESHOLD_WORDS, build_card
-from fedretina.local.card_page import card_page, share_words, threshold_words
+from fedretina.evaluation.figures import triage
+from fedretina.evaluation.predictions import LabelledPredictions
+from fedretina.report.card import THRESHOLD_WORDS, build_card, card_page, share_words, threshold_words
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import FundusSettings
 from fedretina.settings.plan import Plan
@@ -22,15 +21,15 @@ from fedretina.uncertainty.temperature import fit_temperature
 SCHEME = preset("icdr5_ungradable")
 
 
-def judged(seed, images=120, grades=6):
-    """Answers that are wrong the more often the more doubtful they are; two images a patient."""
+def labelled(seed, images=120, grades=6):
+    """Answers that are wrong the more often the more doubtful they are; two images per patient."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, grades, images)
     u = rng.uniform(0.05, 1, images)
     answered = np.where(rng.uniform(0, 1, images) < 0.8 * u**2, rng.integers(0, grades, images), labels)
     probabilities = np.full((images, grades), 0.4 / (grades - 1))
     probabilities[np.arange(images), answered] = 0.6
-    return Judged(probabilities, u, labels, tuple(f"p{at // 2}" for at in range(images)))
+    return LabelledPredictions(probabilities, u, labels, tuple(f"p{at // 2}" for at in range(images)))
 
 
 def card(**words):
@@ -47,14 +46,14 @@ def card(**words):
         "counts": {"train": 300, "val": 120, "test": 120},
         "model_digest": "d" * 64,
         "normalisation": "half",
-        "validation": judged(1),
-        "test": judged(2),
+        "validation": labelled(1),
+        "test": labelled(2),
     }
     return build_card(**(base | words))
 
 
 def test_temperature_and_threshold_come_from_validation_and_the_promise_from_test():
-    validation, test = judged(1), judged(2)
+    validation, test = labelled(1), labelled(2)
     made = card()
     threshold = referral_threshold(validation.uncertainty, validation.wrong)
     expected = triage(test, threshold.value, SCHEME)
@@ -105,7 +104,7 @@ def test_it_says_where_it_comes_from_and_json_holds_it():
 def test_patients_do_not_stand_in_it():
     patients = tuple(f"Jane-Doe-{at}" for at in range(120))
     text = json.dumps(
-        card(validation=judged(1)._replace(patients=patients), test=judged(2)._replace(patients=patients))
+        card(validation=labelled(1)._replace(patients=patients), test=labelled(2)._replace(patients=patients))
     )
     assert "Jane" not in text
 
@@ -132,12 +131,12 @@ def test_a_phantom_model_says_so_and_a_real_one_does_not():
 
 
 def test_a_threshold_that_was_not_measured_is_explained():
-    sure = judged(1)
+    sure = labelled(1)
     sure = sure._replace(labels=sure.predicted)
     made = card(validation=sure)
     assert made["referral"]["reason"] == "no_errors"
     assert THRESHOLD_WORDS["no_errors"] in made["limits"]
-    everyone = card(validation=Judged(*(part[:10] for part in sure)))
+    everyone = card(validation=LabelledPredictions(*(part[:10] for part in sure)))
     assert everyone["referral"]["threshold"] == 0
     assert "Every image counts as doubtful." in threshold_words(everyone)
     assert everyone["referral"]["test"]["load"]["value"] == 1

@@ -10,7 +10,7 @@ import pytest
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.manifest import RawRow, write_manifest
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import load_site_data
 from fedretina.errors import QuorumError
 from fedretina.local.site import Site
 from fedretina.loop import run_loop

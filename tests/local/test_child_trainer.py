@@ -15,14 +15,18 @@ import torch
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import RefusedError, StateError, StoppedError, TrainingError
 from fedretina.exchange.payload import tensors_digest
-from fedretina.local.child_trainer import ChildTrainer
-from fedretina.local.site_recipe import SiteRecipe
+from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import folder_lock, write_tensors
 from memory_limit import memory_limit
 
 # A network of our own, so that no child pays the import of torchvision.
 ENCODER = {"encoder": "efficientnet_lite0", "head": {"width": 16}}
+
+
+@pytest.fixture
+def little_encoder():
+    """The children have the whole one."""
 
 
 @pytest.fixture
@@ -166,7 +170,7 @@ def test_no_child_outlives_its_parent_and_the_folder_is_held_until_it_is_dead(re
     order, _ = first_order
     code = (
         "import sys, json; from pathlib import Path\n"
-        "from fedretina.local.child_trainer import ChildTrainer; from fedretina.local.site_recipe import SiteRecipe\n"
+        "from fedretina.local.child_trainer import ChildTrainer; from fedretina.local.child_trainer import SiteRecipe\n"
         "from fedretina.exchange.payload import Order; from fedretina.exchange.stamp import Stamp\n"
         "from fedretina.storage import folder_lock\n"
         "recipe = SiteRecipe.model_validate_json(sys.argv[1]); words = json.loads(sys.argv[2])\n"
@@ -196,7 +200,7 @@ def test_short_of_memory_the_kernel_takes_the_child_and_not_the_larger_parent(re
     code = (
         "import sys, json; from pathlib import Path\n"
         "from fedretina.errors import TrainingError\n"
-        "from fedretina.local.child_trainer import ChildTrainer; from fedretina.local.site_recipe import SiteRecipe\n"
+        "from fedretina.local.child_trainer import ChildTrainer; from fedretina.local.child_trainer import SiteRecipe\n"
         "from fedretina.exchange.payload import Order; from fedretina.exchange.stamp import Stamp\n"
         "from fedretina.storage import read_tensors\n"
         "recipe = SiteRecipe.model_validate_json(sys.argv[1]); words = json.loads(sys.argv[2])\n"

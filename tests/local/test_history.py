@@ -1,4 +1,4 @@
-from fedretina.local.history import History
+from fedretina.local.site_state import History
 from fedretina.loop import run_loop
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Step

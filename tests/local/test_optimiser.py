@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedretina.local.eager import eager_step
-from fedretina.local.optimiser import RoundOptimiser, scheduled
+from fedretina.local.optimiser import RoundOptimiser, eager_step, scheduled
 from fedretina.losses.objective import Clock
 from fedretina.settings.training import OptimiserSettings
 

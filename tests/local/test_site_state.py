@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.aggregation.choice import best_step
+from fedretina.aggregation.model_selection import best_step
 from fedretina.errors import StateError, TrainingError
-from fedretina.local.site_state import SiteState
-from fedretina.local.snapshot import Snapshot
+from fedretina.local.site_state import SiteState, Snapshot
 
 
 def state(folder, digest="d1", listed="one"):

@@ -8,8 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from fedretina.errors import TrainingError
-from fedretina.losses.cross_entropy import cross_entropy
-from fedretina.losses.focal import FocalObjective, focal_loss
+from fedretina.losses.cross_entropy import FocalObjective, cross_entropy, focal_loss
 from fedretina.losses.objective import Clock
 from fedretina.settings.objective import FocalSettings
 

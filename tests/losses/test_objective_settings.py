@@ -6,9 +6,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedretina.losses.cross_entropy import CrossEntropyObjective
+from fedretina.losses.cross_entropy import CrossEntropyObjective, FocalObjective
 from fedretina.losses.evidential import EvidentialObjective
-from fedretina.losses.focal import FocalObjective
 from fedretina.losses.objective import Clock, build_objective
 from fedretina.losses.tweu import TweuObjective
 from fedretina.settings.objective import ObjectiveSettings, TweuSettings

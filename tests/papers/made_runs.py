@@ -6,10 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from fedretina.evaluation.calibration import brier, ece, nll
-from fedretina.evaluation.error_detection import aurc, error_detection_auroc
-from fedretina.evaluation.metrics import accuracy, macro_auc, quadratic_kappa
-from fedretina.evaluation.ranking import auroc
+from fedretina.evaluation.metrics import (
+    accuracy,
+    aurc,
+    auroc,
+    brier,
+    ece,
+    error_detection_auroc,
+    macro_auc,
+    nll,
+    quadratic_kappa,
+)
 from fedretina.seeds import generator
 from fedretina.storage import write_json
 from fedretina_papers.stored import referral

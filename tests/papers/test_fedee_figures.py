@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from made_asked import made_asked
 
-from fedretina.evaluation.exact_interval import exact_interval
+from fedretina.evaluation.bootstrap import exact_interval
 from fedretina_papers.asked import Read
 from fedretina_papers.fedee_baseline_tables import constant_table, member_table
 from fedretina_papers.fedee_figures import RATES, site_figures

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 import pytest
 from click.testing import CliRunner
 from poc.federation import LocalFederation
+from poc.processes import belonging
 from poc.project import SERVER
 from simulation import SMALL, results, run_oracle, write_job
+from standing import CEILING_S, standing
 
 from fedretina.cli import main
 
@@ -28,7 +30,7 @@ def federation(tmp_path_factory):
     running = LocalFederation(tmp_path_factory.mktemp("federation"), SITES)
     try:
         running.prepare()
-        running.start()
+        running.start(CEILING_S)
         yield running
     finally:
         running.stop()
@@ -76,7 +78,7 @@ def silence():
         yield listener.getsockname()[1]
 
 
-def ended(process, seconds=200):
+def ended(process, seconds=CEILING_S):
     """What a process printed and its exit code; that it ends at all is the question, so the bound is generous."""
     out, err = process.communicate(timeout=seconds)
     return out, err, process.returncode
@@ -87,10 +89,13 @@ def done(federation, run):
     return json.loads(path.read_text())["done"] if path.exists() else -1
 
 
-def wait_for(condition, seconds=120):
-    deadline = time.monotonic() + seconds
+def wait_for(federation, condition, what):
+    deadline = time.monotonic() + CEILING_S
     while not condition():
-        assert time.monotonic() < deadline
+        if time.monotonic() > deadline:
+            logs = [federation.kit(name) / "console.txt" for name in (SERVER, *SITES)]
+            said = standing(belonging(federation.flare), logs, federation.state)
+            raise AssertionError(f"{what}: not within {CEILING_S:.0f} s\n{said}")
         time.sleep(0.2)
 
 
@@ -199,15 +204,16 @@ def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(fede
     job = write_job(tmp_path / "job", LONGER, SITES)
     (first,) = admin("submit", job, "--run", "crash", "--poc", as_json=True)
     server = federation.kit(SERVER)
-    wait_for(lambda: done(federation, "crash") >= 1)
+    wait_for(federation, lambda: done(federation, "crash") >= 1, "round 0")
     assert "still runs" in admin("repair", "--server-kit", server, code=2)
     federation.kill_one(SERVER)
     assert "no server answers this admin" in admin("status", "--connect-timeout", 2, code=2)
     federation.start_one(SERVER)
-    federation.wait_for_sites()
+    federation.wait_for_sites(CEILING_S)
     assert "was started anew" in admin("watch", "--run", "crash", code=1)
     assert "lost by the server" in admin("submit", job, "--run", "crash", code=2)
-    wait_for(lambda: "still runs" not in CliRunner().invoke(main, ["repair", "--server-kit", str(server)]).output)
+    asked = ["repair", "--server-kit", str(server)]
+    wait_for(federation, lambda: "still runs" not in CliRunner().invoke(main, asked).output, "the job's own end")
     assert "would be set" in admin("repair", first["job"], "--server-kit", server)
     assert "set to FINISHED:ABANDONED" in admin("repair", first["job"], "--server-kit", server, "--yes")
     (view,) = admin("status", first["job"], as_json=True)

@@ -12,6 +12,7 @@ import time
 import pytest
 from poc.processes import belonging, end_all
 from simulation import REPOSITORY, SMALL, results, run_oracle, write_job
+from standing import CEILING_S, standing
 
 pytestmark = pytest.mark.flare
 SITES = ("site-1", "site-2", "site-3")
@@ -37,11 +38,13 @@ class Rehearsal:
     def text(self):
         return self.log.read_text(errors="replace")
 
-    def wait_for(self, words, seconds=300):
+    def wait_for(self, words, seconds=CEILING_S):
         deadline = time.monotonic() + seconds
         while not re.search(words, self.text()):
             assert self.process.poll() is None, self.text()
-            assert time.monotonic() < deadline, self.text()
+            if time.monotonic() > deadline:
+                logs = sorted(self.folder.rglob("console.txt"))
+                raise AssertionError(f"{words!r}: never said\n{standing(belonging(self.folder), logs, self.folder)}")
             time.sleep(0.1)
 
     def left(self):
@@ -82,12 +85,12 @@ def test_a_rehearsal_ends_with_the_loops_bits_while_another_is_interrupted(tmp_p
     interrupted = rehearse(job, tmp_path / "interrupted", "--sites", "1", "--run", "cut")
     interrupted.wait_for("train round 1 of 2")
     interrupted.process.send_signal(signal.SIGINT)
-    assert interrupted.process.wait(90) == 130, interrupted.text()
+    assert interrupted.process.wait(CEILING_S) == 130, interrupted.text()
     assert "interrupted" in interrupted.text()
     assert interrupted.left() == []
     assert interrupted.port_is_closed()
 
-    assert whole.process.wait(300) == 0, whole.text()
+    assert whole.process.wait(CEILING_S) == 0, whole.text()
     assert whole.left() == []
     assert whole.port_is_closed()
     oracle = run_oracle(tmp_path / "loop", words, SITES)
@@ -120,7 +123,7 @@ def test_a_folder_in_use_is_refused_and_its_rehearsal_goes_on(tmp_path, rehearse
     assert second.returncode == 2
     assert "in use by another process" in second.stderr
     # It goes on, and fails for its own reason: one site cannot make a quorum of two.
-    assert first.process.wait(200) == 1, first.text()
+    assert first.process.wait(CEILING_S) == 1, first.text()
     assert "1 update was accepted, the quorum is 2" in first.text()
     assert first.left() == []
 
@@ -128,11 +131,11 @@ def test_a_folder_in_use_is_refused_and_its_rehearsal_goes_on(tmp_path, rehearse
 def test_what_cannot_be_rehearsed_is_a_sentence(tmp_path, rehearse):
     (tmp_path / "job").mkdir()
     none = rehearse(tmp_path / "job", tmp_path / "none")
-    assert none.process.wait(60) == 2
+    assert none.process.wait(CEILING_S) == 2
     assert "no job folder" in none.text()
     job = write_job(tmp_path / "real", SMALL, ("site-1",))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         busy = rehearse(job, tmp_path / "busy", "--port", str(port))
-        assert busy.process.wait(60) == 2
+        assert busy.process.wait(CEILING_S) == 2
     assert f"port {port} is taken" in busy.text()

@@ -9,7 +9,7 @@ import cv2
 import pytest
 
 from fedretina.data.manifest import RawRow, write_manifest
-from fedretina.data.site_loader import load_site_data
+from fedretina.data.site_data import load_site_data
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SiteDataSettings
 from final_model import write_final

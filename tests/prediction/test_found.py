@@ -8,7 +8,7 @@ import pytest
 
 from fedretina.errors import DataError
 from fedretina.prediction.eyes import by_name
-from fedretina.prediction.found import find_photographs
+from fedretina.prediction.photographs import find_photographs
 
 
 def touch(root, *names):

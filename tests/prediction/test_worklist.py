@@ -15,8 +15,8 @@ from PIL import Image
 
 from fedretina.data.scheme_presets import preset
 from fedretina.prediction.eyes import Owner
+from fedretina.prediction.photographs import SIDE, thumbnail
 from fedretina.prediction.predictor import ImageRow
-from fedretina.prediction.thumbnails import SIDE, thumbnail
 from fedretina.prediction.worklist import readable, work_list, write_images, write_patients
 from fedretina.prediction.worklist_page import summary_words, worklist_page
 from fedretina.storage import read_json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,10 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "flare")]
 
 from hospital import GRADES, write_hospital  # noqa: E402
+from hostile_jobs import ENVIRONMENT, PLANTED  # noqa: E402
+from jobs import SITES, change_in_store, export  # noqa: E402
 
-from federation import LEAD, Federation, distributed_kit, fedretina, hurry  # noqa: E402
+from federation import LEAD, Federation, distributed_kit, ended, fedretina, hurry  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +48,32 @@ def kits(tmp_path_factory: pytest.TempPathFactory, lasting: None) -> Iterator[Fe
         yield federation
     finally:
         federation.stop()
+
+
+@pytest.fixture(scope="session")
+def federation(kits: Federation) -> Iterator[Federation]:
+    """Server under a tap; a job changed in its store; then the sites; then the run `good`, done.
+
+    Files of tests share it, and are done in one process, in their order (`xdist_group`). What a test changes of it is
+    in that test's own runs and files, or is put back.
+    """
+    tap = kits.folder / "tap"
+    server = kits.start("server", FEDRETINA_TEST_TAP=str(tap))
+    server.wait_until("Server started")
+    with kits.session(LEAD) as session:
+        changed = session.submit_job(str(export(kits, "changed")))
+        change_in_store(kits.storage, changed)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(ENVIRONMENT, PLANTED["environment"])  # the server has another
+            for site in SITES:
+                kits.start(site)
+        for site in SITES:
+            kits.running[site].wait_until("Successfully registered")
+        kits.ended = {"changed": ended(session, changed)}
+        kits.ended["good"] = ended(session, session.submit_job(str(export(kits, "good"))))
+    yield kits
+    kits.stop()
+    shutil.rmtree(tap)
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ import yaml
 from click.testing import CliRunner
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from standing import CEILING_S, standing
 
 from fedretina.cli import main
 
@@ -39,7 +40,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 90) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = CEILING_S) -> Any:
     """Wait until a condition is true and return it."""
     deadline = time.monotonic() + seconds
     while True:
@@ -121,7 +122,7 @@ class Participant:
         """What it printed, its jobs included."""
         return self.log.read_text(errors="replace")
 
-    def wait_until(self, said: str, seconds: float = 90) -> None:
+    def wait_until(self, said: str, seconds: float = CEILING_S) -> None:
         """Wait until it has printed something."""
 
         def seen() -> bool:
@@ -131,7 +132,7 @@ class Participant:
         try:
             wait_for(seen, f"{self.kit.name} says {said!r}", seconds)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.text()[-3000:]}") from None
+            raise AssertionError(f"{error}\n{standing(self.processes(), [self.log], self.kit)}") from None
 
     def processes(self) -> list[psutil.Process]:
         """It and all that it started: FLARE's jobs run in sessions of their own and name the kit's folder."""
@@ -168,6 +169,7 @@ class Federation:
         self.port = free_port()
         self.workspace = folder / "workspace"
         self.running: dict[str, Participant] = {}
+        self.ended: dict[str, dict[str, Any]] = {}  # what the server said of jobs at their end, by name
         self.project = loopback_project(folder, self.port)
 
     @property
@@ -263,7 +265,7 @@ def copy_kit(kit: Path, folder: Path) -> Path:
     return Path(shutil.copytree(kit, folder))
 
 
-def ended(session: Any, job: str, seconds: float = 150) -> dict[str, Any]:
+def ended(session: Any, job: str, seconds: float = CEILING_S) -> dict[str, Any]:
     """Wait until a job has ended; return what the server says of it."""
 
     def finished() -> dict[str, Any] | None:

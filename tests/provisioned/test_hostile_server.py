@@ -71,7 +71,7 @@ def said(kits, tmp_path_factory):
     startup = server / "startup" / "fed_server.json"
     startup.write_text(json.dumps({**json.loads(startup.read_text()), "require_signed_jobs": False}))
     hostile = kits.start("hostile", server, FEDRETINA_TEST_HOSTILE="1")
-    hostile.wait_until("Server started", 60)
+    hostile.wait_until("Server started")
     secret = plant(folder / "loot.json", "file")
     key = site / "startup" / "client.key"
     with listening() as (address, asked), kits.session(LEAD, lead) as session:
@@ -96,7 +96,7 @@ def said(kits, tmp_path_factory):
         answers = {order: json.dumps(session.api.do_command(order), default=str) for order in orders}
         answers["report_env site-1"] = json.dumps(session.api.do_command("report_env site-1"), default=str)
     for reason in REASONS:
-        hostile.wait_until(reason, 20)
+        hostile.wait_until(reason)
     text = hostile.text()
     kits.stop("hostile", "victim")
     return Said(text, metas, answers, asked, site, key.read_text().splitlines()[1])

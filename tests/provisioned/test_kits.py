@@ -12,7 +12,7 @@ from jobs import SITES
 
 from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare
 from fedretina.kit import addresses
-from fedretina.kit.allowed import ALLOWED_CLASSES
+from fedretina.kit.job_folder import ALLOWED_CLASSES
 
 pytestmark = pytest.mark.provisioned
 OTHER_FILTER = {"path": "nvflare.app_common.filters.exclude_vars.ExcludeVars", "args": {}}

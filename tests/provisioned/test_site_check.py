@@ -19,7 +19,7 @@ from simulation import SMALL
 
 from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare, point_to
 from fedretina.kit import addresses, hardened, site_check
-from fedretina.kit.server_door import Door
+from fedretina.kit.site_check import Door
 
 pytestmark = pytest.mark.provisioned
 Usage = namedtuple("Usage", "total used free")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedretina.data.scheme_presets import preset
-from fedretina.evaluation.min_count import encode
+from fedretina.exchange.min_count import encode
 from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, site_report
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.scheme import GradingScheme
@@ -51,7 +51,7 @@ def site_inputs(
     files: list[str] | None = None,
     **changed: Any,
 ) -> SiteReportInputs:
-    """A site whose model is right more often than not; two images a patient."""
+    """A site whose model is right more often than not; two images per patient."""
     rng = np.random.default_rng(count)
     scheme = scheme or preset("icdr5")
     classes = scheme.num_classes

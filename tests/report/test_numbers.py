@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedretina.report.numbers import between, count, number, percent, points, rounded, size, with_interval
+from fedretina.report.text import between, count, number, percent, points, rounded, size, with_interval
 
 
 @pytest.mark.parametrize(

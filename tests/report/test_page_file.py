@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedretina.errors import StateError
-from fedretina.report.page_file import write_page
+from fedretina.report.render import write_page
 
 
 def test_a_page_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_path):

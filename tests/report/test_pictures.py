@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fedretina.report.pictures import Shown, data_uri, pictures
+from fedretina.report.site_report import Shown, data_uri, pictures
 
 
 def shown() -> Shown:

@@ -15,7 +15,7 @@ from fedretina.errors import StateError
 from fedretina.report.render import render_server, render_site
 from fedretina.report.server_report import server_report
 from fedretina.report.site_report import site_report
-from fedretina.report.words import CHARTS, NOTICE, STAYS, SYNTHETIC
+from fedretina.report.text import CHARTS, NOTICE, STAYS, SYNTHETIC
 from fedretina.settings.scheme import GradingScheme
 
 VOID = {"meta", "img", "br", "line", "link", "input", "hr"}

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from fedretina.report.round_charts import Line, legend, rounds, site_lines
+from fedretina.report.charts import Line, legend, rounds, site_lines
 
 
 def test_rounds_without_a_value_have_no_chart():

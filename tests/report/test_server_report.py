@@ -9,7 +9,7 @@ import pytest
 from site_inputs import DEGENERATE, site_inputs, stored_results
 
 from fedretina.data.scheme_presets import preset
-from fedretina.evaluation.error_detection import error_detection_auroc
+from fedretina.evaluation.metrics import error_detection_auroc
 from fedretina.report.render import render_server
 from fedretina.report.server_report import server_report
 from fedretina.uncertainty.estimators import ESTIMATORS

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from site_inputs import CARD, DEGENERATE, site_inputs
 
-from fedretina.evaluation.calibration import ece
-from fedretina.evaluation.evaluate import evaluate
-from fedretina.evaluation.exact_interval import exact_interval
+from fedretina.evaluation.bootstrap import exact_interval
+from fedretina.evaluation.figures import evaluate
+from fedretina.evaluation.metrics import ece
 from fedretina.evaluation.referable import referable
 from fedretina.report.site_report import leaving_scalars, rounds_of, site_report
 from fedretina.settings.scalars import BY_TASK, RANGES

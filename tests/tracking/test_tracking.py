@@ -2,13 +2,14 @@
 
 import json
 import logging
+import subprocess
 import sys
 
 import pytest
 
 from fedretina.errors import SettingsError
 from fedretina.settings.site import TrackingSettings
-from fedretina.tracking.points import Point, server_points, site_points
+from fedretina.tracking.curves import Point, server_points, site_points
 from fedretina.tracking.tracker import Tracker
 
 RECORDS = [
@@ -131,3 +132,31 @@ def test_a_line_has_its_fields_and_a_full_disk_costs_no_round(tmp_path, monkeypa
     with caplog.at_level(logging.WARNING):
         lines.note("stopped")
     assert "cannot be written" in caplog.text
+
+
+SHORT_OF_ROOM = """
+import resource, signal, sys
+from pathlib import Path
+from fedretina.errors import StateError
+from fedretina.tracking.tracker import RunLog
+path = Path(sys.argv[1])
+log = RunLog(path, "r", "site-1")
+log.note("opened")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, resource.RLIM_INFINITY))
+try:
+    log.note("answered")
+except StateError as error:
+    assert "make room" in str(error)
+else:
+    raise SystemExit("the line was taken")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+log.note("completed")
+"""
+
+
+def test_a_line_for_which_there_is_no_room_leaves_no_half_line(tmp_path):
+    """A file that may grow by twenty bytes only takes half a line, as a full disk does."""
+    path = tmp_path / "log.jsonl"
+    subprocess.run([sys.executable, "-c", SHORT_OF_ROOM, str(path)], check=True)
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["opened", "completed"]

@@ -11,9 +11,8 @@ import torch
 from scipy.stats import entropy
 
 from fedretina.errors import TrainingError
-from fedretina.uncertainty.estimators import ESTIMATORS, auc_scores
+from fedretina.uncertainty.estimators import ESTIMATORS, auc_scores, members
 from fedretina.uncertainty.evidence import opinion
-from fedretina.uncertainty.members import members
 
 MEANS = ("softmax_mean", "softmax_disagreement", "evidence_mean", "evidence_dempster")
 

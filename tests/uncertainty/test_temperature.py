@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.evaluation.calibration import nll
+from fedretina.evaluation.metrics import nll
 from fedretina.uncertainty.temperature import BOUNDS, fit_temperature, tempered
 
 

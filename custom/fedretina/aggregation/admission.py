@@ -8,10 +8,9 @@ from collections.abc import Mapping
 import torch
 
 from fedretina.errors import RefusedError
-from fedretina.exchange.parts import GRAM, STATISTIC, VARIANCE, Partition
+from fedretina.exchange.encryption import require_sealed
+from fedretina.exchange.partition import GRAM, STATISTIC, VARIANCE, Partition, largest, size_of
 from fedretina.exchange.payload import Payload, Tensors
-from fedretina.exchange.sealing import require_sealed
-from fedretina.exchange.sizes import largest, size_of
 from fedretina.exchange.stamp import Stamp
 from fedretina.plurals import counted
 from fedretina.settings.scalars import RANGES

@@ -1,4 +1,4 @@
-"""The server's half of a run without any transport: orders out, updates in, a durable result a step.
+"""The server's half of a run without any transport: orders out, updates in, a durable result per step.
 
 The plain loop and the FLARE controller drive this one class; neither holds arithmetic of its own.
 """
@@ -7,33 +7,34 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedretina.aggregation.admission import admit, require_finite
-from fedretina.aggregation.lineage import Lineage
+from fedretina.aggregation.lineage import Lineage, ServerModel
 from fedretina.aggregation.mixing import Mixer, Round
 from fedretina.aggregation.owed import owed_at_end
-from fedretina.aggregation.progress import Progress
 from fedretina.aggregation.proportion import proportions, refusal, told
-from fedretina.aggregation.run_results import run_head, run_results, write_results
-from fedretina.aggregation.run_store import RunStore
+from fedretina.aggregation.run_store import RunStore, run_head, run_results, write_results
 from fedretina.aggregation.sampling import sampled
-from fedretina.aggregation.server_model import ServerModel
-from fedretina.aggregation.similarity import personal_weights
-from fedretina.aggregation.step_answers import StepAnswers
-from fedretina.aggregation.temperatures import temperature_model
-from fedretina.errors import RefusedError
+from fedretina.aggregation.spool import Spool
+from fedretina.aggregation.temperature_model import temperature_model
+from fedretina.aggregation.weights import personal_weights
+from fedretina.errors import QuorumError, RefusedError, StateError
+from fedretina.exchange.encryption import HeadCipher
 from fedretina.exchange.partition import partition_of
-from fedretina.exchange.payload import Order, Payload, Tensors
-from fedretina.exchange.sealing import Sealer
+from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes
 from fedretina.exchange.stamp import ATTEMPTS, Stamp, one_line, require_name
 from fedretina.local.training import reproducible_torch
 from fedretina.networks.build import build_network
+from fedretina.plurals import counted
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
 from fedretina.settings.scalars import allowed_scalars
+
+if TYPE_CHECKING:
+    from fedretina.settings.plan import Step
 
 _log = logging.getLogger(__name__)
 # Where the head is personal the server has no grades of its own: what depends on their number never reaches it.
@@ -55,21 +56,21 @@ class Coordinator:
         experiment: The run's settings.
         run: Name of the run.
         folder: The server's folder of the run.
-        sealer: The server's half of the keys, where a part of the model travels encrypted.
+        cipher: The server's half of the keys, where a part of the model travels encrypted.
 
     Raises:
-        SettingsError: The run encrypts, and there is no sealer.
+        SettingsError: The run encrypts, and there is no cipher.
         StateError: The folder holds another run's state, or cannot be used.
         RefusedError: The run cannot go back to the step that the settings name.
     """
 
-    def __init__(self, experiment: Experiment, run: str, folder: Path, sealer: Sealer | None = None) -> None:
+    def __init__(self, experiment: Experiment, run: str, folder: Path, cipher: HeadCipher | None = None) -> None:
         self.experiment = experiment
         self.run = require_name(run, "run")
         self.plan = Plan.of(experiment)
         net = build_network(experiment.network, experiment.head_width or _ANY_GRADES, experiment.seed)
         self.partition = partition_of(experiment, net)
-        self._mixer = Mixer(experiment, self.partition, sealer)
+        self._mixer = Mixer(experiment, self.partition, cipher)
         self.digest = experiment.digest(self.partition)
         self._head = run_head(run, experiment, self.partition)
         self._store = RunStore(folder, self.digest, self._head, lambda step: self.plan[step].name)
@@ -158,8 +159,8 @@ class Coordinator:
     def down(self, site: str = "") -> Tensors:
         """The tensors that go with the running step's order to a site.
 
-        They are the same for all, and read once a step, unless the aggregation keeps a model a site. Controls go where
-        there is training, and the server's own memory never goes.
+        They are the same for all, and read once per step, unless the aggregation keeps a model per site. Controls go
+        where there is training, and the server's own memory never goes.
         """
         return self._model.down(site if self.experiment.aggregation.personal else "")
 
@@ -301,3 +302,118 @@ class Coordinator:
             )
         dropped = store.go_back(step.number, asked.mark)
         _log.warning("run %s starts again from %s; dropped: %s", self.run, step.name, ", ".join(dropped) or "nothing")
+
+
+class StepAnswers:
+    """Collects the answers to one attempt at a step; begins empty, and erases what an earlier attempt left behind.
+
+    It judges no answer: what is put here was admitted.
+
+    Attributes:
+        spool: The tensors of the accepted answers.
+        scalars: The scalars of the accepted answers, by site.
+        refused: Why a site has no part in the step, by site.
+
+    Args:
+        folder: Of the spool.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.spool = Spool(folder)
+        self.scalars: dict[str, dict[str, float]] = {}
+        self.refused: dict[str, str] = {}
+        self._bytes: dict[str, int] = {}
+        self._unstored: StateError | None = None
+
+    def put(self, site: str, payload: Payload) -> None:
+        """Take one site's answer; an earlier refusal of that site is forgotten.
+
+        Raises:
+            StateError: The disk is full; the answer is dropped.
+        """
+        if payload.tensors:
+            try:
+                self.spool.put(site, payload.tensors)
+            except StateError as error:
+                self._unstored = error
+                raise
+        self._bytes[site] = tensors_bytes(payload.tensors)
+        self.scalars[site] = {name: float(payload.scalars[name]) for name in sorted(payload.scalars)}
+        self.refused.pop(site, None)
+
+    def keep(self, record: Mapping[str, Any], asked: Collection[str]) -> None:
+        """Begin with the answers to a step that was closed before.
+
+        Args:
+            record: The step's record.
+            asked: Sites that are asked once more; why they had no part is forgotten.
+        """
+        self.scalars = {site: dict(scalars) for site, scalars in record["scalars"].items()}
+        self.refused = {site: why for site, why in record["refused"].items() if site not in asked}
+        self._bytes = dict(record["bytes_up"])
+
+    def refuse(self, site: str, why: str) -> None:
+        """Note why a site has no part, unless it has answered already."""
+        if site not in self.scalars:
+            self.refused[site] = why
+
+    def withdraw(self, site: str, why: str) -> None:
+        """Take back an answer that was put here: it does not count after all."""
+        self.spool.discard(site)
+        self.scalars.pop(site, None)
+        self._bytes.pop(site, None)
+        self.refuse(site, why)
+
+    def require(self, quorum: int, step: str) -> None:
+        """Refuse to go on with too few answers.
+
+        Args:
+            quorum: Fewest accepted answers.
+            step: Name of the step.
+
+        Raises:
+            QuorumError: There are fewer.
+            StateError: There are fewer, and one of them because the disk is full.
+        """
+        if len(self.scalars) >= quorum:
+            return
+        if self._unstored is not None:  # asking again would let every site train for a disk that is full
+            raise self._unstored
+        reasons = "; ".join(f"{site}: {why}" for site, why in sorted(self.refused.items())) or "no answer"
+        accepted = counted(len(self.scalars), "update was", "updates were")
+        sentence = f"{step}: {accepted} accepted, the quorum is {quorum} ({reasons})."
+        raise QuorumError(sentence).telling(sentence)  # the reasons are the words that sites let go
+
+    def record(self) -> dict[str, Any]:
+        """The answers' part in the step's record, sites in alphabetical order: scalars, refusals, bytes."""
+        return {
+            "scalars": dict(sorted(self.scalars.items())),
+            "refused": dict(sorted(self.refused.items())),
+            "bytes_up": dict(sorted(self._bytes.items())),
+        }
+
+
+class Progress(NamedTuple):
+    """The running step of a run, and which sites have answered it.
+
+    Attributes:
+        run: Name of the run.
+        done: Number of steps that are done.
+        steps: Number of steps in total.
+        trainings: Number of training steps that are not done.
+        step: The step that runs or comes next; None when the run is complete.
+        attempt: Which attempt at the step runs, from 0; -1 between two steps.
+        asked: Sites that the running step asks.
+        answered: Sites whose answer was accepted.
+        refused: Sites whose answer does not count, with the reason, a sentence that may leave a site.
+    """
+
+    run: str
+    done: int
+    steps: int
+    trainings: int
+    step: Step | None
+    attempt: int
+    asked: tuple[str, ...]
+    answered: tuple[str, ...]
+    refused: Mapping[str, str]

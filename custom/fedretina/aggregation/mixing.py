@@ -7,16 +7,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedretina.aggregation.combining import Accepted
-from fedretina.aggregation.robust import combine
-from fedretina.aggregation.rules import Scalars, site_weights
-from fedretina.aggregation.similarity import among
+from fedretina.aggregation.robust import Accepted, combine
 from fedretina.aggregation.spool import Spool
+from fedretina.aggregation.weights import Scalars, among, site_weights
 from fedretina.corrections.correction import ServerRound, build_correction
 from fedretina.errors import SettingsError
-from fedretina.exchange.parts import Partition
+from fedretina.exchange.encryption import NO_KEYS, HeadCipher
+from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Tensors, tensors_digest
-from fedretina.exchange.sealing import NO_KEYS, Sealer
 from fedretina.settings.aggregation import RuleSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Step
@@ -46,19 +44,19 @@ class Mixer:
     Args:
         experiment: The run's settings.
         parts: What travels.
-        sealer: The server's half of the keys, where a part of the model travels encrypted.
+        cipher: The server's half of the keys, where a part of the model travels encrypted.
 
     Raises:
-        SettingsError: The run encrypts, and there is no sealer.
+        SettingsError: The run encrypts, and there is no cipher.
     """
 
-    def __init__(self, experiment: Experiment, parts: Partition, sealer: Sealer | None) -> None:
-        if parts.sealed and sealer is None:
+    def __init__(self, experiment: Experiment, parts: Partition, cipher: HeadCipher | None) -> None:
+        if parts.sealed and cipher is None:
             raise SettingsError(NO_KEYS)
         self._experiment = experiment
         self._settings = experiment.aggregation
         self._parts = parts
-        self._sealer = sealer
+        self._cipher = cipher
         self._correction = build_correction(experiment.correction, experiment.training)
 
     def needed(self, step: Step) -> frozenset[str]:
@@ -72,8 +70,8 @@ class Mixer:
             RefusedError: It cannot.
         """
         for key in self._parts.sealed:
-            if self._sealer is not None and key in tensors:
-                self._sealer.require(key, tensors[key], self._parts.sizes[key][0])
+            if self._cipher is not None and key in tensors:
+                self._cipher.require(key, tensors[key], self._parts.sizes[key][0])
 
     def one_for_all(self, round_: Round) -> tuple[Tensors, dict[str, Any]]:
         """One model: the sites' combined, moved on by the correction's server half.
@@ -102,7 +100,7 @@ class Mixer:
         similarity: Mapping[str, Mapping[str, float]],
         put: Callable[[str, Tensors], None],
     ) -> tuple[Tensors, dict[str, Any]]:
-        """A model a site, one in memory at a time.
+        """A model per site, one in memory at a time.
 
         Args:
             round_: The round.
@@ -141,10 +139,10 @@ class Mixer:
 
     def _sealed(self, spool: Spool, weights: Mapping[str, float], moved: Sequence[str]) -> dict[str, torch.Tensor]:
         """The weighted mean of what nobody here can read."""
-        if self._sealer is None:
+        if self._cipher is None:
             return {}
         return {
-            key: self._sealer.mix([(weights[site], spool.tensor(site, key)) for site in sorted(weights)])
+            key: self._cipher.mix([(weights[site], spool.tensor(site, key)) for site in sorted(weights)])
             for key in self._parts.sealed
             if key in moved
         }

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from fedretina.aggregation.spool import Spool
-from fedretina.exchange.parts import CONTROL, GRAM, KEY, MOMENT, VARIANCE, Partition
+from fedretina.exchange.partition import CONTROL, GRAM, KEY, MOMENT, VARIANCE, Partition
 from fedretina.exchange.payload import Tensors
 from fedretina.settings.exchange import Kind
 from fedretina.settings.scalars import Task

@@ -1,4 +1,4 @@
-"""The table of a finished run, a line a site, rendered from stored results."""
+"""The table of a finished run, a line per site, rendered from stored results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS = (
 
 
 def results_table(results: Mapping[str, Any]) -> str:
-    """Render grades, images (train/val/test), test AUC, accuracy, theta, weight and error-detection AUROC a site.
+    """Render grades, images (train/val/test), test AUC, accuracy, theta, weight and error-detection AUROC per site.
 
     A figure that is undefined (no errors, one class present) or held back shows as a dash. The mean is the plain mean
     over the sites that have the figure, since their grading criteria differ.

@@ -20,7 +20,7 @@ _BLOCK = 2**21  # numbers of all sites that stand side by side at once: 17 MB in
 
 
 class Spool:
-    """Updates of one round, one file a site.
+    """Updates of one round, one file per site.
 
     A spool begins empty: what an interrupted round left behind is erased, since its sites are asked again.
 

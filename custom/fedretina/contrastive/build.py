@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedretina.contrastive.ground import ContrastiveGround, ContrastiveRound, contrastive
+from fedretina.contrastive.objective import ContrastiveGround, ContrastiveRound, contrastive
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.settings.contrastive import ContrastiveSettings
 

@@ -7,10 +7,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedretina.contrastive.ground import ContrastiveGround, ContrastiveRound, Views, contrastive
-from fedretina.contrastive.key_network import KeyNetwork
-from fedretina.contrastive.queue import KeyQueue, queue_length
-from fedretina.contrastive.similarity import kept_apart, similarities, unit
+from fedretina.contrastive.key_network import KeyNetwork, KeyQueue, queue_length
+from fedretina.contrastive.objective import (
+    ContrastiveGround,
+    ContrastiveRound,
+    Views,
+    contrastive,
+    kept_apart,
+    similarities,
+    unit,
+)
 from fedretina.errors import TrainingError
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock

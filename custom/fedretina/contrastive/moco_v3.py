@@ -6,9 +6,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedretina.contrastive.ground import ContrastiveGround, ContrastiveRound, Views, contrastive
 from fedretina.contrastive.key_network import KeyNetwork, rising_momentum
-from fedretina.contrastive.similarity import alike, kept_apart, similarities, unit
+from fedretina.contrastive.objective import (
+    ContrastiveGround,
+    ContrastiveRound,
+    Views,
+    alike,
+    contrastive,
+    kept_apart,
+    similarities,
+    unit,
+)
 from fedretina.errors import SettingsError
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
@@ -48,7 +56,7 @@ def moco_v3_loss(
 class MocoV3Round(ContrastiveRound):
     """MoCo v3 (Chen, Xie, He, ICCV 2021) at a site: as published for ResNet-50, without a queue.
 
-    The official code takes 4096 images a step, over all devices. At a site the negatives are those of one batch, so a
+    The official code takes 4096 images per step, over all devices. At a site the negatives are those of one batch, so a
     batch of 64 has 63.
 
     Raises:

@@ -6,8 +6,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedretina.contrastive.ground import ContrastiveGround, ContrastiveRound, Views, contrastive
-from fedretina.contrastive.similarity import alike, kept_apart, similarities, unit
+from fedretina.contrastive.objective import (
+    ContrastiveGround,
+    ContrastiveRound,
+    Views,
+    alike,
+    contrastive,
+    kept_apart,
+    similarities,
+    unit,
+)
 from fedretina.losses.objective import Clock
 from fedretina.settings.contrastive import SimclrSettings
 

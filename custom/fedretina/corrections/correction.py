@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedretina.errors import SettingsError
-from fedretina.exchange.parts import CONTROL
+from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
 from fedretina.parts import Register
 from fedretina.settings.choice import Choice

@@ -1,4 +1,4 @@
-"""FedDC: a spring to the aggregate less the site's drift, with a gradient correction beside it."""
+"""FedDC: a proximal term around the aggregate less the site's drift, and a gradient correction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome, Rates, ServerRound, correction
 from fedretina.corrections.feddyn import with_mean_drift
-from fedretina.exchange.parts import CONTROL
+from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
 from fedretina.settings.correction import FedDcSettings
 

@@ -1,4 +1,4 @@
-"""FedDyn: a spring to the aggregate whose rest point each site moves by its own drift."""
+"""FedDyn: a proximal term around the aggregate whose centre each site moves by its own drift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedProx: a spring to the aggregate."""
+"""FedProx: a proximal term around the aggregate."""
 
 from __future__ import annotations
 

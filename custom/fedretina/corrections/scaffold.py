@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedretina.corrections.correction import Correction, Ground, LocalRound, Outcome, Rates, ServerRound, correction
 from fedretina.errors import SettingsError
-from fedretina.exchange.parts import CONTROL
+from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
 from fedretina.settings.correction import ScaffoldSettings
 

@@ -1,15 +1,17 @@
-"""Random transforms on the fly; what happens to an image depends on the seed and its number alone."""
+"""Random transforms on the fly, and two random views; what happens to an image depends on the seed and its number."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional as F
 
-from fedretina.data.warps import affine_sample
 from fedretina.errors import SettingsError
 from fedretina.seeds import derive_seed
-from fedretina.settings.images import AugmentSettings
+from fedretina.settings.images import AugmentSettings, TwoViewSettings
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -117,3 +119,199 @@ def _warp(pixels: torch.Tensor, angle: NDArray[np.float64], flipped: NDArray[np.
 
 def _column(values: NDArray[np.float64], like: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(values.astype(np.float32)).to(like.device).view(-1, 1, 1, 1)
+
+
+_SIDE = 224.0  # the image side that blur is stated for
+_DRAWS = 14
+
+
+def two_views(
+    images: torch.Tensor,
+    samples: NDArray[np.int64],
+    settings: TwoViewSettings,
+    seed: tuple[int | str, ...],
+    grey: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw two views of each image of a batch.
+
+    A view is a crop, turned, mirrored and stretched to the whole side in one sampling, then brightness and contrast,
+    blur and speckle. What a sample gives is the same in any batch, at any place in it. MONAI's random transforms are
+    not used: image by image they took about 25 times (64 pixels) and 4 times (224 pixels) the CPU time, run in turn
+    with these on one thread (RandAffine, RandFlip, RandAdjustContrast, RandGaussianSmooth; without speckle).
+
+    Args:
+        images: uint8 [B, 3, S, S], on any device.
+        samples: int64 [B], number of each image in its split, 0 or more.
+        settings: How much.
+        seed: What the draws are for, such as (seed, site, phase, round, epoch).
+        grey: The three channels are equal, as those of OCT scans are: the first is worked on and stands for all, so
+            the channels of the views share their memory and must not be written to.
+
+    Returns:
+        Both views, float32 [B, 3, S, S] in [0, 1], on the same device.
+
+    Raises:
+        SettingsError: The batch is no uint8 [B, 3, S, S], or B numbers do not come with it.
+    """
+    pixels, means = _prepared(images, samples, grey)
+    first, second = (_view(pixels, means, samples, settings, (*seed, "view", number)) for number in (0, 1))
+    return first.expand(images.shape), second.expand(images.shape)
+
+
+def one_view(
+    images: torch.Tensor,
+    samples: NDArray[np.int64],
+    settings: TwoViewSettings,
+    seed: tuple[int | str, ...],
+    view: int,
+    grey: bool = False,
+) -> torch.Tensor:
+    """Draw one view of each image, view 0 or 1 of `two_views`, or a further one; see there."""
+    pixels, means = _prepared(images, samples, grey)
+    return _view(pixels, means, samples, settings, (*seed, "view", view)).expand(images.shape)
+
+
+def _prepared(images: torch.Tensor, samples: NDArray[np.int64], grey: bool) -> tuple[torch.Tensor, NDArray[np.float64]]:
+    """The batch as float32 [B, C, S, S] in [0, 1], with one channel where it is grey, and each image's mean."""
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3 or images.shape[2] != images.shape[3]:
+        raise SettingsError(
+            f"views are drawn of uint8 images [B, 3, S, S], got {images.dtype} {tuple(images.shape)}: pass cached ones."
+        )
+    if len(samples) != len(images):
+        raise SettingsError(f"views got {len(samples)} sample numbers for {len(images)} images: pass one each.")
+    part = images[:, :1] if grey else images
+    # The mean is a sum of integers, so that it has the same bits however torch splits the batch.
+    total = part.sum(dim=(1, 2, 3), dtype=torch.int64).cpu().numpy().astype(np.float64)
+    means = total / (255.0 * part.shape[1] * part.shape[2] * part.shape[3])
+    return part.to(torch.float32, memory_format=torch.contiguous_format).div_(255), means
+
+
+def _view(
+    pixels: torch.Tensor,
+    means: NDArray[np.float64],
+    samples: NDArray[np.int64],
+    settings: TwoViewSettings,
+    seed: tuple[int | str, ...],
+) -> torch.Tensor:
+    draws = uniforms(samples, _DRAWS, seed).T
+    coloured, light, spread, blurred, sigma, speckled, amount, key = draws[6:]
+    view = affine_sample(pixels, _matrices(settings, draws[:6]))
+
+    often = coloured < settings.colour_probability
+    light = np.where(often, 1 + settings.brightness * (2 * light - 1), 1.0)
+    spread = np.where(often, 1 + settings.contrast * (2 * spread - 1), 1.0)
+    view.mul_(_column(light * spread, view)).add_(_column(light * (1 - spread) * means, view)).clamp_(0, 1)
+
+    chosen = np.flatnonzero(blurred < settings.blur_probability)
+    if len(chosen):
+        least, most = (limit * pixels.shape[-1] / _SIDE for limit in settings.blur_sigma)
+        where = torch.from_numpy(chosen).to(view.device)
+        view[where] = gaussian_blur(view[where], least + (most - least) * sigma[chosen], most)
+    chosen = np.flatnonzero(speckled < settings.speckle_probability)
+    if len(chosen) and settings.speckle > 0:
+        where = torch.from_numpy(chosen).to(view.device)
+        view[where] = speckle(view[where], settings.speckle * amount[chosen], key[chosen])
+    return view.clamp_(0, 1)
+
+
+def _matrices(settings: TwoViewSettings, draws: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Crop, rotation about the crop's middle and mirror, as maps for `affine_sample`, float64 [B, 2, 3].
+
+    A crop that would be wider or higher than the image is cut to it, where torchvision draws again.
+    """
+    area, ratio, across, down, flip, angle = draws
+    least, most = settings.crop_scale
+    low, high = (math.log(limit) for limit in settings.crop_ratio)
+    area, ratio = least + (most - least) * area, np.exp(low + (high - low) * ratio)
+    width, height = np.minimum(np.sqrt(area * ratio), 1), np.minimum(np.sqrt(area / ratio), 1)
+    side = np.where(flip < 0.5, -1.0, 1.0) if settings.flip else 1.0
+    angle = np.deg2rad(settings.rotate_degrees) * (2 * angle - 1)
+    cos, sin = np.cos(angle), np.sin(angle)
+    x = (cos * width * side, -sin * height, (1 - width) * (2 * across - 1))
+    y = (sin * width * side, cos * height, (1 - height) * (2 * down - 1))
+    return np.stack([np.stack(x, axis=-1), np.stack(y, axis=-1)], axis=1)
+
+
+def affine_sample(pixels: torch.Tensor, matrices: NDArray[np.float64]) -> torch.Tensor:
+    """Sample each image through an affine map of its own, bilinear and with black around.
+
+    Args:
+        pixels: float32 [B, C, S, S] in [0, 1], on any device.
+        matrices: float64 [B, 2, 3], from where a pixel of the result stands to where it is read, (x, y, 1) to
+            (x, y); the image's edges are -1 and 1.
+
+    Returns:
+        float32 [B, C, S, S] in [0, 1].
+    """
+    size = pixels.shape[-1]
+    axis = (torch.arange(size, dtype=torch.float32, device=pixels.device) * 2 + 1) / size - 1
+    x, y = axis.view(1, 1, size), axis.view(1, size, 1)
+    entries = torch.from_numpy(matrices.astype(np.float32)).to(pixels.device).view(-1, 2, 3, 1, 1)
+    # affine_grid is a batched matrix product whose last bit depends on the batch; these products do not.
+    rows = [(row[:, 0] * x + row[:, 2]) + row[:, 1] * y for row in entries.unbind(1)]
+    grid = torch.stack(rows, dim=-1)
+    return F.grid_sample(pixels, grid, mode="bilinear", padding_mode="zeros", align_corners=False).clamp_(0, 1)
+
+
+_GOLDEN_32 = 0x9E3779B9
+_FIRST, _SECOND = 0x7FEB352D, 0x846CA68B - 2**32  # as signed 32-bit numbers
+_BYTES = 0x00FF00FF
+_MEAN, _DEVIATION = 510.0, math.sqrt(4 * (256**2 - 1) / 12)  # of a sum of four bytes
+
+
+def gaussian_blur(pixels: torch.Tensor, sigma: NDArray[np.float64], most: float) -> torch.Tensor:
+    """Blur each image with a Gaussian of its own, cut at three times the widest; edges are repeated.
+
+    It is written as shifts and products, for the bits of a convolution depend on the batch that it is given.
+
+    Args:
+        pixels: float32 [B, C, S, S], on any device.
+        sigma: float64 [B], standard deviations in pixels, above 0.
+        most: The widest that may come, pixels; it decides how far the taps reach, whatever this batch holds.
+
+    Returns:
+        float32 [B, C, S, S].
+    """
+    reach, size = max(1, math.ceil(3 * most)), pixels.shape[-1]
+    taps = np.exp(-0.5 * (np.arange(reach + 1) / sigma[:, None]) ** 2)
+    taps /= taps[:, :1] + 2 * taps[:, 1:].sum(1, keepdims=True)
+    weights = torch.from_numpy(taps.astype(np.float32)).to(pixels.device).view(len(taps), reach + 1, 1, 1, 1).unbind(1)
+    for axis, pad in ((2, (0, 0, reach, reach)), (3, (reach, reach, 0, 0))):
+        wide = F.pad(pixels, pad, mode="replicate")
+        pixels = wide.narrow(axis, reach, size) * weights[0]
+        for k in range(1, reach + 1):
+            pixels += (wide.narrow(axis, reach - k, size) + wide.narrow(axis, reach + k, size)).mul_(weights[k])
+    return pixels
+
+
+def speckle(pixels: torch.Tensor, amount: NDArray[np.float64], keys: NDArray[np.float64]) -> torch.Tensor:
+    """Multiply each pixel by 1 plus noise, the same for all channels, as the grain of an OCT scan.
+
+    The noise of a pixel is the mix of its image's key and its place (a 32-bit integer hash: two multiplications and
+    three shifts), the sum of whose four bytes is close to normal and never beyond 3.5 deviations. Integers
+    give the same bits on every device.
+
+    Args:
+        pixels: float32 [B, C, S, S] in [0, 1], on any device.
+        amount: float64 [B], standard deviation of the noise.
+        keys: float64 [B], a draw in [0, 1) for each image.
+
+    Returns:
+        float32 [B, C, S, S] in [0, 1].
+    """
+    size = pixels.shape[-1]
+    places = np.arange(size * size, dtype=np.uint32).reshape(1, 1, size, size) * np.uint32(_GOLDEN_32)
+    roots = (keys * 2.0**32).astype(np.uint32).reshape(-1, 1, 1, 1)
+    x = torch.from_numpy(places.view(np.int32)).to(pixels.device) + torch.from_numpy(roots.view(np.int32)).to(
+        pixels.device
+    )
+    x ^= (x >> 16) & 0xFFFF  # the shift of a signed number draws in its sign
+    x *= _FIRST
+    x ^= (x >> 15) & 0x1FFFF
+    x *= _SECOND
+    x ^= (x >> 16) & 0xFFFF
+    pairs = (x & _BYTES) + ((x >> 8) & _BYTES)
+    total = ((pairs & 0xFFFF) + (pairs >> 16)).float()
+    scale = amount / _DEVIATION
+    factor = total.mul_(_column(scale, pixels)).add_(_column(1 - _MEAN * scale, pixels))
+    return (pixels * factor).clamp_(0, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from fedretina.errors import DataError
 
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_EXCEL_SAYS = re.compile(r'"?sep=([^\r\n"])"?\1*(?:\r\n|\r|\n|$)', re.IGNORECASE)
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx and .ods, .xls
 
 
@@ -26,7 +28,8 @@ def csv_lines(path: Path, names: Iterable[str], encodings: Sequence[str] = ("utf
     """Read the rows of a table, its header first; rows without a filled cell are passed over.
 
     The separator is the one that finds most of the names in the header; no row is looked at for it, so the same header
-    is always read the same way. A file that begins with the mark of UTF-16 is read as such.
+    is always read the same way. A first line such as `sep=;`, from which Excel takes the separator, decides it and is
+    no row. A file that begins with the mark of UTF-16 is read as such.
 
     Args:
         path: The file.
@@ -38,9 +41,18 @@ def csv_lines(path: Path, names: Iterable[str], encodings: Sequence[str] = ("utf
 
     Raises:
         OSError: The file cannot be opened.
-        DataError: It is a workbook, in another encoding, or its quotation marks do not match.
+        DataError: It is a workbook, in another encoding, its first line names a separator that is none of
+            `SEPARATORS`, or its quotation marks do not match.
     """
     text = _text(path, encodings)
+    said = _EXCEL_SAYS.match(text)
+    if said is not None:
+        if said[1] not in SEPARATORS:
+            raise DataError(
+                f"{path}: the first line says that {said[1]!r} separates the columns: save it with commas, semicolons "
+                "or tabs, and leave that line out or write it anew."
+            )
+        return said[1], list(_parsed(path, text[said.end() :], said[1], above=1))
     wanted = {plain_title(name) for name in names}
 
     def known(separator: str) -> int:
@@ -130,10 +142,11 @@ def _text(path: Path, encodings: Sequence[str]) -> str:
     ) from fault
 
 
-def _parsed(path: Path, text: str, separator: str) -> Iterable[Line]:
+def _parsed(path: Path, text: str, separator: str, above: int = 0) -> Iterable[Line]:
+    """The rows that hold something, numbered as in the file, `above` lines of which stand before the text."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     while True:
-        number = reader.line_num + 1
+        number = above + reader.line_num + 1
         try:
             cells = next(reader)
         except StopIteration:

@@ -65,7 +65,7 @@ def read_pixels(path: str | Path) -> NDArray[np.uint8] | NDArray[np.uint16]:
     if pixels is None:
         raise DataError(f"{path} is damaged or no image that OpenCV reads: use JPEG, PNG or TIFF.")
     if pixels.dtype not in (np.uint8, np.uint16):
-        raise DataError(f"{path} has pixels of type {pixels.dtype}: use 8 or 16 bits a channel.")
+        raise DataError(f"{path} has pixels of type {pixels.dtype}: use 8 or 16 bits per channel.")
     rgb: NDArray[np.uint8] | NDArray[np.uint16] = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
     return rgb
 

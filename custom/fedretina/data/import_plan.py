@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedretina.data.copies import without_copies, without_repeats
-from fedretina.data.manifest import SPLITS, RawRow, require_inside
+from fedretina.data.manifest import SPLITS, RawRow, one_spelling, require_inside
 from fedretina.data.patient_keys import SALT, keyed, site_salt
-from fedretina.data.readers import READERS, converter, reader
-from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, SchemeName, Survey
+from fedretina.data.readers import reader, readers
+from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.data.scheme_presets import preset
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError, SettingsError
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     rows: tuple[RawRow, ...]
     survey: Survey
     scheme: GradingScheme | None
-    named: GradingScheme | SchemeName | None
+    named: GradingScheme | str | None
     official: bool
     left_out: tuple[LeftOut, ...]
     warnings: tuple[str, ...]
@@ -62,14 +62,14 @@ def plan_import(
         DataError: As `import_set`.
         SettingsError: As `import_set`.
     """
-    _check_options(name, settings)
-    official = READERS[name].official if settings.official is None else settings.official
-    if READERS[name].converts:
-        survey = converter(name)(root, settings, out, lambda done, of: tell("files converted", done, of))
-    else:
-        survey = reader(name)(root, settings, out)
+    public_set = reader(name)
+    _check_options(public_set, settings)
+    official = public_set.official if settings.official is None else settings.official
+    survey = public_set.survey(root, settings, out, lambda done, of: tell("files converted", done, of))
     images = survey.images or root
-    photographs, left_out = list(survey.photographs), list(survey.left_out)
+    spelling = one_spelling(photograph.patient for photograph in survey.photographs)
+    photographs = [photograph._replace(patient=spelling[photograph.patient]) for photograph in survey.photographs]
+    left_out = list(survey.left_out)
     steps: list[Callable[[Sequence[Photograph]], tuple[list[Photograph], list[LeftOut]]]] = [
         without_repeats,
         lambda found: _present(images, found, settings),
@@ -94,7 +94,13 @@ def plan_import(
     left_out += gone
     patients = [photograph.patient for photograph in photographs]
     warnings = list(survey.warnings)
-    if settings.hash_patients and not READERS[name].keyed:
+    twice = len(spelling) - len(set(spelling.values()))
+    if twice:
+        warnings.append(
+            f"{twice} names of patients differ from another in capital letters or blanks alone: they count as one "
+            "patient."
+        )
+    if settings.hash_patients and not public_set.keyed:
         if any(patient in photograph.file for patient, photograph in zip(patients, photographs, strict=True)):
             warnings.append(
                 "patients are hashed, but the names of the files still tell them: keep the manifest at home."
@@ -190,17 +196,87 @@ def _absent(scheme: GradingScheme, labels: Sequence[int], splits: Sequence[str])
     return found
 
 
-def _check_options(name: str, settings: ImportSettings) -> None:
-    reader(name)
-    known = READERS[name].options
+def _check_options(public_set: PublicSet, settings: ImportSettings) -> None:
     options = "labels", "patient_pattern", "grades", "ungradable", "unlabelled", "client", "segments", "as_published"
     for option in options:
-        if getattr(settings, option) not in (None, (), "", "skip", "first", False) and option not in known:
-            users = [other for other, entry in READERS.items() if option in entry.options]
-            raise SettingsError(f"{option} means nothing to the reader {name}: leave it out; it is for {users}.")
+        if getattr(settings, option) not in (None, (), "", "skip", "first", False) and option not in public_set.options:
+            users = [other for other, entry in readers().items() if option in entry.options]
+            raise SettingsError(
+                f"{option} means nothing to the reader {public_set.name}: leave it out; it is for {users}."
+            )
     if settings.ungradable is not None and settings.ungradable not in settings.grades:
         raise SettingsError("ungradable must be one of the grades: name them all in grades, in order.")
 
 
 def _reasons(left_out: Sequence[LeftOut]) -> str:
     return "; ".join(f"{count}: {reason}" for reason, count in Counter(row.reason for row in left_out).most_common())
+
+
+def without_repeats(photographs: Sequence[Photograph]) -> tuple[list[Photograph], list[LeftOut]]:
+    """Keep one row of each file, a labelled one before others; none where its rows have different labels."""
+    rows: dict[str, list[Photograph]] = {}
+    for photograph in photographs:
+        rows.setdefault(photograph.file, []).append(photograph)
+    return _resolve(rows.values(), "the list names it twice", "the list names it twice, with different labels")
+
+
+def without_copies(
+    root: Path, photographs: Sequence[Photograph], tell: Callable[[int, int], None] = lambda done, of: None
+) -> tuple[list[Photograph], list[LeftOut]]:
+    """Keep one of several files of the same bytes; none where their labels differ.
+
+    Public sets hold the same picture under several names, as several patients; one in train and one in test would
+    be training on the test. Only equal bytes are found, not the same picture stored anew. A copy with a label
+    stays before one without, then that in an official test part before that in val and train, and the first in the list
+    before others. Empty files are left to the image
+    cache, which names them.
+
+    Args:
+        root: Image root.
+        photographs: Each file once.
+        tell: Called after each file that had to be read: how many were, and of how many.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    copies: dict[str, str] = {}
+    alike = [file for files in _same_size(root, photographs) for file in files]
+    for done, file in enumerate(alike, start=1):
+        copies[file] = _digest(root / file)
+        tell(done, len(alike))
+    groups: dict[str, list[Photograph]] = {}
+    for photograph in photographs:
+        groups.setdefault(copies.get(photograph.file, photograph.file), []).append(photograph)
+    return _resolve(groups.values(), "a copy of another image", "a copy of another image, with a different label")
+
+
+def _resolve(groups: Iterable[list[Photograph]], same: str, different: str) -> tuple[list[Photograph], list[LeftOut]]:
+    kept, left_out = [], []
+    for group in groups:
+        if len({photograph.label for photograph in group} - {""}) > 1:
+            left_out += [LeftOut(photograph.file, different) for photograph in group]
+            continue
+        best = max(
+            range(len(group)), key=lambda at: (group[at].label != "", SPLITS.index(group[at].part or "train"), -at)
+        )
+        kept.append(group[best])
+        left_out += [LeftOut(photograph.file, same) for at, photograph in enumerate(group) if at != best]
+    return kept, left_out
+
+
+def _same_size(root: Path, photographs: Sequence[Photograph]) -> list[list[str]]:
+    sizes: dict[int, list[str]] = {}
+    for photograph in photographs:
+        try:
+            sizes.setdefault((root / photograph.file).stat().st_size, []).append(photograph.file)
+        except OSError as error:
+            raise DataError(f"{photograph.file} cannot be read ({error.strerror}): copy it again.") from error
+    return [files for size, files in sizes.items() if size and len(files) > 1]
+
+
+def _digest(path: Path) -> str:
+    try:
+        with open(path, "rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): copy it again.") from error

@@ -1,4 +1,4 @@
-"""The manifest: one CSV row an image, with its label, its patient and its split."""
+"""The manifest: one CSV row per image, with its label, its patient and its split."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -67,7 +68,7 @@ class Manifest:
         return hashlib.sha256(json.dumps(sorted(self.records)).encode()).hexdigest()
 
     def counts(self) -> dict[str, list[int]]:
-        """Labelled images a grade, for each split; no grade where the labels were not read."""
+        """Labelled images per grade, for each split; no grade where the labels were not read."""
         table = {split: [0] * (self.scheme.num_classes if self.scheme else 0) for split in SPLITS}
         for split, row in table.items():
             for record in self.of(split):
@@ -91,6 +92,21 @@ def require_inside(file: str) -> str:
     return str(plain)
 
 
+def one_spelling(patients: Iterable[str]) -> dict[str, str]:
+    """Which spelling stands for each patient: names that differ in capital letters or blanks alone are one patient.
+
+    Two lists of one hospital often spell a pseudonym differently ("P1", "p1"). Taken for two patients, its images could
+    be trained on and tested on; two patients taken for one do no harm but that they share a split.
+
+    Returns:
+        Each name as given, to the first in alphabetical order of those that are the same patient.
+    """
+    spellings: dict[str, set[str]] = defaultdict(set)
+    for patient in set(patients):
+        spellings["".join(patient.casefold().split())].add(patient)
+    return {patient: min(same) for same in spellings.values() for patient in same}
+
+
 def read_manifest(path: Path, scheme: GradingScheme | None) -> Manifest:
     """Read and check a manifest.
 
@@ -101,30 +117,36 @@ def read_manifest(path: Path, scheme: GradingScheme | None) -> Manifest:
     Raises:
         DataError: The file is missing or no CSV; a column is missing; or a row, named by its number in the
             file (the header is 1), has an unknown split, a label outside the scheme, none outside train, no patient,
-            a patient of another split, a file named before, or a file outside the root.
+            a patient of another split (however it is spelled, see `one_spelling`), a file named before, or a file
+            outside the root.
     """
     records: list[Record] = []
     seen: dict[str, int] = {}
-    homes: dict[str, tuple[str, int]] = {}
-    for number, row in raw_rows(path):
+    homes: dict[str, tuple[str, int, str]] = {}
+    rows = raw_rows(path)
+    patients = one_spelling(row["patient"] for _, row in rows)
+    for number, row in rows:
         try:
-            record = _record(row, scheme)
+            record = _record(row, scheme, patients[row["patient"]])
         except DataError as error:
             raise DataError(f"{path}, row {number}: {error}") from error
         if record.file in seen:
             raise DataError(
                 f"{path}, row {number}: file {record.file!r} stands in row {seen[record.file]} already: keep one."
             )
-        home, first = homes.setdefault(record.patient, (record.split, number))
+        own = row["patient"]
+        home, first, spelled = homes.setdefault(record.patient, (record.split, number, own))
         if home != record.split:
+            other = "" if spelled == own else f" as {spelled!r}"
+            cure = "" if spelled == own else "; if they are two patients, give one another name"
             raise DataError(
-                f"{path}, row {number}: patient {record.patient!r} is in {record.split}, but in {home} in row {first}: "
-                "put all images of a patient into one split."
+                f"{path}, row {number}: patient {own!r} is in {record.split}, but{other} in {home} in row {first}: "
+                f"put all images of a patient into one split{cure}."
             )
         seen[record.file] = number
         records.append(record)
     if not records:
-        raise DataError(f"{path} has a header but no rows: list at least one image a split.")
+        raise DataError(f"{path} has a header but no rows: list at least one image per split.")
     return Manifest(tuple(records), scheme)
 
 
@@ -162,8 +184,8 @@ def raw_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
         ) from error
 
 
-def _record(row: dict[str, str], scheme: GradingScheme | None) -> Record:
-    file, label, patient, split = (row[column] for column in COLUMNS)
+def _record(row: dict[str, str], scheme: GradingScheme | None, patient: str) -> Record:
+    file, label, _, split = (row[column] for column in COLUMNS)
     if split not in SPLITS:
         raise DataError(f"split is {split!r}: write one of {list(SPLITS)}.")
     if not patient:

@@ -1,27 +1,48 @@
-"""Grading schemes by name: the scales and classes of published sets, and what kind of data each grades."""
+"""Grading schemes by name: ONE list of the scales and classes of published sets; a new one is an entry here.
+
+Names of options are taken from this list, so the module imports nothing that help would have to wait for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedretina.errors import DataError, SettingsError
-from fedretina.settings.images import Modality
-from fedretina.settings.scheme import GradingScheme
-from fedretina.settings.site import SiteDataSettings
+
+if TYPE_CHECKING:
+    from fedretina.settings.images import Modality
+    from fedretina.settings.scheme import GradingScheme
+    from fedretina.settings.site import SiteDataSettings
+
+
+class SchemePreset(NamedTuple):
+    """A grading scheme as it is published.
+
+    Attributes:
+        modality: What it grades.
+        source: Whose it is, for the documentation.
+        grades: Names of the grades in order, the healthy one first where there is one.
+        labels: Raw labels, and the grade that each means. Their order is part of what fingerprints of data hold.
+        referable: The grades that a doctor must see.
+        ungradable: The grade of images that nobody can grade; None where there is none.
+        covers: Name of a grade to the classes of a federation that it stands for.
+    """
+
+    modality: Modality
+    source: str
+    grades: tuple[str, ...]
+    labels: Mapping[str, str]
+    referable: tuple[str, ...] = ()
+    ungradable: str | None = None
+    covers: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
 
 _ICDR = ("no_dr", "mild", "moderate", "severe", "proliferative")
-_FORMS = ("drusen", "cnv")  # of AMD
-# Grades, raw labels besides their numbers and names, referable grades where not all diseases are, what a grade covers.
-_NUMBERED: dict[str, tuple[str, dict[str, str], tuple[str, ...], dict[str, tuple[str, ...]]]] = {
-    "oct3": ("normal amd dme", {"DRUSEN": "amd", "CNV": "amd"}, (), {"amd": _FORMS}),
-    "oct4": ("normal drusen dme cnv", {}, ("dme", "cnv"), {}),
-    "octdl7": ("normal amd dme erm rvo vid rao", {"NO": "normal"}, (), {"amd": _FORMS}),
-    "octid": ("normal amd csr dr mh", {"AMRD": "amd", "ARMD": "amd"}, (), {"amd": _FORMS}),
-    "duke3": ("normal amd dme", {}, (), {"amd": ("drusen",)}),
-    "isic8": ("mel nv bcc ak bkl df vasc scc", {}, ("mel", "bcc", "ak", "scc"), {}),
-}
+_ICDR6 = (*_ICDR, "ungradable")
+_STAGES = ("normal", "stage_1", "stage_2", "stage_3")
+_AMD = {"amd": ("drusen", "cnv")}  # both of its forms
 # PAMAP2's own numbers.
 _ACTIVITIES = {
     "1": "lying",
@@ -33,76 +54,134 @@ _ACTIVITIES = {
     "16": "vacuum_cleaning",
     "17": "ironing",
 }
-_OTHERS: dict[str, dict[str, Any]] = {
-    "heart2": {
-        "grades": ("normal", "abnormal"),
-        "labels": {"-1": "normal", "1": "abnormal", "normal": "normal", "abnormal": "abnormal"},
-        "referable": ("abnormal",),
-    },
-    "activity8": {
-        "grades": tuple(_ACTIVITIES.values()),
-        "labels": _ACTIVITIES | {activity: activity for activity in _ACTIVITIES.values()},
-    },
-}
-FUNDUS_PRESETS = ("icdr5", "icdr5_ungradable", "normal_3stages")
-OCT_PRESETS = ("oct3", "oct4", "octdl7", "octid", "duke3")
-PRESETS_OF: Mapping[Modality, tuple[str, ...]] = MappingProxyType(
+
+
+def _numbers(grades: tuple[str, ...]) -> dict[str, str]:
+    """Raw labels that are numbers from 0, in the order of the grades."""
+    return {str(number): grade for number, grade in enumerate(grades)}
+
+
+def _names(grades: tuple[str, ...], capitals: bool = False) -> dict[str, str]:
+    """Raw labels that are the grades' own names, in capital letters as well where asked."""
+    return {name: grade for grade in grades for name in ((grade, grade.upper()) if capitals else (grade,))}
+
+
+def _diseases(
+    modality: Modality, source: str, grades: str, labels: Mapping[str, str] = MappingProxyType({}), **more: Any
+) -> SchemePreset:
+    """Classes without a degree, under their numbers and names; all but the first are referable if nothing is said."""
+    names = tuple(grades.split())
+    raw = _numbers(names) | _names(names, capitals=True) | dict(labels)
+    return SchemePreset(modality, source, names, raw, **({"referable": names[1:]} | more))
+
+
+SCHEMES: Mapping[str, SchemePreset] = MappingProxyType(
     {
-        "fundus": FUNDUS_PRESETS,
-        "oct": OCT_PRESETS,
-        "dermoscopy": ("isic8",),
-        "heart_sound": ("heart2",),
-        "activity": ("activity8",),
+        # Fundus. Referable is moderate and worse (stage 2 and worse), as in Gulshan et al., JAMA 2016.
+        "icdr5": SchemePreset(
+            "fundus",
+            "International Clinical Diabetic Retinopathy scale, Wilkinson et al. 2003",
+            _ICDR,
+            _numbers(_ICDR) | _names(_ICDR),
+            _ICDR[2:],
+        ),
+        "icdr5_ungradable": SchemePreset(
+            "fundus",
+            "the same with a sixth grade, as DDR has",
+            _ICDR6,
+            _numbers(_ICDR6) | _names(_ICDR6),
+            _ICDR[2:],
+            "ungradable",
+        ),
+        "normal_3stages": SchemePreset(
+            "fundus",
+            "normal and three stages; the raw grades 3 and 4 merge, as Messidor's do",
+            _STAGES,
+            _numbers(_STAGES) | {"4": "stage_3"} | _names(_STAGES),
+            ("stage_2", "stage_3"),
+        ),
+        # OCT. That every disease is referable where a set does not call some urgent is ours.
+        "oct3": _diseases(
+            "oct",
+            "the next with its two forms of AMD merged",
+            "normal amd dme",
+            labels={"DRUSEN": "amd", "CNV": "amd"},
+            covers=_AMD,
+        ),
+        "oct4": _diseases(
+            "oct",
+            "Kermany et al., Cell 2018; referable are those that they call urgent",
+            "normal drusen dme cnv",
+            referable=("dme", "cnv"),
+        ),
+        "octdl7": _diseases(
+            "oct", "OCTDL, Kulyabin et al. 2024", "normal amd dme erm rvo vid rao", labels={"NO": "normal"}, covers=_AMD
+        ),
+        "octid": _diseases(
+            "oct",
+            "OCTID, Gholami et al. 2020; DR is retinopathy and not DME",
+            "normal amd csr dr mh",
+            labels={"AMRD": "amd", "ARMD": "amd"},
+            covers=_AMD,
+        ),
+        "duke3": _diseases(
+            "oct", "Srinivasan et al. 2014, whose AMD is the dry form", "normal amd dme", covers={"amd": ("drusen",)}
+        ),
+        # Others.
+        "isic8": _diseases(
+            "dermoscopy",
+            "the diagnoses of ISIC 2019; referable are the malignant ones and actinic keratosis, which may become so "
+            "(ours)",
+            "mel nv bcc ak bkl df vasc scc",
+            referable=("mel", "bcc", "ak", "scc"),
+        ),
+        "heart2": SchemePreset(
+            "heart_sound",
+            "PhysioNet/CinC 2016",
+            ("normal", "abnormal"),
+            {"-1": "normal", "1": "abnormal", "normal": "normal", "abnormal": "abnormal"},
+            ("abnormal",),
+        ),
+        "activity8": SchemePreset(
+            "activity",
+            "the eight activities of PAMAP2 that FedEE uses (they stand in its code alone), under the set's own "
+            "numbers; none is referable",
+            tuple(_ACTIVITIES.values()),
+            _ACTIVITIES | {activity: activity for activity in _ACTIVITIES.values()},
+        ),
     }
 )
-PRESETS = tuple(name for names in PRESETS_OF.values() for name in names)
+PRESETS = tuple(SCHEMES)
+
+
+def presets_of(modality: Modality) -> tuple[str, ...]:
+    """The names of the schemes that grade a modality."""
+    return tuple(name for name, scheme in SCHEMES.items() if scheme.modality == modality)
 
 
 def preset(name: str) -> GradingScheme:
     """A scheme by name, one of `PRESETS`.
 
-    Fundus: "icdr5" is the International Clinical Diabetic Retinopathy scale (Wilkinson et al. 2003);
-    "icdr5_ungradable" adds a sixth grade, as DDR does; "normal_3stages" is normal and three stages, where the
-    raw grades 3 and 4 merge, as Messidor's do. Referable is moderate and worse (stage 2 and worse), as in
-    Gulshan et al., JAMA 2016.
-
-    OCT: "oct4" has the classes of Kermany et al., Cell 2018, and calls referable those that they call urgent;
-    "oct3" merges their two forms of AMD; "octdl7" has the classes of OCTDL (Kulyabin et al. 2024), "octid" those of
-    OCTID (Gholami et al. 2020), "duke3" those of Srinivasan et al. 2014, whose AMD is the dry form. Every disease of
-    these four is referable, which is ours. DR of OCTID is retinopathy and not DME.
-
-    Others: "isic8" has the diagnoses of the ISIC 2019 challenge in its order, 0 to 7; referable are the malignant ones
-    and actinic keratosis, which may become so (ours). "heart2" has those of PhysioNet/CinC 2016, -1 normal and 1
-    abnormal. "activity8" has the eight activities of PAMAP2 that FedEE uses (they stand in its code alone), under the
-    set's own numbers; none is referable.
-
     Raises:
         SettingsError: There is no such preset.
     """
-    if name == "icdr5":
-        return GradingScheme(grades=_ICDR, referable=_ICDR[2:])  # type: ignore[call-arg]
-    if name == "icdr5_ungradable":
-        return GradingScheme(  # type: ignore[call-arg]
-            grades=(*_ICDR, "ungradable"), ungradable="ungradable", referable=_ICDR[2:]
-        )
-    if name == "normal_3stages":
-        stages = ("normal", "stage_1", "stage_2", "stage_3")
-        labels = {str(number): stage for number, stage in enumerate(stages)}
-        return GradingScheme(
-            grades=stages,
-            labels=labels | {"4": "stage_3"} | {stage: stage for stage in stages},
-            referable=stages[2:],
-        )
-    if name in _NUMBERED:
-        return _numbered(*_NUMBERED[name])
-    if name in _OTHERS:
-        return GradingScheme(**_OTHERS[name])
-    raise SettingsError(f"there is no grading scheme {name!r}: use one of {list(PRESETS)}, or list the grades.")
+    from fedretina.settings.scheme import GradingScheme
+
+    if name not in SCHEMES:
+        raise SettingsError(f"there is no grading scheme {name!r}: use one of {list(PRESETS)}, or list the grades.")
+    scheme = SCHEMES[name]
+    return GradingScheme(
+        grades=scheme.grades,
+        labels=dict(scheme.labels),
+        ungradable=scheme.ungradable,
+        referable=scheme.referable,
+        covers=dict(scheme.covers),
+    )
 
 
 def preset_modality(scheme: GradingScheme | str | None) -> Modality | None:
     """What a grading scheme grades: a preset knows it by its name, a scheme of a site's own does not."""
-    return next((kind for kind, names in PRESETS_OF.items() if scheme in names), None)
+    return SCHEMES[scheme].modality if isinstance(scheme, str) and scheme in SCHEMES else None
 
 
 def site_scheme(settings: SiteDataSettings) -> GradingScheme | None:
@@ -123,13 +202,3 @@ def site_modality(settings: SiteDataSettings) -> Modality | None:
     """What a site's images are; None where the site does not say. Phantoms are drawn as a job asks."""
     said = settings.modality
     return preset_modality(settings.scheme) if said is None and settings.manifest is not None else said
-
-
-def _numbered(
-    names: str, more: dict[str, str], referable: tuple[str, ...], covers: dict[str, tuple[str, ...]]
-) -> GradingScheme:
-    """Grades whose raw labels are their numbers and their names, in small letters and in capitals."""
-    grades = tuple(names.split())
-    labels = {str(number): name for number, name in enumerate(grades)}
-    labels |= {spelling: name for name in grades for spelling in (name, name.upper())}
-    return GradingScheme(grades=grades, labels=labels | more, referable=referable or grades[1:], covers=covers)

@@ -1,19 +1,26 @@
-"""The data of one site: its splits as tensors, and what holds for them wherever they come from."""
+"""The data of one site as tensors: from its manifest through the image cache, or of a phantom hospital without one."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 
-from fedretina.data.manifest import PRETRAIN, SPLITS
-from fedretina.data.scheme_presets import PRESETS
+from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, Manifest, Record, read_manifest
+from fedretina.data.modalities import require_modality
+from fedretina.data.scheme_presets import PRESETS, site_modality, site_scheme
 from fedretina.errors import DataError
+from fedretina.seeds import derive_seed
+from fedretina.settings.images import ImageSettings
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.site import SiteDataSettings
 
 
 class Split(NamedTuple):
@@ -40,8 +47,8 @@ class SiteData:
     Attributes:
         name: The site.
         grading: Its grades; None where it only pre-trains and has told none.
-        counts: Images a split: the labelled ones of "train", "val" and "test", and in "pretrain" all of train, labelled
-            or not.
+        counts: Images per split: the labelled ones of "train", "val" and "test"; "pretrain" counts all of train,
+            labelled or not.
         synthetic: Whether there are phantoms among the images, drawn here or read from files that say so.
         bad_files: How many images could not be read and were left out.
         fingerprint: SHA-256 over pixels, labels and splits: equal for equal data, whatever the order of rows.
@@ -138,3 +145,188 @@ def fingerprint(scheme: GradingScheme | None, lines: Sequence[str]) -> str:
 def scheme_not_set(site: str) -> DataError:
     """What is said where a site has told no grades and a job needs them."""
     return DataError(f"the grading scheme of {site} is not set: name one of {', '.join(PRESETS)}, or list the grades.")
+
+
+def load_site_data(
+    site: str,
+    settings: SiteDataSettings,
+    images: ImageSettings,
+    seed: int,
+    default_cache: Path,
+    needs_labels: bool = True,
+    tell: Callable[[int, int], None] = lambda done, of: None,
+) -> SiteData:
+    """Open a site's data; builds the image cache when it is stale.
+
+    Args:
+        site: Name of the site.
+        settings: Where the data lie.
+        images: The deterministic transforms; a phantom's picture takes only its modality and its size from them.
+        seed: Of the phantoms; real data do not depend on it.
+        default_cache: Folder of the cache where the settings name none.
+        needs_labels: Whether the job uses labels. One that only pre-trains does not: then the scheme may be missing,
+            and train, val and test may be empty as long as there is an image to pre-train on.
+        tell: Called after each image while the cache is built: how many are in it, and of how many.
+
+    Raises:
+        DataError: The manifest or the image root is missing, the scheme is not set, a row or a file is refused,
+            a split that the job needs is empty, train has one class only, or no image can be read.
+        SettingsError: The site's images are of another modality than the job's; it names nothing of the site.
+    """
+    require_modality(site_modality(settings), images.modality)
+    scheme = site_scheme(settings)
+    if settings.manifest is None:
+        if settings.images is not None:
+            raise DataError("images are set but no manifest: name the manifest that lists and grades them.")
+        from fedretina.data.phantoms.draw import phantom_site_data
+
+        return phantom_site_data(site, settings, scheme, images, seed)
+    if scheme is None and needs_labels:
+        raise scheme_not_set(site)
+    manifest = read_manifest(settings.manifest, scheme)
+    root = settings.manifest.parent if settings.images is None else settings.images
+    if not root.is_dir():
+        raise DataError(f"the image root {root} is no folder: mount it, or mend the path.")
+    return _from_cache(site, settings, manifest, root, images, settings.cache or default_cache, needs_labels, tell)
+
+
+def _from_cache(
+    site: str,
+    settings: SiteDataSettings,
+    manifest: Manifest,
+    root: Path,
+    transforms: ImageSettings,
+    cache: Path,
+    needs_labels: bool,
+    tell: Callable[[int, int], None],
+) -> SiteData:
+    from fedretina.data.cache import build_cache
+    from fedretina.data.phantoms.canvas import is_phantom
+
+    chosen = {split: _limited(manifest.of(split), split, settings) for split in SPLITS}
+    chosen[PRETRAIN] = _limited([*chosen["train"], *manifest.unlabelled()], PRETRAIN, settings)
+    without = [record for record in chosen[PRETRAIN] if record.label == UNLABELLED]
+    # Those without a label stand beside train's, so that "pretrain" is one stretch of the file.
+    records = [*chosen["train"], *without, *chosen["val"], *chosen["test"]]
+    # A limited run has a cache of its own, so that it does not throw the whole set's away.
+    limit = "" if settings.limit is None else f"-{derive_seed(json.dumps(settings.limit, sort_keys=True)):016x}"
+    folder = cache / f"{transforms.digest()[:16]}{limit}"
+    found = build_cache([record.file for record in records], root, transforms, folder, settings.bad_files, tell)
+    if not found.kept and records:
+        raise DataError(
+            f"none of the {len(records)} images under {root} can be read, such as {', '.join(found.bad[:5])}: "
+            "mount the image root, or mend the file names."
+        )
+    kept = [records[at] for at in found.kept]
+    row_of = {record.file: row for row, record in enumerate(kept)}
+    places = {
+        split: [row_of[record.file] for record in wanted if record.file in row_of] for split, wanted in chosen.items()
+    }
+    labels = {split: [kept[row].label for row in rows] for split, rows in places.items()}
+    require_splits(site, labels, len(found.bad), needs_labels)
+
+    try:
+        # A private map gives torch the writable memory that it asks for, and no write could reach the file.
+        # It is taken now: it outlives the file's name, which goes when another process rebuilds the cache.
+        images = np.load(found.path, mmap_mode="c") if found.path else found.images
+    except OSError as error:
+        raise DataError(f"the image cache {folder} was rebuilt by another process: start again.") from error
+
+    def read(split: str) -> Split:
+        rows = places[split]
+        # Rows of a split are neighbours in the file, unless a limit takes some of train for "pretrain".
+        whole = rows == list(range(rows[0], rows[-1] + 1)) if rows else False
+        return Split(
+            torch.from_numpy(images[rows[0] : rows[-1] + 1] if whole else np.asarray(images[rows])),
+            torch.tensor([UNLABELLED if split == PRETRAIN else kept[row].label for row in rows], dtype=torch.int64),
+            tuple(kept[row].patient for row in rows),
+            tuple(kept[row].file for row in rows),
+        )
+
+    lines = sorted(
+        f"{record.split} {record.label} {digest}" for record, digest in zip(kept, found.digests, strict=True)
+    )
+    counts = {split: len(rows) for split, rows in places.items()}
+    # Phantoms that were written to disk and read back stay synthetic; one among patients is enough to say so.
+    synthetic = any(is_phantom(root / record.file) for record in kept if record.file.lower().endswith((".png", ".wav")))
+    identity = fingerprint(manifest.scheme, lines)
+    return SiteData(
+        site,
+        manifest.scheme,
+        counts,
+        synthetic,
+        len(found.bad),
+        identity,
+        read,
+        settings.min_count,
+        manifest.digest(),
+        settings.changes,
+    )
+
+
+def _limited(records: Sequence[Record], split: str, settings: SiteDataSettings) -> list[Record]:
+    count = settings.most(split)
+    if count is None or count >= len(records):
+        return list(records)
+    chosen = set(sorted((derive_seed("limit", record.file), record.file) for record in records)[:count])
+    return [record for record in records if (derive_seed("limit", record.file), record.file) in chosen]
+
+
+class Pool(NamedTuple):
+    """Sites that share a grading scheme, taken as one.
+
+    Attributes:
+        data: All their images; the name of the only member where there is one.
+        members: Their names, in alphabetical order.
+    """
+
+    data: SiteData
+    members: tuple[str, ...]
+
+
+def pools(sites: Mapping[str, SiteData]) -> list[Pool]:
+    """Put sites with the very same grades together; a site whose grades are its own stays alone.
+
+    Grades are the same when their names and order are, whatever words stand for them in a site's files: grade 3 of one
+    scheme is not grade 3 of another, and labels of different schemes are never mixed. Splits keep their sides: an image
+    that a site tests on is tested on in the pool.
+
+    Args:
+        sites: Data by the site's name.
+
+    Returns:
+        The pools, in the order of their first members.
+    """
+    alike: dict[tuple[tuple[str, ...], str | None], list[str]] = {}
+    for name in sorted(sites):
+        scheme = sites[name].scheme
+        alike.setdefault((scheme.grades, scheme.ungradable), []).append(name)
+    found = []
+    for names in alike.values():
+        data = sites[names[0]] if len(names) == 1 else _joined(f"pool-of-{names[0]}", [sites[name] for name in names])
+        found.append(Pool(data, tuple(names)))
+    return found
+
+
+def _joined(name: str, parts: Sequence[SiteData]) -> SiteData:
+    def read(split: str) -> Split:
+        found = [part.split(split) for part in parts]
+        return Split(
+            torch.cat([one.images for one in found]),
+            torch.cat([one.labels for one in found]),
+            tuple(f"{part.name}/{who}" for part, one in zip(parts, found, strict=True) for who in one.patients),
+            tuple(f"{part.name}/{file}" for part, one in zip(parts, found, strict=True) for file in one.files),
+        )
+
+    return SiteData(
+        name=name,
+        grading=parts[0].scheme,
+        counts={split: sum(part.counts[split] for part in parts) for split in parts[0].counts},
+        synthetic=any(part.synthetic for part in parts),
+        bad_files=sum(part.bad_files for part in parts),
+        fingerprint=hashlib.sha256("\n".join(part.fingerprint for part in parts).encode()).hexdigest(),
+        _read=read,
+        min_count=max(part.min_count for part in parts),
+        listed=hashlib.sha256("\n".join(part.listed for part in parts).encode()).hexdigest(),
+        changes="accept" if all(part.changes == "accept" for part in parts) else "refuse",
+    )

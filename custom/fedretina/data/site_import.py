@@ -16,7 +16,7 @@ import yaml
 from fedretina.data.import_plan import Plan, plan_import
 from fedretina.data.manifest import SPLITS, Manifest, read_manifest, write_manifest
 from fedretina.data.patient_keys import is_key
-from fedretina.data.readers import READERS, reader
+from fedretina.data.readers import reader
 from fedretina.data.readers.survey import ImportSettings, LeftOut
 from fedretina.errors import DataError
 from fedretina.settings.scheme import GradingScheme
@@ -41,7 +41,7 @@ def import_set(
     All files stay at the site; the record alone names no path, no file and no patient.
 
     Args:
-        name: One of `READERS`.
+        name: One of `readers()`.
         root: The set's folder; nothing is written to it.
         out: Made when missing.
         settings: How it is imported.
@@ -49,7 +49,7 @@ def import_set(
         tell: Called as it goes on: what is counted, such as "files compared", how many, and of how many.
 
     Returns:
-        The record: reader, version, scheme, settings, images a split and grade, what was left out and why, warnings.
+        The record: reader, version, scheme, settings, images per split and grade, what was left out and why, warnings.
 
     Raises:
         DataError: The set cannot be read as it stands, or `out` holds an import already or cannot be written.
@@ -62,7 +62,7 @@ def import_set(
         raise DataError(f"{out} holds an import already: choose another folder, or write over it (--replace).")
     before = [path for path in (out / file for file in (MANIFEST, SITE_FILE, LEFT_OUT)) if path.exists()]
     _make(out)
-    if READERS[name].converts:
+    if reader(name).converts:
         _forget(out / RECORD)  # the files that it speaks of are about to be written anew
     plan = plan_import(name, root, out, settings, tell)
     try:
@@ -110,7 +110,7 @@ def _record(name: str, settings: ImportSettings, plan: Plan, manifest: Manifest,
         "official_parts": parts,
         "copies": settings.copies,
         "bad_files": settings.bad_files,
-        "patients_hashed": settings.hash_patients or READERS[name].keyed,
+        "patients_hashed": settings.hash_patients or reader(name).keyed,
         "grades": list(grades),
         "images": {split: dict(zip(grades, counts, strict=True)) for split, counts in manifest.counts().items()},
         "unlabelled": len(manifest.unlabelled()),
@@ -130,7 +130,7 @@ def _named(plan: Plan) -> str | dict[str, Any] | None:
 def _site_file(name: str, root: Path, plan: Plan) -> str:
     images = plan.survey.images.name if plan.survey.images is not None else str(root.resolve())
     scheme = {} if plan.named is None else {"scheme": _named(plan)}
-    said = READERS[name].modality
+    said = reader(name).modality
     kind = {} if said is None else {"modality": said}
     words = {"data": {"manifest": MANIFEST, "images": images, **scheme, **kind}}
     head = f"# Written by `fedretina data import {name}`. It names a folder of this site and stays here.\n"

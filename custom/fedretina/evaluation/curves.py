@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedretina.errors import SettingsError
+from fedretina.exchange.min_count import place
+from fedretina.metric_inputs import checked_errors
 from fedretina.settings.scalars import CONFIDENCE_BINS
-from fedretina.uncertainty.inputs import checked_errors
 
 
 class Reliability(NamedTuple):
@@ -43,24 +43,6 @@ class RiskCoverage(NamedTuple):
 
     coverage: NDArray[np.float64]
     risk: NDArray[np.float64]
-
-
-def place(values: ArrayLike, bins: int) -> NDArray[np.intp]:
-    """Bin of each value in [0, 1], as `ece` counts: (lo, hi], a value on an edge stands below it, 0 in the first.
-
-    Args:
-        values: [N].
-        bins: Number of bins of equal width.
-
-    Returns:
-        Whole numbers [N], 0 to bins - 1.
-
-    Raises:
-        SettingsError: bins is below 1.
-    """
-    if bins < 1:
-        raise SettingsError(f"bins is {bins}; answers are counted in 1 bin or more.")
-    return np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], np.asarray(values, dtype=np.float64), side="left")
 
 
 def reliability(confidence: ArrayLike, right: ArrayLike, bins: int = CONFIDENCE_BINS) -> Reliability:

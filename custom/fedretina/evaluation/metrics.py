@@ -1,15 +1,14 @@
-"""Metrics of the grading itself: macro AUC, accuracy and quadratic kappa."""
+"""Metrics of a split: of the grading itself, of the probabilities, and of the uncertainty."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from fedretina.errors import TrainingError
-from fedretina.evaluation.ranking import auroc
-from fedretina.uncertainty.inputs import checked_scores
+from fedretina.errors import SettingsError, TrainingError
+from fedretina.metric_inputs import checked_errors, checked_scores
 
 
 class MacroAuc(NamedTuple):
@@ -93,7 +92,173 @@ def _pair(predicted: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarr
     answer, truth = np.asarray(predicted), np.asarray(labels)
     if answer.ndim != 1 or answer.shape != truth.shape or not answer.size:
         raise TrainingError(
-            "A metric needs one prediction and one label an image, and at least one image, but got others. Collect "
+            "A metric needs one prediction and one label per image, and at least one image, but got others. Collect "
             "both from the same images."
         ).with_note(f"Their shapes are {answer.shape} and {truth.shape}.")
     return answer, truth
+
+
+def auroc(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float | None:
+    """Chance that a positive scores above a negative, half a point for a tie (Mann-Whitney).
+
+    Written by hand because scikit-learn costs a second of import in every task of a site.
+
+    Args:
+        scores: Finite [N].
+        positive: bool [N].
+
+    Returns:
+        A number in [0, 1], or None without a positive or without a negative.
+    """
+    ones = int(positive.sum())
+    zeros = positive.size - ones
+    if ones == 0 or zeros == 0:
+        return None
+    _, group, sizes = np.unique(scores, return_inverse=True, return_counts=True)
+    middle = np.cumsum(sizes) - (sizes - 1) / 2  # mean rank of each group of equal scores, from 1
+    rank_sum = float(middle[group][positive].sum())
+    return (rank_sum - ones * (ones + 1) / 2) / (ones * zeros)
+
+
+def ece(probabilities: ArrayLike, labels: ArrayLike, bins: int = 15) -> float:
+    """Expected calibration error of the largest probability, bins (lo, hi] of equal width.
+
+    Args:
+        probabilities: [N, K].
+        labels: [N], 0 to K - 1.
+        bins: Number of bins, 1 or more; 15 is the field's habit.
+
+    Returns:
+        Mean gap between confidence and accuracy, weighted by the images of a bin, in [0, 1].
+
+    Raises:
+        SettingsError: bins is below 1.
+        TrainingError: Shapes, probabilities or labels are unfit.
+    """
+    if bins < 1:
+        raise SettingsError(f"bins is {bins}; the calibration error needs 1 or more. The habit is 15.")
+    matrix, classes = checked_scores(probabilities, labels)
+    confidence = matrix.max(1)
+    right = matrix.argmax(1) == classes
+    inner = np.linspace(0, 1, bins + 1)[1:-1]
+    place = np.searchsorted(inner, confidence, side="left")  # side left puts a value on an edge below it: (lo, hi]
+    gap = np.bincount(place, weights=confidence - right, minlength=bins)
+    return float(np.abs(gap).sum() / classes.size)
+
+
+def brier(probabilities: ArrayLike, labels: ArrayLike) -> float:
+    """Brier score of several classes: mean of the sum over classes of (p_k - y_k)^2.
+
+    Args:
+        probabilities: [N, K].
+        labels: [N], 0 to K - 1.
+
+    Returns:
+        A number in [0, 2] (Brier's own form; some libraries halve it or divide by K).
+
+    Raises:
+        TrainingError: Shapes, probabilities or labels are unfit.
+    """
+    matrix, classes = checked_scores(probabilities, labels)
+    onehot = np.eye(matrix.shape[1])[classes]
+    return float(((matrix - onehot) ** 2).sum(1).mean())
+
+
+def nll(probabilities: ArrayLike, labels: ArrayLike) -> float:
+    """Mean negative log probability of the true class.
+
+    Args:
+        probabilities: [N, K].
+        labels: [N], 0 to K - 1.
+
+    Returns:
+        A number in nats, 0 or above. A probability of 0 counts as the smallest normal float64, so the worst
+        is 708.4 and never infinite.
+
+    Raises:
+        TrainingError: Shapes, probabilities or labels are unfit.
+    """
+    matrix, classes = checked_scores(probabilities, labels)
+    own = matrix[np.arange(classes.size), classes]
+    return float(-np.log(np.maximum(own, np.finfo(np.float64).tiny)).mean())
+
+
+class ErrorDetection(NamedTuple):
+    """The AUROC of finding wrong answers, with the reason where it has none.
+
+    Attributes:
+        value: A number in [0, 1]; None where it is undefined, unless FedEE's rule was asked for.
+        reason: "measured", "no_errors" or "only_errors".
+        errors: Wrong answers.
+        images: All answers.
+    """
+
+    value: float | None
+    reason: Literal["measured", "no_errors", "only_errors"]
+    errors: int
+    images: int
+
+
+def error_detection(uncertainty: ArrayLike, wrong: ArrayLike, fedee_compat: bool = False) -> ErrorDetection:
+    """`error_detection_auroc` with the reason where it is undefined (FedEE Eq. 3, misdiagnosis detection).
+
+    FedEE's code counts 1.0, the best value there is, where all answers are right and also where all are wrong. A
+    small site, which has no error by luck, so lifts the mean over sites. A tie of a wrong with a right answer counts
+    half here, and nothing in Eq. 3 as printed.
+
+    Args:
+        uncertainty: [N], larger means less sure.
+        wrong: bool [N].
+        fedee_compat: Count 1.0 where it is undefined, only for comparison with published numbers.
+
+    Raises:
+        TrainingError: Shapes or values are unfit.
+    """
+    scores, verdicts = checked_errors(uncertainty, wrong)
+    errors = int(np.sum(verdicts))
+    value = auroc(scores, verdicts)
+    if value is not None:
+        return ErrorDetection(value, "measured", errors, verdicts.size)
+    reason: Literal["no_errors", "only_errors"] = "only_errors" if errors else "no_errors"
+    return ErrorDetection(1.0 if fedee_compat else None, reason, errors, verdicts.size)
+
+
+def error_detection_auroc(uncertainty: ArrayLike, wrong: ArrayLike) -> float | None:
+    """Chance that a wrong answer is less certain than a right one.
+
+    Differs from the FedEE code, which returns 1.0 where this is undefined and so lifts small sites.
+
+    Args:
+        uncertainty: [N], larger means less sure.
+        wrong: bool [N].
+
+    Returns:
+        A number in [0, 1], 0.5 for an uncertainty that says nothing; None with no or only wrong answers.
+
+    Raises:
+        TrainingError: Shapes or values are unfit.
+    """
+    return auroc(*checked_errors(uncertainty, wrong))
+
+
+def aurc(uncertainty: ArrayLike, wrong: ArrayLike) -> float:
+    """Area under the risk-coverage curve: the mean error rate of the n surest answers, over n = 1..N.
+
+    Equal uncertainties have no order of their own, so their errors are spread evenly over the tie (the mean
+    over all orders); the order of the images changes nothing.
+
+    Args:
+        uncertainty: [N], larger means less sure.
+        wrong: bool [N].
+
+    Returns:
+        A number in [0, 1], smaller is better; the error rate itself if all are tied, 0 without errors.
+
+    Raises:
+        TrainingError: Shapes or values are unfit.
+    """
+    scores, verdicts = checked_errors(uncertainty, wrong)
+    _, group, sizes = np.unique(scores, return_inverse=True, return_counts=True)
+    share = np.bincount(group, weights=verdicts) / sizes  # error rate of each group of equal uncertainty
+    failures = np.cumsum(np.repeat(share, sizes))
+    return float((failures / np.arange(1, scores.size + 1)).mean())

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedretina.evaluation.ranking import auroc
+from fedretina.evaluation.metrics import auroc
+from fedretina.metric_inputs import checked_scores
 from fedretina.settings.scheme import GradingScheme
-from fedretina.uncertainty.inputs import checked_scores
 
 
 class ReferralTask(NamedTuple):

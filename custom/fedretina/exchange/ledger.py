@@ -12,7 +12,7 @@ from fedretina.errors import StateError
 from fedretina.exchange.stamp import Stamp, one_line
 
 if TYPE_CHECKING:  # a site's parent process notes refusals, and is to stay without torch
-    from fedretina.exchange.parts import Partition
+    from fedretina.exchange.partition import Partition
     from fedretina.exchange.payload import Payload
 
 REFUSALS = "refusals.jsonl"

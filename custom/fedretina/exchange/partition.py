@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +15,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedretina.errors import SettingsError
-from fedretina.exchange.parts import CONTRAST, CONTROL, GRAM, KEY, MEAN, MOMENT, STATISTIC, VARIANCE, Partition
+from fedretina.exchange.payload import Tensors
 from fedretina.settings.exchange import ExchangeSettings, Kind
 from fedretina.settings.experiment import Experiment
+from fedretina.settings.scalars import Task
 
+CONTROL = "control:"
+"""Prefix of the control that goes beside a parameter."""
+KEY = "key:"
+"""Prefix of what travels of a key network, beside the encoder and projector that it follows."""
+STATISTIC, MEAN, VARIANCE = "statistic:", ".mean", ".variance"
+"""Prefix and endings of what a site says of its activations."""
+GRAM, MOMENT = "calibration:gram", "calibration:moment"
+"""What a site says of its features once, for temperatures an image."""
+CONTRAST = "contrast"
+"""The network's part that only label-free training has."""
 _CALIBRATOR = "calibrator"
 _FOLLOWED = ("encoder.", f"{CONTRAST}.projector.")
 _PARTS = {
@@ -24,8 +40,6 @@ _PARTS = {
     CONTRAST: Kind.PROJECTOR,
     _CALIBRATOR: Kind.CALIBRATION,
 }
-
-
 # The BatchNorm roles that stay under each policy; counters stay under all of them.
 _STAYS = {
     "local_all": frozenset({Kind.NORM, Kind.STATISTIC, Kind.COUNTER}),
@@ -33,14 +47,152 @@ _STAYS = {
     "shared_all": frozenset({Kind.COUNTER}),
     "none": frozenset({Kind.COUNTER}),
 }
-
-
 _AT_HOME = {
     "nothing": frozenset[Kind](),
     "exits": frozenset({Kind.EXIT}),
     "head": frozenset({Kind.HEAD, Kind.EXIT}),
     "everything": frozenset(Kind),
 }
+_PARAMETER = 1e6
+_SQUARE = _PARAMETER**2
+_SUM = _SQUARE * 1e6
+_LARGEST: Mapping[Kind, float] = {Kind.STATISTIC: _SQUARE, Kind.CALIBRATION: _SUM}
+
+
+class Moving(NamedTuple):
+    """What of the network goes both ways in one kind of training step.
+
+    Attributes:
+        shared: Keys of the network, sorted.
+        parameters: Those of them that are parameters, not buffers.
+        controls: Keys of the controls beside these, sorted.
+        keys: Keys of the key network beside them, sorted.
+    """
+
+    shared: tuple[str, ...]
+    parameters: tuple[str, ...]
+    controls: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+
+    @property
+    def mixed(self) -> tuple[str, ...]:
+        """What the server takes the weighted mean of."""
+        return (*self.shared, *self.keys)
+
+    @property
+    def travelling(self) -> tuple[str, ...]:
+        """All keys that the step sends, both ways."""
+        return (*self.shared, *self.controls, *self.keys)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """What travels and what stays of one network, fixed for a run.
+
+    Attributes:
+        kinds: The kind of every key of the network's `state_dict`, and of the controls.
+        shared: The keys of the network that travel, sorted.
+        personal: All other keys of the network, sorted.
+        parameters: The shared keys that are parameters, not buffers.
+        controls: Keys of the controls that travel beside them, sorted; none without such a correction.
+        statistics: Keys of the activations' statistics that a site sends once; none without such an aggregation.
+        moments: Keys of the sums of features that a site sends once, after training; none without a calibrator.
+        calibrator: Keys of the calibrator, which come down once, at the end; they count as personal.
+        shapes: Shapes of all keys that a site may send or be sent.
+        dtypes: Their dtypes.
+        sizes: For every key, how many numbers and how many bytes it holds.
+        sealed: The shared keys that travel encrypted, sorted; their shapes and dtypes are those of what is inside.
+        keys: Keys of the key network's tensors that travel in label-free training, sorted; none unless it is averaged.
+    """
+
+    kinds: Mapping[str, Kind]
+    shared: tuple[str, ...]
+    personal: tuple[str, ...]
+    parameters: tuple[str, ...]
+    controls: tuple[str, ...]
+    statistics: tuple[str, ...]
+    moments: tuple[str, ...]
+    calibrator: tuple[str, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, torch.dtype]
+    sizes: Mapping[str, tuple[int, int]]
+    sealed: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+    @property
+    def travelling(self) -> tuple[str, ...]:
+        """All keys that any training step sends, both ways."""
+        return (*self.shared, *self.controls, *self.keys)
+
+    def moving(self, task: Task) -> Moving:
+        """What of the network a task moves: label-free training the encoder and its contrast layers, all else the rest.
+
+        Where there are no contrast layers, every task but the label-free one moves all that travels.
+        """
+
+        def moves(key: str) -> bool:
+            part = key.removeprefix(CONTROL).partition(".")[0]
+            return part in ("encoder", CONTRAST) if task == "pretrain" else part != CONTRAST
+
+        shared, parameters, controls = (
+            tuple(filter(moves, keys)) for keys in (self.shared, self.parameters, self.controls)
+        )
+        return Moving(shared, parameters, controls, self.keys if task == "pretrain" else ())
+
+    def sent(self, task: Task) -> tuple[str, ...]:
+        """Keys that a site's answer to a task holds."""
+        if task in ("train", "pretrain"):
+            return self.moving(task).travelling
+        return {"prepare": self.statistics, "calibrate": self.moments}.get(task, ())
+
+    @property
+    def sendable(self) -> tuple[str, ...]:
+        """All keys that a site ever sends."""
+        return (*self.travelling, *self.statistics, *self.moments)
+
+    @property
+    def receivable(self) -> tuple[str, ...]:
+        """All keys that a site is ever sent."""
+        return (*self.travelling, *self.calibrator)
+
+    def shared_kinds(self) -> frozenset[Kind]:
+        """Return the kinds that travel."""
+        return frozenset(self.kinds[key] for key in self.sendable)
+
+    def by_kind(self) -> dict[str, dict[str, Any]]:
+        """Tensors and numbers of each kind, told apart by whether it travels: "encoder", "norm, at home"."""
+        sums: dict[str, dict[str, Any]] = {}
+        for travels, keys in ((True, self.sendable), (False, self.personal)):
+            for key in keys:
+                name = self.kinds[key].value if travels else f"{self.kinds[key].value}, at home"
+                entry = sums.setdefault(name, {"tensors": 0, "values": 0, "travels": travels})
+                entry["tensors"] += 1
+                entry["values"] += self.sizes[key][0]
+        return dict(sorted(sums.items()))
+
+    def digest(self) -> str:
+        """Return the sha256 (64 hex digits) of the travelling keys with their kinds, shapes and dtypes.
+
+        It does not depend on what stays: sites with different grades agree when the head is personal.
+        """
+        rows = [[k, self.kinds[k], self.shapes[k], str(self.dtypes[k])] for k in self.sendable]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+    def table(self) -> str:
+        """Return a printable summary: each kind's tensors, numbers and bytes, and whether it travels."""
+        sums: dict[tuple[str, str], list[int]] = {}
+        for way, keys in (("travels", self.sendable), ("stays", self.personal)):
+            for key in keys:
+                numbers, size = self.sizes[key]
+                for name in (self.kinds[key].value, "all"):
+                    row = sums.setdefault((name, way), [0, 0, 0])
+                    row[:] = row[0] + 1, row[1] + numbers, row[2] + size
+        order = [*(kind.value for kind in Kind), "all"]
+        lines = [f"{'kind':<10} {'':<8}{'tensors':>8} {'numbers':>12} {'bytes':>13}"]
+        for name, way in sorted(sums, key=lambda row: (order.index(row[0]), row[1] == "stays")):
+            tensors, numbers, size = sums[name, way]
+            lines.append(f"{name:<10} {way:<8}{tensors:>8} {numbers:>12,} {size:>13,}")
+        return "\n".join(lines)
 
 
 def partition_of(experiment: Experiment, net: nn.Module) -> Partition:
@@ -160,3 +312,48 @@ def _role(owner: nn.Module | None, leaf: str) -> Kind | None:
     if leaf in dict(owner.named_parameters(recurse=False)):
         return Kind.NORM
     return Kind.COUNTER if leaf == "num_batches_tracked" else Kind.STATISTIC
+
+
+class Absurd(NamedTuple):
+    """The first tensor that holds an absurd value.
+
+    Attributes:
+        kind: Of the tensor.
+        size: The largest size of its values; nan or inf where one is not finite.
+        most: The largest that is taken.
+    """
+
+    kind: Kind
+    size: float
+    most: float
+
+
+def largest(key: str, kind: Kind) -> float:
+    """Largest size of a number under a key, both ways.
+
+    Weights, gradients and control variates of a network that answers lie below 1000: 1e6 leaves room for one that is
+    about to diverge. A variance is a square of what a network holds, so 1e12; calibration sums are sums of squares
+    over images, so 1e18. All of them are so far below the largest float32, 3.4e38, that what the server adds up over a
+    run's rounds stays below it too.
+    """
+    return _SQUARE if key.endswith("running_var") else _LARGEST.get(kind, _PARAMETER)
+
+
+def size_of(tensor: torch.Tensor) -> float:
+    """Largest size of a tensor's values; 0 of an empty one, nan or inf where a value is not finite."""
+    return float(tensor.abs().max()) if tensor.numel() else 0.0
+
+
+def absurd(tensors: Tensors, kinds: Mapping[str, Kind]) -> Absurd | None:
+    """The first of these tensors, in the order of their keys, with a value that is not finite or beyond `largest`.
+
+    Args:
+        tensors: By key; whole-number ones, and keys of no kind, are not looked at.
+        kinds: The kind of every key.
+    """
+    for key in sorted(tensors):
+        if key in kinds and tensors[key].is_floating_point():
+            size, most = size_of(tensors[key]), largest(key, kinds[key])
+            if not math.isfinite(size) or size > most:
+                return Absurd(kinds[key], size, most)
+    return None

@@ -27,8 +27,8 @@ from nvflare.fuel.hci.client.api import ResultKey
 from nvflare.tool.kit.kit_config import StartupKitConfigError, resolve_admin_user_and_dir_from_startup_kit
 
 from fedretina.errors import AdminError, NotDoneError, NotFoundError, TimeOverError, UnreachableError
-from fedretina.flare.one_machine_command import COMMAND as SECOND_MACHINES
 from fedretina.flare.progress_board import GROUP, Report
+from fedretina.kit.second_machine import COMMAND as SECOND_MACHINES
 from fedretina.kit.second_machine import SecondMachine
 
 _NOBODY = (api_spec.NoConnection, api_spec.SessionClosed, api_spec.SessionExpired, FLCommunicationError)

@@ -1,4 +1,4 @@
-"""The round's controller: a task a site, a budget for all, a quorum decided once, a start from the durable store."""
+"""The round's controller: a task per site, a budget for all, a quorum decided once, a start from the durable store."""
 
 from __future__ import annotations
 

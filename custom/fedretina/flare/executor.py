@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
-from fedretina.flare.site_host import SiteHost
+from fedretina.errors import DataError, FedretinaError, RefusedError, TrainingError
+from fedretina.exchange.stamp import require_name
+from fedretina.flare.job_context import load_experiment, load_site_settings, state_root, with_weights_file
+from fedretina.flare.wire import pack_error, pack_payload, unpack_order, why
+from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
+from fedretina.local.site import Site
+from fedretina.local.site_state import History
+from fedretina.storage import folder_lock
+from fedretina.told import told
+from fedretina.tracking.curves import site_points
+from fedretina.tracking.tracker import Tracker
+
+_log = logging.getLogger(__name__)
+_LOCK_WAIT_S = 60.0
 
 
 class TrainerExecutor(Executor):
@@ -33,3 +54,106 @@ class TrainerExecutor(Executor):
         """Let go of the run's folder at the job's end."""
         if event_type == EventType.END_RUN:
             self._host.close()
+
+
+class SiteHost:
+    """Holds a site's data, state and lock for the life of a process.
+
+    Args:
+        experiment_file: Name of the experiment file in the job's config folder.
+    """
+
+    def __init__(self, experiment_file: str) -> None:
+        self._experiment_file = experiment_file
+        self._held = ExitStack()
+        self._run: str | None = None
+        self._site: Site | ChildTrainer | None = None
+        self._tracker: Tracker | None = None
+        self._folder: Path | None = None
+
+    def answer(self, shareable: Shareable, fl_ctx: FLContext, stop: Callable[[], bool]) -> Shareable:
+        """Answer one task; an error becomes a reply that says in a sentence why, without naming a file."""
+        began, where = time.monotonic(), {}
+        known = {str(fl_ctx.get_identity_name())}  # what the server has too
+        try:
+            order, tensors = unpack_order(shareable)
+            where = {"phase": order.stamp.phase, "round": order.stamp.round, "attempt": order.stamp.attempt}
+            known |= {order.stamp.run, order.stamp.phase, order.stamp.digest[:12], *tensors}
+            site = self._open(order.stamp.run, fl_ctx)
+            reply = pack_payload(site.answer(order, tensors, stop))
+        except FedretinaError as error:
+            reply = self._told(error, error, known, fl_ctx)
+        except Exception as error:  # noqa: BLE001 - FLARE would log its traceback as an error, and stream it
+            words = f"the site's trainer failed with {type(error).__name__}."
+            reply = self._told(TrainingError(words).telling(words), error, known, fl_ctx)
+        self._track(where, reply, time.monotonic() - began)
+        return reply
+
+    def _track(self, where: dict[str, Any], reply: Shareable, seconds: float) -> None:
+        if self._tracker is None or self._folder is None:
+            return
+        history = self._folder / "history.json"
+        if reply.get_return_code() == ReturnCode.OK:
+            self._tracker.note("answered", where, seconds=round(seconds, 1))
+            self._tracker.follow(lambda: site_points(History(history).numbered()))
+        else:
+            self._tracker.note("failed", where, seconds=round(seconds, 1), why=why(reply))
+
+    @staticmethod
+    def _told(error: FedretinaError, cause: Exception, known: set[str], fl_ctx: FLContext) -> Shareable:
+        # Errors reach the server by FLARE's log streaming unless a site forbids it, so that level names no file;
+        # warnings stay in the site's own log.
+        reply = pack_error(told(error, known))
+        _log.error("%s: %s", fl_ctx.get_identity_name(), why(reply))
+        if why(reply) != str(cause):
+            _log.warning("%s: %s", fl_ctx.get_identity_name(), cause, exc_info=cause if cause is not error else None)
+        for note in error.notes:
+            _log.warning("%s: %s", fl_ctx.get_identity_name(), note)
+        return reply
+
+    def close(self) -> None:
+        """Let go of the run's folder."""
+        self._end_tracking()
+        self._held.close()
+        self._run = self._site = None
+
+    def _end_tracking(self) -> None:
+        if self._tracker is not None:
+            self._tracker.close()
+        self._tracker = self._folder = None
+
+    def _open(self, run: str, fl_ctx: FLContext) -> Site | ChildTrainer:
+        if self._site is not None:
+            if run != self._run:
+                raise RefusedError(f"this job belongs to run {self._run!r}, the order to run {run!r}.")
+            return self._site
+        name = require_name(fl_ctx.get_identity_name(), "site")
+        settings = load_site_settings(fl_ctx)
+        experiment = with_weights_file(load_experiment(fl_ctx, self._experiment_file), settings)
+        root = state_root(fl_ctx, settings)
+        folder = root / require_name(run, "run") / name
+        with ExitStack() as opening:  # a fault lets go of the lock, so that the next attempt finds it free
+            lock = opening.enter_context(folder_lock(folder, _LOCK_WAIT_S))
+            self._end_tracking()
+            self._tracker = Tracker(settings.tracking, folder, run, name, experiment.name)
+            self._folder = folder
+            data_settings = settings.data
+            if data_settings.manifest is None:
+                if not experiment.phantom_images:
+                    raise DataError(
+                        f"{name} points to no data, and this job takes no phantom hospitals: set its site_file."
+                    )
+                _log.warning("%s points to no data: it takes part as a phantom hospital with synthetic images", name)
+                data_settings = data_settings.model_copy(update={"phantom_images": experiment.phantom_images})
+            recipe = SiteRecipe(
+                experiment=experiment,
+                site=name,
+                data=data_settings,
+                folder=folder,
+                cache=root / "cache" / name,
+                he_keys=settings.he_keys,
+            )
+            self._site = ChildTrainer(recipe, lock) if settings.trainer == "child" else recipe.build()
+            self._held = opening.pop_all()
+        self._run = run
+        return self._site

@@ -15,7 +15,7 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.abstract.model_learner import ModelLearner
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from fedretina.flare.site_host import SiteHost
+from fedretina.flare.executor import SiteHost
 
 
 class TrainerLearner(ModelLearner):

@@ -1,4 +1,4 @@
-"""One machine a site: the server lets nobody join, or speak, in the name of a site that is connected and answers.
+"""One machine per site: the server lets nobody join, or speak, in the name of a site that is connected and answers.
 
 FLARE 2.9 lets the newest connection and the newest registration of a name win. Two machines with one startup kit then
 evict each other every few seconds, and the first one's token is void until the second's is forgotten, ten minutes after
@@ -14,7 +14,7 @@ from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLContextKey, RunProcessKey
+from nvflare.apis.fl_constant import AdminCommandNames, FLContextKey, RunProcessKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.fuel.f3.cellnet.core_cell import make_reply
@@ -25,15 +25,20 @@ from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.sfm.constants import HandshakeKeys, Types
 from nvflare.fuel.f3.sfm.prefix import Prefix
+from nvflare.fuel.hci.conn import Connection
+from nvflare.fuel.hci.proto import MetaStatusValue, make_meta
+from nvflare.fuel.hci.reg import CommandModule, CommandModuleSpec, CommandSpec
+from nvflare.fuel.hci.server.authz import PreAuthzReturnCode
+from nvflare.fuel.hci.server.constants import ConnProps
+from nvflare.fuel.sec.authz import AuthorizationService, AuthzContext, Person
 from nvflare.fuel.utils.admin_name_utils import is_valid_admin_client_name
 from nvflare.private.defs import CellChannel, CellChannelTopic, CellMessageHeaderKeys, new_cell_message
 from nvflare.private.fed.server.server_cmd_modules import ServerCommandModules
 from nvflare.security.logging import secure_format_exception
 
 from fedretina.errors import SettingsError
-from fedretina.flare.one_machine_command import SecondMachinesCommand
 from fedretina.flare.routes import refusal
-from fedretina.kit.second_machine import CHANNEL, REFUSED, TOPIC, SecondMachine, SecondMachines
+from fedretina.kit.second_machine import CHANNEL, COMMAND, REFUSED, TOPIC, SecondMachine, SecondMachines
 
 _LONGEST_ANSWER_S = 30.0
 _AT_ONCE = 8  # newcomers in a site's name, and those of its jobs, whose first connections are asked
@@ -246,3 +251,45 @@ def _address(connection: Any) -> str:
 
 def _host(address: str) -> str:
     return address.rpartition(":")[0] or address
+
+
+class SecondMachinesCommand(CommandModule):
+    """Answers who came with a site's kit while the site was there, to whoever may see which sites are connected.
+
+    Args:
+        seen: Where the server notes them.
+    """
+
+    def __init__(self, seen: SecondMachines) -> None:
+        self._seen = seen
+
+    def get_spec(self) -> CommandModuleSpec:
+        """FLARE's description of the command."""
+        spec = CommandSpec(
+            name=COMMAND,
+            description="list machines that were refused because their site is connected from another one",
+            usage=COMMAND,
+            handler_func=self._list,
+            authz_func=_may_look,
+            visible=True,
+        )
+        return CommandModuleSpec(name="fedretina", cmd_specs=[spec])
+
+    def _list(self, conn: Connection, args: list[str]) -> None:
+        found = self._seen.current()
+        words = "\n".join(one.words() for one in found) or "none in the last 24 hours"
+        meta = make_meta(MetaStatusValue.OK, extra={COMMAND: [one.record() for one in found]})
+        conn.append_string(words, meta=meta)
+
+
+def _may_look(conn: Connection, args: list[str]) -> PreAuthzReturnCode:
+    # FLARE knows rights for its own commands only, and denies all others: this one goes with that of `check_status`.
+    properties = (ConnProps.USER_NAME, ConnProps.USER_ORG, ConnProps.USER_ROLE)
+    user = Person(*(conn.get_prop(name, "") for name in properties))
+    allowed, why = AuthorizationService.authorize(
+        AuthzContext(right=AdminCommandNames.CHECK_STATUS, user=user, submitter=Person("", "", ""))
+    )
+    if allowed:
+        return PreAuthzReturnCode.OK
+    conn.append_error(f"not authorized: {why}", meta=make_meta(MetaStatusValue.NOT_AUTHORIZED, why))
+    return PreAuthzReturnCode.ERROR

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from fedretina.aggregation.progress import Progress
+if TYPE_CHECKING:  # the admin side reads reports, and does not wait for torch
+    from fedretina.aggregation.coordinator import Progress
 
 GROUP = "fedretina"
 """Name under which the report stands in FLARE's statistics of a job."""

@@ -15,15 +15,14 @@ from nvflare.widgets.info_collector import InfoCollector
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import StateError
-from fedretina.exchange.sealing import sealer_for
+from fedretina.exchange.encryption import cipher_for
+from fedretina.flare.job_context import RUN, load_experiment, load_server_settings, state_root, with_weights_file
 from fedretina.flare.progress_board import GROUP, ProgressBoard
-from fedretina.flare.publication import publish, publish_steps
-from fedretina.flare.surroundings import RUN, load_experiment, load_server_settings, state_root, with_weights_file
+from fedretina.flare.results_upload import publish, publish_steps
 from fedretina.settings.plan import new_run_name
 from fedretina.storage import folder_lock
-from fedretina.tracking.points import server_points
-from fedretina.tracking.run_log import Event
-from fedretina.tracking.tracker import Tracker
+from fedretina.tracking.curves import server_points
+from fedretina.tracking.tracker import Event, Tracker
 
 _LOCK_WAIT_S = 60.0
 
@@ -87,8 +86,8 @@ class ServerRun(FLComponent):
             folder = state_root(fl_ctx, settings) / run / "server"
             with ExitStack() as opening:
                 opening.enter_context(folder_lock(folder, _LOCK_WAIT_S))
-                sealer = sealer_for(experiment.exchange, settings.he_keys, private=False)
-                coordinator = Coordinator(experiment, run, folder, sealer)
+                cipher = cipher_for(experiment.exchange, settings.he_keys, private=False)
+                coordinator = Coordinator(experiment, run, folder, cipher)
                 self._tracker = Tracker(settings.tracking, folder, run, "server", experiment.name)
                 self._held = opening.pop_all()
             self._coordinator = coordinator

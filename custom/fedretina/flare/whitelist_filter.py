@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import logging
+from threading import Lock
 from typing import Any
 
-from nvflare.apis.dxo import MetaKey, from_shareable
+import numpy as np
+import torch
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import UnsafeJobError
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
+from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 
 from fedretina.errors import DataError, FedretinaError, RefusedError
+from fedretina.exchange.encryption import require_sealed
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.noise import noise_key
-from fedretina.exchange.partition import partition_of
-from fedretina.exchange.parts import Partition
+from fedretina.exchange.partition import Partition, partition_of
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
 from fedretina.exchange.policy import apply_policy, require_budget, require_kind
-from fedretina.exchange.sealing import require_sealed
 from fedretina.exchange.stamp import require_name
-from fedretina.flare.sparse_noise import sparse
-from fedretina.flare.surroundings import SiteSettings, load_experiment, load_site_settings, state_root
+from fedretina.flare.job_context import load_experiment, load_site_settings, state_root
 from fedretina.flare.wire import ENTRIES, META, WHY, pack_error, pack_payload, unpack_order, unpack_payload
-from fedretina.kit.allowed import FILTER, RESULT_FILTERS
+from fedretina.kit.job_folder import FILTER, RESULT_FILTERS
 from fedretina.networks.build import build_on_meta
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
 from fedretina.settings.scalars import allowed_scalars
+from fedretina.settings.site import SiteSettings, SvtNoise
 from fedretina.storage import folder_lock
 from fedretina.told import told
 
@@ -39,6 +42,8 @@ _BODY = {"DXO", ReservedHeaderKey.HEADERS}
 _RECEIVED = "fedretina_received"
 _STAMP = "fedretina_stamp"
 _LOCK_WAIT_S = 60.0
+_WORDS = 624  # of 32 bits: the whole state of NumPy's generator that FLARE draws from
+_LOCK = Lock()
 
 
 class WhitelistFilter(Filter):
@@ -260,3 +265,31 @@ def stands_in_scope(fl_ctx: FLContext) -> bool:
     scope = fl_ctx.get_prop(FLContextKey.SCOPE_OBJECT)
     found = getattr(scope, "task_result_filters", None) or {}
     return any(isinstance(entry, WhitelistFilter) for entry in found.get(FilterKey.OUT, []))
+
+
+def sparse(update: Tensors, noise: SvtNoise, source: np.random.Generator) -> dict[str, torch.Tensor]:
+    """Let a part of an update's numbers pass, chosen and noised; the others become zero.
+
+    FLARE's class draws from NumPy's global generator, which is seeded here from the site's source and put back after.
+    """
+    dxo_filter = SVTPrivacy(
+        fraction=noise.fraction,
+        epsilon=noise.epsilon,
+        epsilon_release=noise.epsilon_release,
+        gamma=noise.clip,
+        tau=noise.threshold,
+        replace=False,
+    )
+    # FLARE lets a single number pass without noise, so every tensor goes through as a row.
+    rows = {key: tensor.reshape(-1).numpy() for key, tensor in update.items()}
+    with _LOCK:
+        before = np.random.get_state()
+        try:
+            np.random.seed(source.integers(0, 2**32, _WORDS, dtype=np.uint32))
+            found = dxo_filter.process_dxo(DXO(DataKind.WEIGHT_DIFF, data=rows), Shareable(), FLContext())
+        finally:
+            np.random.set_state(before)
+    return {
+        key: torch.from_numpy(np.asarray(found.data[key], dtype=rows[key].dtype)).reshape(update[key].shape)
+        for key in update
+    }

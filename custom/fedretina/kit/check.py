@@ -11,12 +11,11 @@ from typing import Any
 
 from fedretina.kit import hardened
 from fedretina.kit.addresses import unit_finding
-from fedretina.kit.allowed import ALLOWED_CLASSES
-from fedretina.kit.authority_state import state_beside, state_finding
-from fedretina.kit.certificates import Certificate, belongs_to_key, is_issued_by, read_certificate
+from fedretina.kit.authority import state_beside, state_finding
 from fedretina.kit.findings import Finding, bad, good, judged, told
 from fedretina.kit.harden import modes
-from fedretina.kit.startup_kit import StartupKit
+from fedretina.kit.job_folder import ALLOWED_CLASSES
+from fedretina.kit.startup_kit import Certificate, StartupKit, belongs_to_key, is_issued_by, read_certificate
 from fedretina.plurals import counted
 
 WARN_DAYS = 30

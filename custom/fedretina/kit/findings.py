@@ -43,7 +43,7 @@ def judged(what: str, faults: Sequence[str], fine: str, mend: str) -> Finding:
 
 
 def render(findings: Iterable[Finding]) -> str:
-    """One line a finding, and one more for what must be mended."""
+    """One line per finding, and one more for what must be mended."""
     lines = []
     for finding in findings:
         mark = {True: "ok  ", False: "FAIL", None: "note"}[finding.good]

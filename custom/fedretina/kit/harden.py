@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fedretina.errors import DataError, SettingsError
 from fedretina.kit import hardened
-from fedretina.kit.authority_state import make_private, state_beside
+from fedretina.kit.authority import make_private, state_beside
 from fedretina.kit.startup_kit import StartupKit
 from fedretina.settings.site import PROPERTY
 from fedretina.storage import write_text

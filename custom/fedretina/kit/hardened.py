@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedretina.kit.allowed import ALLOWED_CLASSES, FILTER
+from fedretina.kit.job_folder import ALLOWED_CLASSES, FILTER
 from fedretina.settings.site import PROPERTY, SERVER_PROPERTY
 
 SITE_FILE = "site.yaml"

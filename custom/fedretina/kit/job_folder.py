@@ -1,4 +1,6 @@
-"""What an app of a job may hold at a hardened end: the known files, in JSON, and nothing in them that is looked up.
+"""What a job may hold at a hardened end: the classes it may name, the files of its apps, and nothing that is looked up.
+
+One list of classes serves startup kits, the site's filter, exported jobs and their tests.
 
 FLARE reads a job's configuration as HOCON or YAML where the JSON is missing, and these include files, addresses and
 environment variables of the machine that reads them. In JSON it fills in variables between braces, which hold folders,
@@ -13,8 +15,23 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedretina.exchange.stamp import one_line
-from fedretina.kit.allowed import FILTER
 
+FILTER = "fedretina.flare.whitelist_filter.WhitelistFilter"
+OWN_CLASSES = (
+    "fedretina.flare.aggregator.SpoolAggregator",
+    "fedretina.flare.controller.RoundController",
+    "fedretina.flare.executor.TrainerExecutor",
+    "fedretina.flare.learner.TrainerLearner",
+    "fedretina.flare.server_run.ServerRun",
+    FILTER,
+)
+"""Of this package, each by its full name: a prefix would let a job build anything that the package holds."""
+FLARE_CLASSES = ("nvflare.app_common.executors.model_learner_executor.ModelLearnerExecutor",)
+"""Of FLARE, those that the jobs of this package use."""
+ALLOWED_CLASSES = (*OWN_CLASSES, *FLARE_CLASSES)
+RESULT_FILTERS = frozenset({FILTER})
+"""Filters that a job may put behind a site's own: they pass or refuse, and never add."""
+_NAMES = ("path", "class_path", "name")
 CONFIGS = ("config_fed_server.json", "config_fed_client.json")
 """The job's configuration for FLARE."""
 EXPERIMENT = "experiment.yaml"
@@ -30,6 +47,20 @@ FILES = frozenset({f"config/{name}" for name in (*CONFIGS, EXPERIMENT)}) | {
 LARGEST = 2**20
 """Bytes that one of them may have."""
 _SHOWN = 100
+
+
+def classes_named(config: Any) -> Iterator[str]:
+    """List every class that a job's configuration asks FLARE to build, however deep.
+
+    FLARE may take any object with `path`, `class_path` or `name` for a component, so each such word counts.
+    """
+    if isinstance(config, dict):
+        yield from (config[key] for key in _NAMES if isinstance(config.get(key), str))
+        for value in config.values():
+            yield from classes_named(value)
+    elif isinstance(config, list):
+        for value in config:
+            yield from classes_named(value)
 
 
 def refusal(files: Mapping[str, bytes]) -> str | None:

@@ -12,6 +12,8 @@ CHANNEL, TOPIC = "fedretina", "second_machine"
 """Where the server sends its word to the machine that stays."""
 REFUSED = "fedretina_refused"
 """Property of the server's handshake that tells a refused machine why."""
+COMMAND = "second_machines"
+"""Name of the admin's command that lists them, and of the list in its answer's meta."""
 ONGOING_S = 60.0
 """How long after its last attempt a second machine counts as still there; FLARE's client tries every 10 s at most."""
 _REMEMBERED_S = 24 * 3600.0

@@ -6,10 +6,14 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import socket
+import ssl
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedretina.data.scheme_presets import site_modality, site_scheme
 from fedretina.errors import DataError, FedretinaError
@@ -17,7 +21,6 @@ from fedretina.kit.addresses import moved_finding
 from fedretina.kit.check import check_kit
 from fedretina.kit.findings import Finding, bad, good, judged, told
 from fedretina.kit.hardened import is_temporary
-from fedretina.kit.server_door import Door, knock
 from fedretina.kit.startup_kit import StartupKit
 from fedretina.local.training import torch_device
 from fedretina.settings.experiment import Experiment
@@ -28,6 +31,10 @@ from fedretina.version import __version__
 if TYPE_CHECKING:
     from fedretina.data.site_data import SiteData
 
+# OpenSSL's own numbers, which Python's ssl has no names for.
+_NOT_YET_VALID = 9
+_EXPIRED = 10
+_NO_CHECK_TIME = ssl.VerifyFlags(0x200000)
 _FLARE = ("2.9", "2.10")
 _CLOCK_S = 30.0
 _FREE_GB = 5.0
@@ -100,6 +107,19 @@ def usual_experiment(kit: StartupKit) -> Experiment:
 def state_root_of(kit: StartupKit, settings: SiteSettings) -> Path:
     """Where a site's runs and ledgers lie."""
     return (settings.state_root or kit.folder / "fedretina_runs").resolve()
+
+
+def _attempt(
+    what: str, look: Callable[[], tuple[Finding, SiteData | None]], findings: list[Finding]
+) -> SiteData | None:
+    """Add what a look finds; its error is a finding too."""
+    try:
+        finding, found = look()
+    except FedretinaError as error:
+        findings.append(bad(what, str(error), _MEND_SITE_FILE))
+        return None
+    findings.append(finding)
+    return found
 
 
 def _versions() -> Finding:
@@ -175,11 +195,16 @@ def _disk(kit: StartupKit, settings: SiteSettings) -> Finding:
     )
 
 
+def _nearest(path: Path) -> Path:
+    """The path itself, or the nearest folder above it that is there."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
 def _data(
     kit: StartupKit, settings: SiteSettings, experiment: Experiment, phantom: bool
 ) -> tuple[Finding, SiteData | None]:
     from fedretina.data.manifest import read_manifest
-    from fedretina.data.site_loader import load_site_data
+    from fedretina.data.site_data import load_site_data
 
     root = state_root_of(kit, settings)
     cache = root / "cache" / f"{kit.name}-check"
@@ -218,7 +243,7 @@ def _data(
 def _forward(site: SiteData, experiment: Experiment) -> Finding:
     import torch
 
-    from fedretina.local.site_network import site_network
+    from fedretina.local.model import site_network
 
     net = site_network(experiment, site.grading)
     device = torch_device(experiment.training)
@@ -231,19 +256,93 @@ def _forward(site: SiteData, experiment: Experiment) -> Finding:
     return judged("dry forward pass", faults, text, "look at the images with `fedretina data check`.")
 
 
-def _attempt(
-    what: str, look: Callable[[], tuple[Finding, SiteData | None]], findings: list[Finding]
-) -> SiteData | None:
-    """Add what a look finds; its error is a finding too."""
+class Door(NamedTuple):
+    """What a knock at the server's door brought.
+
+    FLARE's own preflight check registers with the site's kit and takes the registration of a running site away. A knock
+    is one TLS handshake with the site's certificate and one HTTP request for a page that is not there; the answer
+    carries the server's clock. A second handshake asks whether the server takes an old version of TLS.
+
+    Attributes:
+        problem: Why the server was not reached, in a sentence; empty when it was.
+        ahead_s: Seconds that this machine's clock is ahead of the server's; None when the server does not say.
+        timely: Whether the server's certificate holds now, by this machine's clock.
+        tls: The version of TLS that was agreed on, such as "TLSv1.3"; empty when none was.
+        takes_old: Whether the server takes TLS 1.2 as well.
+    """
+
+    problem: str
+    ahead_s: float | None = None
+    timely: bool = True
+    tls: str = ""
+    takes_old: bool = False
+
+
+def knock(kit: StartupKit, timeout_s: float = 10.0) -> Door:
+    """Connect as the site would, over mutual TLS, and ask for a page that is not there."""
+    host, port = kit.target
     try:
-        finding, found = look()
-    except FedretinaError as error:
-        findings.append(bad(what, str(error), _MEND_SITE_FILE))
+        said = _ask(kit, host, port, timeout_s)
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code in (_NOT_YET_VALID, _EXPIRED):
+            return _knock_untimely(kit, error, timeout_s)
+        return Door(f"{host}:{port} is not the server of this kit: {error.verify_message}")
+    except (ssl.SSLError, ConnectionError) as error:
+        return Door(f"{host}:{port} refused this site's certificate, or something on the way did ({error})")
+    except OSError as error:
+        return Door(f"{host}:{port} cannot be reached ({error}): let the firewall pass outbound TCP to it")
+    if not said.text:
+        return Door(f"{host}:{port} refused this site's certificate")
+    return Door("", _ahead(said.text), tls=said.tls, takes_old=_takes_old(kit, host, port, timeout_s))
+
+
+class _Answer(NamedTuple):
+    """What the server said, and over which version of TLS."""
+
+    text: str
+    tls: str
+
+
+def _knock_untimely(kit: StartupKit, error: ssl.SSLCertVerificationError, timeout_s: float) -> Door:
+    """The server's certificate does not hold by this clock: ask the server for its own time, all else being right."""
+    host, port = kit.target
+    word = "is not yet valid" if error.verify_code == _NOT_YET_VALID else "has ended"
+    problem = f"the certificate of {host}:{port} {word} by this machine's clock"
+    try:
+        said = _ask(kit, host, port, timeout_s, any_time=True)
+    except OSError:
+        return Door(problem, timely=False)
+    return Door(problem, _ahead(said.text), timely=False)
+
+
+def _takes_old(kit: StartupKit, host: str, port: int, timeout_s: float) -> bool:
+    try:
+        return bool(_ask(kit, host, port, timeout_s, old=True).text)
+    except OSError:  # of which ssl.SSLError is one
+        return False
+
+
+def _ask(kit: StartupKit, host: str, port: int, timeout_s: float, any_time: bool = False, old: bool = False) -> _Answer:
+    context = ssl.create_default_context(cafile=str(kit.root_path))
+    context.load_cert_chain(kit.certificate_path, kit.key_path)
+    if any_time:
+        context.verify_flags |= _NO_CHECK_TIME
+    if old:
+        context.options &= ~ssl.OP_NO_TLSv1_2  # which this process's own OPENSSL_CONF may have set
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with (
+        socket.create_connection((host, port), timeout_s) as plain,
+        context.wrap_socket(plain, server_hostname=host) as secure,
+    ):
+        secure.sendall(f"HEAD / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        return _Answer(secure.recv(4096).decode("latin-1"), secure.version() or "")
+
+
+def _ahead(said: str) -> float | None:
+    """Seconds that this clock is ahead of the date in an HTTP answer."""
+    now = datetime.now(UTC)
+    dates = [line.partition(":")[2].strip() for line in said.splitlines() if line.lower().startswith("date:")]
+    try:
+        return (now - parsedate_to_datetime(dates[0])).total_seconds() if dates else None
+    except ValueError:
         return None
-    findings.append(finding)
-    return found
-
-
-def _nearest(path: Path) -> Path:
-    """The path itself, or the nearest folder above it that is there."""
-    return next(folder for folder in (path, *path.parents) if folder.exists())

@@ -21,11 +21,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from pydantic import BaseModel, ConfigDict
+
 from fedretina import errors
+from fedretina.data.site_data import load_site_data
 from fedretina.errors import FedretinaError, StoppedError, TrainingError
+from fedretina.exchange.encryption import cipher_for
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.exchange.stamp import Stamp
-from fedretina.local.site_recipe import SiteRecipe
+from fedretina.local.site import Site
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_tensors, write_tensors
 
 _log = logging.getLogger(__name__)
@@ -55,7 +61,7 @@ class ChildTrainer:
         Args:
             order: The server's order.
             tensors: The aggregate that came with it.
-            stop: Asked 20 times a second; True ends the child.
+            stop: Asked 20 times per second; True ends the child.
 
         Raises:
             StoppedError: `stop` said so.
@@ -141,3 +147,37 @@ def _relay(lines: IO[bytes]) -> None:
             _log.log(getattr(logging, level), "trainer: %s", said)
         elif level or said:
             _log.warning("trainer: %s", f"{level} {said}".rstrip())
+
+
+class SiteRecipe(BaseModel):
+    """Everything that a site is made of; it never leaves the machine.
+
+    Attributes:
+        experiment: The run's settings, with this machine's own path to a weights file.
+        site: Name of the site.
+        data: Where its data are.
+        folder: Its own folder of the run.
+        cache: Folder of the image cache where the data settings name none.
+        he_keys: The site's own file of keys, where the job encrypts.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    experiment: Experiment
+    site: str
+    data: SiteDataSettings
+    folder: Path
+    cache: Path
+    he_keys: Path | None = None
+
+    def build(self) -> Site:
+        """Open the data and build the site.
+
+        Raises:
+            FedretinaError: The data or the settings cannot be used.
+        """
+        experiment = self.experiment
+        data = load_site_data(
+            self.site, self.data, experiment.images, experiment.seed, self.cache, experiment.supervised
+        )
+        cipher = cipher_for(experiment.exchange, self.he_keys, private=True)
+        return Site(experiment, data, self.folder, cipher)

@@ -8,21 +8,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedretina.data.site_data import SiteData, Split
-from fedretina.evaluation.judged import Judged
-from fedretina.evaluation.min_count import encode
+from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.exchange.ledger import Ledger
+from fedretina.exchange.min_count import encode
 from fedretina.exchange.payload import Tensors, tensors_digest
-from fedretina.local.card import NOT_A_DEVICE, build_card
-from fedretina.local.card_page import card_page
-from fedretina.local.history import History
-from fedretina.local.labelled_epochs import Answers
-from fedretina.local.snapshot import Snapshot
+from fedretina.local.site_state import History, Snapshot
+from fedretina.local.supervised import Answers
 from fedretina.local.trainer import LocalTrainer
-from fedretina.report.page_file import write_page
-from fedretina.report.render import render_site
+from fedretina.networks.encoder_file import write_encoder
+from fedretina.report.card import NOT_A_DEVICE, build_card, card_page
+from fedretina.report.render import render_site, write_page
 from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, rounds_of, site_report
 from fedretina.rows import row
 from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import Normalisation
 from fedretina.settings.plan import Step
 from fedretina.storage import read_json, write_json, write_tensors
 from fedretina.uncertainty.estimators import ESTIMATORS
@@ -75,8 +74,8 @@ def finalise(ending: Ending) -> dict[str, float]:
     answers = {
         name: ending.trainer.answers(ending.shared, ending.kept.tensors, split) for name, split in splits.items()
     }
-    judged = {name: _judged(ending, split, answers[name]) for name, split in splits.items()}
-    card = _card(ending, model_digest, judged["val"], judged["test"])
+    labelled = {name: _judged(ending, split, answers[name]) for name, split in splits.items()}
+    card = _card(ending, model_digest, labelled["val"], labelled["test"])
     write_tensors(folder / "model.safetensors", model, {"card": card})
     write_json(folder / "card.json", card)
     write_page(folder / "card.md", card_page(card))
@@ -84,7 +83,7 @@ def finalise(ending: Ending) -> dict[str, float]:
     write_json(folder / "report.json", report)
     if ending.experiment.report.page:
         write_page(folder / "report.html", render_site(report))
-    scalars = _scalars(ending, report, judged["test"])
+    scalars = _scalars(ending, report, labelled["test"])
     write_json(
         folder / "figures.json",
         {
@@ -99,13 +98,15 @@ def finalise(ending: Ending) -> dict[str, float]:
     return scalars
 
 
-def _judged(ending: Ending, split: Split, found: Answers) -> Judged:
+def _judged(ending: Ending, split: Split, found: Answers) -> LabelledPredictions:
     answer = ESTIMATORS[ending.experiment.evaluation.estimator].answer(found.logits)
     labels = np.asarray(found.labels.numpy(), dtype=np.int64)
-    return Judged(answer.probabilities, answer.uncertainty, labels, split.patients)
+    return LabelledPredictions(answer.probabilities, answer.uncertainty, labels, split.patients)
 
 
-def _card(ending: Ending, model_digest: str, validation: Judged, test: Judged) -> dict[str, Any]:
+def _card(
+    ending: Ending, model_digest: str, validation: LabelledPredictions, test: LabelledPredictions
+) -> dict[str, Any]:
     return build_card(
         experiment=ending.experiment,
         scheme=ending.data.scheme,
@@ -147,7 +148,7 @@ def _inputs(ending: Ending, card: dict[str, Any], split: Split, test: Answers) -
     )
 
 
-def _scalars(ending: Ending, report: dict[str, Any], test: Judged) -> dict[str, float]:
+def _scalars(ending: Ending, report: dict[str, Any], test: LabelledPredictions) -> dict[str, float]:
     data = ending.data
     values = {name: report["figures"].get(name, {}).get("value") for name in _LEAVING}
     figures = {f"test_{name}": value for name, value in values.items() if value is not None} | leaving_scalars(report)
@@ -161,4 +162,25 @@ def _scalars(ending: Ending, report: dict[str, Any], test: Judged) -> dict[str, 
         "bad_files": float(data.bad_files),
         "synthetic": float(data.synthetic),
         **{f"images_{name}": float(count) for name, count in data.graded.items()},
+    }
+
+
+def finalise_encoder(
+    run: str, folder: Path, experiment: Experiment, data: SiteData, tensors: Tensors, normalisation: Normalisation
+) -> dict[str, float]:
+    """Write a site's encoder to `final/` and return the scalars that may leave.
+
+    Args:
+        run: Name of the run.
+        folder: The site's own folder of the run.
+        experiment: The run's settings.
+        data: The site's data.
+        tensors: The last aggregate, with what the site keeps of the encoder laid over it.
+        normalisation: How the encoder's images were normalised.
+    """
+    write_encoder(folder / "final", run, experiment, tensors, normalisation)
+    return {
+        "images_pretrain": float(data.counts["pretrain"]),
+        "bad_files": float(data.bad_files),
+        "synthetic": float(data.synthetic),
     }

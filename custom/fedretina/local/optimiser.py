@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedretina.corrections.correction import LocalRound
 from fedretina.exchange.payload import Tensors
-from fedretina.local.eager import EagerAdam, EagerSGD, eager_step
 from fedretina.losses.objective import Clock
 from fedretina.settings.training import OptimiserSettings
 
@@ -106,3 +107,29 @@ class RoundOptimiser:
         """Shorten the gradient where it is longer than the settings allow."""
         if self._settings.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.clip_norm)
+
+
+class EagerSGD(torch.optim.SGD):
+    """`torch.optim.SGD`, to be stepped by `eager_step`."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's, without the wrapper that keeps it out of compiled graphs."""
+        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
+
+
+class EagerAdam(torch.optim.Adam):
+    """`torch.optim.Adam`, to be stepped by `eager_step`."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's, without the wrapper that keeps it out of compiled graphs."""
+        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
+
+
+def eager_step(optimiser: torch.optim.Optimizer) -> None:
+    """Step as `optimiser.step()` does, to the last bit, where nothing is compiled.
+
+    Args:
+        optimiser: One that is not differentiable; its hooks are not called.
+    """
+    with torch.no_grad():
+        inspect.unwrap(type(optimiser).step)(optimiser)

@@ -10,17 +10,16 @@ import torch
 from numpy.typing import NDArray
 
 from fedretina.contrastive.build import build_contrastive
-from fedretina.contrastive.ground import ContrastiveGround, Views
+from fedretina.contrastive.objective import ContrastiveGround, Views
 from fedretina.corrections.correction import build_correction
+from fedretina.data.augment import one_view, two_views
 from fedretina.data.site_data import SiteData
-from fedretina.data.two_views import one_view, two_views
 from fedretina.errors import SettingsError, StoppedError
 from fedretina.exchange.payload import Tensors
-from fedretina.local.batches import batches, require_a_batch
-from fedretina.local.labelled_epochs import corrected, finite
 from fedretina.local.model import LocalModel, home
 from fedretina.local.optimiser import RoundOptimiser
-from fedretina.local.snapshot import Snapshot
+from fedretina.local.site_state import Snapshot
+from fedretina.local.supervised import batches, corrected, finite, require_a_batch
 from fedretina.local.training import reproducible_torch
 from fedretina.losses.objective import Clock
 from fedretina.settings.experiment import Experiment

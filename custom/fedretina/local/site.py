@@ -10,17 +10,13 @@ from typing import NamedTuple, NoReturn
 
 from fedretina.data.site_data import SiteData
 from fedretina.errors import DivergedError, RefusedError, SettingsError, TrainingError
-from fedretina.evaluation.evaluate import Evaluation
-from fedretina.exchange.parts import Partition
+from fedretina.evaluation.figures import Evaluation
+from fedretina.exchange.encryption import NO_KEYS, HeadCipher
+from fedretina.exchange.partition import Partition, absurd
 from fedretina.exchange.payload import Order, Payload, Tensors
-from fedretina.exchange.sealing import NO_KEYS, Sealer
-from fedretina.exchange.sizes import absurd
-from fedretina.local.encoder_ending import finalise_encoder
-from fedretina.local.finalise import Ending, finalise
-from fedretina.local.history import History
+from fedretina.local.finalise import Ending, finalise, finalise_encoder
 from fedretina.local.pretrainer import Pretrainer
-from fedretina.local.site_state import SiteState
-from fedretina.local.snapshot import Snapshot
+from fedretina.local.site_state import History, SiteState, Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.settings.exchange import Kind
 from fedretina.settings.experiment import Experiment
@@ -31,6 +27,8 @@ from fedretina.storage import DROPPED
 _NOTED = ("theta", "loss", "accuracy", "contrast_loss")
 _LONG = 10.0  # a model this many times as long as the one it began as was hardly trained to it
 _log = logging.getLogger(__name__)
+Answered = tuple[Tensors, dict[str, float]]
+"""Tensors and scalars that may leave."""
 
 
 class _Asked(NamedTuple):
@@ -44,10 +42,6 @@ class _Asked(NamedTuple):
     stop: Callable[[], bool]
 
 
-Answered = tuple[Tensors, dict[str, float]]
-"""Tensors and scalars that may leave."""
-
-
 class Site:
     """Answers the server's orders for one run.
 
@@ -55,13 +49,13 @@ class Site:
         experiment: The run's settings.
         data: The site's data.
         folder: The site's own folder of this run.
-        sealer: The sites' half of the keys, where a part of the model travels encrypted.
+        cipher: The sites' half of the keys, where a part of the model travels encrypted.
 
     Raises:
-        SettingsError: The run encrypts, and there is no sealer.
+        SettingsError: The run encrypts, and there is no cipher.
     """
 
-    def __init__(self, experiment: Experiment, data: SiteData, folder: Path, sealer: Sealer | None = None) -> None:
+    def __init__(self, experiment: Experiment, data: SiteData, folder: Path, cipher: HeadCipher | None = None) -> None:
         self._experiment = experiment
         self._data = data
         self._folder = folder
@@ -72,7 +66,7 @@ class Site:
         parts = self.trainer.partition
         state = self.trainer.model.net.state_dict()  # as the seed gives it: nothing has been loaded
         self._begun = _lengths({key: state[key] for key in parts.parameters}, parts)
-        self._sealer = sealer
+        self._cipher = cipher
         self._done: Mapping[Task, Callable[[_Asked], Answered]] = {
             "pretrain": self._pretrain,
             "train": self._train,
@@ -81,7 +75,7 @@ class Site:
             "calibrate": self._calibrate,
             "finalise": self._finalise,
         }
-        if self.trainer.partition.sealed and sealer is None:
+        if self.trainer.partition.sealed and cipher is None:
             raise SettingsError(NO_KEYS)
 
     def answer(self, order: Order, tensors: Tensors, stop: Callable[[], bool] = lambda: False) -> Payload:
@@ -231,10 +225,10 @@ class Site:
     def _opened(self, tensors: Tensors) -> Tensors:
         """The aggregate in the clear; before the first round the seed gives what is sealed later."""
         parts = self.trainer.partition
-        if self._sealer is None:
+        if self._cipher is None:
             return tensors
         opened = {
-            key: self._sealer.open(key, tensors[key], parts.shapes[key], parts.dtypes[key])
+            key: self._cipher.open(key, tensors[key], parts.shapes[key], parts.dtypes[key])
             if key in tensors
             else self.trainer.model.sealed_start[key]
             for key in parts.sealed
@@ -243,9 +237,9 @@ class Site:
 
     def _sealed(self, tensors: Tensors) -> Tensors:
         """What leaves, with its sealed part encrypted anew: sent twice, it is equal inside and not in its bytes."""
-        if self._sealer is None:
+        if self._cipher is None:
             return tensors
-        return {**tensors, **{key: self._sealer.seal(tensors[key]) for key in self.trainer.partition.sealed}}
+        return {**tensors, **{key: self._cipher.seal(tensors[key]) for key in self.trainer.partition.sealed}}
 
     def _validate(self, start: Snapshot | None, tensors: Tensors) -> Evaluation | None:
         # A site whose personal part never trained has no model yet: its figure would only blur the choice of a round.

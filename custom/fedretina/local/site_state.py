@@ -1,4 +1,4 @@
-"""The durable state of one site in one run: one file a round, and a small record that says which count.
+"""The durable state of one site in one run: one file per round, and a small record that says which count.
 
 A round's snapshot is first staged. The next order of the server says whether the update was accepted: then the
 staged snapshot counts, otherwise it is dropped and the round starts again from its predecessor. Nothing in memory
@@ -8,25 +8,40 @@ A run keeps the site's last five rounds that count and, for each of them, what t
 enough: a step becomes the best when it is measured, right after it, or never (`aggregation.choice`), so the best of
 later is the best of now, its successor, or a step that is still to come. The rounds beyond the last are for a server
 that is restored from a backup: the last round of the site that it knows is one of the last four, or it is refused. And
-they are for a run that goes back, by three rounds or to its start (`fedretina.restart`).
+they are for a run that goes back, by three rounds or to its start (`settings.plan.RestartSettings`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from fedretina.errors import StateError, TrainingError
-from fedretina.local.snapshot import Snapshot
-from fedretina.settings.plan import ROUNDS_BACK
+from fedretina.exchange.payload import Tensors
+from fedretina.settings.plan import ROUNDS_BACK, Step
 from fedretina.storage import DROPPED, read_json, read_tensors, set_aside, write_json, write_tensors
 
 _log = logging.getLogger(__name__)
 _MEMORY = "memory:"
 # Before the oldest round that a run goes back to, the site has one more; tuning gives one too.
 _ROUNDS = ROUNDS_BACK + 2
+
+
+class Snapshot(NamedTuple):
+    """A site's state after a round.
+
+    Attributes:
+        tensors: The personal part of the network, by key.
+        record: Plain figures that the next round or the report needs (theta, loss, accuracy).
+        memory: What the correction keeps at the site (variates, drifts, the last model), by its own names.
+    """
+
+    tensors: Tensors
+    record: Mapping[str, Any]
+    memory: Tensors = MappingProxyType({})
 
 
 class SiteState:
@@ -218,3 +233,52 @@ def _belonging(counted: Sequence[int], best: int | None) -> int | None:
     """The site's step that belongs to the model of another: the same, or its last one before it."""
     older = [step for step in counted if best is not None and step <= best]
     return older[-1] if older else None
+
+
+class History:
+    """Figures by step under one file; noted twice, they stand there once.
+
+    Args:
+        path: The file, in the site's own folder of the run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._steps: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
+
+    def note(self, step: Step, **figures: Any) -> None:
+        """Add figures to a step; durable when it returns.
+
+        Raises:
+            StateError: The file cannot be written.
+        """
+        key = f"{step.number:05d}"
+        entry = {"step": step.name, **self._steps.get(key, {}), **figures}
+        if self._steps.get(key) != entry:
+            steps = {**self._steps, key: entry}
+            write_json(self._path, steps)
+            self._steps = steps
+
+    def go_back(self, step: int, aside: Path) -> None:
+        """Forget a step and all after it; the file as it was is kept in a folder.
+
+        Raises:
+            StateError: The file cannot be written.
+        """
+        steps = {key: entry for key, entry in self._steps.items() if int(key) < step}
+        if steps != self._steps:
+            set_aside([self._path], aside)
+            write_json(self._path, steps)
+            self._steps = steps
+
+    def own_after(self, step: int) -> list[int]:
+        """Steps after this one of which a round of the site's own is noted, in order."""
+        return sorted(int(key) for key, entry in self._steps.items() if int(key) > step and "weight" in entry)
+
+    def steps(self) -> list[dict[str, Any]]:
+        """The entries in the order of the run, each with the name of its `step`."""
+        return [dict(self._steps[key]) for key in sorted(self._steps)]
+
+    def numbered(self) -> dict[int, dict[str, Any]]:
+        """The entries by number of their step."""
+        return {int(key): dict(entry) for key, entry in self._steps.items()}

@@ -6,24 +6,25 @@ bits. The plain loop, the FLARE executor and the ModelLearner all drive this one
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedretina.corrections.correction import LocalRound, build_correction
-from fedretina.data.label_share import labelled_subset
 from fedretina.data.site_data import SiteData, Split
-from fedretina.evaluation.evaluate import Evaluation, evaluate
+from fedretina.data.splits import labelled_subset
+from fedretina.errors import TrainingError
+from fedretina.evaluation.figures import Evaluation, evaluate
+from fedretina.exchange.partition import GRAM, MEAN, MOMENT, STATISTIC, VARIANCE
 from fedretina.exchange.payload import Tensors
-from fedretina.local.activations import activation_statistics
-from fedretina.local.batches import require_a_batch
-from fedretina.local.labelled_epochs import Answers, Course, Seen, corrected, labelled_epochs
 from fedretina.local.model import LocalModel, home
-from fedretina.local.moments import feature_moments
 from fedretina.local.optimiser import MEMORY
-from fedretina.local.snapshot import Snapshot
+from fedretina.local.site_state import Snapshot
+from fedretina.local.supervised import Answers, Course, Seen, corrected, labelled_epochs, require_a_batch
 from fedretina.local.training import reproducible_torch
 from fedretina.losses.objective import build_objective
 from fedretina.networks.dropout import answered_in_passes
@@ -243,3 +244,75 @@ class LocalTrainer:
                 there = self.model.to_device(images.float().div_(255))
                 logits.append(answered_in_passes(net, there, self._experiment.evaluation.passes).float().cpu())
         return Answers(torch.cat(logits), split.labels)
+
+
+def activation_statistics(encoder: nn.Module, batches: Iterable[Tensor], run: Any) -> dict[str, Tensor]:
+    """Gather mean and variance per channel of the input of each BatchNorm, pooled over all images and places.
+
+    The network stands in evaluation mode, so that a batch does not normalise the next layer's input by itself.
+    Sums are float64: the variance is a difference of large numbers.
+
+    Args:
+        encoder: The network's encoder.
+        batches: Images [B, 3, S, S].
+        run: Sends a batch through the network.
+
+    Returns:
+        By key `statistic:LAYER.mean` and `statistic:LAYER.variance`, float32 [C].
+    """
+    layers = {name: module for name, module in encoder.named_modules() if isinstance(module, _BatchNorm)}
+    sums: dict[str, list[Any]] = {name: [0.0, 0.0, 0] for name in layers}
+
+    def listen(name: str) -> Any:
+        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            wide = inputs[0].detach().double()
+            places = [axis for axis in range(wide.dim()) if axis != 1]
+            entry = sums[name]
+            entry[0] = entry[0] + wide.sum(places).cpu()
+            entry[1] = entry[1] + wide.square().sum(places).cpu()
+            entry[2] += wide.numel() // wide.shape[1]
+
+        return hook
+
+    hooks = [module.register_forward_pre_hook(listen(name)) for name, module in layers.items()]
+    try:
+        with torch.inference_mode():
+            for images in batches:
+                run(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found: dict[str, Tensor] = {}
+    for name, (total, squares, count) in sums.items():
+        mean = total / count
+        found[f"{STATISTIC}encoder.{name}{MEAN}"] = mean.float()
+        found[f"{STATISTIC}encoder.{name}{VARIANCE}"] = (squares / count - mean.square()).clamp(min=0).float()
+    return found
+
+
+def feature_moments(features: Iterable[Tensor], temperature: float) -> dict[str, Tensor]:
+    """Sum X^T X and X^T T over images, X being the features with a 1 behind them.
+
+    What the server makes of the sums of all sites: `aggregation.temperatures`.
+
+    Args:
+        features: Batches [B, F].
+        temperature: T_k, the site's own temperature, the same for each image.
+
+    Returns:
+        `GRAM` [F + 1, F + 1] and `MOMENT` [F + 1], float64, on the CPU.
+
+    Raises:
+        TrainingError: There are no images.
+    """
+    gram: Tensor | None = None
+    moment: Tensor | None = None
+    for batch in features:
+        wide = batch.detach().cpu().double()
+        rows = torch.cat([wide, torch.ones(wide.shape[0], 1, dtype=torch.float64)], dim=1)
+        square, sums = rows.T @ rows, rows.sum(0) * temperature
+        gram = square if gram is None else gram + square
+        moment = sums if moment is None else moment + sums
+    if gram is None or moment is None:
+        raise TrainingError("moments were asked of a split without images: give the split at least one.")
+    return {GRAM: gram, MOMENT: moment}

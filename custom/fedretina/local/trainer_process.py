@@ -36,7 +36,7 @@ def _answered(asked: Path, answered: Path) -> dict[str, Any]:
     from fedretina.errors import FedretinaError
     from fedretina.exchange.payload import Order
     from fedretina.exchange.stamp import Stamp
-    from fedretina.local.site_recipe import SiteRecipe
+    from fedretina.local.child_trainer import SiteRecipe
     from fedretina.storage import read_tensors, write_tensors
     from fedretina.told import told
 

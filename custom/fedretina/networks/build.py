@@ -10,14 +10,13 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fedretina.errors import SettingsError
-from fedretina.networks.calibrator import Calibrator
 from fedretina.networks.contrast import ContrastHead
 from fedretina.networks.dropout import PassDropout
 from fedretina.networks.encoder import Encoder
 from fedretina.networks.encoders import ENCODERS, EXITS
 from fedretina.networks.exits import Exits
 from fedretina.networks.heads import build_head
-from fedretina.networks.network import Network
+from fedretina.networks.network import Calibrator, Network
 from fedretina.networks.weights import load_encoder_weights, trained_with
 from fedretina.settings.network import NetworkSettings, Normalisation
 

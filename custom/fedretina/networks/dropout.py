@@ -1,4 +1,4 @@
-"""Dropout after stages of an encoder: in training as ever, in passes that answer one drawn network a pass."""
+"""Dropout after stages of an encoder: in training as ever, in passes that answer one drawn network per pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PassDropout(nn.Module):
 
     In pass t all images meet the same mask, drawn from t and the layer alone. So a pass is one network out of those
     that dropout trains, and the answer to an image does not depend on the batch, the folder or the machine that it is
-    read in; the official code draws a mask a sample from a generator that it sets anew for each batch.
+    read in; the official code draws a mask per sample from a generator that it sets anew for each batch.
 
     Attributes:
         passing: Number t of the pass, or None outside one.

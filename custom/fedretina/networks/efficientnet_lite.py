@@ -98,7 +98,7 @@ def efficientnet_lite0_encoder() -> Encoder:
 
     Source: Tan and Le, ICML 2019, in the "lite" form of the TensorFlow authors: no squeeze-and-excitation,
     ReLU6, stem and top of fixed width. BatchNorm uses their eps = 1e-3. Two differences: the momentum is 0.1
-    in torch's sense, not 0.01, because a site takes tens of steps a round and its statistics must follow;
+    in torch's sense, not 0.01, because a site takes tens of steps per round and its statistics must follow;
     there is no drop-connect and no dropout, because both draw from torch's global generator.
     """
     stages: list[list[nn.Module]] = [[ConvNorm(3, _STEM, 3, 2)], [], [], [], []]

@@ -27,7 +27,7 @@ class Encoder(nn.Module):
         widths: Their channels.
 
     Raises:
-        SettingsError: Fewer than two stages, or not one width a stage.
+        SettingsError: Fewer than two stages, or not one width per stage.
     """
 
     def __init__(self, stages: Sequence[nn.Module], widths: Sequence[int]) -> None:
@@ -42,7 +42,7 @@ class Encoder(nn.Module):
         self.features: int = self.widths[-1]
 
     def forward_stages(self, x: Tensor) -> list[Tensor]:
-        """Return one map a stage, `[B, widths[i], h_i, w_i]`, of normalised images `[B, 3, H, W]`."""
+        """Return one map per stage, `[B, widths[i], h_i, w_i]`, of normalised images `[B, 3, H, W]`."""
         maps = []
         for stage in self.stages:
             x = stage(x)

@@ -6,22 +6,29 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from fedretina.errors import SettingsError
+from fedretina.exchange.payload import Tensors
 from fedretina.networks.encoder import Encoder
 from fedretina.networks.encoders import ENCODERS
+from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import EncoderName, Normalisation
-from fedretina.storage import HEADER, write_bytes
+from fedretina.storage import HEADER, write_bytes, write_json
+from fedretina.version import versions
 
 PREFIX = "encoder."
 """Of an encoder's keys in a network; a file may have them with it or without."""
 _MARK = "encoder"
 _LENGTH = 8  # bytes that hold the length of a safetensors header
 _LONGEST = 1000
+HOW = (
+    "Start another run from this encoder: network.weights {source: file, sha256: as below}, and each end's own path in "
+    "its settings (weights_file)."
+)
 
 
 class EncoderHeader(NamedTuple):
@@ -157,3 +164,43 @@ def _sorted_header(content: bytes) -> bytes:
     header = json.dumps(json.loads(content[_LENGTH:end]), sort_keys=True, separators=(",", ":")).encode()
     header += b" " * (-len(header) % _LENGTH)  # the tensors begin at a multiple of 8 bytes
     return len(header).to_bytes(_LENGTH, "little") + header + content[end:]
+
+
+def write_encoder(
+    folder: Path, run: str, experiment: Experiment, tensors: Tensors, normalisation: Normalisation
+) -> str:
+    """Write `encoder.safetensors`, and beside it `encoder.json` with what another run needs to know.
+
+    Args:
+        folder: Where they go.
+        run: Name of the run.
+        experiment: Its settings.
+        tensors: A state that holds the whole encoder, by the network's keys; other keys are left out.
+        normalisation: How the encoder's images were normalised.
+
+    Returns:
+        The file's SHA-256.
+
+    Raises:
+        StateError: The disk is full or not writable.
+    """
+    state = {
+        # A counter is each site's own, and no answer depends on it: without it equal encoders are equal files.
+        key: torch.zeros_like(tensor) if key.endswith(".num_batches_tracked") else tensor
+        for key, tensor in tensors.items()
+        if key.startswith("encoder.")
+    }
+    name, rounds = experiment.network.encoder, sum(phase.rounds for phase in experiment.phases)
+    told = f"{experiment.row}, {rounds} rounds without labels, run {run}"
+    digest = export_encoder(folder / "encoder.safetensors", name, state, normalisation, told)
+    record: dict[str, Any] = {
+        "encoder": name,
+        "sha256": digest,
+        "normalisation": normalisation,
+        "provenance": told,
+        "use": HOW,
+        "settings": experiment.agreed(),
+        "versions": versions(),
+    }
+    write_json(folder / "encoder.json", record)
+    return digest

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.networks.calibrator import Calibrator
 from fedretina.networks.contrast import ContrastHead
 from fedretina.networks.dropout import PassDropout
 from fedretina.networks.encoder import Encoder
@@ -23,6 +22,8 @@ MEAN_STD: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 }
+LOW, HIGH = 0.05, 20.0
+"""Bounds of a temperature, as for one temperature a site."""
 
 
 class Network(nn.Module):
@@ -35,7 +36,7 @@ class Network(nn.Module):
         encoder: The part that sites share.
         projector: Two layers between encoder and head, or None.
         head: The part that knows the site's grades.
-        calibrator: Temperatures an image, or None.
+        calibrator: Temperatures per image, or None.
         contrast: Projector and predictor of contrastive training, beside the head, or None.
         exits: Early exits, or None.
         dropouts: Dropout by number of the stage that it follows; empty for none.
@@ -136,3 +137,27 @@ class Network(nn.Module):
             raise SettingsError("contrastive training needs a projector: set network.contrast.")
         out: Tensor = self.contrast.projector(self.encoder(self.normalised(x)))
         return out
+
+
+class Calibrator(nn.Module):
+    """T(x) = w . f(x) + b within `LOW` to `HIGH`, from the features f(x) that enter the head.
+
+    It holds buffers, no parameters: no optimiser moves it. The server solves for it once, after training
+    (`aggregation.temperatures`); until then T(x) is 1 and divides no bit away. It never changes which class is the
+    largest.
+
+    Args:
+        features: Length F of the features.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(features))
+        self.register_buffer("bias", torch.ones(()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the temperatures `[B, 1]` of features `[B, F]`."""
+        return (features @ self.weight + self.bias).clamp(LOW, HIGH).unsqueeze(1)

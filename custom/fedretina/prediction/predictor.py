@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedretina.errors import DataError, SettingsError, StateError, TrainingError
 from fedretina.exchange.payload import Tensors, tensors_digest
-from fedretina.local.card import CARD_FORMAT
-from fedretina.local.site_network import site_network
+from fedretina.local.model import site_network
 from fedretina.local.training import reproducible_torch, torch_device
 from fedretina.networks.build import build_on_meta
 from fedretina.networks.dropout import answered_in_passes
 from fedretina.networks.network import Network
+from fedretina.report.card import CARD_FORMAT
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import SIGNALS
 from fedretina.settings.network import Normalisation, WeightsSettings
@@ -155,7 +155,7 @@ class Predictor:
         Yields:
             The rows, a batch at a time.
         """
-        from fedretina.data.image_settings import image_pipeline
+        from fedretina.data.modalities import image_pipeline
 
         transform = image_pipeline(self._images)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, get_args
 
 from fedretina.prediction.eyes import Eye, Owner
 from fedretina.prediction.predictor import ImageRow
-from fedretina.report.page_file import write_page
+from fedretina.report.render import write_page
 from fedretina.settings.scheme import GradingScheme
 from fedretina.uncertainty.referral import Referral, ReferralReason
 
@@ -62,7 +62,7 @@ def work_list(rows: Iterable[ImageRow], owners: Sequence[Owner], scheme: Grading
 
 
 def write_images(path: Path, patients: Sequence[Patient], scheme: GradingScheme) -> None:
-    """Write a CSV row a photograph, in the order of the work list; probabilities are `p_` and the grade's name.
+    """Write a CSV row per photograph, in the order of the work list; probabilities are `p_` and the grade's name.
 
     Raises:
         StateError: The file cannot be written.
@@ -80,7 +80,7 @@ def write_images(path: Path, patients: Sequence[Patient], scheme: GradingScheme)
 
 
 def write_patients(path: Path, patients: Sequence[Patient], scheme: GradingScheme) -> None:
-    """Write a CSV row a patient, the most doubtful first.
+    """Write a CSV row per patient, the most doubtful first.
 
     Raises:
         StateError: The file cannot be written.

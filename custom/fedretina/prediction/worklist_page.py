@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedretina.local.card import NEARLY_ALL, THRESHOLD_WORDS
-from fedretina.local.card_page import share_words, threshold_words
 from fedretina.prediction.predictor import ImageRow
 from fedretina.prediction.worklist import Patient, Photograph, readable
+from fedretina.report.card import NEARLY_ALL, THRESHOLD_WORDS, share_words, threshold_words
 from fedretina.settings.scheme import GradingScheme, in_words
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "templates"

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.data.check_findings import Finding
-from fedretina.data.check_rows import NO_LABEL
-from fedretina.data.contact_sheet import EACH, Shown, stored_thumbnail
+from fedretina.data.check.contact_sheet import EACH, Shown, stored_thumbnail
+from fedretina.data.check.rows import NO_LABEL
+from fedretina.data.check.rules import Finding
 from fedretina.errors import DataError
 from fedretina.plurals import counted
-from fedretina.report.words import NOTICE, STAYS
+from fedretina.report.text import NOTICE, STAYS
 
 if TYPE_CHECKING:
-    from fedretina.data.check import CheckReport
+    from fedretina.data.check.report import CheckReport
 
 SYNTHETIC = "SYNTHETIC IMAGES (phantom hospital): drawn by a program, no patient is shown."
 TEMPLATES = Path(__file__).parent / "templates"
@@ -79,7 +79,7 @@ def summary(report: CheckReport) -> str:
 
 
 def count_rows(report: CheckReport) -> list[list[str]]:
-    """The table of counts: a row a grade with train, val, test and their sum, then images and patients a split."""
+    """The table of counts: a row per grade with train, val, test and their sum, then images and patients per split."""
     splits = list(report.counts)
     rows: list[tuple[str, list[int]]] = [
         (grade, [report.counts[split][at] for split in splits]) for at, grade in enumerate(report.grades)

@@ -6,12 +6,15 @@ every request, should anything slip through.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from fedretina.errors import StateError
-from fedretina.report import REPORT_FORMAT, charts, numbers, round_charts, summary, words
+from fedretina.report import REPORT_FORMAT, charts, summary, text
 from fedretina.report.svg import BLACK, BLUE, VERMILION, Chart
 from fedretina.settings.scheme import in_words
 
@@ -54,11 +57,11 @@ def render_site(report: Mapping[str, Any]) -> str:
             uncertainty=charts.uncertainty("uncertainty", report["uncertainty"], referral.get("threshold")),
             risk_coverage=charts.risk_coverage("risk", report["risk_coverage"]),
             validation=_over(rounds, "validation", "val_auc", "validation AUC", report["chosen"], unit=True),
-            theta=round_charts.rounds("theta", steps, [_theta_line(rounds)], "theta", report["chosen"]),
+            theta=charts.rounds("theta", steps, [_theta_line(rounds)], "theta", report["chosen"]),
             weight=_over(rounds, "weight", "weight", "weight", report["chosen"]),
             loss=_over(rounds, "loss", "loss", "training loss", report["chosen"]),
         ),
-        limits=[*words.SITE_LIMITS, *(report["card_limits"] or words.MODEL_LIMITS)],
+        limits=[*text.SITE_LIMITS, *(report["card_limits"] or text.MODEL_LIMITS)],
         ledger=[_ledger_row(line) for line in report["provenance"]["ledger"]],
     )
 
@@ -85,13 +88,13 @@ def render_server(report: Mapping[str, Any]) -> str:
         way: list(accumulate(entry[way] / 1e6 for entry in report["rounds"])) for way in ("bytes_up", "bytes_down")
     }
     lines = {
-        "contrast": round_charts.site_lines(by_site("contrast_loss", blind)),
-        "validation": round_charts.site_lines(by_site("val_auc"), [entry["mean_val_auc"] for entry in trained]),
-        "theta": round_charts.site_lines(by_site("theta")),
-        "weight": round_charts.site_lines(by_site("weight")),
+        "contrast": charts.site_lines(by_site("contrast_loss", blind)),
+        "validation": charts.site_lines(by_site("val_auc"), [entry["mean_val_auc"] for entry in trained]),
+        "theta": charts.site_lines(by_site("theta")),
+        "weight": charts.site_lines(by_site("weight")),
         "bytes": [
-            round_charts.Line("up, from the sites", moved["bytes_up"], BLUE),
-            round_charts.Line("down, to the sites", moved["bytes_down"], VERMILION, "5 2"),
+            charts.Line("up, from the sites", moved["bytes_up"], BLUE),
+            charts.Line("down, to the sites", moved["bytes_down"], VERMILION, "5 2"),
         ],
     }
     labels = {
@@ -105,7 +108,7 @@ def render_server(report: Mapping[str, Any]) -> str:
     overall = {
         f"site_{name}": charts.forest(
             f"site-{name}",
-            words.FIGURES[name].title,
+            text.FIGURES[name].title,
             [(site, entry["figures"].get(name, {})) for site, entry in sites.items()],
             report["means"].get(name, {}).get("mean"),
             name == "accuracy",
@@ -122,7 +125,7 @@ def render_server(report: Mapping[str, Any]) -> str:
         charts=_drawn(
             **overall,
             **{
-                key: round_charts.rounds(
+                key: charts.rounds(
                     key,
                     over.get(key, steps),
                     lines[key],
@@ -137,8 +140,8 @@ def render_server(report: Mapping[str, Any]) -> str:
             uncertainty=charts.uncertainty("uncertainty", pooled["uncertainty"], None) if pooled else None,
             risk_coverage=charts.risk_coverage("risk", pooled["risk_coverage"], points=True) if pooled else None,
         ),
-        legends={key: round_charts.legend(found) for key, found in lines.items()},
-        limits=words.SERVER_LIMITS,
+        legends={key: charts.legend(found) for key, found in lines.items()},
+        limits=text.SERVER_LIMITS,
     )
 
 
@@ -166,16 +169,16 @@ def _render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "percent": numbers.percent,
-        "points": numbers.points,
-        "number": numbers.number,
-        "count": numbers.count,
-        "size": numbers.size,
-        "shown": numbers.shown,
+        "percent": text.percent,
+        "points": text.points,
+        "number": text.number,
+        "count": text.count,
+        "size": text.size,
+        "shown": text.shown,
         "grade": in_words,
         "flat": _flat,
     }
-    environment.globals |= {"words": words, "between": numbers.between}
+    environment.globals |= {"words": text, "between": text.between}
     page: str = environment.get_template(template).render(**values)
     return "\n".join(line.rstrip() for line in page.splitlines() if line.strip()) + "\n"
 
@@ -191,13 +194,13 @@ def _drawn(**found: Chart | None) -> dict[str, Any]:
 def _over(
     rounds: Sequence[Mapping[str, Any]], name: str, key: str, label: str, chosen: str, unit: bool = False
 ) -> Chart | None:
-    line = round_charts.Line(label, [entry[key] for entry in rounds], BLUE)
-    return round_charts.rounds(name, [entry["step"] for entry in rounds], [line], label, chosen, unit=unit)
+    line = charts.Line(label, [entry[key] for entry in rounds], BLUE)
+    return charts.rounds(name, [entry["step"] for entry in rounds], [line], label, chosen, unit=unit)
 
 
-def _theta_line(rounds: Sequence[Mapping[str, Any]]) -> round_charts.Line:
+def _theta_line(rounds: Sequence[Mapping[str, Any]]) -> charts.Line:
     hollow = tuple(at for at, entry in enumerate(rounds) if entry["theta_reason"] != "youden")
-    return round_charts.Line("theta", [entry["theta"] for entry in rounds], BLACK, hollow=hollow)
+    return charts.Line("theta", [entry["theta"] for entry in rounds], BLACK, hollow=hollow)
 
 
 def _shaded(matrix: Sequence[Sequence[int | None]]) -> list[list[dict[str, Any]]]:
@@ -245,3 +248,20 @@ def _flat(settings: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]
         else:
             rows.append((full, "none" if value is None else str(value)))
     return rows
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page in one go. It can be rendered again from its record, so it need not survive a power cut.
+
+    Raises:
+        StateError: The disk is full or the folder not writable; what was there is whole.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(page, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise StateError(f"{path} was not written ({error}): make room, or name another place.") from error

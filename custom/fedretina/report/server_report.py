@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.errors import FedretinaError, RefusedError
-from fedretina.evaluation.binned_answers import Bins, confusion, decode
 from fedretina.evaluation.pooled import (
+    Bins,
     SiteBrier,
+    confusion,
+    decode,
     pool,
     pooled_brier,
     pooled_ece,
@@ -19,8 +21,7 @@ from fedretina.evaluation.pooled import (
     pooled_risk_coverage,
 )
 from fedretina.report import REPORT_FORMAT
-from fedretina.report.numbers import rounded
-from fedretina.report.words import FIGURES
+from fedretina.report.text import FIGURES, rounded
 from fedretina.rows import row
 
 _LEAST_BINS = 4  # of the uncertainty; on fewer, error detection would say more of the bins than of the answers
@@ -165,7 +166,7 @@ def _pooled(sites: Mapping[str, Mapping[str, Any]], bins: Mapping[str, Bins]) ->
 
 
 def _rounds(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """An entry a step; validation figures stand with the round whose model was measured."""
+    """An entry per step; validation figures stand with the round whose model was measured."""
     rounds = []
     for step in results["steps"]:
         measured = results.get("validation", {}).get(step["step"], {})

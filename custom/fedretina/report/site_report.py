@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedretina.evaluation.curves import place, reliability, risk_coverage
-from fedretina.evaluation.split_figures import LEVEL, FigureInterval, split_figures
+from fedretina.evaluation.curves import reliability, risk_coverage
+from fedretina.evaluation.figures import LEVEL, FigureInterval, split_figures
+from fedretina.exchange.min_count import place
 from fedretina.report import REPORT_FORMAT
-from fedretina.report.numbers import rounded
-from fedretina.report.pictures import Shown, pictures
+from fedretina.report.text import rounded
 from fedretina.settings.objective import TAU
 from fedretina.settings.scalars import UNCERTAINTY_BINS
 from fedretina.settings.scheme import GradingScheme
@@ -31,6 +33,9 @@ _LEAVING = (
     "referable_sensitivity",
     "referable_specificity",
 )
+EACH = 8
+LONGEST_SIDE = 224
+_QUALITY = 82
 
 
 class AnsweredSplit(NamedTuple):
@@ -70,7 +75,7 @@ class SiteReportInputs(NamedTuple):
         versions: Of the programs.
         ledger: Lines of the ledger so far.
         bad_files: Images that could not be read.
-        images: Images a split.
+        images: Images per split.
         seed: Of the run.
         draws: Draws of the bootstrap.
     """
@@ -175,7 +180,7 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
 
 
 def rounds_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A site's history as its report shows it: a flat entry a round, None for what is not known.
+    """A site's history as its report shows it: a flat entry per round, None for what is not known.
 
     Args:
         history: As `History.steps` gives it.
@@ -242,3 +247,76 @@ def _uncertainty_bins(uncertainty: NDArray[np.float64], wrong: NDArray[np.bool_]
 def _thinned(coverage: NDArray[np.float64], risk: NDArray[np.float64]) -> dict[str, list[float | None]]:
     kept = np.unique(np.linspace(0, coverage.size - 1, min(coverage.size, _MOST_POINTS)).round().astype(int))
     return {"coverage": [rounded(value) for value in coverage[kept]], "risk": [rounded(value) for value in risk[kept]]}
+
+
+class Shown(NamedTuple):
+    """What stands under an image.
+
+    Attributes:
+        answer: Class answered [N].
+        labels: True class [N].
+        probability: Probability of the answered class [N].
+        uncertainty: u [N].
+        files: Name of each image at the site.
+    """
+
+    answer: NDArray[np.intp]
+    labels: NDArray[np.int64]
+    probability: NDArray[np.float64]
+    uncertainty: NDArray[np.float64]
+    files: Sequence[str]
+
+
+def pictures(images: Tensor, shown: Shown, grades: Sequence[str], each: int = EACH) -> dict[str, list[dict[str, Any]]]:
+    """The surest right, the surest wrong and the most doubtful images of a split.
+
+    Of equal u the file that comes first by name is taken, so the choice depends on nothing else.
+
+    Args:
+        images: uint8 [N, 3, S, S], as the model saw them.
+        shown: What stands under each.
+        grades: Names of the classes.
+        each: How many of a kind.
+
+    Returns:
+        Lists by kind; an image is a data URI, JPEG, at most 224 pixels wide. They show patients: nothing of this
+        leaves the site.
+    """
+    right = shown.answer == shown.labels
+    order = np.lexsort((np.asarray(shown.files, dtype=np.str_), shown.uncertainty))
+    doubtful = np.lexsort((np.asarray(shown.files, dtype=np.str_), -shown.uncertainty))
+    chosen = {
+        "surest_right": order[right[order]],
+        "surest_wrong": order[~right[order]],
+        "most_doubtful": doubtful,
+    }
+    found: dict[str, list[dict[str, Any]]] = {}
+    uris: dict[int, str] = {}
+    for kind, places in chosen.items():
+        found[kind] = []
+        for at in places[:each].tolist():
+            if at not in uris:
+                uris[at] = data_uri(images[at])
+            found[kind].append(
+                {
+                    "file": shown.files[at],
+                    "truth": grades[int(shown.labels[at])],
+                    "answer": grades[int(shown.answer[at])],
+                    "right": bool(right[at]),
+                    "probability": round(float(shown.probability[at]), 4),
+                    "uncertainty": round(float(shown.uncertainty[at]), 4),
+                    "image": uris[at],
+                }
+            )
+    return found
+
+
+def data_uri(image: Tensor) -> str:
+    """One uint8 image [3, S, S] as a JPEG in a data URI, made smaller where it is larger than 224 pixels."""
+    from PIL import Image
+
+    picture = Image.fromarray(np.ascontiguousarray(image.permute(1, 2, 0).cpu().numpy()), mode="RGB")
+    picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+    file = io.BytesIO()
+    picture.save(file, format="JPEG", quality=_QUALITY)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"

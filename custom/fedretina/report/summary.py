@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedretina.report.numbers import PERCENT, between, count, number, percent, points, shown, size, with_interval
-from fedretina.report.words import FIGURES
+from fedretina.report.text import FIGURES, PERCENT, between, count, number, percent, points, shown, size, with_interval
 from fedretina.settings.scheme import in_words
 
 _FEW_PATIENTS = 30

@@ -44,7 +44,7 @@ class FedProxSettings(CorrectionSettings):
 
     Attributes:
         name: "fedprox".
-        mu: Stiffness of the spring; 0 is FedAvg to the last bit. The paper tunes 0.001 to 1; FLARE's own is 0.01.
+        mu: Weight of the proximal term; 0 is FedAvg to the last bit. The paper tunes 0.001 to 1; FLARE's own is 0.01.
     """
 
     name: Literal["fedprox"] = "fedprox"
@@ -99,8 +99,8 @@ class FedDcSettings(CorrectionSettings):
 
     Attributes:
         name: "feddc".
-        alpha: Strength of the spring; the official code uses 0.1 for MNIST and 0.01 for CIFAR. 0 switches the whole
-            correction off: FedAvg to the last bit.
+        alpha: Weight of the proximal term; the official code uses 0.1 for MNIST and 0.01 for CIFAR. 0 switches the
+            whole correction off: FedAvg to the last bit.
         by_images: Divide by p_i = n_i / mean n, as the official code does; a site's first round counts as p_i = 1.
     """
 

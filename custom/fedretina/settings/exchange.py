@@ -50,7 +50,7 @@ class ExchangeSettings(BaseModel):
             FedUAA and FedBN: only keys that contain "bn" stay, so 5 of the 53 of ResNet-50 leak, and all of
             EfficientNet's. Only for comparison with published numbers.
         encrypt: "head" lets a travelling head leave a site under homomorphic encryption alone: the server mixes it
-            without reading it (`exchange.sealing`, extra `he`).
+            without reading it (`exchange.encryption`, extra `he`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

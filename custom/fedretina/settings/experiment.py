@@ -111,7 +111,7 @@ class Experiment(BaseModel):
         """Fill a job's words with its row and check the whole.
 
         Raises:
-            SettingsError: What is wrong and where, in one sentence a fault.
+            SettingsError: What is wrong and where, in one sentence per fault.
         """
         chosen = row("feduaa" if words.get("row") is None else str(words["row"])).settings
         joined = merged(chosen, words)
@@ -295,7 +295,7 @@ def _a_robust_rule_sees_all_that_travels(run: Experiment) -> None:
     if run.quorum < robust.least:
         raise ValueError(
             f"quorum is {run.quorum}, but aggregation.robust {robust.name!r} as it is set needs "
-            f"{robust.least} accepted updates a round: set quorum to {robust.least} or more, or "
+            f"{robust.least} accepted updates per round: set quorum to {robust.least} or more, or "
             "aggregation.robust.hostile lower."
         )
 

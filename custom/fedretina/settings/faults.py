@@ -1,4 +1,4 @@
-"""What is wrong with settings, in words: one clause a fault, with the way out of the common ones."""
+"""What is wrong with settings, in words: one clause per fault, with the way out of the common ones."""
 
 from __future__ import annotations
 

@@ -21,12 +21,14 @@ from pydantic import (
 )
 
 Modality = Literal["fundus", "oct", "dermoscopy", "heart_sound", "activity"]
-"""A kind of data; a new one joins here, in `IN_WORDS`, and in `data.scheme_presets` and `data.image_settings`."""
+"""A kind of data. A new one is a name here, a settings class below that joins `ImageSettings`, and a file of that name
+in `data/modalities`.
 
+Beside its settings a class tells three things of its modality: `words`, what its samples are called in a sentence;
+`signal`, whether its files are WAV files and no pictures; and `augments`, the random transforms that make sense.
+"""
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
-
-SIGNALS: frozenset[Modality] = frozenset(("heart_sound", "activity"))
-"""Those whose files are WAV files and no pictures."""
+_OF_PICTURES = frozenset(("flip", "rotate_degrees", "brightness", "contrast"))
 
 
 class FundusSettings(BaseModel):
@@ -43,6 +45,9 @@ class FundusSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
     pipeline: ClassVar[int] = 1
+    words: ClassVar[str] = "fundus photographs"
+    signal: ClassVar[bool] = False
+    augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical"}
 
     modality: Literal["fundus"] = "fundus"
     image_size: int = Field(default=256, ge=32, le=1024)
@@ -74,6 +79,9 @@ class OctSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
     pipeline: ClassVar[int] = 1
+    words: ClassVar[str] = "OCT scans"
+    signal: ClassVar[bool] = False
+    augments: ClassVar[frozenset[str]] = _OF_PICTURES
 
     modality: Literal["oct"] = "oct"
     image_size: int = Field(default=256, ge=32, le=1024)
@@ -102,6 +110,9 @@ class DermoscopySettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
     pipeline: ClassVar[int] = 1
+    words: ClassVar[str] = "dermoscopic pictures of skin"
+    signal: ClassVar[bool] = False
+    augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical"}
 
     modality: Literal["dermoscopy"] = "dermoscopy"
     image_size: int = Field(default=200, ge=32, le=1024)
@@ -139,6 +150,9 @@ class HeartSoundSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
     pipeline: ClassVar[int] = 1
+    words: ClassVar[str] = "recordings of hearts"
+    signal: ClassVar[bool] = True
+    augments: ClassVar[frozenset[str]] = frozenset(("brightness", "contrast", "roll"))
 
     modality: Literal["heart_sound"] = "heart_sound"
     image_size: int = Field(default=96, ge=32, le=1024)
@@ -179,7 +193,7 @@ class ActivitySettings(BaseModel):
     Attributes:
         modality: "activity", which tells these settings from those of other modalities.
         length: Samples of a window, 64 to 10,000; 1000 are 10 s at 100 Hz, as in FedEE.
-        rate: Samples a second; files of another rate are refused.
+        rate: Samples per second; files of another rate are refused.
         reach: Acceleration in m/s2, gravity included, that a byte reaches in each direction, 1 to 200; what lies
             beyond is clipped. 30 is 3 g; blows on a wrist are short and mean little.
     """
@@ -187,6 +201,9 @@ class ActivitySettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
     pipeline: ClassVar[int] = 1
+    words: ClassVar[str] = "windows of an accelerometer"
+    signal: ClassVar[bool] = True
+    augments: ClassVar[frozenset[str]] = frozenset(("roll", "gain"))
 
     modality: Literal["activity"] = "activity"
     length: int = Field(default=1000, ge=64, le=10_000)
@@ -225,6 +242,14 @@ ImageSettings = Annotated[
 """Settings of what a run takes, told apart by `modality`. Each has `shape`, channels, height and width of a sample."""
 
 
+SETTINGS_OF: Mapping[Modality, Any] = MappingProxyType(
+    {get_args(kind)[1].tag: get_args(kind)[0] for kind in get_args(get_args(ImageSettings)[0])}
+)
+"""The class of each modality's settings."""
+SIGNALS: frozenset[Modality] = frozenset(kind for kind in MODALITIES if SETTINGS_OF[kind].signal)
+"""Those whose files are WAV files and no pictures."""
+
+
 def image_settings(modality: Modality, side: int | None = None) -> ImageSettings:
     """The settings of a modality as they are by default, with square pictures of a side where it has some.
 
@@ -232,27 +257,10 @@ def image_settings(modality: Modality, side: int | None = None) -> ImageSettings
         modality: Which.
         side: Side of the square picture, pixels; None for the modality's own. Windows of activity have none.
     """
-    size = {} if side is None else {"image_size": side}
-    if modality == "fundus":
-        return FundusSettings(**size)
-    if modality == "oct":
-        return OctSettings(**size)
-    if modality == "dermoscopy":
-        return DermoscopySettings(**size)
-    return HeartSoundSettings(**size) if modality == "heart_sound" else ActivitySettings()
-
-
-_OF_PICTURES = frozenset(("flip", "rotate_degrees", "brightness", "contrast"))
-
-_FIT: Mapping[Modality, frozenset[str]] = MappingProxyType(
-    {
-        "fundus": _OF_PICTURES | {"flip_vertical"},
-        "oct": _OF_PICTURES,
-        "dermoscopy": _OF_PICTURES | {"flip_vertical"},
-        "heart_sound": frozenset(("brightness", "contrast", "roll")),
-        "activity": frozenset(("roll", "gain")),
-    }
-)
+    kind = SETTINGS_OF[modality]
+    sized = side is not None and "image_size" in kind.model_fields
+    found: ImageSettings = kind(image_size=side) if sized else kind()
+    return found
 
 
 class AugmentSettings(BaseModel):
@@ -294,7 +302,7 @@ class AugmentSettings(BaseModel):
         A mirrored spectrogram runs backwards in time or has its frequencies upside down, a turned one mixes the two;
         the layers of a retina have an order from top to bottom; and a picture has no time to roll.
         """
-        return tuple(name for name, value in self if value and name not in _FIT[modality])
+        return tuple(name for name, value in self if value and name not in SETTINGS_OF[modality].augments)
 
 
 class TwoViewSettings(BaseModel):

@@ -161,7 +161,7 @@ class NetworkSettings(BaseModel):
             the server find it after training (multi-domain temperature scaling).
         contrast: Projector and predictor of contrastive pre-training, which travel; None for none. They hang on the
             encoder beside the head: no answer passes through them.
-        exits: Early exits after some stages of the encoder; None for none. With them the network gives an answer an
+        exits: Early exits after some stages of the encoder; None for none. With them the network gives an answer per
             exit and the final head's last, and the objective sums over all.
         dropout: Dropout after some stages, for MC-dropout (`evaluation.passes`); None for none.
         normalise: How images in [0, 1] are normalised. "auto" is what the weights were trained with, as an exported

@@ -71,7 +71,7 @@ class SiteDataSettings(BaseModel):
     def _check_limit(cls, limit: dict[str, int] | None) -> dict[str, int] | None:
         low = {split: count for split, count in (limit or {}).items() if count < 1}
         if low:
-            raise ValueError(f"limit is {low}: allow at least one image a split, or leave the split out.")
+            raise ValueError(f"limit is {low}: allow at least one image per split, or leave the split out.")
         return limit
 
     def most(self, split: str) -> int | None:
@@ -321,3 +321,22 @@ def _site_settings(words: dict[str, Any], base: Path, site: str | None, what: st
         return SiteSettings.model_validate({**words, "data": data})
     except ValidationError as error:
         raise DataError(f"{what} cannot be used: {settings_faults(error, 'settings', SiteSettings)}") from error
+
+
+def read_data_settings(path: Path, site: str | None = None) -> SiteDataSettings:
+    """Read the `data` part of a site file, without FLARE; relative paths are relative to the file's folder.
+
+    The whole file is checked, as a run would check it.
+
+    Args:
+        path: The site file.
+        site: What the word `{SITE_NAME}` in its paths stands for.
+
+    Raises:
+        DataError: The file is missing, no YAML, names settings that there are not, or its paths need a site's name.
+    """
+    data = read_site_file(path, site).data
+    for place in (data.manifest, data.images, data.cache):
+        if site is None and place is not None and SITE_NAME in str(place):
+            raise DataError(f"{path} serves many sites ({place.name!r}): say which one with --site.")
+    return data

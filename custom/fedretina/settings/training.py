@@ -17,10 +17,10 @@ class OptimiserSettings(BaseModel):
         weight_decay: L2 decay, added to the gradient.
         schedule: How the rate goes over the phase: "constant", "cosine" (to 0 over the steps of all its rounds), or
             "exponential" (times `decay` each round).
-        decay: Factor a round of the exponential schedule; 0.998 in FedDyn's and FedDC's code.
+        decay: Factor per round of the exponential schedule; 0.998 in FedDyn's and FedDC's code.
         encoder_factor: The encoder's rate over the head's, for fine-tuning.
         optimizer_state: "reset" begins momentum and Adam's moments anew each round, since the aggregate is another
-            point than the one that they describe; "keep" carries a site's own on, as FedEE's code does with one Adam a
+            point than the one that they describe; "keep" continues a site's own, as FedEE's code does with one Adam per
             site for the whole run.
         clip_norm: Longest gradient, over all parameters and with the correction in it; none by default, 10 in FedDyn's
             and FedDC's code.
@@ -56,9 +56,9 @@ class TrainingSettings(OptimiserSettings):
     """Local training of one round; the defaults are FedUAA's (released code: SGD, no momentum, no decay).
 
     Attributes:
-        epochs: Local epochs a round (E), where no stretches are given.
+        epochs: Local epochs per round (E), where no stretches are given.
         stretches: What trains, one after the other, within a round; FedRep trains the head, then the encoder.
-        batch_size: Images a step.
+        batch_size: Images per step.
         drop_last: Leave out the last batch when it is not full, as the released code does.
         threads: Torch threads. It is a setting, equal at all ends, because sums over other numbers of threads
             differ in the last bits.

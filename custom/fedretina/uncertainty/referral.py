@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedretina.errors import TrainingError
+from fedretina.metric_inputs import checked_errors
 from fedretina.settings.scheme import GradingScheme
-from fedretina.uncertainty.inputs import checked_errors
 from fedretina.uncertainty.roc import roc
 
 ThresholdReason = Literal[

@@ -1,4 +1,4 @@
-"""One temperature a site, so that its probabilities are as often right as they say."""
+"""One temperature per site, so that its probabilities are as often right as they say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.uncertainty.inputs import checked_scores
+from fedretina.metric_inputs import checked_scores
 
 TemperatureReason = Literal[
     "fitted", "too_few_images", "one_class", "no_errors", "too_few_errors", "uninformative", "at_bound"

@@ -69,7 +69,7 @@ def site_theta(
 def _checked(u: NDArray[np.floating], wrong: NDArray[np.bool_]) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
     if u.ndim != 1 or u.shape != wrong.shape:
         raise TrainingError(
-            "theta needs one uncertainty and one verdict an image, but got others. Collect both from the same forward "
+            "theta needs one uncertainty and one verdict per image, but got others. Collect both from the same forward "
             "passes."
         ).with_note(f"Their shapes are {u.shape} and {wrong.shape}.")
     if not np.isin(wrong, (0, 1)).all():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fedretina.exchange.parts import Partition
+from fedretina.exchange.partition import Partition
 from fedretina.settings.scalars import Task
 
 

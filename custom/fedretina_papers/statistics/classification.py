@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedretina.errors import TrainingError
-from fedretina.evaluation.metrics import macro_auc
-from fedretina.evaluation.ranking import auroc
-from fedretina.uncertainty.inputs import checked_scores
+from fedretina.evaluation.metrics import auroc, macro_auc
+from fedretina.metric_inputs import checked_scores
 
 
 class ClassFigures(NamedTuple):

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.evaluation.exact_interval import Share, exact_interval
-from fedretina.uncertainty.inputs import checked_scores
+from fedretina.evaluation.bootstrap import Share, exact_interval
+from fedretina.metric_inputs import checked_scores
 
 ScoreName = Literal["lac", "aps"]
 

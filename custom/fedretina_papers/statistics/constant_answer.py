@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedretina.errors import TrainingError
-from fedretina.evaluation.calibration import brier, nll
+from fedretina.evaluation.metrics import brier, nll
 
 
 class ConstantAnswer(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedretina.errors import TrainingError
-from fedretina.uncertainty.inputs import checked_errors
+from fedretina.metric_inputs import checked_errors
 from fedretina_papers.statistics.multiple_tests import two_sided
 
 _NO_VARIANCE = 1e-18  # of a difference of AUCs: rounding alone

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedretina.evaluation.ranking import auroc
-from fedretina.uncertainty.inputs import checked_errors
+from fedretina.evaluation.metrics import auroc
+from fedretina.metric_inputs import checked_errors
 from fedretina.uncertainty.roc import roc
 
 ACCEPTED = 0.95

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.evaluation.bootstrap import Counts, Interval, patient_bootstrap_counts
-from fedretina.uncertainty.inputs import checked_errors
+from fedretina.metric_inputs import checked_errors
 
 Accuracy = Literal["kept", "with_doctor"]
 _ROUNDING = 1e-9  # 0.9 of 10 answers is 9, not 9.000000000000002

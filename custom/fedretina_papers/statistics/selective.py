@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.uncertainty.inputs import checked_errors
+from fedretina.metric_inputs import checked_errors
 from fedretina_papers.statistics.eta_mean import BY_SIZE, PLAIN, OverSites, eta_mean
 
 Metric = Callable[[NDArray[np.intp]], float | None]

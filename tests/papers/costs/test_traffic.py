@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fedretina.cli.methods import work_out
 from fedretina.exchange.partition import partition_of
 from fedretina.loop import run_loop
-from fedretina.methods_table import methods
 from fedretina.networks.build import build_on_meta
 from fedretina.storage import read_json
 from fedretina_papers.costs.traffic import Traffic, site_traffic
@@ -28,7 +28,7 @@ def test_a_run_moves_what_was_planned(tiny, phantoms, tmp_path, row):
 def test_scaffold_moves_twice_its_parameters_both_ways():
     parameters = {}
     for row in ("fedprox", "scaffold"):
-        method = methods("resnet18", 4, (row,))[0]
+        method = work_out("resnet18", 4, (row,))[0]
         parameters[row] = method.travels
         assert method.federation == Traffic(method.up, method.down).times(4).both
     controls = parameters["scaffold"]["control"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedretina.errors import TrainingError
-from fedretina.evaluation.ranking import auroc
+from fedretina.evaluation.metrics import auroc
 from fedretina_papers.statistics.delong import delong_test
 
 

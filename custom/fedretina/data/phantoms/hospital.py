@@ -2,57 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.data.phantoms.heart import HEARTS
-from fedretina.data.phantoms.motion import ACTIVITIES
-from fedretina.data.phantoms.oct_lesions import DISEASES
-from fedretina.data.phantoms.presets import PRESETS
-from fedretina.data.phantoms.skin import LESIONS
-from fedretina.data.phantoms.style import Style, drawn_style
+from fedretina.data.modalities import modality_named
+from fedretina.data.phantoms.kind import Case, PhantomKind
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed, generator
 from fedretina.settings.images import SIGNALS, Modality
 from fedretina.settings.scheme import GradingScheme
 
-# What phantoms can show, where a class is more than a degree; neighbours are those that a grader mistakes.
-SHOWN: Mapping[Modality, tuple[str, ...]] = MappingProxyType(
-    {"oct": DISEASES, "dermoscopy": LESIONS, "heart_sound": HEARTS, "activity": ACTIVITIES}
-)
-
 # Raised whenever the pixels or labels of any phantom change.
 PHANTOM_VERSION = 2
-
-
-class Case(NamedTuple):
-    """One picture to draw.
-
-    Attributes:
-        label: The class that the hospital's grader gave.
-        truth: The class that the picture shows; nothing that trains sees it.
-        patient: Number of the patient within the split.
-        left: Whether it is the left eye.
-    """
-
-    label: int
-    truth: int
-    patient: int
-    left: bool
-
-    def patient_name(self, split: str) -> str:
-        """The patient's name; no two splits share one."""
-        return f"phantom-{split}-{self.patient:05d}"
-
-    def file_name(self, split: str, modality: Modality = "fundus") -> str:
-        """Name of the file."""
-        eye = f"-{'left' if self.left else 'right'}" if modality in ("fundus", "oct") else ""
-        return f"{self.patient_name(split)}{eye}.{'wav' if modality in SIGNALS else 'png'}"
 
 
 class PhantomHospital(NamedTuple):
@@ -71,10 +35,20 @@ class PhantomHospital(NamedTuple):
     modality: Modality
     scheme: GradingScheme
     sizes: tuple[int, int, int]
-    style: Style
+    style: Any
     mix: tuple[float, ...]
     label_noise: float
     both_eyes: float = 0.5
+
+    @property
+    def kind(self) -> PhantomKind:
+        """The phantoms of its modality."""
+        return modality_named(self.modality).phantoms
+
+    def file_name(self, case: Case, split: str) -> str:
+        """Name of the file of a case."""
+        eye = f"-{'left' if case.left else 'right'}" if self.kind.both_eyes else ""
+        return f"{case.patient_name(split)}{eye}.{'wav' if self.modality in SIGNALS else 'png'}"
 
     def cases(self, split: int, seed: tuple[int | str, ...]) -> tuple[Case, ...]:
         """The pictures of a split, patient by patient.
@@ -118,8 +92,8 @@ class PhantomHospital(NamedTuple):
 
     def _order(self) -> list[int]:
         """Classes such that a grader mistakes neighbours for each other; the ungradable one has none."""
-        if self.modality in SHOWN:
-            shown = SHOWN[self.modality]
+        shown = self.kind.shown
+        if shown:
             return sorted(range(self.scheme.num_classes), key=lambda label: shown.index(self.diseases()[label]))
         return [label for label in range(self.scheme.num_classes) if label != self.scheme.ungradable_class]
 
@@ -138,7 +112,7 @@ class PhantomHospital(NamedTuple):
             DataError: A grade is called nothing that phantoms can draw.
         """
         found = []
-        shown = SHOWN[self.modality]
+        shown = self.kind.shown
         for grade in self.scheme.grades:
             spellings = [grade, *(raw for raw, name in self.scheme.labels.items() if name == grade)]
             known = [word.casefold() for word in spellings if word.casefold() in shown]
@@ -167,7 +141,8 @@ def phantom_hospital(
     Raises:
         DataError: The scheme names a class that no phantom can show.
     """
-    presets = PRESETS[modality]
+    kind = modality_named(modality).phantoms
+    presets = kind.presets
     known = {f"site-{number + 1}": number for number in range(len(presets))}
     chosen = presets[known.get(site, derive_seed("phantom hospital", site) % len(presets))]
     usual = preset(chosen.scheme)
@@ -177,10 +152,9 @@ def phantom_hospital(
     mix = tuple(count / total for count in chosen.counts) if same else (1 / grades.num_classes,) * grades.num_classes
     train = max(2 * grades.num_classes, round(images * chosen.share))
     held = max(2 * grades.num_classes, round(train * 0.25))
-    style = (chosen.style if site in known else None) or drawn_style(modality, (site,))
-    hospital = PhantomHospital(modality, grades, (train, held, round(held * 1.5)), style, mix, chosen.label_noise)
-    if modality not in ("fundus", "oct"):
-        hospital = hospital._replace(both_eyes=0.0)
-    if modality in SHOWN:
-        hospital.diseases()
+    style = (chosen.style if site in known else None) or kind.drawn_style(generator(site, "style", modality))
+    sizes = train, held, round(held * 1.5)
+    hospital = PhantomHospital(modality, grades, sizes, style, mix, chosen.label_noise, kind.both_eyes)
+    if kind.shown:
+        hospital.diseases()  # refuses grades that cannot be drawn
     return hospital

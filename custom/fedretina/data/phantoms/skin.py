@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.data.phantoms.canvas import Canvas, Plane, soften
-from fedretina.data.phantoms.style import SkinStyle
+from fedretina.data.phantoms.kind import Case, PhantomKind, Preset
+
+if TYPE_CHECKING:
+    from fedretina.data.phantoms.hospital import PhantomHospital
 
 _Colour = tuple[float, float, float]
 
@@ -152,3 +155,79 @@ def _hairs(canvas: Canvas, picture: NDArray[np.float32], style: SkinStyle, rng: 
         turned = path @ np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
         canvas.lines(mask, [canvas.fixed(middle + turned)], 0.014, 230)
     _paint(picture, soften(mask, 0.4), (58, 44, 38))
+
+
+class SkinStyle(NamedTuple):
+    """The dermatoscope of a clinic, and the skin that it sees.
+
+    Attributes:
+        skin: Usual colour of the skin, RGB 0 to 255.
+        light: Colour of its lamp, factors of red, green and blue.
+        zoom: Size of lesions in the picture, 1 is usual.
+        hair: Hairs a picture, on average.
+        vignette: Fall of light towards the rim; from 0.5 on the tube's black rim shows.
+        blur: In parts of the picture's side.
+        noise: Standard deviation of the sensor's noise, grey levels.
+        spread: How much the clinic's pictures differ among each other in colour and light, 0 to 1.
+    """
+
+    skin: tuple[float, float, float] = (222, 178, 158)
+    light: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    zoom: float = 1.0
+    hair: float = 3.0
+    vignette: float = 0.2
+    blur: float = 0.004
+    noise: float = 3.0
+    spread: float = 0.3
+
+
+# FedEE, Table 2. Dermoscopy: shares of the diagnoses in four of Fed-ISIC2019's six centres (1, 2, 3 and 5 of FLamby),
+# counted on samples of 1000, 1000, 800 and 349 of their pictures, with one picture for diagnoses that a sample lacks.
+_LESIONS = (
+    (2, 952, 1, 1, 27, 6, 13, 1),
+    (189, 539, 60, 6, 161, 18, 23, 4),
+    (114, 297, 99, 39, 174, 8, 1, 68),
+    (51, 282, 3, 1, 7, 4, 2, 1),
+)
+_TUBES = (
+    SkinStyle((226, 186, 176), (1.0, 0.98, 1.06), 0.9, 2.0, 0.15, 0.004, 3.0, 0.2),
+    SkinStyle((214, 170, 146), (1.05, 1.0, 0.9), 1.0, 4.0, 0.3, 0.003, 2.5, 0.4),
+    SkinStyle((228, 180, 164), (1.0, 0.95, 1.0), 1.25, 5.0, 0.6, 0.003, 2.0, 0.4),
+    SkinStyle((205, 165, 130), (1.12, 1.0, 0.82), 1.05, 8.0, 0.1, 0.007, 4.5, 0.3),
+)
+DERMOSCOPY = tuple(
+    Preset("isic8", share, counts, style, 0.04)
+    for share, counts, style in zip((1.3, 1.2, 0.9, 0.4), _LESIONS, _TUBES, strict=True)
+)
+
+
+def _drawn_style(rng: np.random.Generator) -> SkinStyle:
+    """A dermatoscope that no preset describes."""
+    red = rng.uniform(175, 235)
+    green = red * rng.uniform(0.68, 0.84)
+    return SkinStyle(
+        skin=(red, green, green * rng.uniform(0.75, 0.95)),
+        light=(rng.uniform(0.9, 1.1), 1.0, rng.uniform(0.85, 1.15)),
+        zoom=rng.uniform(0.8, 1.3),
+        hair=float(rng.choice([1.0, 4.0, 8.0])),
+        vignette=float(rng.choice([0.1, 0.25, 0.6])),
+        blur=rng.uniform(0.002, 0.008),
+        noise=rng.uniform(2, 5),
+        spread=rng.uniform(0.2, 0.5),
+    )
+
+
+def _picture(
+    hospital: PhantomHospital,
+    case: Case,
+    canvas: Canvas,
+    person: np.random.Generator,
+    drift: float,
+    rng: np.random.Generator,
+) -> NDArray[np.uint8]:
+    """See `PhantomKind.picture`."""
+    plain = float(np.clip(0.6 + 0.25 * drift, 0, 1))
+    return draw_skin(canvas, hospital.style, hospital.diseases()[case.truth], plain, rng)
+
+
+PHANTOMS = PhantomKind(presets=DERMOSCOPY, drawn_style=_drawn_style, shown=LESIONS, picture=_picture)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedretina.data.readers.image_folder import ImageFolder
-from fedretina.data.readers.remarks import no_patients, unlisted
-from fedretina.data.readers.survey import ImportSettings, Photograph, Survey
+from fedretina.data.readers.image_folder import ImageFolder, no_patients, unlisted
+from fedretina.data.readers.survey import NO_PATIENTS, ImportSettings, Photograph, PublicSet, Survey
 from fedretina.data.readers.tables import read_table, require_grade
 
 
@@ -28,3 +27,15 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
         grade = require_grade(table, row, "diagnosis", "01234")
         found.append(Photograph(images.find(name, ".png"), grade, name))
     return Survey(tuple(found), "icdr5", warnings=(no_patients(), *unlisted(images)))
+
+
+SET = PublicSet(
+    name="aptos2019",
+    survey_of=survey,
+    title="APTOS 2019 Blindness Detection",
+    layout="`train.csv` (id_code, diagnosis), `train_images/ID.png`",
+    grades="icdr5",
+    patients=NO_PATIENTS,
+    splits="none: the official test part has no public labels",
+    rules="none",
+)

@@ -1,4 +1,4 @@
-"""A folder a class: the layout in which most private collections and many copies of public sets lie."""
+"""A folder per class: the layout in which most private collections and many copies of public sets lie."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import os
 import re
 from pathlib import Path
 
-from fedretina.data.readers.image_folder import is_image
-from fedretina.data.readers.remarks import no_patients
+from fedretina.data.readers.image_folder import is_image, no_patients
 from fedretina.data.readers.scheme_of import scheme_of
-from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
+from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.errors import DataError, SettingsError
 
 _PARTS = {
@@ -126,3 +125,20 @@ def _with_patients(root: Path, found: list[Photograph], pattern: re.Pattern[str]
             f"{', '.join(misses[:5])}{more}. Mend the pattern."
         )
     return [photograph._replace(patient=patients[photograph.file]) for photograph in found]
+
+
+SET = PublicSet(
+    name="class_folders",
+    survey_of=survey,
+    title="a folder per class",
+    layout="`GRADE/*.jpg`, or `train/GRADE/*.jpg`, `val/GRADE/*.jpg`, `test/GRADE/*.jpg`",
+    grades="from the names of the folders, or `--grades`",
+    patients="`--patient-pattern`, else each image is its own",
+    splits="train, val, test where the folders have them",
+    rules=(
+        "folders are read with all below them; one called `unlabelled` holds images without a label "
+        "(`--unlabelled train`)"
+    ),
+    options=("grades", "ungradable", "patient_pattern", "unlabelled"),
+    modality=None,
+)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedretina.data.readers.image_folder import ImageFolder
-from fedretina.data.readers.remarks import no_patients, unlisted
-from fedretina.data.readers.survey import ImportSettings, Photograph, Survey
+from fedretina.data.readers.image_folder import ImageFolder, no_patients, unlisted
+from fedretina.data.readers.survey import NO_PATIENTS, ImportSettings, Photograph, PublicSet, Survey
 from fedretina.errors import DataError
 
 _FOLDERS = ("DR_grading", "DDR-dataset/DR_grading", "")
@@ -54,3 +53,17 @@ def _lines(path: Path) -> list[tuple[str, str]]:
     if not found:
         raise DataError(f"{path} lists no image: unpack the set again.")
     return found
+
+
+SET = PublicSet(
+    name="ddr",
+    survey_of=survey,
+    title="DDR",
+    layout=(
+        "`DR_grading/train.txt`, `valid.txt`, `test.txt` (lines `NAME GRADE`), `DR_grading/train/NAME.jpg` and so on"
+    ),
+    grades="icdr5_ungradable (5 is ungradable)",
+    patients=NO_PATIENTS,
+    splits="train, valid, test",
+    rules="none",
+)

@@ -1,4 +1,4 @@
-"""Duke's 45 volumes (Srinivasan et al. 2014) as the archive unpacks: a folder a volume, called by its class."""
+"""Duke's 45 volumes (Srinivasan et al. 2014) as the archive unpacks: a folder per volume, called by its class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from fedretina.data.readers.image_folder import is_image
-from fedretina.data.readers.survey import ImportSettings, Photograph, Survey
+from fedretina.data.readers.survey import ALL_BY_SEED, ImportSettings, Photograph, PublicSet, Survey
 from fedretina.errors import DataError
 
 _FOLDERS = ("", "Publication_Dataset")
@@ -18,7 +18,7 @@ _SCANS = ("TIFFs/8bitTIFFs", "8bitTIFFs", "TIFFs", "")
 def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     """Read all volumes; raw labels are AMD (the dry form), DME and NORMAL, each scan with its volume's.
 
-    There is one volume a person, so the folder is the patient. The set has no class for drusen or for neovascular
+    There is one volume per person, so the folder is the patient. The set has no class for drusen or for neovascular
     membranes apart from AMD.
 
     Args:
@@ -64,3 +64,16 @@ def _scans(folder: Path) -> list[str]:
             return sorted(entry.name for entry in entries if is_image(entry.name))
     except OSError:
         return []
+
+
+SET = PublicSet(
+    name="duke2014",
+    survey_of=survey,
+    title="Duke, 45 OCT volumes (Srinivasan et al. 2014)",
+    layout="`AMD1/TIFFs/8bitTIFFs/*.tif` to `NORMAL15/...`, in `Publication_Dataset/` or without",
+    grades="duke3 (AMD is the dry form)",
+    patients="the folder: a volume each",
+    splits=ALL_BY_SEED,
+    rules="each scan has its volume's label",
+    modality="oct",
+)

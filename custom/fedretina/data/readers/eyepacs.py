@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedretina.data.readers.image_folder import ImageFolder
-from fedretina.data.readers.remarks import unlisted
-from fedretina.data.readers.survey import ImportSettings, Photograph, Survey
+from fedretina.data.readers.image_folder import ImageFolder, unlisted
+from fedretina.data.readers.survey import ImportSettings, Photograph, PublicSet, Survey
 from fedretina.data.readers.tables import Row, read_table, require_grade
 from fedretina.errors import DataError
 
@@ -81,3 +80,18 @@ def _eyeq(root: Path) -> dict[str, str]:
 
 def _quality(table: Path, row: Row) -> str:
     return require_grade(table, row, "quality", "012")
+
+
+SET = PublicSet(
+    name="eyepacs",
+    survey_of=survey,
+    title="EyePACS (Kaggle Diabetic Retinopathy Detection)",
+    layout=(
+        "`trainLabels.csv` (image, level), `train/ID_left.jpeg`; if there, `retinopathy_solution.csv` and "
+        "`test/`, and EyeQ's `Label_EyeQ_train.csv` and `Label_EyeQ_test.csv`"
+    ),
+    grades="icdr5; icdr5_ungradable with EyeQ",
+    patients="the ID: both eyes",
+    splits="test, with `retinopathy_solution.csv`",
+    rules="with EyeQ, quality 2 (reject) is ungradable whatever the grade",
+)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedretina.data.readers.image_folder import ImageFolder
-from fedretina.data.readers.remarks import no_patients, unlisted
-from fedretina.data.readers.survey import ImportSettings, Photograph, Survey
+from fedretina.data.readers.image_folder import ImageFolder, no_patients, unlisted
+from fedretina.data.readers.survey import NO_PATIENTS, ImportSettings, Photograph, PublicSet, Survey
 from fedretina.data.readers.tables import read_table, require_grade
 
 _PART = "B. Disease Grading"
@@ -45,3 +44,15 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
             grade = require_grade(table, row, "Retinopathy grade", "01234")
             found.append(Photograph(images.find(name, ".jpg"), grade, f"{part}/{name}", part))
     return Survey(tuple(found), "icdr5", warnings=(no_patients(), *unlisted(*folders)))
+
+
+SET = PublicSet(
+    name="idrid",
+    survey_of=survey,
+    title="IDRiD, part B",
+    layout="`B. Disease Grading/1. Original Images`, `2. Groundtruths` as the archive unpacks",
+    grades="icdr5",
+    patients=NO_PATIENTS,
+    splits="test",
+    rules="the same names stand for other images in train and test",
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedretina.data.readers.image_folder import ImageFolder
-from fedretina.data.readers.survey import ImportSettings, Photograph, Survey
+from fedretina.data.readers.survey import ImportSettings, Photograph, PublicSet, Survey
 from fedretina.data.readers.tables import read_table, require_grade
 from fedretina.errors import DataError, SettingsError
 
@@ -88,3 +88,24 @@ def _warnings(sides: dict[str, set[str]], named: bool) -> tuple[str, ...]:
         "are too good."
     )
     return (told,) if shared else ()
+
+
+SET = PublicSet(
+    name="isic2019",
+    survey_of=survey,
+    title="Fed-ISIC2019 (ISIC 2019 in FLamby's six centres)",
+    layout=(
+        "`train_test_split` (image, target, center, fold), `ISIC_2019_Training_Input/NAME.jpg`; for the lesions "
+        "`ISIC_2019_Training_Metadata.csv` or `HAM10000_metadata`"
+    ),
+    grades="isic8",
+    patients="lesion_id: the lesion; images without one are their own",
+    splits=(
+        "with `--official` only: the public fold has lesions on both sides, and train then gives them up, unless "
+        "`--as-published`"
+    ),
+    rules="`--client 0` to `5` is one centre; val comes from train",
+    options=("client", "as_published"),
+    official=False,
+    modality="dermoscopy",
+)

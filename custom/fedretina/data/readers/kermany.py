@@ -1,4 +1,4 @@
-"""Kermany et al. 2018, OCT2017 and later releases, as they unpack: a folder a part, and in it a folder a class."""
+"""Kermany et al. 2018, OCT2017 and later releases, as they unpack: a folder per part, and in it a folder per class."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from fedretina.data.readers.image_folder import image_names
-from fedretina.data.readers.survey import ImportSettings, Photograph, Survey
+from fedretina.data.readers.survey import ImportSettings, Photograph, PublicSet, Survey
 from fedretina.errors import DataError
 
 _FOLDERS = ("", "OCT2017", "CellData/OCT", "OCT")
@@ -57,3 +57,17 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
         "figures on the published split are too good."
     )
     return Survey(tuple(found), "oct4", warnings=(told,) if shared else ())
+
+
+SET = PublicSet(
+    name="kermany",
+    survey_of=survey,
+    title="Kermany et al. 2018, OCT2017 and later releases",
+    layout="`OCT2017/train/CLASS/CLASS-PATIENT-NUMBER.jpeg`, `val/`, `test/`; also `CellData/OCT/`",
+    grades="oct4; `--scheme oct3` merges DRUSEN and CNV",
+    patients="the number in the name",
+    splits="with `--official` only: train and test share patients, and train then gives theirs up",
+    rules="a number that occurs in two classes is one patient",
+    official=False,
+    modality="oct",
+)

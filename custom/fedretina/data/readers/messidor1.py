@@ -1,14 +1,13 @@
-"""Messidor, as its twelve archives unpack: a table and a folder a base."""
+"""Messidor, as its twelve archives unpack: a table and a folder per base."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from fedretina.data.readers.image_folder import ImageFolder
+from fedretina.data.readers.image_folder import ImageFolder, unlisted
 from fedretina.data.readers.messidor_pairs import read_pairs, unpaired
-from fedretina.data.readers.remarks import unlisted
-from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
+from fedretina.data.readers.survey import ALL_BY_SEED, ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.data.readers.tables import read_table, require_grade
 from fedretina.errors import DataError
 
@@ -116,3 +115,21 @@ def _without_duplicates(found: list[Photograph]) -> tuple[list[Photograph], list
         else:
             kept.append(photograph)
     return kept, left_out
+
+
+SET = PublicSet(
+    name="messidor1",
+    survey_of=survey,
+    title="Messidor",
+    layout=(
+        "12 tables `Annotation_BaseXY.xls` or `.csv` (Image name, Retinopathy grade), images in `BaseXY/`; if "
+        "there, Messidor-2's `messidor-2.csv`"
+    ),
+    grades="normal_3stages (grades 0 to 3)",
+    patients="pairs of `messidor-2.csv`, else each image is its own",
+    splits=ALL_BY_SEED,
+    rules=(
+        "the owner's errata: four grades corrected, one of each of 13 duplicates of Base33 left out, both where "
+        "their grades differ"
+    ),
+)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedretina.data.readers.image_folder import ImageFolder
+from fedretina.data.readers.image_folder import ImageFolder, unlisted
 from fedretina.data.readers.messidor_pairs import read_pairs, unpaired
-from fedretina.data.readers.remarks import unlisted
-from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
+from fedretina.data.readers.survey import ALL_BY_SEED, ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.data.readers.tables import read_table, require_grade
 
 _FOLDERS = ("IMAGES", "images", "messidor-2/IMAGES", "preprocess", "")
@@ -40,3 +39,18 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
         found.append(Photograph(file, grade, pairs.get(Path(name).stem.lower(), Path(name).stem)))
     alone = sum(Path(photograph.file).stem.lower() not in pairs for photograph in found)
     return Survey(tuple(found), "icdr5", tuple(left_out), (*unpaired(len(found), alone), *unlisted(images)))
+
+
+SET = PublicSet(
+    name="messidor2",
+    survey_of=survey,
+    title="Messidor-2 with the adjudicated grades",
+    layout=(
+        "`messidor_data.csv` (image_id, adjudicated_dr_grade, adjudicated_gradable), `messidor-2.csv` "
+        "(left;right), `IMAGES/`"
+    ),
+    grades="icdr5",
+    patients="pairs of `messidor-2.csv`, else each image is its own",
+    splits=ALL_BY_SEED,
+    rules="images without an adjudicated grade are left out",
+)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedretina.data.patient_keys import SALT, keyed, site_salt
 from fedretina.data.readers.scheme_of import scheme_of
-from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
+from fedretina.data.readers.survey import ALL_BY_SEED, ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.data.readers.tables import read_table
 from fedretina.data.readers.written import own_folder, write_file, write_png
 from fedretina.errors import DataError, SettingsError
@@ -236,3 +236,24 @@ def _levels(volume: object) -> list[NDArray[np.uint8]]:
     if any(scan.dtype != np.uint8 or scan.ndim != 2 for scan in scans):
         raise ValueError("its scans are not of 8 bits")
     return scans
+
+
+SET = PublicSet(
+    name="oct_volumes",
+    survey_of=survey,
+    title="OCT volumes as scanners export them",
+    layout=(
+        "any folder of `.vol` and `.e2e` files (Heidelberg), and `--labels TABLE` (file; label, patient, scan "
+        "where there are some)"
+    ),
+    grades="from the labels, or `--grades`",
+    patients="the table, else the header of a `.vol` file; under a keyed hash",
+    splits=ALL_BY_SEED,
+    rules=(
+        "each B-scan is written as a PNG file with a hashed name; it has its volume's label, or its own where "
+        "the table says which scan"
+    ),
+    options=("labels", "grades", "ungradable", "unlabelled"),
+    keyed=True,
+    modality="oct",
+)

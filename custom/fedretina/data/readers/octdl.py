@@ -1,12 +1,11 @@
-"""OCTDL (Kulyabin et al. 2024) as its archive unpacks: OCTDL_labels.csv and a folder a disease."""
+"""OCTDL (Kulyabin et al. 2024) as its archive unpacks: OCTDL_labels.csv and a folder per disease."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from fedretina.data.readers.image_folder import ImageFolder
-from fedretina.data.readers.remarks import unlisted
-from fedretina.data.readers.survey import ImportSettings, Photograph, Survey
+from fedretina.data.readers.image_folder import ImageFolder, unlisted
+from fedretina.data.readers.survey import ALL_BY_SEED, ImportSettings, Photograph, PublicSet, Survey
 from fedretina.data.readers.tables import read_table
 from fedretina.errors import DataError
 
@@ -38,3 +37,16 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
         suffix = "" if Path(name).suffix else ".jpg"
         found.append(Photograph(folders[disease].find(name, suffix), disease, row.cells["patient_id"]))
     return Survey(tuple(found), "octdl7", warnings=unlisted(*folders.values()))
+
+
+SET = PublicSet(
+    name="octdl",
+    survey_of=survey,
+    title="OCTDL",
+    layout="`OCTDL_labels.csv` (file_name, disease, patient_id), `OCTDL/DISEASE/NAME.jpg`",
+    grades="octdl7",
+    patients="patient_id",
+    splits=ALL_BY_SEED,
+    rules="none",
+    modality="oct",
+)

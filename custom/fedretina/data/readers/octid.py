@@ -6,9 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from fedretina.data.readers.image_folder import is_image
-from fedretina.data.readers.remarks import no_patients
-from fedretina.data.readers.survey import ImportSettings, Photograph, Survey
+from fedretina.data.readers.image_folder import is_image, no_patients
+from fedretina.data.readers.survey import ALL_BY_SEED, NO_PATIENTS, ImportSettings, Photograph, PublicSet, Survey
 from fedretina.errors import DataError
 
 _NAME = re.compile(r"(NORMAL|AMRD|ARMD|AMD|CSR|DR|MH)[\s_-]*\(?\d+\)?", re.IGNORECASE)
@@ -17,7 +16,7 @@ _NAME = re.compile(r"(NORMAL|AMRD|ARMD|AMD|CSR|DR|MH)[\s_-]*\(?\d+\)?", re.IGNOR
 def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     """Read all scans below the folder; the raw label is the word before the number in a file's name.
 
-    The set comes as an archive a class, which people unpack to folders of their own choice; so the files' names count
+    The set comes as an archive per class, which people unpack to folders of their own choice; so the files' names count
     and not their folders'. Other images, such as its delineations of layers, are passed over with a warning. The
     set names no patients: each scan is its own.
 
@@ -46,3 +45,16 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
         raise DataError(f"{root} holds no image called NORMAL1, AMRD1, CSR1, DR1 or MH1: unpack the set again.")
     words = f"{others} of the images are not called by a class and a number and stay out."
     return Survey(tuple(found), "octid", warnings=(no_patients(), *([words] if others else [])))
+
+
+SET = PublicSet(
+    name="octid",
+    survey_of=survey,
+    title="OCTID",
+    layout="`NORMAL1.jpeg`, `AMRD1.jpeg`, `CSR1.jpeg`, `DR1.jpeg`, `MH1.jpeg` and so on, in folders of any name",
+    grades="octid",
+    patients=NO_PATIENTS,
+    splits=ALL_BY_SEED,
+    rules="DR is retinopathy and stands for no class of Kermany's; other images are passed over",
+    modality="oct",
+)

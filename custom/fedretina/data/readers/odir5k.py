@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedretina.data.readers.image_folder import ImageFolder
-from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
+from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.data.readers.tables import Row, read_table
 from fedretina.errors import DataError
 
@@ -54,8 +54,8 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     - left out: a retinopathy that is suspected or suspicious, or has no stage; an eye with other findings alone,
       because nobody said that it has no retinopathy; what is no picture of a fundus.
 
-    Three layouts are known: Kaggle's copy (full_df.csv, one row an image; its author has removed some images); the
-    challenge's training part (one row a patient); OIA-ODIR, which has published all three parts, where we take
+    Three layouts are known: Kaggle's copy (full_df.csv, one row per image; its author has removed some images); the
+    challenge's training part (one row per patient); OIA-ODIR, which has published all three parts, where we take
     the off-site test part as val and the on-site one as test.
 
     Raises:
@@ -146,3 +146,18 @@ def _one_table(folder: Path, pattern: str) -> Path:
         f"{folder} holds neither full_df.csv nor a table such as ODIR-5K_Training_Annotations(Updated)_V2.xlsx, nor "
         "the three folders of OIA-ODIR: unpack the set again and point to its folder."
     )
+
+
+SET = PublicSet(
+    name="odir5k",
+    survey_of=survey,
+    title="ODIR-5K",
+    layout=(
+        "`full_df.csv` and `preprocessed_images/`, or `ODIR-5K_Training_Annotations(Updated)_V2.xlsx` (or "
+        "`.csv`) and `Training Images/`, or OIA-ODIR's three folders with `Annotation/` and `Images/`"
+    ),
+    grades="icdr5; `--scheme normal_3stages` merges 3 and 4",
+    patients="ID: both eyes",
+    splits="OIA-ODIR only: off-site is val, on-site is test",
+    rules="the grade is read from the doctor's keywords of that eye; eyes without one are left out",
+)

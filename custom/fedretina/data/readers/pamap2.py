@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.data.manifest import SPLITS
-from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
+from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.data.readers.written import own_folder, write_file
 from fedretina.data.scheme_presets import preset
-from fedretina.data.waves import wave_bytes
+from fedretina.data.wav import wave_bytes
 from fedretina.errors import DataError, SettingsError
 
 WINDOWS = "windows"
-RATE = 100  # samples a second
+RATE = 100  # samples per second
 LENGTH = 1000  # samples of a window: 10 s, as in FedEE
 COLUMNS = 54
 BLOCK = 3  # windows: half a minute
@@ -125,3 +125,19 @@ def _parts(count: int, fractions: tuple[float, float, float]) -> list[str]:
     train = max(1, blocks - val - test)
     ends = (train, blocks - test if blocks - test > train else train + 1)
     return [SPLITS[sum(at // BLOCK >= end for end in ends)] for at in range(count)]
+
+
+SET = PublicSet(
+    name="pamap2",
+    survey_of=survey,
+    title="PAMAP2 Physical Activity Monitoring",
+    layout="`Protocol/subject101.dat` to `subject109.dat` (54 columns, 100 Hz)",
+    grades="activity8",
+    patients="half a minute of one activity; a subject is a site (`--client 101`)",
+    splits="none: of each activity the first half-minutes are train, the next val, the last test, by `--fractions`",
+    rules=(
+        "windows of 10 s of the wrist's 16 g accelerometer that do not overlap, written as WAV files of three channels"
+    ),
+    options=("client",),
+    modality="activity",
+)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from fedretina.data.csv_table import csv_lines
-from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, Survey
+from fedretina.data.readers.survey import ALL_BY_SEED, ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.data.readers.written import own_folder, write_file
-from fedretina.data.waves import read_wave, wave_bytes
+from fedretina.data.wav import read_wave, wave_bytes
 from fedretina.errors import DataError, SettingsError
 
 SEGMENTS = "segments"
@@ -98,3 +98,20 @@ def _cut(path: Path, recording: Photograph, folder: Path) -> list[Photograph]:
         write_file(folder / name, wave_bytes(rate, sound.astype(np.int16)))
         found.append(Photograph(name, recording.label, recording.patient))
     return found
+
+
+SET = PublicSet(
+    name="physionet2016",
+    survey_of=survey,
+    title="PhysioNet/CinC Challenge 2016, heart sounds",
+    layout="`training-a/` to `training-f/` with `REFERENCE.csv` (recording, -1 or 1) and `a0001.wav`",
+    grades="heart2",
+    patients="the recording",
+    splits=ALL_BY_SEED,
+    rules=(
+        "`--client a` to `f` is one database; the first 5 s of a recording, or all whole 5 s (`--segments all`), "
+        "which are then written as WAV files"
+    ),
+    options=("client", "segments"),
+    modality="heart_sound",
+)

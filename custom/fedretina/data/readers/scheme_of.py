@@ -7,7 +7,7 @@ from collections.abc import Set
 
 from pydantic import ValidationError
 
-from fedretina.data.readers.survey import ImportSettings, SchemeName
+from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.scheme_presets import PRESETS, preset
 from fedretina.errors import DataError
 from fedretina.settings.scheme import GradingScheme
@@ -25,7 +25,7 @@ _WORDS = {
 _GRADE_OF = {word: grade for grade, words in _WORDS.items() for word in words}
 
 
-def scheme_of(labels: Set[str], settings: ImportSettings) -> GradingScheme | SchemeName | None:
+def scheme_of(labels: Set[str], settings: ImportSettings) -> GradingScheme | str | None:
     """Find the scheme; None where no image has a label and the settings name no scheme.
 
     In this order: the preset that is named; the grades that are named; "0" to "4" (or to "5", ungradable), all of

@@ -1,30 +1,22 @@
-"""What a reader finds in a public set: photographs, what was left out and why, what to beware of."""
+"""What a reader is: the set that it reads, the settings that it gets, and what it finds."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fedretina.data.scheme_presets import preset
+from fedretina.data.scheme_presets import PRESETS, preset
 from fedretina.errors import SettingsError
+from fedretina.settings.images import Modality
 from fedretina.settings.scheme import GradingScheme
 
-SchemeName = Literal[
-    "icdr5",
-    "icdr5_ungradable",
-    "normal_3stages",
-    "oct3",
-    "oct4",
-    "octdl7",
-    "octid",
-    "duke3",
-    "isic8",
-    "heart2",
-    "activity8",
-]
+NO_PATIENTS = "none named: each image is its own"
+ALL_BY_SEED = "none: all by seed"
 
 
 class Photograph(NamedTuple):
@@ -63,7 +55,7 @@ class Survey:
     """
 
     photographs: tuple[Photograph, ...]
-    scheme: GradingScheme | SchemeName | None
+    scheme: GradingScheme | str | None
     left_out: tuple[LeftOut, ...] = ()
     warnings: tuple[str, ...] = ()
     images: Path | None = None
@@ -112,7 +104,7 @@ class ImportSettings(BaseModel):
     copies: Literal["skip", "keep"] = "skip"
     hash_patients: bool = False
     salt: Path | None = None
-    scheme: SchemeName | None = None
+    scheme: str | None = None
     unlabelled: Literal["skip", "train"] = "skip"
     grades: tuple[str, ...] = ()
     ungradable: str | None = None
@@ -121,6 +113,13 @@ class ImportSettings(BaseModel):
     client: str | None = None
     segments: Literal["first", "all"] = "first"
     as_published: bool = False
+
+    @field_validator("scheme")
+    @classmethod
+    def _check_scheme(cls, scheme: str | None) -> str | None:
+        if scheme is not None and scheme not in PRESETS:
+            raise ValueError(f"scheme is {scheme!r}: use one of {list(PRESETS)}, or name the grades.")
+        return scheme
 
     @field_validator("fractions")
     @classmethod
@@ -149,3 +148,65 @@ class ImportSettings(BaseModel):
             name = ".".join(str(part) for part in first["loc"])
             why = first["msg"].removeprefix("Value error, ")
             raise SettingsError(why if why.startswith(name) else f"{name}: {why}") from error  # many name it themselves
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicSet:
+    """A public set and its reader, as a file of this folder ends with.
+
+    Attributes:
+        name: What `fedretina data import` calls it.
+        survey_of: `survey_of(root, settings, out)` reads the set in the folder `root` and gives what it holds; it looks
+            at its own options of the settings only. One that writes files anew, into `out`, may take a fourth argument
+            `tell`, to be called with how many files are done and of how many. It raises DataError where the layout is
+            another or the set's lists are damaged, SettingsError where an option cannot be used.
+        title: The set.
+        layout: The files that it expects.
+        grades: The scheme that it proposes.
+        patients: How it tells patients.
+        splits: Which official splits it keeps.
+        rules: What it decides where the set leaves it open.
+        options: Settings of `ImportSettings` that only some readers know.
+        official: Whether official parts are kept where the settings do not say.
+        keyed: Whether patients always stand under a keyed hash.
+        modality: What its images are; None where any may lie in such folders.
+    """
+
+    name: str
+    survey_of: Callable[..., Survey]
+    title: str
+    layout: str
+    grades: str
+    patients: str
+    splits: str
+    rules: str
+    options: tuple[str, ...] = ()
+    official: bool = True
+    keyed: bool = False
+    modality: Modality | None = "fundus"
+
+    @property
+    def converts(self) -> bool:
+        """Whether it writes files anew and tells how far it is, which takes its time."""
+        return "tell" in signature(self.survey_of).parameters
+
+    def survey(
+        self,
+        root: Path,
+        settings: ImportSettings,
+        out: Path,
+        tell: Callable[[int, int], None] = lambda done, of: None,
+    ) -> Survey:
+        """Return what the set holds.
+
+        Args:
+            root: The set's folder.
+            settings: How it is imported.
+            out: Folder of the import, for readers that convert images.
+            tell: Called by these after each file: how many are done, and of how many.
+
+        Raises:
+            DataError: The layout is another, or its lists are damaged.
+            SettingsError: An option cannot be used.
+        """
+        return self.survey_of(root, settings, out, tell) if self.converts else self.survey_of(root, settings, out)

@@ -1,0 +1,40 @@
+"""The command line: which command stands in which file. Each is imported when it is called."""
+
+from __future__ import annotations
+
+import click
+
+from fedretina.cli.shared import LazyGroup
+from fedretina.version import __version__
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "benchmark": "fedretina_papers.command:benchmark",
+        "data": "fedretina.cli.data:data",
+        "job": "fedretina.cli.job:job",
+        "kit": "fedretina.cli.kit:kit",
+        "loop": "fedretina.cli.loop:loop",
+        "methods": "fedretina.cli.methods:methods",
+        "partition": "fedretina.cli.methods:partition",
+        "predict": "fedretina.cli.predict:predict",
+        "repair": "fedretina.cli.run:repair",
+        "report": "fedretina.cli.loop:report",
+        "results": "fedretina.cli.run:results",
+        "resume": "fedretina.cli.run:resume",
+        "show": "fedretina.cli.loop:show",
+        "site": "fedretina.cli.site:site",
+        "status": "fedretina.cli.run:status",
+        "submit": "fedretina.cli.run:submit",
+        "watch": "fedretina.cli.run:watch",
+    },
+    context_settings={"help_option_names": ["-h", "--help"]},  # of all commands below too
+    absent={
+        "fedretina_papers": "the papers' tables are no part of an installed fedretina: run this in a checkout of its "
+        "sources that `make demo` has set up."
+    },
+)
+@click.version_option(__version__)
+def main() -> None:
+    """Federated learning for retinal images on NVIDIA FLARE. Research software, not a medical device."""

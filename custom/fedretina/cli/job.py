@@ -1,0 +1,71 @@
+"""`fedretina job`: a row as a FLARE job, and a job in its production form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+
+import click
+
+from fedretina.cli.shared import JOB, PHANTOMS, RUN, SITES, fail
+from fedretina.errors import FedretinaError
+
+
+@click.group()
+def job() -> None:
+    """Write jobs in their production form."""
+
+
+@job.command()
+@click.argument("row")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the job; jobs/NAME by default.")
+@click.option("--name", type=JOB, help="Name of the job; the row's by default.")
+@click.option(
+    "--sites",
+    type=SITES,
+    metavar="NAMES",
+    default=",".join(PHANTOMS),
+    show_default=True,
+    help="Names of the sites, by comma.",
+)
+@click.option("--learner", is_flag=True, help="The same trainer behind FLARE's ModelLearner.")
+@click.option("--replace", is_flag=True, help="Write over the files of a job that is there, your changes with them.")
+def write(row: str, out: Path | None, name: str | None, sites: tuple[str, ...], learner: bool, replace: bool) -> None:
+    """Write a FLARE job that runs ROW (`fedretina methods` lists them) in the simulator and in POC."""
+    from fedretina.jobs import job_files, write_job
+
+    try:
+        files = job_files(row, name or "", sites, learner)
+        folder = out or Path("jobs") / (name or row)
+        write_job(folder, files, replace)
+    except FedretinaError as error:
+        fail(str(error))
+    settings = quote(str(folder / "app" / "config" / "experiment.yaml"))
+    click.echo(f"wrote {folder}: edit {settings}, then `nvflare simulator {quote(str(folder))}`.")
+
+
+@job.command()
+@click.argument("job", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--sites", type=SITES, required=True, help="Names of the sites that take part, by comma.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write; it must not exist.")
+@click.option("--quorum", type=click.IntRange(1), help="Sites that make a round, and start the job [the experiment's].")
+@click.option("--mandatory", type=SITES, help="Sites without which the job is not started, by comma.")
+@click.option("--run", type=RUN, help="Name of the run, to continue an unfinished one or to name a new one.")
+@click.option("--phantoms", is_flag=True, help="Let sites without data take part as phantom hospitals (rehearsals).")
+def export(
+    job: Path,
+    sites: tuple[str, ...],
+    out: Path,
+    quorum: int | None,
+    mandatory: tuple[str, ...] | None,
+    run: str | None,
+    phantoms: bool,
+) -> None:
+    """Write the production form of a JOB folder: no `custom` folder, named sites, a quorum, no phantom hospitals."""
+    from fedretina.jobs import export_job
+
+    try:
+        experiment = export_job(job, out, sites, quorum, mandatory or (), phantoms, run)
+    except FedretinaError as error:
+        fail(str(error))
+    click.echo(f"{out}: {experiment.row} for {', '.join(sorted(sites))}, quorum {experiment.quorum}")

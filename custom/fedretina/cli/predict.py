@@ -1,0 +1,150 @@
+"""`fedretina predict`: a site's model answers a folder of photographs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from fedretina.cli.shared import counted, fail, progress
+from fedretina.errors import DataError, FedretinaError
+
+if TYPE_CHECKING:
+    from fedretina.prediction.eyes import Joining
+
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("images", type=_FOLDER)
+@click.option("--model", required=True, type=_FOLDER, help="A site's folder of a finished run, such as RUN/SITE/final.")
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where the results go.")
+@click.option(
+    "--patients",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="CSV with the columns file, patient and, where known, eye. Files are named relative to IMAGES.",
+)
+@click.option(
+    "--patient-pattern",
+    metavar="REGEX",
+    help="Regular expression, searched for in a file's name, with a group (?P<patient>...) and, where the name tells "
+    "it, (?P<eye>...).",
+)
+@click.option(
+    "--thumbnails",
+    type=click.IntRange(0),
+    default=200,
+    show_default=True,
+    help="How many photographs the page shows, from the top of the list; about 9 kB each.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where to compute; auto is CUDA where there is one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def predict(
+    images: Path,
+    model: Path,
+    out: Path,
+    patients: Path | None,
+    patient_pattern: str | None,
+    thumbnails: int,
+    device: Literal["auto", "cpu", "cuda"],
+    as_json: bool,
+) -> None:
+    """Answer all photographs under IMAGES with a site's own model, and say which patients a doctor must see.
+
+    Writes to --out, the most doubtful first: images.csv, a row per photograph; patients.csv, a row per patient; and
+    worklist.html, a page that needs no network. They hold patients' data and stay in the hospital.
+
+    A photograph that cannot be read is listed and referred. The two eyes of a patient are joined where the names leave
+    no doubt (10_left and 10_right, 10_OD and 10_OS, 10-L and 10-R); otherwise give --patients or --patient-pattern.
+
+    Research software, not a medical device: a doctor decides, whatever it says.
+    """
+    if patients is not None and patient_pattern is not None:
+        fail("--patients and --patient-pattern both say whose photograph it is: give one of them.")
+    try:
+        record, lines = _predict(images, model, out, patients, patient_pattern, thumbnails, device)
+    except FedretinaError as error:
+        fail(str(error))
+    click.echo(json.dumps(record, indent=1, sort_keys=True) if as_json else "\n".join(lines))
+
+
+def _predict(
+    images: Path,
+    model: Path,
+    out: Path,
+    patients: Path | None,
+    pattern: str | None,
+    thumbnails: int,
+    device: Literal["auto", "cpu", "cuda"],
+) -> tuple[dict[str, Any], list[str]]:
+    from fedretina.prediction.photographs import OF_SIGNALS, SUFFIXES, find_photographs, thumbnail
+    from fedretina.prediction.predictor import Predictor
+    from fedretina.prediction.worklist import work_list, write_images, write_patients
+    from fedretina.prediction.worklist_page import summary_words, worklist_page
+    from fedretina.report.render import write_page
+
+    predictor = Predictor.load(model, device)
+    endings = OF_SIGNALS if predictor.of_signals else SUFFIXES
+    files, left_out = find_photographs(images, endings)
+    if not files:
+        kind = "recording" if predictor.of_signals else "photograph"
+        raise DataError(
+            f"{images} holds no {kind}: it looks for names that end in {', '.join(sorted(endings))}"
+            + (f", and found {_listed(left_out)}." if left_out else ".")
+        )
+    joining = _joined(files, patients, pattern)
+    try:
+        out.mkdir(parents=True, exist_ok=True, mode=0o700)  # it will hold patients' images
+    except OSError as error:
+        raise DataError(f"{out} cannot be made ({error}): choose a folder that you may write to.") from error
+    with progress("photographs") as tell:
+        rows = counted(predictor.predict(images, files), len(files), tell)
+        found = work_list(rows, joining.owners, predictor.scheme)
+    ordered = [one.row.file for patient in found for one in patient.photographs]
+    pictures = {file: small for file in ordered[:thumbnails] if (small := thumbnail(images / file)) is not None}
+    notes = list(joining.how)
+    if left_out:
+        notes.append(f"Not looked at, since their names do not end like a photograph's: {_listed(left_out)}.")
+    if len(ordered) > thumbnails:
+        notes.append(f"Only the first {thumbnails} of {len(ordered)} photographs are shown (--thumbnails).")
+    paths = {name: out / name for name in ("images.csv", "patients.csv", "worklist.html")}
+    write_images(paths["images.csv"], found, predictor.scheme)
+    write_patients(paths["patients.csv"], found, predictor.scheme)
+    write_page(paths["worklist.html"], worklist_page(predictor.card, predictor.scheme, found, pictures, notes))
+    record = {
+        "notice": predictor.card["notice"],
+        "synthetic_model": predictor.card["synthetic"],
+        "model_digest": predictor.card["model_digest"],
+        "threshold": predictor.threshold,
+        "photographs": len(files),
+        "patients": len(found),
+        "referred": sum(patient.referral.refer for patient in found),
+        "without_answer": sum(one.row.grade is None for patient in found for one in patient.photographs),
+        "left_out": dict(left_out),
+        "joining": list(joining.how),
+        "written": {name: str(path) for name, path in paths.items()},
+    }
+    lines = [*summary_words(found), *notes, *(f"{name}: {path}" for name, path in paths.items())]
+    if predictor.card["synthetic"]:
+        lines.append("This model learned from drawn images. What it says of a real photograph means nothing.")
+    return record, [*lines, predictor.card["notice"]]
+
+
+def _joined(files: tuple[str, ...], patients: Path | None, pattern: str | None) -> Joining:
+    from fedretina.prediction.eyes import by_list, by_name, by_pattern
+
+    if patients is not None:
+        return by_list(files, patients)
+    return by_name(files) if pattern is None else by_pattern(files, pattern)
+
+
+def _listed(left_out: Any) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in left_out.items())

@@ -1,0 +1,145 @@
+"""`fedretina site`: what a hospital's own staff ask of their site."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedretina.cli.shared import RUN, fail
+from fedretina.errors import FedretinaError
+from fedretina.plurals import counted
+
+_COLUMNS = ("run", "phase", "round", "attempt", "tensors", "bytes", "scalars", "policy", "digest", "words")
+
+
+@click.group()
+def site() -> None:
+    """Check a hospital's site; read its ledger."""
+
+
+@site.command()
+@click.argument("folder", metavar="KIT", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--experiment",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Experiment file whose network the dry pass uses [FedUAA's defaults, for the site's own kind of images].",
+)
+@click.option("--offline", is_flag=True, help="Leave the server alone.")
+@click.option("--phantom", is_flag=True, help="Allow a site without data of its own, for rehearsals.")
+@click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON list of findings.")
+def check(folder: Path, experiment: Path | None, offline: bool, phantom: bool, as_json: bool) -> None:
+    """Check a site by its KIT: certificate, hardening, versions, server and clock, disk, data, a dry pass.
+
+    The server is asked one question over mutual TLS; nothing is registered, so a running site is not disturbed (unlike
+    FLARE's preflight check, which must never be run on one). Data are read, a few images decoded; nothing is sent. Ends
+    with code 1 when something must be mended.
+    """
+    from fedretina.kit.findings import all_good, render
+    from fedretina.kit.site_check import check_site, usual_experiment
+    from fedretina.kit.startup_kit import open_kit
+    from fedretina.settings.experiment import Experiment
+
+    try:
+        kit = open_kit(folder)
+        chosen = usual_experiment(kit) if experiment is None else Experiment.load(experiment)
+        findings = check_site(kit, chosen, offline, phantom)
+    except FedretinaError as error:
+        fail(str(error))
+    click.echo(json.dumps([finding._asdict() for finding in findings], indent=1) if as_json else render(findings))
+    sys.exit(0 if all_good(findings) else 1)
+
+
+@site.command()
+@click.argument("folder", metavar="KIT", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--run", type=RUN, help="One run only.")
+@click.option("--json", "as_json", is_flag=True, help="Every line as it is kept, as a JSON list.")
+@click.option("--csv", "as_csv", is_flag=True, help="Every line as a row of a spreadsheet.")
+def ledger(folder: Path, run: str | None, as_json: bool, as_csv: bool) -> None:
+    """Show all that has left the site of a KIT: kinds of tensors, scalars with their values, bytes, words of errors.
+
+    A line is written before the message it describes may go, so the ledger can list too much, never too little. An
+    answer that was sent again has a line again.
+    """
+    from fedretina.exchange.ledger import REFUSALS, Ledger
+    from fedretina.kit.site_check import site_settings, state_root_of
+    from fedretina.kit.startup_kit import open_kit
+
+    if as_json and as_csv:
+        fail("choose one of --json and --csv.")
+    try:
+        kit = open_kit(folder)
+        root = state_root_of(kit, site_settings(kit))
+        paths = sorted(root.glob(f"{glob.escape(run) if run else '*'}/{glob.escape(kit.name)}/ledger.jsonl"))
+        if run is None:
+            paths.append(kit.folder / REFUSALS)
+        lines = [line for path in paths for line in Ledger(path).lines()]
+    except FedretinaError as error:
+        fail(str(error))
+    if run and not lines:
+        fail(f"nothing of a run {run!r} has left {kit.name}: its ledgers are under {root}.")
+    if as_json:
+        click.echo(json.dumps(lines, indent=1))
+    elif as_csv:
+        click.echo(_spreadsheet(lines), nl=False)
+    else:
+        click.echo(_table(kit.name, lines))
+
+
+def _row(line: dict[str, Any]) -> tuple[object, ...]:
+    tensors = "; ".join(f"{count} {kind}" for kind, count in line["tensors"].items())
+    scalars = "; ".join(f"{name}={value:g}" for name, value in line["scalars"].items())
+    policy = "; ".join(
+        f"{name}={json.dumps(line[name])}"
+        for name in ("held_back", "mantissa_bits", "scalar_digits", "privacy")
+        if name in line
+    )
+    place = (line["run"], line["phase"], line["round"], line["attempt"])
+    return (*place, tensors, line["bytes"], scalars, policy, line["digest"], line.get("words", ""))
+
+
+def _spreadsheet(lines: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    writer.writerows(_row(line) for line in lines)
+    return text.getvalue()
+
+
+def _table(site: str, lines: list[dict[str, Any]]) -> str:
+    if not lines:
+        return f"nothing has left {site}."
+    shown = []
+    for run in dict.fromkeys(line["run"] for line in lines):
+        of_run = [line for line in lines if line["run"] == run]
+        if not run:
+            shown.append(f"jobs that were not taken: {len(of_run)}")
+            shown.extend(f"  job {line['job']}: {line['words']}" for line in of_run)
+            continue
+        total = sum(line["bytes"] for line in of_run)
+        shown.append(f"run {run}: {counted(len(of_run), 'message')}, {total / 1e6:.1f} MB of tensors")
+        for line in of_run:
+            _, phase, number, attempt, tensors, size, scalars, policy, digest, words = _row(line)
+            again = f" (attempt {attempt})" if attempt else ""
+            if words:
+                shown.append(f"  {phase} {number}{again}: an error: {words}")
+                continue
+            shown.append(
+                f"  {phase} {number}{again}: {tensors or 'no tensors'}, {size} bytes, sha256 {str(digest)[:12]}"
+            )
+            shown.append(f"    scalars: {scalars or 'none'}")
+            if policy:
+                shown.append(f"    policy: {policy}")
+    kinds = sorted({kind for line in lines for kind in line["tensors"]})
+    names = sorted({name for line in lines for name in line["scalars"]})
+    shown.append(f"in all: kinds {', '.join(kinds) or 'none'}; scalars {', '.join(names) or 'none'}")
+    budgets = [line["privacy"]["epsilon_so_far"] for line in lines if "privacy" in line]
+    if budgets:
+        shown.append(f"privacy budget spent over all runs: epsilon {max(budgets):.3g}")
+    return "\n".join(shown)

@@ -1,1 +1,0 @@
-"""Commands of `fedretina`, a file each."""

@@ -1,0 +1,294 @@
+"""All figures of one split at a site: metrics, their intervals over patients, and what referral would mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from fedretina.errors import TrainingError
+from fedretina.evaluation.bootstrap import Interval, ResampledFigures, Share, exact_interval, patient_bootstrap_counts
+from fedretina.evaluation.metrics import (
+    accuracy,
+    aurc,
+    brier,
+    ece,
+    error_detection_auroc,
+    macro_auc,
+    nll,
+    quadratic_kappa,
+)
+from fedretina.evaluation.predictions import LabelledPredictions
+from fedretina.evaluation.referable import Referable, ReferralTask, referable, referral_task
+from fedretina.metric_inputs import checked_scores
+from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.training import AucInput
+from fedretina.uncertainty.estimators import Estimator, auc_scores
+from fedretina.uncertainty.referral import refer
+
+LEVEL = 0.95
+
+
+class Evaluation(NamedTuple):
+    """Metrics of one split at one site; None where a metric is undefined on it.
+
+    They belong to the site's own grading scheme: average them over sites, never pool the predictions.
+
+    Attributes:
+        auc: Macro one-vs-rest AUC over the classes present.
+        auc_classes: Number of classes present.
+        accuracy: Share of right answers.
+        kappa: Cohen's kappa with quadratic weights.
+        error_auroc: AUROC of the uncertainty for finding wrong answers.
+        aurc: Area under the risk-coverage curve.
+        ece: Expected calibration error, 15 bins.
+        brier: Brier score, in [0, 2].
+        nll: Negative log likelihood, in nats.
+        n: Number of images.
+    """
+
+    auc: float | None
+    auc_classes: int
+    accuracy: float
+    kappa: float | None
+    error_auroc: float | None
+    aurc: float
+    ece: float
+    brier: float
+    nll: float
+    n: int
+
+    def as_scalars(self) -> dict[str, float]:
+        """The metrics by name as floats, without those that are undefined."""
+        return {name: float(value) for name, value in self._asdict().items() if value is not None}
+
+
+def evaluate(
+    logits: Tensor,
+    labels: Tensor | ArrayLike,
+    estimator: Estimator,
+    auc_input: AucInput = "expected_probability",
+    tau: float = 0.05,
+) -> Evaluation:
+    """Compute every metric of a split from the network's logits.
+
+    Args:
+        logits: [N, K], or [N, M, K] of M members; N at least 1, K at least 2, any float type and device.
+        labels: [N], 0 to K - 1.
+        estimator: How probabilities and uncertainty are read from the logits, see `ESTIMATORS`.
+        auc_input: Scores of the AUC, see `auc_scores`. Name it in a report: the choices rank differently.
+        tau: Temperature, read by the "warmed_belief" AUC alone.
+
+    Returns:
+        The evaluation.
+
+    Raises:
+        TrainingError: Logits are not finite, labels do not fit the classes, or there are no images.
+        SettingsError: tau is not a finite number above 0.
+    """
+    broken = int((~logits.detach().isfinite()).flatten(1).any(1).sum())
+    if broken:
+        raise TrainingError(
+            "The network gave outputs that are not finite. "
+            "Lower the learning rate or train in float32, and start again from an earlier round."
+        ).with_note(f"They are those for {broken} of {logits.shape[0]} images.")
+    truth = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    answer = estimator.answer(logits)
+    probabilities, truth = checked_scores(answer.probabilities, truth)
+    predicted = probabilities.argmax(1)
+    wrong = predicted != truth
+    ranked = macro_auc(auc_scores(logits, auc_input, tau, estimator), truth)
+    return Evaluation(
+        auc=ranked.value,
+        auc_classes=ranked.classes,
+        accuracy=accuracy(predicted, truth),
+        kappa=quadratic_kappa(predicted, truth),
+        error_auroc=error_detection_auroc(answer.uncertainty, wrong),
+        aurc=aurc(answer.uncertainty, wrong),
+        ece=ece(probabilities, truth),
+        brier=brier(probabilities, truth),
+        nll=nll(probabilities, truth),
+        n=int(truth.size),
+    )
+
+
+class FigureInterval(NamedTuple):
+    """A figure and where it would mostly lie with other patients of the same kind.
+
+    Attributes:
+        value: The figure; None where it is undefined.
+        low: Lower bound; None where no interval can be told.
+        high: Upper bound; None where no interval can be told.
+        draws_used: Draws of the bootstrap in which the figure was defined.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    draws_used: int
+
+
+class SplitFigures(NamedTuple):
+    """What is known of a split.
+
+    Attributes:
+        figures: By name: those of `Evaluation`, `auc_logits`, and `referable_*` where the scheme knows them.
+        auc_classes: Grades present, over which the macro AUC is the mean.
+        disease: Counts for referable disease; None where the scheme names no referable grade.
+    """
+
+    figures: Mapping[str, FigureInterval]
+    auc_classes: int
+    disease: Referable | None
+
+
+def split_figures(
+    logits: Tensor,
+    labels: NDArray[np.int64],
+    patients: Sequence[str],
+    scheme: GradingScheme,
+    *,
+    estimator: Estimator,
+    auc_input: AucInput,
+    tau: float,
+    seed: int,
+    draws: int,
+) -> SplitFigures:
+    """Compute every figure of a split, with percentile intervals over its patients.
+
+    A share of none or of all is the same in every draw, which would be an interval without width. It has the exact
+    interval over patients instead: 20 of 20 patients right may still be a model that errs on one in six.
+
+    Args:
+        logits: [N, K], or [N, M, K] of M members; N at least 1.
+        labels: [N].
+        patients: Patient of each image [N].
+        scheme: The site's grades.
+        estimator: How probabilities and uncertainty are read from the logits.
+        auc_input: Scores of the macro AUC, see `auc_scores`.
+        tau: Temperature, read by the "warmed_belief" AUC alone.
+        seed: Of the draws.
+        draws: Number of draws.
+
+    Returns:
+        The figures.
+
+    Raises:
+        TrainingError: Logits are not finite, or do not fit the labels.
+        SettingsError: tau or draws is out of range.
+    """
+    plain = evaluate(logits, labels, estimator, auc_input, tau)
+    answer = estimator.answer(logits)
+    disease = referable(answer.probabilities, labels, scheme)
+    task = referral_task(answer.probabilities, labels, scheme)
+    values: dict[str, float | None] = {
+        name: value for name, value in plain._asdict().items() if name not in ("auc_classes", "n")
+    }
+    values["auc_logits"] = evaluate(logits, labels, estimator, "logits_softmax", tau).auc
+    if disease is not None:
+        values |= {f"referable_{name}": getattr(disease, name) for name in ("auc", "sensitivity", "specificity")}
+    resampled = ResampledFigures(
+        answer.probabilities,
+        labels,
+        answer.uncertainty,
+        auc_scores(logits, auc_input, tau, estimator),
+        auc_scores(logits, "logits_softmax", tau, estimator),
+        task,
+    )
+    intervals = patient_bootstrap_counts(resampled, list(patients), seed, draws, LEVEL)
+    people = _people(patients, task)
+    figures = {}
+    for name, value in values.items():
+        interval = intervals.get(name, Interval(None, None, 0))
+        if value in (0, 1) and name in people:
+            share = exact_interval(people[name] if value == 1 else 0, people[name])
+            interval = interval if share is None else interval._replace(low=share.low, high=share.high)
+        bounds = (None, None) if value is None else (interval.low, interval.high)
+        figures[name] = FigureInterval(value, *bounds, interval.draws_used)
+    return SplitFigures(figures, plain.auc_classes, disease)
+
+
+def _people(patients: Sequence[str], task: ReferralTask | None) -> dict[str, int]:
+    """Patients behind each figure that is a share."""
+    who = np.asarray(patients, dtype=np.str_)
+    found = {"accuracy": np.unique(who).size}
+    if task is not None:
+        kept = who[task.kept]
+        found["referable_sensitivity"] = np.unique(kept[task.diseased]).size
+        found["referable_specificity"] = np.unique(kept[~task.diseased]).size
+    return found
+
+
+class Triage(NamedTuple):
+    """Figures over patients, each with its exact 95 % interval; None where there is nobody to count.
+
+    Attributes:
+        load: Patients referred, of all.
+        doubt_load: Patients referred for doubt alone, of all: what the uncertainty costs.
+        missed: Ill patients not referred, of the ill.
+        sensitivity: Ill patients referred, of the ill.
+        specificity: Patients not referred, of those without referable disease whose images could all be graded.
+    """
+
+    load: Share | None
+    doubt_load: Share | None
+    missed: Share | None
+    sensitivity: Share | None
+    specificity: Share | None
+
+
+def triage(labelled: LabelledPredictions, threshold: float, scheme: GradingScheme) -> Triage:
+    """Apply the referral rule to a split and count patients.
+
+    A patient is referred when any image is, and ill when any image's true grade is referable. Patients and not images
+    are counted: a person is sent to the doctor, not an eye, and the two eyes of a person resemble each other, so an
+    interval over eyes would be too narrow. A patient with an image that no person could grade is not known to be
+    healthy and does not count towards the specificity.
+
+    Ask it of the test split with the threshold of the validation split. The threshold was chosen to look well on
+    validation, and so was the round of the model: figures from there would promise too much. Test has decided
+    nothing. The load holds for patients as in that split; where more are ill, more are referred.
+
+    Args:
+        labelled: Answers and truth of the split; may be empty.
+        threshold: A `ReferralThreshold.value`.
+        scheme: Names the referable grades and the ungradable one. Without referable grades nobody is known to be
+            ill, and only the loads are told.
+
+    Returns:
+        The figures.
+
+    Raises:
+        TrainingError: The arrays differ in length.
+    """
+    sizes = {len(labelled.probabilities), len(labelled.uncertainty), len(labelled.labels), len(labelled.patients)}
+    if len(sizes) != 1:
+        raise TrainingError(
+            "triage needs one answer, label and patient per image, but got more of one than of another. Collect all of "
+            "them from the same split."
+        ).with_note(f"Their lengths are {sorted(sizes)}.")
+    reasons: dict[str, set[str]] = {}
+    truths: dict[str, set[int]] = {}
+    predicted = np.argmax(labelled.probabilities, axis=1) if len(labelled.labels) else ()
+    for patient, grade, u, label in zip(
+        labelled.patients, predicted, labelled.uncertainty, labelled.labels, strict=True
+    ):
+        decision = refer(int(grade), float(u), threshold, scheme)
+        reasons.setdefault(patient, set()).update(decision.reasons)
+        truths.setdefault(patient, set()).add(int(label))
+    sick = set(scheme.referable_classes)
+    ill = {patient for patient, grades in truths.items() if grades & sick}
+    well = {patient for patient, grades in truths.items() if not grades & (sick | {scheme.ungradable_class})}
+    referred = {patient for patient, why in reasons.items() if why}
+    doubted = {patient for patient, why in reasons.items() if why == {"doubtful"}}
+    everyone = len(reasons)
+    return Triage(
+        load=exact_interval(len(referred), everyone),
+        doubt_load=exact_interval(len(doubted), everyone),
+        missed=exact_interval(len(ill - referred), len(ill)),
+        sensitivity=exact_interval(len(ill & referred), len(ill)),
+        specificity=exact_interval(len(well - referred), len(well)) if sick else None,
+    )

@@ -1,0 +1,374 @@
+"""Job folders of this package: one for a row, written from the table, and the production form of one.
+
+What is committed under `jobs/` is what `fedretina job write` writes: `make jobs` writes it anew. Such a folder has an
+empty `custom` folder, with which FLARE runs it in the simulator and in a rehearsal. Hardened sites refuse that: for
+them `fedretina job export` writes the production form, without it and with the sites named.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedretina.errors import DataError, SettingsError, StateError
+from fedretina.exchange.stamp import require_name, require_sites
+from fedretina.kit.job_folder import ALLOWED_CLASSES, CONFIGS, EXPERIMENT, FILTER, LARGEST, META, classes_named, refusal
+from fedretina.plurals import counted
+from fedretina.rows import row
+from fedretina.settings.contrastive import ContrastiveSettings, MomentumSettings
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import RUN_KEY
+from fedretina.storage import filled_folder, write_text
+from fedretina.yaml_file import parse_yaml, read_words
+
+TASKS = ("prepare", "pretrain", "train", "validate", "tune", "calibrate", "finalise")
+SITES = ("site-1", "site-2", "site-3", "site-4", "site-5")
+_CONTROLLER = "fedretina.flare.controller.RoundController"
+_EXECUTOR = "fedretina.flare.executor.TrainerExecutor"
+_LEARNER_EXECUTOR = "nvflare.app_common.executors.model_learner_executor.ModelLearnerExecutor"
+_LEARNER = "fedretina.flare.learner.TrainerLearner"
+# FLARE's sites give up after 60 s where the server's process of the job is slow to start, and take the job with them.
+_PATIENCE_S = 300.0
+
+_HEAD = """\
+# {title}, at a size that two cores finish in {minutes} minutes; {whose} sizes stand behind each value.
+# Every setting, its range and its source: docs/settings.md. A run is new unless it is named (`run: NAME`).
+name: {name}
+row: {row}
+seed: 1
+quorum: 1                       # smallest number of accepted updates that makes a round
+phases:
+{phases}
+"""
+_FUNDUS = """\
+images:
+  image_size: 64                # FedUAA: 256
+network:
+  encoder: efficientnet_lite0   # FedUAA: resnet50
+  weights: {source: package}    # ImageNet, as in the paper; from an installed package, never a download
+training:
+  epochs: 1                     # FedUAA: 1
+  batch_size: 16                # FedUAA: 32
+  learning_rate: 0.05           # FedUAA: 0.01
+  threads: 2
+phantom_images: 160             # training images of an average phantom site
+"""
+_OCT = """\
+images:
+  image_size: 64                # paper: not said; its operations fit 380
+network:
+  encoder: efficientnet_lite0   # paper: efficientnet_b4
+  weights: {source: package}    # ImageNet, from an installed package; the paper does not say where it starts
+training:
+  batch_size: 16                # paper: 64, then 32
+  threads: 2
+phantom_images: 160             # training images of an average phantom site
+"""
+_OF_TASKS = {
+    "dermoscopy": """\
+images:
+  image_size: 64                # paper: 200
+network:
+  weights: {source: none}       # paper: ImageNet; give a file with its sha256
+training:
+  epochs: 2                     # paper: 20
+  batch_size: 16                # paper: 64
+  threads: 2
+phantom_images: 160             # training pictures of an average phantom site
+""",
+    "heart_sound": """\
+images:
+  image_size: 64                # paper: spectrograms of 101 x 99
+training:
+  epochs: 2                     # paper: 20
+  batch_size: 16                # paper: 64
+  threads: 2
+phantom_images: 160             # training recordings of an average phantom site
+""",
+    "activity": """\
+images:
+  length: 1000                  # paper: 10 s at 100 Hz
+training:
+  epochs: 2                     # paper: 20
+  batch_size: 16                # paper: 32
+  threads: 2
+phantom_images: 160             # training windows of an average phantom site
+""",
+}
+_PHASES = {
+    # With few steps a momentum of 0.999 leaves the keys where they began (`_keys`), and small batches want a smaller
+    # rate.
+    "pretrain": """\
+  - name: {name}
+    rounds: 2                   # paper: 100
+{contrastive}    training: {{epochs: 1, learning_rate: 0.01}}   # paper: 5 epochs, 0.03 at batches of 64""",
+    "train": "  - {{name: {name}, rounds: 3}}    # {rounds}",
+    "tuned": "  - {{name: {name}, rounds: 3, training: {{epochs: 2}}}}    # paper: 50 rounds of 3 epochs",
+}
+
+_ROUNDS = {"dermoscopy": "paper: 47", "heart_sound": "paper: 32", "activity": "paper: 10"}
+
+_APP = "app"
+_CALLED = "the experiment file"
+_MARKER = """\
+Empty on purpose. FLARE 2.9 refuses classes outside its allow-list unless the app has a `custom` folder; with it a job
+runs in the simulator and in POC from a clean checkout. A production job has no such folder: there the allow-list of
+each site names the package.
+"""
+
+
+def job_files(method: str, name: str = "", sites: Sequence[str] = SITES, learner: bool = False) -> dict[str, str]:
+    """The files of a job that runs a row in the simulator and in POC, by path within its folder.
+
+    Args:
+        method: Name of the row.
+        name: Name of the job; the row's by default.
+        sites: Names of the sites.
+        learner: Whether the sites run the trainer behind FLARE's ModelLearner, as one of its learners, instead of the
+            executor of this package; the results are the same to the bit.
+
+    Raises:
+        SettingsError: No such row, one that no federation can run, no site, or one that is named twice.
+        RefusedError: A name cannot be used as a folder's.
+    """
+    Experiment.resolve({"row": method}).require_federated()
+    job = require_name(name or method, "job")
+    app = ["server", *require_sites(sites)]
+    meta = {"name": job, "resource_spec": {}, "min_clients": 1, "mandatory_clients": [], "deploy_map": {_APP: app}}
+    server, client = (f"{_APP}/config/{config}" for config in CONFIGS)
+    return {
+        META: _text(meta),
+        server: _text(_server()),
+        client: _text(_client_of_learner() if learner else _client()),
+        f"{_APP}/config/{EXPERIMENT}": _experiment(method, job),
+        f"{_APP}/custom/README.md": _MARKER,
+    }
+
+
+def write_job(folder: Path, files: dict[str, str], replace: bool = False) -> None:
+    """Write a job's files.
+
+    Args:
+        folder: The job's folder.
+        files: Texts by path within it, from `job_files`.
+        replace: Whether the files of a job that is there already are written over, each whole or not at all; what else
+            its folder holds stays.
+
+    Raises:
+        SettingsError: The folder is there already, is no job's with `replace`, or cannot be written.
+    """
+    try:
+        if replace and folder.exists():
+            if not (folder / META).is_file():
+                raise SettingsError(f"{folder.name} is there and no job: it has no {META}. Choose another --out.")
+            for path, text in files.items():
+                write_text(folder / path, text)
+            return
+        if folder.exists():
+            raise SettingsError(f"{folder.name} is there already: choose another --out, or remove it first.")
+        with filled_folder(folder, "the job") as half:
+            for path, text in files.items():
+                write_text(half / path, text)
+    except (DataError, StateError) as error:
+        raise SettingsError(f"{folder.name} cannot be written: choose another --out. ({error})") from error
+
+
+def _experiment(method: str, name: str) -> str:
+    found = Experiment.resolve({"row": method})
+    phases = []
+    for phase in found.phases:
+        kind = "pretrain" if phase.contrastive is not None else "train" if phase.training is None else "tuned"
+        rounds = _ROUNDS.get(found.images.modality, "FedUAA: 100")
+        phases.append(_PHASES[kind].format(name=phase.name, rounds=rounds, contrastive=_keys(phase.contrastive)))
+    bodies = {"fundus": _FUNDUS, "oct": _OCT, **_OF_TASKS}
+    whose = "FedUAA's" if found.images.modality == "fundus" else "the paper's"
+    minutes = "about three" if len(phases) == 1 else "about five"
+    words = {"title": row(method).title, "minutes": minutes, "whose": whose, "name": name, "row": method}
+    return _HEAD.format(**words, phases="\n".join(phases)) + bodies[found.images.modality]
+
+
+def _keys(settings: ContrastiveSettings | None) -> str:
+    """What a short run changes of a key network that has its batches split; nothing for other methods."""
+    if not isinstance(settings, MomentumSettings) or settings.key_bn != "split":
+        return ""
+    return "    contrastive: {momentum: 0.99, splits: 2}     # paper: 0.999; splits not said\n"
+
+
+def _filters(direction: str, **more: object) -> list[dict[str, object]]:
+    return [{"tasks": [*TASKS], "filters": [{"path": FILTER, "args": {"direction": direction, **more}}]}]
+
+
+def _client() -> dict[str, object]:
+    """The site's end: the filter reads every order, and every answer before it may leave."""
+    return {
+        "format_version": 2,
+        "max_runner_sync_timeout": _PATIENCE_S,
+        "executors": [{"tasks": [*TASKS], "executor": {"path": _EXECUTOR, "args": {}}}],
+        "task_data_filters": _filters("order"),
+        "task_result_filters": _filters("answer", ledger=True),
+        "components": [],
+    }
+
+
+def _client_of_learner() -> dict[str, object]:
+    """The same with FLARE's executor for learners, which must be told for each task that it is one of training."""
+    executors = []
+    for task in TASKS:
+        args = {"learner_id": "learner", "train_task": task, "validate_task": "not_used"}
+        executors.append({"tasks": [task], "executor": {"path": _LEARNER_EXECUTOR, "args": args}})
+    return {**_client(), "executors": executors, "components": [{"id": "learner", "path": _LEARNER, "args": {}}]}
+
+
+def _server() -> dict[str, object]:
+    def workflow(name: str, tasks: Sequence[str]) -> dict[str, object]:
+        args = {"tasks": [*tasks], "budget_s": 3600, "grace_s": 5.0, "repeats": 2}
+        return {"id": name, "path": _CONTROLLER, "args": args}
+
+    return {
+        "format_version": 2,
+        "server": {"task_request_interval": 0.5},
+        "task_data_filters": _filters("order"),
+        "task_result_filters": [],
+        "components": [
+            {"id": "run", "path": "fedretina.flare.server_run.ServerRun", "args": {}},
+            {"id": "aggregator", "path": "fedretina.flare.aggregator.SpoolAggregator", "args": {}},
+        ],
+        "workflows": [workflow("train", TASKS[:3]), workflow("finalise", TASKS[3:])],
+    }
+
+
+def _text(record: dict[str, object]) -> str:
+    return json.dumps(record, indent=2) + "\n"
+
+
+def export_job(
+    job: Path,
+    out: Path,
+    sites: Sequence[str],
+    quorum: int | None = None,
+    mandatory: Sequence[str] = (),
+    phantoms: bool = False,
+    run: str | None = None,
+) -> Experiment:
+    """Write a job in the form that hardened kits accept.
+
+    Args:
+        job: A job folder of this package.
+        out: The folder to write; it must not exist.
+        sites: Names of the sites that take part.
+        quorum: Smallest number of sites that makes a round, and without which the job is not started; by default the
+            experiment's.
+        mandatory: Sites without which the job is not started.
+        phantoms: Whether sites without data may take part as phantom hospitals.
+        run: Name of the run, to continue an unfinished one or to give to a new one.
+
+    Returns:
+        The experiment as it was written.
+
+    Raises:
+        SettingsError: The job is none of this package's, or an option cannot be.
+        DataError: The folder cannot be written.
+        StateError: The disk is full.
+    """
+    _check(job, out, sites, quorum, mandatory)
+    source = job / _APP / "config" / EXPERIMENT
+    words = read_words(source, _CALLED)
+    parse_yaml(words, _CALLED, source)  # a setting that stands twice would be set twice below
+    if quorum is not None:
+        words = _with(words, "quorum", quorum)
+    if not phantoms:
+        words = _with(words, "phantom_images", 0)
+    if run is not None:
+        words = _with(words, "run", json.dumps(require_name(run, "run")))  # 20261122 and on are names too
+    experiment = Experiment.resolve(parse_yaml(words, _CALLED, source))
+    if experiment.quorum > len(sites):
+        raise SettingsError(
+            f"the quorum is {experiment.quorum}, but only {counted(len(sites), 'site is', 'sites are')} named."
+        )
+    meta = _read(job / META)
+    meta |= {
+        "min_clients": experiment.quorum,
+        "mandatory_clients": sorted(mandatory),
+        "deploy_map": {_APP: ["server", *sorted(sites)]},
+    }
+    if experiment.run:
+        meta[RUN_KEY] = experiment.run  # the admin's commands find the run, by whatever means the job is submitted
+    with filled_folder(out, "the job") as half:
+        for name in CONFIGS:
+            config = _read(job / _APP / "config" / name)
+            write_text(half / _APP / "config" / name, json.dumps(config, indent=2) + "\n")
+        write_text(half / _APP / "config" / EXPERIMENT, words)
+        write_text(half / META, json.dumps(meta, indent=2) + "\n")
+    return experiment
+
+
+def why_refused(job: Path) -> str | None:
+    """Say why hardened kits would refuse a job folder as it is; None where they would take it.
+
+    Raises:
+        SettingsError: The folder's `meta.json` cannot be read.
+    """
+    apps = sorted(_read(job / META).get("deploy_map") or {})
+    for app in apps:
+        found = [path for path in sorted((job / app).rglob("*")) if not path.is_dir()]
+        fault = refusal({path.relative_to(job / app).as_posix(): _head(path) for path in found})
+        if fault is None and (job / app / "custom").exists():
+            fault = "BYOC not permitted: the job has a `custom` folder, even if there is nothing in it."
+        if fault is not None:
+            return f"{app}: {fault}"
+    foreign = sorted(_classes(job, apps) - set(ALLOWED_CLASSES))
+    return f"the job names {foreign[0]}, which is none of the classes of fedretina.kit.job_folder." if foreign else None
+
+
+def _classes(job: Path, apps: Sequence[str]) -> set[str]:
+    files = [job / app / "config" / name for app in apps for name in CONFIGS]
+    return {name for path in files for name in classes_named(_read(path))}
+
+
+def _head(path: Path) -> bytes:
+    with open(path, "rb") as handle:
+        return handle.read(LARGEST + 1)
+
+
+def _check(job: Path, out: Path, sites: Sequence[str], quorum: int | None, mandatory: Sequence[str]) -> None:
+    missing = [name for name in (*CONFIGS, EXPERIMENT) if not (job / _APP / "config" / name).is_file()]
+    if missing or not (job / META).is_file():
+        raise SettingsError(f"{job} is no job of this package: it lacks {[*missing, META][0]}.")
+    if out.exists():
+        raise SettingsError(f"{out} exists: name a folder that does not, or remove it.")
+    require_sites(sites)
+    if quorum is not None and not 1 <= quorum <= len(sites):
+        raise SettingsError(f"the quorum must lie between 1 and the number of sites, {len(sites)}, got {quorum}.")
+    strangers = sorted(set(mandatory) - set(sites))
+    if strangers:
+        raise SettingsError(f"{strangers[0]} is mandatory but takes no part: name it among the sites.")
+    foreign = sorted(_classes(job, [_APP]) - set(ALLOWED_CLASSES))
+    if foreign:
+        raise SettingsError(
+            f"the job names {foreign[0]}, which hardened sites refuse: production jobs name only the classes of "
+            "fedretina.kit.job_folder."
+        )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SettingsError(f"{path} cannot be read ({error}): mend the job.") from error
+    if not isinstance(found, dict):
+        raise SettingsError(f"{path} holds no JSON object: mend the job.")
+    return found
+
+
+def _with(words: str, name: str, value: object) -> str:
+    """Set a setting at the top of an experiment file, whose comments stay."""
+    line = f"{name}: {value}"
+
+    def changed(match: re.Match[str]) -> str:
+        return (line.ljust(len(match.group(1))) + (match.group(2) or "")).rstrip()
+
+    text, found = re.subn(rf"^({name}:[^#\n]*)(#.*)?$", changed, words, flags=re.MULTILINE)
+    return text if found else f"{words.rstrip()}\n{line}\n"

@@ -1,0 +1,341 @@
+"""The card of a site's model: what it is for, how it decides to refer, what to expect; and its page for clinicians."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedretina.evaluation.figures import Triage, triage
+from fedretina.evaluation.metrics import accuracy, quadratic_kappa
+from fedretina.evaluation.predictions import LabelledPredictions
+from fedretina.rows import row
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import Normalisation
+from fedretina.settings.plan import Step
+from fedretina.settings.scheme import GradingScheme, in_words
+from fedretina.uncertainty.referral import ReferralThreshold, referral_threshold
+from fedretina.uncertainty.temperature import fit_temperature
+from fedretina.version import __version__
+
+CARD_FORMAT = 1
+
+
+NOT_A_DEVICE = "Research software, not a medical device: a doctor decides, whatever it says."
+
+
+NEARLY_ALL = 0.9
+
+
+RULE = "u >= threshold; the threshold maximises 2 TPR - FPR for wrong answers on validation"
+
+
+THRESHOLD_WORDS: Mapping[str, str] = {
+    "measured": "",
+    "refer_all": "On validation no threshold did better than referring every image, so every image is referred.",
+    "too_few_images": "Validation has too few images for a threshold, so every image is referred.",
+    "too_few_right": "Validation has too few right answers for a threshold, so every image is referred.",
+    "tied": "The uncertainty was the same for every validation image and tells nothing, so every image is referred.",
+    "no_errors": "Validation has no wrong answer, so an image is doubtful only beyond anything seen there.",
+    "too_few_errors": "Validation has few wrong answers, so the threshold was set low enough to catch each of them.",
+}
+
+
+TEMPERATURE_WORDS: Mapping[str, str] = {
+    "fitted": "",
+    "too_few_images": "Validation has too few images to correct the probabilities.",
+    "one_class": "Validation has one grade only, so the probabilities are not corrected.",
+    "no_errors": "Validation has no wrong answer, so the probabilities are not corrected.",
+    "too_few_errors": "Validation has too few wrong answers to correct the probabilities.",
+    "uninformative": "On validation the probabilities were no better than equal ones, and nothing corrects them.",
+    "at_bound": "The probabilities could not be corrected within sensible limits: do not rely on them.",
+}
+_FIGURES = (
+    ("load", "Patients that would be referred"),
+    ("doubt_load", "Patients that would be referred for doubt alone"),
+    ("missed", "Patients with referable disease that would be missed"),
+    ("sensitivity", "Patients with referable disease that would be referred"),
+    ("specificity", "Patients without it that would not be referred"),
+)
+
+
+def build_card(
+    *,
+    experiment: Experiment,
+    scheme: GradingScheme,
+    run: str,
+    site: str,
+    synthetic: bool,
+    chosen: Step,
+    theta: Mapping[str, Any] | None,
+    fingerprint: str,
+    counts: Mapping[str, int],
+    model_digest: str,
+    normalisation: Normalisation,
+    validation: LabelledPredictions,
+    test: LabelledPredictions | None,
+    data_changes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Put together what a site must know of its model; plain values that JSON can hold.
+
+    Temperature and threshold come from validation. What to expect of them comes from the test split, which has decided
+    nothing. The card names the site's own grades and figures: it stays at the site.
+
+    Args:
+        experiment: The run's settings.
+        scheme: The site's grades.
+        run: Name of the run.
+        site: Name of the site.
+        synthetic: Whether the images are phantoms.
+        chosen: The step whose model was chosen.
+        theta: The site's UAW threshold of that step, as stored; not what refers an image.
+        fingerprint: Of the site's data.
+        counts: Images per split.
+        model_digest: Of the model's tensors.
+        normalisation: How the network normalises images; the settings alone do not tell where an exported encoder was
+            the start.
+        validation: Answers over the validation split, as the run's estimator gives them.
+        test: The same over the test split; None where it was not read, and then nothing is promised.
+        data_changes: Names of the steps that the site began with other data than those before.
+
+    Returns:
+        The card.
+
+    Raises:
+        TrainingError: Answers that are not finite, or arrays that do not belong together.
+    """
+    threshold = referral_threshold(validation.uncertainty, validation.wrong)
+    temperature = fit_temperature(validation.probabilities, validation.labels)
+    expected = None if test is None else triage(test, threshold.value, scheme)
+    return {
+        "format": CARD_FORMAT,
+        "notice": NOT_A_DEVICE,
+        "intended_use": _intended_use(scheme),
+        "not_intended": _not_intended(),
+        "limits": [*_changed(data_changes), *_limits(scheme, synthetic, threshold, temperature.reason, expected)],
+        "synthetic": synthetic,
+        "fedretina": __version__,
+        "site": site,
+        "run": run,
+        "row": experiment.row,
+        "method": row(experiment.row).title,
+        "chosen": chosen.name,
+        "grades": list(scheme.grades),
+        "scheme": scheme.model_dump(mode="json"),
+        "estimator": experiment.evaluation.estimator,
+        "theta": None if theta is None else dict(theta),
+        "tau": experiment.tau,
+        "temperature": temperature._asdict(),
+        "referral": {
+            "threshold": threshold.value,
+            "rule": RULE,
+            "reason": threshold.reason,
+            "validation": {
+                "images": threshold.images,
+                "errors": threshold.errors,
+                "caught": threshold.caught,
+                "alarms": threshold.alarms,
+            },
+            "test": None if expected is None else _plain(expected),
+        },
+        "test": None if test is None or not len(test.labels) else _grading(test),
+        "images": dict(counts),
+        "data_fingerprint": fingerprint,
+        "data_changes": list(data_changes),
+        "model_digest": model_digest,
+        "normalisation": normalisation,
+        "transforms_digest": experiment.images.digest(),
+        "settings": experiment.agreed(),
+    }
+
+
+def _plain(expected: Triage) -> dict[str, dict[str, float] | None]:
+    return {name: None if share is None else share._asdict() for name, share in expected._asdict().items()}
+
+
+def _grading(test: LabelledPredictions) -> dict[str, Any]:
+    return {
+        "images": len(test.labels),
+        "patients": len(set(test.patients)),
+        "accuracy": accuracy(test.predicted, test.labels),
+        "kappa": quadratic_kappa(test.predicted, test.labels),
+    }
+
+
+def _intended_use(scheme: GradingScheme) -> list[str]:
+    grades = ", ".join(in_words(grade) for grade in scheme.grades)
+    return [
+        f"For research. It gives a photograph of the retina one of this site's grades ({grades}) and says how sure it "
+        "is.",
+        "It sorts photographs so that a doctor sees the doubtful ones first. It does not replace the doctor's own "
+        "reading of each of them.",
+    ]
+
+
+def _not_intended() -> list[str]:
+    return [
+        "Not for diagnosis or treatment, and never a reason for a patient not to be seen.",
+        "Not for other sites, cameras or ways of taking photographs than those of this site, nor for OCT or any other "
+        "kind of image.",
+        "It knows no disease but the one that the grades describe. The best grade does not mean a healthy eye.",
+    ]
+
+
+def _changed(steps: Sequence[str]) -> list[str]:
+    if not steps:
+        return []
+    return [
+        f"The site's list of images, labels, patients and splits was changed while the run was under way ({steps[0]}"
+        f"{' and later' if len(steps) > 1 else ''}): the model may have learned from images that it was then tested "
+        "on, so every figure here may be too good."
+    ]
+
+
+def _limits(
+    scheme: GradingScheme, synthetic: bool, threshold: ReferralThreshold, temperature: str, expected: Triage | None
+) -> list[str]:
+    found = [
+        "It learned from drawn images of no real eye. What it says of a real photograph means nothing."
+        if synthetic
+        else "",
+        "The site's scheme names no referable grades, so a grade alone refers nobody: only doubt and ungradable images "
+        "do, and how many patients with disease would be missed cannot be told."
+        if not scheme.referable
+        else "",
+        THRESHOLD_WORDS[threshold.reason],
+        TEMPERATURE_WORDS[temperature],
+        "It would refer nearly every patient: it puts them in an order, but it takes no work away."
+        if expected is not None and expected.load is not None and expected.load.value >= NEARLY_ALL
+        else "",
+        "The test split was not read, so nothing is known of what to expect." if expected is None else "",
+        "The figures hold for patients like those of the test split: where disease is commoner, more are referred."
+        if expected is not None
+        else "",
+        "The uncertainty tells how little the model has to go on. It does not notice every strange image: one that is "
+        "no retina at all may get a sure answer.",
+        "The truth that it was measured against is the grade that this site's readers gave, right or wrong.",
+    ]
+    return [sentence for sentence in found if sentence]
+
+
+def share_words(share: Mapping[str, float] | None) -> str:
+    """A share with its interval in words: "34 of 120 (28 %; 95 % interval 21 to 37 %)"."""
+    if share is None:
+        return "cannot be told"
+    value, low, high = (_percent(share[name]) for name in ("value", "low", "high"))
+    return f"{share['k']:.0f} of {share['n']:.0f} ({value} %; 95 % interval {low} to {high} %)"
+
+
+def threshold_words(card: Mapping[str, Any]) -> str:
+    """How an image is called doubtful, and how that did on validation."""
+    referral, seen = card["referral"], card["referral"]["validation"]
+    right = seen["images"] - seen["errors"]
+    measured = (
+        f"On this site's {seen['images']} validation images this marked {seen['caught']} of {seen['errors']} wrong "
+        f"answers and {seen['alarms']} of {right} right ones."
+    )
+    if referral["threshold"] <= 0:
+        return f"Every image counts as doubtful. {measured}"
+    return f"An image counts as doubtful when its u is {referral['threshold']:.3f} or more. {measured}"
+
+
+def card_page(card: Mapping[str, Any]) -> str:
+    """Render a card, one page.
+
+    Args:
+        card: As `build_card` gives it.
+
+    Returns:
+        Markdown, with a final newline.
+    """
+    referral = card["referral"]
+    referable = [in_words(grade) for grade in card["scheme"]["referable"]]
+    lines = [
+        f"# Model card: {_escaped(card['site'])}",
+        "",
+        f"**{card['notice']}**",
+        "",
+        "## What it is for",
+        "",
+        *_bullets(card["intended_use"]),
+        "",
+        "## What it is not for",
+        "",
+        *_bullets(card["not_intended"]),
+        "",
+        "## When it refers",
+        "",
+        "A patient is referred when any image is. An image is referred when one of these holds:",
+        "",
+        *_bullets(
+            [
+                f"its grade is {_escaped(', '.join(referable))}" if referable else "",
+                f"its grade is {_escaped(in_words(card['scheme']['ungradable']))}"
+                if card["scheme"]["ungradable"]
+                else "",
+                "it is doubtful",
+                "it cannot be read",
+            ]
+        ),
+        "",
+        threshold_words(card) + " u runs from 0, sure, to 1, the model has nothing to go on.",
+        "",
+        "## What to expect",
+        "",
+        *_expected(card, referral["test"]),
+        "",
+        "## Limits",
+        "",
+        *_bullets(card["limits"]),
+        "",
+        "## Where it comes from",
+        "",
+        f"Method {card['method']} (row {card['row']}), run {_escaped(card['run'])}, model of {card['chosen']}, "
+        f"fedretina {card['fedretina']}. " + _images(card),
+        "",
+        f"Temperature {card['temperature']['value']:.2f} on the probabilities shown. "
+        + f"Model {card['model_digest'][:12]}, data {card['data_fingerprint'][:12]}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _expected(card: Mapping[str, Any], figures: Mapping[str, Any] | None) -> list[str]:
+    if figures is None:
+        return ["Nothing is known: the test split was not read."]
+    table = ["| on this site's test patients | |", "|---|---|"]
+    table += [f"| {words} | {share_words(figures[name])} |" for name, words in _FIGURES]
+    grading = card["test"]
+    if grading is None:
+        return table
+    kappa = "" if grading["kappa"] is None else f", quadratic kappa {round(grading['kappa'], 2) + 0.0:.2f}"
+    return [
+        *table,
+        "",
+        f"Of {grading['images']} test images of {grading['patients']} patients, {_percent(grading['accuracy'])} % got "
+        f"the right grade{kappa}.",
+    ]
+
+
+def _images(card: Mapping[str, Any]) -> str:
+    counts = card["images"]
+    kind = "drawn images (phantoms)" if card["synthetic"] else "images"
+    others = "" if card["settings"]["exchange"]["personal"] == "everything" else ", beside those of the other sites"
+    return (
+        f"It learned from {counts['train']} {kind} of this site{others}; {counts['val']} set the threshold and "
+        f"{counts['test']} tested it."
+    )
+
+
+def _bullets(sentences: list[str]) -> list[str]:
+    return [f"- {sentence}" for sentence in sentences if sentence]
+
+
+def _percent(share: float) -> str:
+    """Whole per cent; one place near the ends, where it matters most."""
+    value = 100 * share
+    return f"{value:.1f}" if 0 < value < 10 or 90 < value < 100 else f"{value:.0f}"
+
+
+def _escaped(text: str) -> str:
+    """Names are the site's own words and must not turn into Markdown."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", text)

@@ -1,0 +1,66 @@
+import pytest
+import yaml
+
+from fedretina.errors import DataError
+from fedretina.settings.site import read_data_settings, read_site_settings
+
+
+def write(tmp_path, words):
+    path = tmp_path / "site.yaml"
+    path.write_text(words if isinstance(words, str) else yaml.safe_dump(words))
+    return path
+
+
+@pytest.mark.parametrize("images", ["images", "/srv/images", "{SITE_NAME}/images"])
+def test_it_reads_what_flare_reads(tmp_path, images):
+    words = {
+        "data": {"manifest": "m.csv", "images": images, "scheme": "icdr5", "cache": "c", "bad_files": "refuse"},
+        "state_root": "runs",
+    }
+    path = write(tmp_path, words)
+    flare = read_site_settings({"fedretina": {"site_file": str(path)}}, "north", tmp_path).data
+    assert read_data_settings(path, "north") == flare
+
+
+def test_a_site_without_data(tmp_path):
+    assert read_data_settings(write(tmp_path, {"state_root": "runs"})).manifest is None
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("", "holds no settings"),
+        ("- a\n", "holds no settings"),
+        ("data: here\n", "holds no settings"),
+        ("data: [\n", "cannot be read"),
+        ("data:\n  scheme: icdr5\n  scheme: oct3\n", "'scheme' is set twice, in lines 2 and 3"),
+        ({"data": {}, "images": "x"}, r"images is no setting: did you mean data\.images\?"),
+        ({"data": {"manifst": "x"}}, r"data\.manifst is no setting: did you mean manifest\?"),
+        ({"data": {"scheme": {"grads": ["a", "b"]}}}, r"data\.scheme\.grads is no setting: did you mean grades\?"),
+        ({"data": {"limit": {"trian": 3}}}, r"data\.limit\.trian: Input should be 'train', 'val'"),
+        ({"policy": {"kind": ["head"]}}, r"policy\.kind is no setting: did you mean kinds\?"),
+        ({"data": {"bad_files": "maybe"}}, "data.bad_files"),
+        ({"data": {"manifest": "{SITE_NAME}.csv"}}, "--site"),
+    ],
+)
+def test_a_bad_one_says_what_is_wrong(tmp_path, words, says):
+    with pytest.raises(DataError, match=says):
+        read_data_settings(write(tmp_path, words))
+
+
+def test_missing_and_no_text(tmp_path):
+    with pytest.raises(DataError, match="cannot be read"):
+        read_data_settings(tmp_path / "none.yaml")
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00data")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_data_settings(tmp_path / "bytes.yaml")
+
+
+def test_flare_and_the_data_check_tell_of_the_same_faults(tmp_path):
+    (tmp_path / "site.yaml").write_bytes("# Geräte der Küche\ndata:\n  scheme: icdr5\n".encode("latin-1"))
+    for read in (
+        lambda: read_data_settings(tmp_path / "site.yaml"),
+        lambda: read_site_settings({"fedretina": {"site_file": "site.yaml"}}, "north", tmp_path),
+    ):
+        with pytest.raises(DataError, match=r"site\.yaml cannot be read: line 1 holds a character that is not UTF-8"):
+            read()

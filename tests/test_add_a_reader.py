@@ -1,0 +1,64 @@
+"""The page docs/add_a_reader.md, followed to the letter in a copy of the package."""
+
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from test_docs import ROOT, apply, blocks, in_subprocess
+
+PAGE = "add_a_reader.md"
+COMMAND = "import sys; from fedretina.cli import main; main()"
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory) -> Path:
+    """A copy of the package with all that the page adds."""
+    root = tmp_path_factory.mktemp("copy")
+    shutil.copytree(ROOT / "custom", root / "custom", ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "tests" / "data").mkdir(parents=True)
+    for file, text in blocks(PAGE, "python"):
+        assert not (root / file).exists(), file
+        (root / file).write_text(text)
+    for file, text in blocks(PAGE, "diff"):
+        apply(root / file, text)
+    return root
+
+
+def printed(copy, *words):
+    return in_subprocess("-c", COMMAND, *words, python_path=copy / "custom", cwd=copy)
+
+
+def test_the_reader_of_the_page_holds_what_is_demanded_and_imports(copy):
+    test = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/data/test_clinic2030.py")
+    assert "1 passed" in in_subprocess(*test, python_path=copy / "custom", cwd=copy)
+    (copy / "set" / "pictures").mkdir(parents=True)
+    rows = ["picture,grade,person"]
+    for number in range(60):
+        pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        cv2.imwrite(str(copy / "set" / "pictures" / f"p{number:02}.png"), pixels)
+        rows.append(f"p{number:02},{number % 5},person{number // 2:02}")
+    (copy / "set" / "grades.csv").write_text("\n".join(rows))
+    assert printed(copy, "data", "import", "clinic2030", "set", "--out", "site") == shown(0)
+    assert "clinic2030: Clinic 2030" in printed(copy, "data", "import", "--list")
+
+
+@pytest.mark.slow
+def test_the_modality_of_the_page_is_drawn_checked_and_trained(copy):
+    words = ("--modality", "infrared", "--site", "site-1", "--images", "64", "--size", "64", "--out", "hospital")
+    assert printed(copy, "data", "phantom", *words) == shown(2)
+    assert '"modality": "infrared"' in printed(
+        copy, "data", "check", "hospital/site.yaml", "--json", "--image-size", "64"
+    )
+    (copy / "infrared.yaml").write_text(blocks(PAGE, "yaml")[0][1])
+    table = printed(copy, "loop", "infrared.yaml", "--sites", "site-1,site-2", "--run", "try-infrared").splitlines()
+    told = shown(3).splitlines()
+    assert [line.split()[:3] for line in table[:3]] == [line.split()[:3] for line in told[:3]]
+    assert len(table) == len(told)
+
+
+def shown(number):
+    """What the page says that its commands print: the blocks without a language, the commands themselves among them."""
+    return blocks(PAGE, "")[number][1]
