@@ -15,8 +15,7 @@ from fedretina.data.augment import augment
 from fedretina.data.site_data import Split, load_site_data
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.training import reproducible_torch
-from fedretina.losses.objective import Clock
-from fedretina.losses.settings import build_objective
+from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.build import build_network
 from fedretina.networks.network import Network
 from fedretina.settings.experiment import Experiment

@@ -23,6 +23,7 @@ from fedretina.flare.controller import RoundController
 from fedretina.networks.build import build_on_meta
 from fedretina.networks.encoders import ENCODERS, PUBLISHED
 from fedretina.rows import ROWS
+from fedretina.settings.choice import Choice
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import PACKAGED, NetworkSettings
 from fedretina.settings.scheme import GradingScheme
@@ -72,14 +73,27 @@ def model_tables(model: type[BaseModel], prefix: str, file_of: Mapping[str, str]
         prefix: Where its settings stand in the file, such as `network.`; empty at the top.
         file_of: Title of a model's section by prefix.
     """
-    meanings = described(model, "Attributes")
+    meanings = {}
+    for above in reversed(model.mro()):  # what a class inherits, it need not say again
+        meanings |= described(above, "Attributes") if "__doc__" in vars(above) else {}
     lines, inner = [], []
     for name, field in model.model_fields.items():
+        if issubclass(model, Choice) and name == model.key:
+            continue  # stands in the title
+        at = f"{prefix}{name}"
         choices = _models_by_kind(field.annotation)
         if choices:
             for kind, choice in choices.items():
-                at = f"{prefix}{name}."
-                inner.append(model_tables(choice, at, {**file_of, at: f"`{prefix}{name}` with `modality: {kind}`"}))
+                inner.append(model_tables(choice, f"{at}.", {**file_of, f"{at}.": f"`{at}` with `modality: {kind}`"}))
+            continue
+        axis = _axis(field.annotation)
+        if axis is not None:
+            default = field.get_default(call_default_factory=True)
+            lines.append(_axis_row(axis, at, default, meanings.get(name, "")))
+            for method, choice in axis.choices().items():
+                if set(choice.model_fields) != {axis.key}:
+                    title = f"`{at}` with `{axis.key}: {method}`"
+                    inner.append(model_tables(choice, f"{at}.", {**file_of, f"{at}.": title}))
             continue
         below = _model_inside(field.annotation)
         if below is not None and not isinstance(field.default, tuple):
@@ -99,6 +113,23 @@ def model_tables(model: type[BaseModel], prefix: str, file_of: Mapping[str, str]
     head = f"### {title}\n\n{_summary(model)} ([{model.__name__}]({path}))\n"
     table = [_row("setting", "values", "default", "meaning"), "|---|---|---|---|", *lines]
     return "\n".join([head, *(table if lines else []), *([""] if lines and inner else []), "\n\n".join(inner)]).rstrip()
+
+
+def _axis(annotation: Any) -> type[Choice] | None:
+    """The axis that a field's method is chosen from; None where it is no such choice."""
+    for part in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,):
+        bare = get_args(part)[0] if hasattr(part, "__metadata__") else part
+        if inspect.isclass(bare) and issubclass(bare, Choice):
+            return bare
+    return None
+
+
+def _axis_row(axis: type[Choice], at: str, default: Choice | None, meaning: str) -> str:
+    """The row of the setting that names a method, with what each one is."""
+    said = [f"`{name}`: {_summary(choice).rstrip('.')}" for name, choice in axis.choices().items()]
+    names = ", ".join(f"`{name}`" for name in axis.choices())
+    shown = _shown(None if default is None else getattr(default, axis.key))
+    return _row(f"`{at}.{axis.key}`", names, shown, f"{meaning or _summary(axis)} {'. '.join(said)}.")
 
 
 def rows_table() -> str:

@@ -9,13 +9,13 @@ from tests.test_two_phases import scans, spied, two  # noqa: F401 - a fixture
 from fedretina.exchange.partition import KEY, partition_of
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
-from fedretina.settings.contrastive import ContrastiveSettings
+from fedretina.settings.contrastive import MocoV2Settings
 from killed import killed_at_every_write
 
 
 def averaged(sync="aggregate", rounds=2, momentum=0.5, **words):
     experiment = two(rounds={"pretrain": rounds, "train": 1}, phantom_images=16, **words)
-    kept = ContrastiveSettings(method="moco_v2", key_sync=sync, queue_start="keep", queue=16, momentum=momentum)
+    kept = MocoV2Settings(key_sync=sync, queue_start="keep", queue=16, momentum=momentum)
     first = experiment.phases[0].model_copy(update={"contrastive": kept})
     return experiment.model_copy(update={"phases": (first, *experiment.phases[1:])})
 

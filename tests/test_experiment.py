@@ -4,7 +4,9 @@ from fedretina.errors import SettingsError
 from fedretina.exchange.partition import partition
 from fedretina.networks.build import build_on_meta
 from fedretina.rows import ROWS
+from fedretina.settings.aggregation import UawSettings
 from fedretina.settings.experiment import Experiment
+from fedretina.settings.objective import FocalSettings, TweuSettings
 from fedretina.settings.plan import Plan
 
 
@@ -28,21 +30,21 @@ def test_rows_differ_in_their_settings():
 
 def test_a_jobs_own_words_win_over_the_row():
     experiment = Experiment.resolve(
-        {"row": "feduaa", "objective": {"tweu": {"tau": 0.1}}, "aggregation": {"temperature": 2}}
+        {"row": "feduaa", "objective": {"tau": 0.1}, "aggregation": {"rule": {"temperature": 2}}}
     )
     assert experiment.objective.name == "tweu"
-    assert experiment.objective.tweu.tau == 0.1
-    assert (experiment.aggregation.rule, experiment.aggregation.temperature) == ("uaw", 2)
+    assert experiment.objective.tau == 0.1
+    assert experiment.aggregation.rule == UawSettings(temperature=2)
 
 
 def test_official_reproduces_the_code_where_it_differs_from_the_paper():
     paper, code = Experiment.resolve({"row": "feduaa"}), Experiment.resolve({"row": "feduaa_official"})
     assert (paper.exchange.bn_match, code.exchange.bn_match) == ("module", "name")
-    assert (paper.objective.tweu.kl_anneal, code.objective.tweu.kl_anneal) == ("linear_rounds", "official")
+    assert (paper.objective.kl_anneal, code.objective.kl_anneal) == ("linear_rounds", "official")
     assert (paper.theta.rule, code.theta.rule) == ("youden", "official")
     assert (paper.evaluation.auc_input, code.evaluation.auc_input) == ("expected_probability", "logits_softmax")
     assert code.network.normalise == "none"
-    assert code.objective.tweu.tau == 0.05
+    assert code.objective.tau == 0.05
     assert code.training.drop_last
     assert (code.training.learning_rate, code.training.momentum, code.training.weight_decay) == (0.01, 0, 0)
 
@@ -52,7 +54,7 @@ def test_official_reproduces_the_code_where_it_differs_from_the_paper():
     [
         ({"row": "fedmagic"}, "there is no row 'fedmagic'"),
         ({"seed": -1}, "seed"),
-        ({"objective": {"tweu": {"tau": 0}}}, "objective.tweu.tau"),
+        ({"objective": {"tau": 0}}, "objective.tau"),
         ({"typo": 1}, "typo is no setting: it may be one of aggregation, augment, "),
         ({"training": {"batchsize": 8}}, r"training\.batchsize is no setting: did you mean batch_size\?"),
         ({"rounds": 3}, r"rounds is no setting: did you mean phases\[\]\.rounds\?"),
@@ -78,6 +80,55 @@ def test_bad_settings_get_a_sentence(words, said):
         Experiment.resolve(words)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            {"row": "fedprox", "correction": {"alpha": 5}},
+            "correction.alpha: 'fedprox' does not read it, 'feddyn' and 'fe",
+        ),
+        (
+            {"row": "fedbn", "objective": {"tau": 9}},
+            "objective.tau: 'cross_entropy' does not read it, 'tweu' alone does",
+        ),
+        (
+            {"row": "fedbn", "aggregation": {"rule": {"temperature": 7}}},
+            "aggregation.rule.temperature: 'uniform' does not read it, 'uaw' alone does: leave it out",
+        ),
+        (
+            {"row": "fedbn", "quorum": 3, "aggregation": {"robust": {"name": "median", "keep": 4}}},
+            "aggregation.robust.keep: 'median' does not read it, 'krum' alone does",
+        ),
+        (
+            {"row": "fedbn", "aggregation": {"robust": {"name": "norm_bound", "limit": 1, "bound": 3}}},
+            "aggregation.robust: bound is 3, but limit is given and replaces it",
+        ),
+        ({"row": "feduaa_official", "theta": {"fallback": "half"}}, "theta.fallback: 'official' does not read it"),
+        (
+            {"row": "oct_moco_v3_scaffold", "phases": [{"name": "pretrain", "contrastive": {"queue": 9}}]},
+            r"phases.0.contrastive.queue: 'moco_v3' does not read it, 'moco_v2' alone does",
+        ),
+        ({"correction": {"name": "fedprox", "muu": 5}}, r"correction.muu is no setting: did you mean mu\?"),
+        ({"correction": "fedporx"}, "correction.name: it is 'fedporx', but may be 'none', 'fedprox'"),
+        ({"correction": {"name": ["fedprox"]}}, "correction.name: it is .'fedprox'., but may be"),
+        ({"correction": 5}, "correction has settings of its own"),
+    ],
+)
+def test_a_setting_that_the_chosen_method_does_not_read_is_refused(words, said):
+    with pytest.raises(SettingsError, match=said):
+        Experiment.resolve(words)
+
+
+def test_a_job_that_chooses_another_method_than_its_row_leaves_nothing_of_the_rows():
+    chosen = Experiment.resolve({"row": "feduaa_official", "objective": {"name": "focal", "gamma": 1}}).objective
+    assert chosen == FocalSettings(gamma=1)
+    same = Experiment.resolve({"row": "feduaa_official", "objective": "tweu"}).objective
+    assert same == TweuSettings(kl_anneal="official")
+    again = Experiment.resolve({"row": "feduaa", "aggregation": {"rule": {"name": "uaw", "temperature": 3}}})
+    assert again.aggregation.rule == UawSettings(temperature=3)
+    assert Experiment.model_validate_json(again.model_dump_json()) == again
+
+
 def test_files_that_cannot_be_read_get_a_sentence(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read"):
         Experiment.load(tmp_path / "none.yaml")
@@ -90,7 +141,7 @@ def test_the_digest_sees_settings_and_not_a_runs_name():
     base = Experiment.resolve({})
     assert digest(base) == digest(Experiment.resolve({"run": "again"}))
     assert digest(base) != digest(Experiment.resolve({"seed": 2}))
-    assert digest(base) != digest(Experiment.resolve({"objective": {"tweu": {"tau": 0.06}}}))
+    assert digest(base) != digest(Experiment.resolve({"objective": {"tau": 0.06}}))
 
 
 def test_the_plan_is_rounds_then_validate_then_finalise():

@@ -11,8 +11,7 @@ from fedretina.errors import QuorumError, RefusedError, SettingsError, StateErro
 from fedretina.exchange.payload import tensors_digest
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
-from fedretina.losses.objective import Clock
-from fedretina.losses.settings import build_objective
+from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.build import build_network, build_on_meta
 from fedretina.rows import ROWS
 from fedretina.seeds import generator

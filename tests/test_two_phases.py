@@ -128,7 +128,7 @@ def test_each_phase_moves_its_own_part_and_begins_with_controls_of_zero(scans, t
 def test_killed_at_every_write_of_both_phases_a_run_ends_with_the_same_bits(scans, tmp_path):
     kept = {"method": "moco_v2", "key_sync": "ema", "queue_start": "keep", "queue": 16}  # all that can be durable is
     experiment = two(rounds={"pretrain": 2, "train": 1}, phantom_images=16)
-    first = experiment.phases[0].model_copy(update={"contrastive": ContrastiveSettings(**kept)})
+    first = experiment.phases[0].model_copy(update={"contrastive": ContrastiveSettings.of(kept)})
     experiment = experiment.model_copy(update={"phases": (first, *experiment.phases[1:])})
     data = scans(experiment, "site-4")
     expected = run_loop(experiment, data, tmp_path, "whole")

@@ -18,6 +18,7 @@ from fedretina.exchange.stamp import require_name, require_sites
 from fedretina.kit.job_folder import ALLOWED_CLASSES, CONFIGS, EXPERIMENT, FILTER, LARGEST, META, classes_named, refusal
 from fedretina.plurals import counted
 from fedretina.rows import row
+from fedretina.settings.contrastive import ContrastiveSettings, MomentumSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import RUN_KEY
 from fedretina.storage import filled_folder, write_text
@@ -98,12 +99,12 @@ phantom_images: 160             # training windows of an average phantom site
 """,
 }
 _PHASES = {
-    # With few steps a momentum of 0.999 leaves the keys where they began, and small batches want a smaller rate.
+    # With few steps a momentum of 0.999 leaves the keys where they began (`_keys`), and small batches want a smaller
+    # rate.
     "pretrain": """\
   - name: {name}
     rounds: 2                   # paper: 100
-    contrastive: {{momentum: 0.99, splits: 2}}     # paper: 0.999; splits not said
-    training: {{epochs: 1, learning_rate: 0.01}}   # paper: 5 epochs, 0.03 at batches of 64""",
+{contrastive}    training: {{epochs: 1, learning_rate: 0.01}}   # paper: 5 epochs, 0.03 at batches of 64""",
     "train": "  - {{name: {name}, rounds: 3}}    # {rounds}",
     "tuned": "  - {{name: {name}, rounds: 3, training: {{epochs: 2}}}}    # paper: 50 rounds of 3 epochs",
 }
@@ -180,12 +181,20 @@ def _experiment(method: str, name: str) -> str:
     phases = []
     for phase in found.phases:
         kind = "pretrain" if phase.contrastive is not None else "train" if phase.training is None else "tuned"
-        phases.append(_PHASES[kind].format(name=phase.name, rounds=_ROUNDS.get(found.images.modality, "FedUAA: 100")))
+        rounds = _ROUNDS.get(found.images.modality, "FedUAA: 100")
+        phases.append(_PHASES[kind].format(name=phase.name, rounds=rounds, contrastive=_keys(phase.contrastive)))
     bodies = {"fundus": _FUNDUS, "oct": _OCT, **_OF_TASKS}
     whose = "FedUAA's" if found.images.modality == "fundus" else "the paper's"
     minutes = "about three" if len(phases) == 1 else "about five"
     words = {"title": row(method).title, "minutes": minutes, "whose": whose, "name": name, "row": method}
     return _HEAD.format(**words, phases="\n".join(phases)) + bodies[found.images.modality]
+
+
+def _keys(settings: ContrastiveSettings | None) -> str:
+    """What a short run changes of a key network that has its batches split; nothing for other methods."""
+    if not isinstance(settings, MomentumSettings) or settings.key_bn != "split":
+        return ""
+    return "    contrastive: {momentum: 0.99, splits: 2}     # paper: 0.999; splits not said\n"
 
 
 def _filters(direction: str, **more: object) -> list[dict[str, object]]:

@@ -26,7 +26,7 @@ _CHUNK = 256
 def reading_of(experiment: Experiment) -> Read:
     """How a run's own settings read its logits."""
     chosen = experiment.evaluation
-    return Read(chosen.estimator, chosen.auc_input, experiment.objective.tweu.tau)
+    return Read(chosen.estimator, chosen.auc_input, experiment.tau)
 
 
 def site_facts(data: SiteData) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedretina.aggregation import spool as spool_module
-from fedretina.aggregation.robust import COMBINE, RoundUpdates, combine
+from fedretina.aggregation.robust import RoundUpdates, combine
 from fedretina.aggregation.spool import Spool
 from fedretina.errors import QuorumError
 from fedretina.settings.aggregation import RobustSettings
@@ -16,7 +16,7 @@ SHAPES = {"w": (5, 3), "b": (4,), "scalar": (), "var": (6,), "n": ()}
 LIKE = {key: torch.int64 if key == "n" else torch.float32 for key in SHAPES}
 PARAMETERS = frozenset({"w", "b", "scalar"})
 GROUPS = (("b", "scalar", "w"), ("var",), ("n",))
-RULES = [name for name in COMBINE if name != "none"]
+RULES = [name for name in RobustSettings.choices() if name != "none"]
 
 
 def start():
@@ -49,7 +49,7 @@ def accepted(tmp_path, sent, weights=None, order=None, like=LIKE):
 
 
 def run(tmp_path, sent, name, weights=None, order=None, like=LIKE, **settings):
-    return combine(accepted(tmp_path, sent, weights, order, like), RobustSettings(name=name, **settings))
+    return combine(accepted(tmp_path, sent, weights, order, like), RobustSettings.of({"name": name, **settings}))
 
 
 def arrays(sent, key):
@@ -273,7 +273,7 @@ def test_the_weights_are_the_shares_of_the_values_that_counted(tmp_path):
     ],
 )
 def test_fewer_updates_than_the_rule_needs_are_refused(tmp_path, settings, least):
-    chosen = RobustSettings(**settings)
+    chosen = RobustSettings.of(settings)
     assert chosen.least == least
     combine(accepted(tmp_path, updates(least)), chosen)
     if least > 1:

@@ -9,7 +9,7 @@ from tests.contrastive.tiny_ground import TinyEncoder, context, pictures, tiny_n
 from fedretina.contrastive.key_network import KeyNetwork, follow, rising_momentum, shuffled_parts
 from fedretina.contrastive.objective import unit
 from fedretina.losses.objective import Clock
-from fedretina.settings.contrastive import ContrastiveSettings
+from fedretina.settings.contrastive import MocoV2Settings, MocoV3Settings, SimclrSettings
 
 
 def equal(one, two):
@@ -67,7 +67,7 @@ def test_the_shuffle_depends_on_its_purpose_alone():
 
 def test_split_gives_each_part_its_own_statistics_and_the_old_order():
     net = tiny_network()
-    key = KeyNetwork(context(net), ContrastiveSettings(splits=4))
+    key = KeyNetwork(context(net), MocoV2Settings(splits=4))
     views = pictures(range(8))
     found = key.keys(views, 0, 3)
     expected = torch.empty(8, 4)
@@ -83,8 +83,8 @@ def test_train_takes_the_whole_batch_and_eval_the_running_statistics():
     net = tiny_network()
     net.embedded(pictures(range(8, 24)))
     views = pictures(range(8))
-    whole = KeyNetwork(context(net), ContrastiveSettings(key_bn="train")).keys(views)
-    running = KeyNetwork(context(net), ContrastiveSettings(key_bn="eval")).keys(views)
+    whole = KeyNetwork(context(net), MocoV2Settings(key_bn="train")).keys(views)
+    running = KeyNetwork(context(net), MocoV2Settings(key_bn="eval")).keys(views)
     with torch.no_grad():
         torch.testing.assert_close(running, unit(copy.deepcopy(net).eval().embedded(views)))
         torch.testing.assert_close(whole, unit(net.embedded(views)))
@@ -93,7 +93,7 @@ def test_train_takes_the_whole_batch_and_eval_the_running_statistics():
 
 def test_eval_follows_the_query_networks_statistics():
     net = tiny_network()
-    key = KeyNetwork(context(net), ContrastiveSettings(key_bn="eval"))
+    key = KeyNetwork(context(net), MocoV2Settings(key_bn="eval"))
     net.embedded(pictures(range(8)))
     key.follow(1.0)
     assert torch.equal(key.module["encoder"].norm.running_mean, net.encoder.norm.running_mean)
@@ -103,7 +103,7 @@ def test_eval_follows_the_query_networks_statistics():
 def test_keys_have_length_one_no_gradient_and_touch_no_query():
     net = tiny_network()
     start = copy.deepcopy(net.state_dict())
-    key = KeyNetwork(context(net), ContrastiveSettings())
+    key = KeyNetwork(context(net), MocoV2Settings())
     keys = key.keys(pictures(range(8)))
     assert not keys.requires_grad
     torch.testing.assert_close(keys.norm(dim=1), torch.ones(8))
@@ -113,19 +113,19 @@ def test_keys_have_length_one_no_gradient_and_touch_no_query():
 
 def test_reset_forgets_and_ema_goes_on_with_its_own():
     old, new = tiny_network(seed=1), tiny_network(seed=2)
-    settings = ContrastiveSettings(key_sync="ema")
+    settings = MocoV2Settings(key_sync="ema")
     memory = KeyNetwork(context(old), settings).memory()
     assert all(name.startswith(("key:encoder.", "key:projector.")) for name in memory)
     own = KeyNetwork(context(new, memory), settings).module["encoder"].conv.weight
     assert torch.equal(own, old.encoder.conv.weight)
-    reset = KeyNetwork(context(new, memory), ContrastiveSettings())
+    reset = KeyNetwork(context(new, memory), MocoV2Settings())
     assert torch.equal(reset.module["encoder"].conv.weight, new.encoder.conv.weight)
     assert reset.memory() == {}
 
 
 def test_channels_last_stays():
     net = tiny_network().to(memory_format=torch.channels_last)
-    key = KeyNetwork(context(net), ContrastiveSettings())
+    key = KeyNetwork(context(net), MocoV2Settings())
     seen = []
     key.module["encoder"].register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
     key.keys(pictures(range(8)).to(memory_format=torch.channels_last))
@@ -142,7 +142,7 @@ def sent_of(net):
 
 
 def test_an_averaged_key_network_begins_with_what_was_sent_and_keeps_what_did_not_travel():
-    settings = ContrastiveSettings(key_sync="aggregate", momentum=0.5, key_bn="train")
+    settings = MocoV2Settings(key_sync="aggregate", momentum=0.5, key_bn="train")
     query, slow = tiny_network(seed=1), tiny_network(seed=2)
     sent = sent_of(slow)
     memory = {"key:encoder.norm.num_batches_tracked": torch.tensor(41)}
@@ -163,7 +163,7 @@ def test_where_nothing_of_the_key_network_travels_an_averaged_one_is_the_sites_o
     net = tiny_network(seed=1)
     found = {}
     for sync in ("ema", "aggregate"):
-        key = KeyNetwork(context(net), ContrastiveSettings(key_sync=sync))
+        key = KeyNetwork(context(net), MocoV2Settings(key_sync=sync))
         key.follow(0.9)
         found[sync] = key.memory()
         assert key.leaving() == {}
@@ -172,7 +172,7 @@ def test_where_nothing_of_the_key_network_travels_an_averaged_one_is_the_sites_o
 
 
 def test_only_an_averaged_key_network_travels():
-    assert ContrastiveSettings(key_sync="aggregate").keys_travel
-    assert ContrastiveSettings(method="moco_v3", key_sync="aggregate").keys_travel
-    assert not ContrastiveSettings(method="simclr", key_sync="aggregate").keys_travel
-    assert not any(ContrastiveSettings(key_sync=sync).keys_travel for sync in ("reset", "ema"))
+    assert MocoV2Settings(key_sync="aggregate").keys_travel
+    assert MocoV3Settings(key_sync="aggregate").keys_travel
+    assert not SimclrSettings().keys_travel
+    assert not any(MocoV2Settings(key_sync=sync).keys_travel for sync in ("reset", "ema"))

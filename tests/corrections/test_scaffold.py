@@ -4,11 +4,11 @@ import pytest
 import torch
 from quadratics import Line, context, local, sent_by, server, vector
 
+from fedretina.corrections.correction import build_correction
 from fedretina.corrections.scaffold import Scaffold
-from fedretina.corrections.settings import build_correction
 from fedretina.errors import SettingsError
 from fedretina.exchange.partition import CONTROL
-from fedretina.settings.correction import CorrectionSettings, ScaffoldSettings
+from fedretina.settings.correction import NoCorrectionSettings, ScaffoldSettings
 from fedretina.settings.training import OptimiserSettings
 
 
@@ -104,7 +104,7 @@ def test_two_sites_that_pull_apart_end_where_their_sum_is_least():
             received, control = after["w"], after.get(f"{CONTROL}w", control)
         return received[0].item()
 
-    averaged = build_correction(CorrectionSettings(), OptimiserSettings())
+    averaged = build_correction(NoCorrectionSettings(), OptimiserSettings())
     assert abs(ends_at(averaged) - best) > 0.1
     assert ends_at(scaffold()) == pytest.approx(best, abs=1e-6)
 
@@ -167,6 +167,6 @@ def test_a_parameter_without_gradients_keeps_its_variate():
     ],
 )
 def test_an_update_that_would_be_wrong_is_refused(update, words):
-    settings = CorrectionSettings(name="scaffold", scaffold=ScaffoldSettings(update=update))
+    settings = ScaffoldSettings(update=update)
     with pytest.raises(SettingsError, match="mean_grad"):
         build_correction(settings, OptimiserSettings(**words))

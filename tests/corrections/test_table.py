@@ -1,22 +1,15 @@
 """What a correction can do is said by its settings, which know no torch, and held to its class."""
 
-from types import MappingProxyType
-from typing import get_args
+from typing import Literal
 
 import pytest
 
-from fedretina.corrections import settings
-from fedretina.corrections.correction import Correction
+from fedretina.corrections.correction import Correction, build_correction, correction
 from fedretina.errors import SettingsError
-from fedretina.settings.correction import CorrectionName, CorrectionSettings
+from fedretina.settings.choice import Choice
+from fedretina.settings.correction import CorrectionSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.training import OptimiserSettings
-
-
-def test_every_name_has_its_class_and_its_own_settings():
-    names = set(get_args(CorrectionName))
-    assert set(settings.CORRECTIONS) == names
-    assert names - {"none"} == set(CorrectionSettings.model_fields) - {"name"}
 
 
 @pytest.mark.parametrize(
@@ -31,9 +24,10 @@ def test_every_name_has_its_class_and_its_own_settings():
     ],
 )
 def test_what_each_one_does(name, travels, server):
-    chosen = CorrectionSettings(name=name)
+    chosen = CorrectionSettings.of(name)
     assert (chosen.travels, chosen.has_server_half) == (travels, server)
-    assert isinstance(settings.build_correction(chosen, OptimiserSettings()), settings.CORRECTIONS[name])
+    built = build_correction(chosen, OptimiserSettings())
+    assert (type(built).server is not Correction.server) == server
 
 
 @pytest.mark.parametrize(
@@ -48,12 +42,16 @@ def test_a_server_half_is_kept_from_robust_rules_and_personal_models(words):
         Experiment.resolve(words)
 
 
-def test_a_class_that_does_more_than_its_settings_say_is_refused(monkeypatch):
-    class Momentum(Correction):
-        def server(self, round_):
-            return round_.mixed
+def test_a_class_that_does_more_than_its_settings_say_is_refused():
+    class QuietSettings(Choice):  # on no axis of the product, whose methods other tests list
+        name: Literal["quiet_momentum"] = "quiet_momentum"
 
-    patched = MappingProxyType({**settings.CORRECTIONS, "fedprox": Momentum})
-    monkeypatch.setattr(settings, "CORRECTIONS", patched)
-    with pytest.raises(SettingsError, match=r"'fedprox' does not do what its settings say: .* has_server_half to True"):
-        settings.build_correction(CorrectionSettings(name="fedprox"), OptimiserSettings())
+    with pytest.raises(SettingsError, match="Momentum has a server half, but its settings do not say so"):
+
+        @correction(QuietSettings)
+        class Momentum(Correction):
+            def server(self, round_):
+                return round_.mixed
+
+    with pytest.raises(SettingsError, match="nothing is registered for QuietSettings"):
+        build_correction(QuietSettings(), OptimiserSettings())

@@ -16,7 +16,7 @@ from fedretina.evaluation.figures import Evaluation, evaluate, triage
 from fedretina.evaluation.metrics import accuracy
 from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.metric_inputs import checked_errors, checked_scores
-from fedretina.settings.theta import ThetaSettings
+from fedretina.settings.theta import YoudenSettings
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.uncertainty.theta import youden_theta
 from fedretina_papers.statistics.classification import confusion_matrix
@@ -105,7 +105,7 @@ def test_no_public_sentence_of_a_metric_counts_images():
         lambda: confusion_matrix(np.zeros(7, int), np.zeros(9, int), 5),
         lambda: triage(judged, 0.5, preset("icdr5")),
         lambda: selective_balanced_accuracy(np.zeros(7), np.zeros(9), np.zeros(7), 0.4),
-        lambda: youden_theta(np.zeros(7), np.zeros(9, bool), ThetaSettings(), None),
+        lambda: youden_theta(np.zeros(7), np.zeros(9, bool), YoudenSettings(), None),
     ):
         with pytest.raises(TrainingError) as told:
             ask()

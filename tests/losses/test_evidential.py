@@ -11,6 +11,7 @@ from torch.distributions import Dirichlet, kl_divergence
 
 from fedretina.losses.evidential import EvidentialObjective, evidential_loss, ice_loss, kl_loss
 from fedretina.losses.objective import Clock
+from fedretina.settings.objective import EvidentialSettings
 from fedretina.uncertainty.evidence import opinion
 
 
@@ -122,7 +123,9 @@ def test_objective_is_the_mean_and_follows_lambda():
     for round_, weight in ((0, 0.0), (1, 0.5), (2, 1.0)):
         loss = EvidentialObjective().score(logits, labels, Clock(round_, 3, 0, 1, 0, 1))
         torch.testing.assert_close(loss, (ice_loss(alpha, labels) + weight * kl_loss(alpha, labels)).mean())
-    official = EvidentialObjective("official").score(logits, labels, Clock(0, 3, 0, 1, 0, 1))
+    official = EvidentialObjective(EvidentialSettings(kl_anneal="official")).score(
+        logits, labels, Clock(0, 3, 0, 1, 0, 1)
+    )
     torch.testing.assert_close(official, (ice_loss(alpha, labels) + 0.25 * kl_loss(alpha, labels)).mean())
 
 

@@ -11,7 +11,7 @@ import pytest
 from fedretina.data.scheme_presets import preset
 from fedretina.errors import TrainingError
 from fedretina.settings.scheme import GradingScheme
-from fedretina.settings.theta import ThetaSettings
+from fedretina.settings.theta import YoudenSettings
 from fedretina.uncertainty.referral import NO_ANSWER, UNREADABLE, refer, referral_threshold
 from fedretina.uncertainty.theta import youden_theta
 
@@ -72,7 +72,7 @@ def by_doubt(*runs):
 
 def test_it_refers_more_than_theta_does():
     u, wrong = by_doubt((1, 5), (0, 18), (1, 5), (0, 12))
-    assert youden_theta(u, wrong, ThetaSettings(), None).value == u[4]  # 1/2, against 1 - 18/30 = 2/5
+    assert youden_theta(u, wrong, YoudenSettings(), None).value == u[4]  # 1/2, against 1 - 18/30 = 2/5
     assert referral_threshold(u, wrong).value == u[27]  # 2 - 18/30 = 7/5, against 1
 
 

@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from sklearn.metrics import roc_curve
 
 from fedretina.errors import TrainingError
-from fedretina.settings.theta import ThetaSettings
+from fedretina.settings.theta import OfficialSettings, ThetaSettings, YoudenSettings
 from fedretina.uncertainty.roc import roc
-from fedretina.uncertainty.theta import official_theta, youden_theta
+from fedretina.uncertainty.theta import official_theta, site_theta, youden_theta
 
-LOOSE = ThetaSettings(min_errors=1)
+LOOSE = YoudenSettings(min_errors=1)
 U = np.array([0.1, 0.2, 0.8, 0.9])
 
 
@@ -131,7 +131,7 @@ DEGENERATE = {
     [("previous", 0.3, 0.3), ("previous", None, 0.5), ("half", 0.3, 0.5), ("half", None, 0.5)],
 )
 def test_degenerate_input_gives_the_fallback_and_its_reason(reason, fallback, previous, value):
-    settings = ThetaSettings(min_errors=1, fallback=fallback)
+    settings = YoudenSettings(min_errors=1, fallback=fallback)
     theta = youden_theta(*DEGENERATE[reason], settings, previous)
     assert (theta.value, theta.youden, theta.reason) == (value, None, reason)
 
@@ -141,12 +141,12 @@ def test_degenerate_input_gives_the_fallback_and_its_reason(reason, fallback, pr
     [("empty", 0.5), ("not_finite", 0.5), ("no_errors", 0.5), ("tied", 0.6), ("uninformative", 0.5)],
 )
 def test_the_median_fallback(reason, value):
-    settings = ThetaSettings(min_errors=1, fallback="median_u")
+    settings = YoudenSettings(min_errors=1, fallback="median_u")
     assert youden_theta(*DEGENERATE[reason], settings, 0.3).value == pytest.approx(value)
 
 
 def test_the_median_fallback_takes_the_median_and_never_zero():
-    settings = ThetaSettings(min_errors=1, fallback="median_u")
+    settings = YoudenSettings(min_errors=1, fallback="median_u")
     assert youden_theta(np.array([0.1, 0.3, 0.4]), np.zeros(3), settings, None).value == 0.3
     assert youden_theta(np.zeros(3), np.zeros(3), settings, None).value == 0.5
 
@@ -161,17 +161,17 @@ def test_infinity_is_not_finite():
 )
 def test_default_asks_for_five_errors_and_five_right(errors, reason):
     u = np.linspace(0.05, 1, 20)
-    theta = youden_theta(u, np.arange(20) >= 20 - errors, ThetaSettings(), 0.4)
+    theta = youden_theta(u, np.arange(20) >= 20 - errors, YoudenSettings(), 0.4)
     assert theta.reason == reason
     assert theta.value == pytest.approx(u[20 - errors] if reason == "youden" else 0.4)
 
 
 def test_smoothing_is_a_moving_average_of_measured_values():
-    settings = ThetaSettings(min_errors=1, smoothing=0.75)
+    settings = YoudenSettings(min_errors=1, smoothing=0.75)
     wrong = np.array([0, 0, 1, 1])
     assert youden_theta(U, wrong, settings, 0.4).value == pytest.approx(0.75 * 0.4 + 0.25 * 0.8)
     assert youden_theta(U, wrong, settings, None).value == 0.8
-    half = ThetaSettings(min_errors=1, smoothing=0.75, fallback="half")
+    half = YoudenSettings(min_errors=1, smoothing=0.75, fallback="half")
     assert youden_theta(U, np.zeros(4), half, 0.4).value == 0.5
 
 
@@ -216,13 +216,13 @@ def test_official_theta_is_finite_where_the_published_code_sends_infinity(reason
 
 
 def test_the_rule_is_chosen_by_the_setting_and_ignores_the_counts():
-    official = ThetaSettings(rule="official")
+    official = OfficialSettings()
     u, wrong = DEGENERATE["tied"]
-    assert youden_theta(u, wrong, official, 0.3) == official_theta(u, wrong)
-    assert youden_theta(U, np.array([0, 0, 1, 1]), official, None).value == 0.8
+    assert site_theta(u, wrong, official, 0.3) == official_theta(u, wrong)
+    assert site_theta(U, np.array([0, 0, 1, 1]), official, None).value == 0.8
 
 
-@pytest.mark.parametrize("settings", [LOOSE, ThetaSettings(rule="official")])
+@pytest.mark.parametrize("settings", [LOOSE, OfficialSettings()])
 @pytest.mark.parametrize(
     ("u", "wrong"),
     [
@@ -235,7 +235,7 @@ def test_the_rule_is_chosen_by_the_setting_and_ignores_the_counts():
 )
 def test_unfit_input_is_refused(settings, u, wrong):
     with pytest.raises(TrainingError, match="theta needs"):
-        youden_theta(u, wrong, settings, None)
+        site_theta(u, wrong, settings, None)
 
 
 @pytest.mark.parametrize("previous", [0.0, -1.0, 2.5, math.nan, math.inf])
@@ -251,17 +251,17 @@ def test_a_previous_theta_outside_its_range_is_refused(previous):
         ({"smoothing": 1.0}, r"must lie in \[0, 1\)"),
         ({"smoothing": -0.1}, r"must lie in \[0, 1\)"),
         ({"smoothing": math.nan}, r"must lie in \[0, 1\)"),
-        ({"rule": "official", "smoothing": 0.5}, "does not smooth"),
+        ({"rule": "official", "smoothing": 0.5}, "'official' does not read it, 'youden' alone does"),
         ({"source": "test"}, "train_online"),
         ({"threshold": 0.5}, "Extra inputs"),
     ],
 )
 def test_unfit_settings_are_refused(values, sentence):
     with pytest.raises(ValidationError, match=sentence):
-        ThetaSettings(**values)
+        ThetaSettings.of(values)
 
 
 def test_a_reference_needs_two_grades():
-    assert ThetaSettings(reference_grades=5).reference_grades == 5
+    assert YoudenSettings(reference_grades=5).reference_grades == 5
     with pytest.raises(ValidationError, match="2 grades or more"):
-        ThetaSettings(reference_grades=1)
+        ThetaSettings.of({"reference_grades": 1})

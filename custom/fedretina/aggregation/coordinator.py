@@ -19,7 +19,7 @@ from fedretina.aggregation.run_store import RunStore, run_head, run_results, wri
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperature_model import temperature_model
 from fedretina.aggregation.unfinished import unfinished_at_end
-from fedretina.aggregation.weights import similarity_weights
+from fedretina.aggregation.weights import personal_weights
 from fedretina.errors import QuorumError, RefusedError, StateError
 from fedretina.exchange.encryption import HeadCipher
 from fedretina.exchange.partition import partition_of
@@ -230,7 +230,7 @@ class Coordinator:
             record |= said
         if step.task == "prepare":
             statistics = {site: answers.spool.read(site) for site in record["scalars"]}
-            record["similarity"] = similarity_weights(statistics, self.experiment.aggregation.own_share)
+            record["similarity"] = personal_weights(statistics, self.experiment.aggregation.rule)
         if step.task == "calibrate":
             moments = (answers.spool.read(site) for site in record["scalars"])
             solved = temperature_model(moments, self.experiment.calibration.ridge)

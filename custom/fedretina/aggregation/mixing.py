@@ -9,14 +9,13 @@ import torch
 
 from fedretina.aggregation.robust import RoundUpdates, combine
 from fedretina.aggregation.spool import Spool
-from fedretina.aggregation.weights import NEEDS, Scalars, among, site_weights
-from fedretina.corrections.correction import ServerRound
-from fedretina.corrections.settings import build_correction
+from fedretina.aggregation.weights import Scalars, among, site_weights
+from fedretina.corrections.correction import ServerRound, build_correction
 from fedretina.errors import SettingsError
 from fedretina.exchange.encryption import NO_KEYS, HeadCipher
 from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Tensors, tensors_digest
-from fedretina.settings.aggregation import AggregationSettings
+from fedretina.settings.aggregation import RuleSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Step
 
@@ -62,7 +61,7 @@ class Mixer:
 
     def needed(self, step: Step) -> frozenset[str]:
         """Scalars that the step's updates cannot be weighed without, besides those that every site must bring."""
-        return NEEDS.get(self._weighing(step).rule, frozenset()) if step.task in ("pretrain", "train") else frozenset()
+        return self._weighing(step).needs if step.task in ("pretrain", "train") else frozenset()
 
     def require(self, tensors: Tensors) -> None:
         """Refuse an update whose encrypted part cannot be mixed.
@@ -127,11 +126,11 @@ class Mixer:
             "digest": tensors_digest(mean),
         }
 
-    def _weighing(self, step: Step) -> AggregationSettings:
+    def _weighing(self, step: Step) -> RuleSettings:
         """How a step weighs the sites: a label-free phase has a rule of its own."""
         if step.task != "pretrain":
-            return self._settings
-        return self._settings.model_copy(update={"rule": self._experiment.phase(step.phase).weights})
+            return self._settings.rule
+        return RuleSettings.of(self._experiment.phase(step.phase).weights)
 
     def _resting(self, state: Tensors) -> dict[str, torch.Tensor]:
         """What the server holds and the step did not move: a head while an encoder is pre-trained, and its controls."""

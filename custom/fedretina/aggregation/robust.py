@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +13,15 @@ from numpy.typing import NDArray
 from fedretina.aggregation.spool import Spool
 from fedretina.errors import QuorumError
 from fedretina.exchange.payload import Tensors
-from fedretina.settings.aggregation import RobustName, RobustSettings
+from fedretina.parts import Register
+from fedretina.settings.aggregation import (
+    KrumSettings,
+    MedianSettings,
+    NormBoundSettings,
+    NotRobustSettings,
+    RobustSettings,
+    TrimmedMeanSettings,
+)
 
 
 class RoundUpdates(NamedTuple):
@@ -80,15 +87,33 @@ def weighted_mean(accepted: RoundUpdates) -> AggregationResult:
     return AggregationResult(accepted.spool.weighted_mean(accepted.weights, accepted.like), accepted.weights, {})
 
 
-COMBINE: Mapping[RobustName, Callable[[RoundUpdates, RobustSettings], AggregationResult]] = MappingProxyType(
-    {
-        "none": lambda accepted, settings: weighted_mean(accepted),
-        "norm_bound": lambda accepted, settings: norm_bound(accepted, settings.bound, settings.limit),
-        "trimmed_mean": lambda accepted, settings: trimmed_mean(accepted, settings.hostile),
-        "median": lambda accepted, settings: median(accepted),
-        "krum": lambda accepted, settings: krum(accepted, settings.hostile, settings.keep),
-    }
-)
+robust: Register[Callable[[RoundUpdates, Any], AggregationResult]] = Register("fedretina.aggregation.robust")
+"""Registers the function below it as the robust rule of some settings."""
+
+
+@robust(NotRobustSettings)
+def _weighted_mean(accepted: RoundUpdates, settings: NotRobustSettings) -> AggregationResult:
+    return weighted_mean(accepted)
+
+
+@robust(NormBoundSettings)
+def _norm_bound(accepted: RoundUpdates, settings: NormBoundSettings) -> AggregationResult:
+    return norm_bound(accepted, settings.bound, settings.limit)
+
+
+@robust(TrimmedMeanSettings)
+def _trimmed_mean(accepted: RoundUpdates, settings: TrimmedMeanSettings) -> AggregationResult:
+    return trimmed_mean(accepted, settings.hostile)
+
+
+@robust(MedianSettings)
+def _median(accepted: RoundUpdates, settings: MedianSettings) -> AggregationResult:
+    return median(accepted)
+
+
+@robust(KrumSettings)
+def _krum(accepted: RoundUpdates, settings: KrumSettings) -> AggregationResult:
+    return krum(accepted, settings.hostile, settings.keep)
 
 
 def combine(accepted: RoundUpdates, settings: RobustSettings) -> AggregationResult:
@@ -104,10 +129,10 @@ def combine(accepted: RoundUpdates, settings: RobustSettings) -> AggregationResu
     """
     if len(accepted.weights) < settings.least:
         raise QuorumError(
-            f"{settings.name!r} against {settings.hostile} hostile sites needs {settings.least} updates, there are "
+            f"{settings.name!r} as it is set needs {settings.least} updates, there are "
             f"{len(accepted.weights)}: ask more sites, or set aggregation.robust.hostile lower."
         )
-    return COMBINE[settings.name](accepted, settings)
+    return robust.of(settings)(accepted, settings)
 
 
 def krum(accepted: RoundUpdates, hostile: int, keep: int) -> AggregationResult:

@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.exchange.partition import MEAN, VARIANCE
 from fedretina.exchange.payload import Tensors
-from fedretina.settings.aggregation import AggregationSettings
+from fedretina.parts import Register
+from fedretina.settings.aggregation import (
+    RuleSettings,
+    SamplesSettings,
+    SimilaritySettings,
+    UawSettings,
+    UniformSettings,
+)
 
 Scalars = Mapping[str, Mapping[str, float]]
 """Scalars by site and name."""
-NEEDS: Mapping[str, frozenset[str]] = {"samples": frozenset({"images"})}
-"""Scalars that a rule needs of every update, besides those that all bring."""
+
+rule: Register[Callable[[Scalars, Any], dict[str, float]]] = Register("fedretina.aggregation.weights")
+"""Registers the function below it as the rule of some settings."""
+personal_rule: Register[Callable[[Mapping[str, Tensors], Any], dict[str, dict[str, float]]]] = Register(
+    "fedretina.aggregation.weights"
+)
+"""Registers the function below it as a rule that gives each site a model of its own."""
 
 
-def uniform_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, float]:
+@rule(UniformSettings)
+def uniform_weights(scalars: Scalars, settings: UniformSettings) -> dict[str, float]:
     """Weigh every site alike: w_i = 1/N."""
     return {site: 1.0 / len(scalars) for site in sorted(scalars)}
 
 
-def sample_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, float]:
+@rule(SamplesSettings)
+def sample_weights(scalars: Scalars, settings: SamplesSettings) -> dict[str, float]:
     """Weigh by training images: w_i = n_i / sum_j n_j (McMahan et al. 2017)."""
     total = sum(scalars[site]["images"] for site in sorted(scalars))
     return {site: scalars[site]["images"] / total for site in sorted(scalars)}
 
 
-def uaw_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, float]:
+@rule(UawSettings)
+def uaw_weights(scalars: Scalars, settings: UawSettings) -> dict[str, float]:
     """Weigh by uncertainty: w_i = exp(theta_i) / sum_j exp(theta_j) (FedUAA, section 2.2).
 
     Differs from the official code only where that code breaks: theta is finite here, since a site decides every
@@ -42,16 +58,9 @@ def uaw_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, fl
     return dict(zip(sites, (raised / raised.sum()).tolist(), strict=True))  # w_i
 
 
-WEIGHTS: Mapping[str, Callable[[Scalars, AggregationSettings], dict[str, float]]] = {
-    "uniform": uniform_weights,
-    "samples": sample_weights,
-    "uaw": uaw_weights,
-}
-
-
-def site_weights(scalars: Scalars, settings: AggregationSettings) -> dict[str, float]:
+def site_weights(scalars: Scalars, settings: RuleSettings) -> dict[str, float]:
     """Weights of the sites by the chosen rule; they are positive and sum to 1."""
-    return WEIGHTS[settings.rule](scalars, settings)
+    return rule.of(settings)(scalars, settings)
 
 
 def distance(one: Tensors, other: Tensors) -> float:
@@ -101,6 +110,16 @@ def similarity_weights(statistics: Mapping[str, Tensors], own_share: float) -> d
         weights = {sites[number]: float(share) for number, share in zip(others, shares, strict=True)}
         table[site] = {name: own_share if name == site else weights[name] for name in sites}
     return table
+
+
+@personal_rule(SimilaritySettings)
+def _by_similarity(statistics: Mapping[str, Tensors], settings: SimilaritySettings) -> dict[str, dict[str, float]]:
+    return similarity_weights(statistics, settings.own_share)
+
+
+def personal_weights(statistics: Mapping[str, Tensors], settings: RuleSettings) -> dict[str, dict[str, float]]:
+    """The weights of each site's own model, by the rule that the settings choose; each site's sum to 1."""
+    return personal_rule.of(settings)(statistics, settings)
 
 
 def among(weights: Mapping[str, float], answered: list[str]) -> dict[str, float]:

@@ -156,7 +156,7 @@ def _method(name: str, experiment: Experiment, network: Network, sites: int) -> 
         correction=experiment.correction.name,
         personal=f"{exchange.personal}, BatchNorm {exchange.batchnorm}"
         + (" by name" if exchange.bn_match == "name" else ""),
-        aggregation=experiment.aggregation.rule,
+        aggregation=experiment.aggregation.rule.name,
         phases=tuple(f"{task}{inside}" if task in ("pretrain", "train") else task for task in tasks),
         travels=travels,
         stays=sum(parts.sizes[key][1] for key in parts.personal),

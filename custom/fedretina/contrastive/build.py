@@ -1,20 +1,10 @@
-"""The table of contrastive objectives, and what begins a round of one."""
+"""What begins a round of contrastive training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-
-from fedretina.contrastive.moco_v2 import MocoV2Round
-from fedretina.contrastive.moco_v3 import MocoV3Round
-from fedretina.contrastive.objective import ContrastiveContext, ContrastiveRound
-from fedretina.contrastive.simclr import SimclrRound
+from fedretina.contrastive.objective import ContrastiveContext, ContrastiveRound, contrastive
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.settings.contrastive import ContrastiveMethod, ContrastiveSettings
-
-ROUNDS: Mapping[ContrastiveMethod, Callable[[ContrastiveContext, ContrastiveSettings], ContrastiveRound]] = (
-    MappingProxyType({"moco_v2": MocoV2Round, "moco_v3": MocoV3Round, "simclr": SimclrRound})
-)
+from fedretina.settings.contrastive import ContrastiveSettings
 
 
 class Contrastive:
@@ -36,17 +26,17 @@ class Contrastive:
             SettingsError: The network has no contrastive head of this method.
             TrainingError: The site has fewer images than a batch, or one patient only.
         """
-        method = self._settings.method
-        if (context.head.predictor is not None) != (method == "moco_v3"):
+        if (context.head.predictor is not None) != self._settings.predicts:
             raise SettingsError(
-                f"contrastive training by {method} needs its own head: set network.contrast.layout to it."
+                f"contrastive training by {self._settings.method} needs its own head: set "
+                "network.contrast.layout to it."
             )
         if self._settings.mask_patients and int(context.patients.min()) == int(context.patients.max()):
             raise TrainingError(
                 "all training images of the site are of one patient, so none is a negative of another: let the site "
                 "add patients, or set contrastive.mask_patients to false."
             )
-        return ROUNDS[method](context, self._settings)
+        return contrastive.of(self._settings)(context, self._settings)
 
 
 def build_contrastive(settings: ContrastiveSettings) -> Contrastive:

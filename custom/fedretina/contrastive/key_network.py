@@ -14,7 +14,7 @@ from fedretina.contrastive.objective import ContrastiveContext, alike, unit
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
 from fedretina.seeds import generator
-from fedretina.settings.contrastive import ContrastiveSettings
+from fedretina.settings.contrastive import MomentumSettings
 
 KEY = "key:"
 """Prefix of the key network in a site's memory."""
@@ -38,14 +38,14 @@ class KeyNetwork:
         SettingsError: The network has no contrastive head.
     """
 
-    def __init__(self, context: ContrastiveContext, settings: ContrastiveSettings) -> None:
+    def __init__(self, context: ContrastiveContext, settings: MomentumSettings) -> None:
         self._query = context.net
         self._settings = settings
         self._seed = context.seed
         self._parts: dict[str, nn.Module] = {"encoder": context.net.encoder, "projector": context.head.projector}
         self._sent = {_own(key): key for key in context.keys}
         self.module = nn.ModuleDict({name: copy.deepcopy(part) for name, part in self._parts.items()})
-        self.module.requires_grad_(False).train(settings.resolved_key_bn != "eval")
+        self.module.requires_grad_(False).train(settings.key_bn != "eval")
         kept = {name.removeprefix(KEY): value for name, value in context.memory.items() if name.startswith(KEY)}
         if settings.key_sync == "ema" and kept:
             self.module.load_state_dict(kept, strict=True)
@@ -61,7 +61,7 @@ class KeyNetwork:
         """
         for name, query in self._parts.items():
             follow(self.module[name], query, momentum)
-            if self._settings.resolved_key_bn == "eval":
+            if self._settings.key_bn == "eval":
                 for mine, other in zip(self.module[name].buffers(), query.buffers(), strict=True):
                     mine.copy_(other)
 
@@ -72,7 +72,7 @@ class KeyNetwork:
             views: Images in [0, 1] on the device of the network.
             purpose: What the shuffling of "split" is for, within the round.
         """
-        split = self._settings.resolved_key_bn == "split"
+        split = self._settings.key_bn == "split"
         parts = shuffled_parts(len(views), self._settings.splits if split else 1, (*self._seed, *purpose, "split"))
         with torch.no_grad():
             embeddings = torch.cat([self._embedded(views[part]) for part in parts])

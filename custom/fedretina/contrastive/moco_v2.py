@@ -8,12 +8,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedretina.contrastive.key_network import KeyNetwork, KeyQueue, queue_length
-from fedretina.contrastive.objective import ContrastiveContext, ContrastiveRound, Views, kept_apart, similarities, unit
+from fedretina.contrastive.objective import (
+    ContrastiveContext,
+    ContrastiveRound,
+    Views,
+    contrastive,
+    kept_apart,
+    similarities,
+    unit,
+)
 from fedretina.errors import TrainingError
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
 from fedretina.seeds import generator
-from fedretina.settings.contrastive import ContrastiveSettings
+from fedretina.settings.contrastive import MocoV2Settings
 
 
 def info_nce(query: Tensor, keys: Tensor, queue: Tensor, temperature: float, same: Tensor) -> Tensor:
@@ -35,6 +43,7 @@ def info_nce(query: Tensor, keys: Tensor, queue: Tensor, temperature: float, sam
     return F.cross_entropy(torch.cat((positive, negative), dim=1), first)
 
 
+@contrastive(MocoV2Settings)
 class MocoV2Round(ContrastiveRound):
     """MoCo v2 (Chen, Fan, Girshick, He 2020) at a site.
 
@@ -47,7 +56,7 @@ class MocoV2Round(ContrastiveRound):
         TrainingError: The site has fewer images than a batch.
     """
 
-    def __init__(self, context: ContrastiveContext, settings: ContrastiveSettings) -> None:
+    def __init__(self, context: ContrastiveContext, settings: MocoV2Settings) -> None:
         self._net = context.net
         self._settings = settings
         self._key = KeyNetwork(context, settings)
@@ -66,11 +75,11 @@ class MocoV2Round(ContrastiveRound):
     def loss(self, views: Views, clock: Clock) -> Tensor:
         """See `ContrastiveRound.loss`."""
         query = unit(self._net.embedded(views.first))  # q
-        self._key.follow(self._settings.resolved_momentum)
+        self._key.follow(self._settings.momentum)
         keys = self._key.keys(views.second, clock.epoch, clock.step)  # k+
         images, patients = views.images.to(keys.device), views.patients.to(keys.device)
         same = self._queue.no_negatives(images, patients, self._settings.mask_patients)
-        loss = info_nce(query, keys, self._queue.rows, self._settings.resolved_temperature, same)
+        loss = info_nce(query, keys, self._queue.rows, self._settings.temperature, same)
         self._queue.enqueue(keys, images, patients)
         return loss
 

@@ -12,6 +12,7 @@ from fedretina.contrastive.objective import (
     ContrastiveRound,
     Views,
     alike,
+    contrastive,
     kept_apart,
     similarities,
     unit,
@@ -19,7 +20,7 @@ from fedretina.contrastive.objective import (
 from fedretina.errors import SettingsError
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
-from fedretina.settings.contrastive import ContrastiveSettings
+from fedretina.settings.contrastive import MocoV3Settings
 
 
 def moco_v3_loss(
@@ -51,6 +52,7 @@ def moco_v3_loss(
     return one_way(q1, k2) + one_way(q2, k1)
 
 
+@contrastive(MocoV3Settings)
 class MocoV3Round(ContrastiveRound):
     """MoCo v3 (Chen, Xie, He, ICCV 2021) at a site: as published for ResNet-50, without a queue.
 
@@ -61,7 +63,7 @@ class MocoV3Round(ContrastiveRound):
         SettingsError: The network has no predictor.
     """
 
-    def __init__(self, context: ContrastiveContext, settings: ContrastiveSettings) -> None:
+    def __init__(self, context: ContrastiveContext, settings: MocoV3Settings) -> None:
         self._net = context.net
         self._settings = settings
         self._key = KeyNetwork(context, settings)
@@ -73,12 +75,12 @@ class MocoV3Round(ContrastiveRound):
         """See `ContrastiveRound.loss`."""
         settings = self._settings
         q1, q2 = (unit(self._predictor(self._net.embedded(view))) for view in (views.first, views.second))
-        self._key.follow(rising_momentum(settings.resolved_momentum, clock))
+        self._key.follow(rising_momentum(settings.momentum, clock))
         at = clock.epoch, clock.step
         k1, k2 = self._key.keys(views.first, *at, "first"), self._key.keys(views.second, *at, "second")
         images, patients = views.images.to(q1.device), views.patients.to(q1.device)
         same = alike(images, patients, images, patients, settings.mask_patients)
-        return moco_v3_loss((q1, q2), (k1, k2), settings.resolved_temperature, same)
+        return moco_v3_loss((q1, q2), (k1, k2), settings.temperature, same)
 
     def leaving(self) -> Tensors:
         """See `ContrastiveRound.leaving`."""

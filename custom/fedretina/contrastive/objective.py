@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
 from fedretina.networks.contrast import ContrastHead
 from fedretina.networks.network import Network
+from fedretina.parts import Register
 
 
 class Views(NamedTuple):
@@ -104,6 +105,10 @@ class ContrastiveRound(ABC):
     def finish(self) -> Tensors:
         """End the round and say what stays at the site, by name, on the CPU; it is never sent."""
         return {}
+
+
+contrastive: Register[Callable[[ContrastiveContext, Any], ContrastiveRound]] = Register("fedretina.contrastive")
+"""Registers the class below it as the contrastive objective of some settings; it is built for each round."""
 
 
 def unit(embeddings: Tensor) -> Tensor:

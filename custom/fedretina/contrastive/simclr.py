@@ -11,12 +11,13 @@ from fedretina.contrastive.objective import (
     ContrastiveRound,
     Views,
     alike,
+    contrastive,
     kept_apart,
     similarities,
     unit,
 )
 from fedretina.losses.objective import Clock
-from fedretina.settings.contrastive import ContrastiveSettings
+from fedretina.settings.contrastive import SimclrSettings
 
 
 def nt_xent(first: Tensor, second: Tensor, temperature: float, same: Tensor) -> Tensor:
@@ -41,6 +42,7 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float, same: Tensor) -> 
     return F.cross_entropy(kept_apart(similarities(z, z), temperature, no_negatives), other)
 
 
+@contrastive(SimclrSettings)
 class SimclrRound(ContrastiveRound):
     """SimCLR (Chen, Kornblith, Norouzi, Hinton, ICML 2020) at a site; it keeps nothing.
 
@@ -48,7 +50,7 @@ class SimclrRound(ContrastiveRound):
     those of one batch: its 4096 images become the site's batch size.
     """
 
-    def __init__(self, context: ContrastiveContext, settings: ContrastiveSettings) -> None:
+    def __init__(self, context: ContrastiveContext, settings: SimclrSettings) -> None:
         self._net = context.net
         self._settings = settings
 
@@ -58,4 +60,4 @@ class SimclrRound(ContrastiveRound):
         first, second = z.chunk(2)
         images, patients = views.images.to(z.device), views.patients.to(z.device)
         same = alike(images, patients, images, patients, self._settings.mask_patients)
-        return nt_xent(first, second, self._settings.resolved_temperature, same)
+        return nt_xent(first, second, self._settings.temperature, same)

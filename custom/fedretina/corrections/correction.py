@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
+from fedretina.errors import SettingsError
 from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
-
-if TYPE_CHECKING:  # an optimiser's step knows of corrections
-    from fedretina.settings.training import OptimiserSettings
+from fedretina.parts import Register
+from fedretina.settings.choice import Choice
+from fedretina.settings.correction import CorrectionSettings, NoCorrectionSettings
+from fedretina.settings.training import OptimiserSettings
 
 MEMORY = "memory:"
 """Prefix of what the server half keeps beside a model and never sends."""
@@ -119,27 +121,19 @@ class ServerRound(NamedTuple):
 
 
 class Correction:
-    """A choice on the correction axis; this base is "none".
+    """A choice on the correction axis; this base is "none"."""
 
-    Attributes:
-        travels: Whether a tensor a parameter goes beside the weights, both ways (kind `control`).
-    """
-
-    travels: ClassVar[bool] = False
+    def __init__(self, settings: Any = None) -> None:
+        pass
 
     @classmethod
-    def of(cls, own: Any, optimiser: OptimiserSettings) -> Self:
-        """Build it from its own settings (None for "none") and those of the optimiser in use.
+    def of(cls, settings: Any, optimiser: OptimiserSettings) -> Self:
+        """Build it from its own settings and those of the optimiser in use.
 
         Raises:
             SettingsError: It would be wrong with that optimiser.
         """
-        return cls() if own is None else cls(own)  # type: ignore[call-arg]
-
-    @classmethod
-    def has_server_half(cls) -> bool:
-        """Whether it moves the aggregate beyond the mean of the sites, which no robust rule may be beside."""
-        return cls.server is not Correction.server
+        return cls(settings)
 
     def begin(self, context: RoundContext) -> LocalRound:
         """Begin a round at a site."""
@@ -153,3 +147,32 @@ class Correction:
             former go down with the next round, the latter stay.
         """
         return round_.mixed
+
+
+def _does_what_its_settings_say(settings: type[Choice], part: type[Correction]) -> None:
+    # Checks of a run, such as that no robust rule stands beside a server half, know the settings alone.
+    has = part.server is not Correction.server
+    if has and not getattr(settings, "has_server_half", False):
+        raise SettingsError(
+            f"{part.__name__} has a server half, but its settings do not say so: set has_server_half of "
+            f"{settings.__name__} to True, or no check of a run knows of it."
+        )
+
+
+correction: Register[type[Correction]] = Register("fedretina.corrections", _does_what_its_settings_say)
+"""Registers the class below it as the correction of some settings."""
+
+correction(NoCorrectionSettings)(Correction)
+
+
+def build_correction(settings: CorrectionSettings, optimiser: OptimiserSettings) -> Correction:
+    """Build the correction that the settings name; it has no state of its own.
+
+    Args:
+        settings: The choice.
+        optimiser: The optimiser in use, which SCAFFOLD must know.
+
+    Raises:
+        SettingsError: The correction is wrong with that optimiser.
+    """
+    return correction.of(settings).of(settings, optimiser)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 
-from fedretina.corrections.correction import Correction, LocalRound, Outcome, Rates, RoundContext, ServerRound
+from fedretina.corrections.correction import (
+    Correction,
+    LocalRound,
+    Outcome,
+    Rates,
+    RoundContext,
+    ServerRound,
+    correction,
+)
 from fedretina.corrections.feddyn import with_mean_drift
 from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
@@ -53,6 +59,7 @@ class FedDcRound(LocalRound):
         return Outcome(control, memory, {})
 
 
+@correction(FedDcSettings)
 class FedDc(Correction):
     """FedDC (Gao et al., CVPR 2022), as its official code states it.
 
@@ -63,8 +70,6 @@ class FedDc(Correction):
     Differs from that code where S eta stands: it divides by the rate before decay while it trains with the decayed
     one; here it is the sum of the rates in use. As in that code the formula is meant for SGD without momentum.
     """
-
-    travels: ClassVar[bool] = True
 
     def __init__(self, settings: FedDcSettings) -> None:
         self._settings = settings

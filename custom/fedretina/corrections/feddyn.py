@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from fedretina.corrections.correction import MEMORY, Correction, LocalRound, Outcome, Rates, RoundContext, ServerRound
+from fedretina.corrections.correction import (
+    MEMORY,
+    Correction,
+    LocalRound,
+    Outcome,
+    Rates,
+    RoundContext,
+    ServerRound,
+    correction,
+)
 from fedretina.exchange.payload import Tensors
 from fedretina.settings.correction import FedDynSettings
 
@@ -34,6 +43,7 @@ class FedDynRound(LocalRound):
         return Outcome({}, {f"drift:{key}": self._drift[key] + value for key, value in moved.items()}, {})
 
 
+@correction(FedDynSettings)
 class FedDyn(Correction):
     """FedDyn (Acar et al., ICLR 2021), as its official code states it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedretina.corrections.correction import Correction, LocalRound, Rates, RoundContext
+from fedretina.corrections.correction import Correction, LocalRound, Rates, RoundContext, correction
 from fedretina.settings.correction import FedProxSettings
 
 
@@ -25,6 +25,7 @@ class FedProxRound(LocalRound):
                 parameter.grad.add_(parameter - self._start[key], alpha=self._mu)
 
 
+@correction(FedProxSettings)
 class FedProx(Correction):
     """FedProx (Li et al., MLSys 2020, Eq. 2) over the parameters that travel.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedretina.corrections.correction import Correction, LocalRound, Outcome, RoundContext
+from fedretina.corrections.correction import Correction, LocalRound, Outcome, RoundContext, correction
 from fedretina.settings.correction import MoonSettings
 
 
@@ -75,6 +75,7 @@ class _First(LocalRound):
         return _remembered(self._context)
 
 
+@correction(MoonSettings)
 class Moon(Correction):
     """MOON (Li, He, Song, CVPR 2021): loss + mu l_con on the features that enter the head.
 

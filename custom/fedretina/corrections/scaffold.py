@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
 
-from fedretina.corrections.correction import Correction, LocalRound, Outcome, Rates, RoundContext, ServerRound
+from fedretina.corrections.correction import (
+    Correction,
+    LocalRound,
+    Outcome,
+    Rates,
+    RoundContext,
+    ServerRound,
+    correction,
+)
 from fedretina.errors import SettingsError
 from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
@@ -92,6 +100,7 @@ class ScaffoldRound(LocalRound):
         return way - self._toward[key]  # c_i - c + (x - y) / (S eta)
 
 
+@correction(ScaffoldSettings)
 class Scaffold(Correction):
     """SCAFFOLD (Karimireddy et al., ICML 2020) over the parameters that travel.
 
@@ -109,8 +118,6 @@ class Scaffold(Correction):
         momentum: Its momentum.
     """
 
-    travels: ClassVar[bool] = True
-
     def __init__(self, settings: ScaffoldSettings, optimizer: str, momentum: float) -> None:
         self._settings = settings
         self._momentum = momentum
@@ -126,12 +133,12 @@ class Scaffold(Correction):
         exact = optimiser.optimizer == "sgd" and optimiser.momentum == 0 and optimiser.weight_decay == 0
         if own.update == "option2" and not exact:
             raise SettingsError(
-                "scaffold.update 'option2' is right for plain SGD alone, but the optimiser has momentum, decay or is "
+                "correction.update 'option2' is right for plain SGD alone, but the optimiser has momentum, decay or is "
                 "Adam: use 'mean_grad'."
             )
         if own.update == "option2_fednova" and optimiser.optimizer != "sgd":
             raise SettingsError(
-                "scaffold.update 'option2_fednova' is for SGD with momentum: use 'mean_grad' with Adam."
+                "correction.update 'option2_fednova' is for SGD with momentum: use 'mean_grad' with Adam."
             )
         return cls(own, optimiser.optimizer, optimiser.momentum)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedretina.contrastive.build import build_contrastive
 from fedretina.contrastive.objective import ContrastiveContext, Views
-from fedretina.corrections.settings import build_correction
+from fedretina.corrections.correction import build_correction
 from fedretina.data.augment import one_view, two_views
 from fedretina.data.site_data import SiteData
 from fedretina.errors import SettingsError, StoppedError

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedretina.corrections.correction import LocalRound
-from fedretina.corrections.settings import build_correction
+from fedretina.corrections.correction import LocalRound, build_correction
 from fedretina.data.site_data import SiteData, Split
 from fedretina.data.splits import labelled_subset
 from fedretina.errors import TrainingError
@@ -34,7 +33,7 @@ from fedretina.local.supervised import (
     require_a_batch,
 )
 from fedretina.local.training import reproducible_torch
-from fedretina.losses.settings import build_objective
+from fedretina.losses.objective import build_objective
 from fedretina.networks.dropout import answered_in_passes
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import Normalisation
@@ -43,7 +42,7 @@ from fedretina.settings.training import TrainingSettings
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.uncertainty.evidence import as_if_graded
 from fedretina.uncertainty.temperature import fit_temperature
-from fedretina.uncertainty.theta import Theta, youden_theta
+from fedretina.uncertainty.theta import Theta, site_theta
 
 _EVALUATION_BATCH = 128
 
@@ -191,7 +190,7 @@ class LocalTrainer:
     def evaluate(self, answers: Predictions) -> Evaluation:
         """Figures of a split's answers by the row's estimator and AUC input."""
         chosen = self._experiment.evaluation
-        tau = self._experiment.objective.tweu.tau
+        tau = self._experiment.tau
         return evaluate(answers.logits, answers.labels, self._estimator, chosen.auc_input, tau)
 
     def state(self, shared: Tensors, personal: Tensors) -> Tensors:
@@ -242,7 +241,7 @@ class LocalTrainer:
         uncertainty = answer.uncertainty
         if settings.reference_grades is not None:
             uncertainty = as_if_graded(uncertainty, self._data.scheme.num_classes, settings.reference_grades)
-        return youden_theta(uncertainty, wrong, settings, previous)
+        return site_theta(uncertainty, wrong, settings, previous)
 
     def _pass(self, split: Split) -> Predictions:
         net = self.model.net.eval()

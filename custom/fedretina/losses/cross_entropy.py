@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from fedretina.errors import TrainingError
-from fedretina.losses.objective import Clock
-from fedretina.settings.objective import FocalSettings
+from fedretina.losses.objective import Clock, objective
+from fedretina.settings.objective import CrossEntropySettings, FocalSettings
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -30,10 +30,14 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return -wide.log_softmax(1).gather(1, labels[:, None]).squeeze(1)
 
 
+@objective(CrossEntropySettings)
 class CrossEntropyObjective:
     """Mean cross entropy of the batch, the BC (backbone) rows of the FedUAA ablation (Table 2)."""
 
     evidential: bool = False
+
+    def __init__(self, settings: CrossEntropySettings | None = None) -> None:
+        pass
 
     def score(self, logits: Tensor, labels: Tensor, clock: Clock) -> Tensor:
         """See `Objective.score`; the clock is not read."""
@@ -64,6 +68,7 @@ def focal_loss(logits: Tensor, labels: Tensor, gamma: float, alpha: Tensor | Non
     return modulated if alpha is None else alpha.to(modulated).gather(0, labels) * modulated
 
 
+@objective(FocalSettings)
 class FocalObjective:
     """Mean focal loss of the batch, what FLamby and FedEE minimise on dermoscopy.
 
@@ -87,7 +92,7 @@ class FocalObjective:
         weights = self._settings.alpha
         if weights is not None and len(weights) != logits.shape[1]:
             raise TrainingError(
-                f"objective.focal.alpha has {len(weights)} weights, but there are {logits.shape[1]} grades: give one "
+                f"objective.alpha has {len(weights)} weights, but there are {logits.shape[1]} grades: give one "
                 "each, or leave it out."
             )
         alpha = None if weights is None else torch.tensor(weights, device=logits.device)

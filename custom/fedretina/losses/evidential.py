@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from fedretina.losses.annealing import kl_weight
-from fedretina.losses.objective import Clock
-from fedretina.settings.objective import KlSchedule
+from fedretina.losses.objective import Clock, objective
+from fedretina.settings.objective import EvidentialSettings
 from fedretina.uncertainty.evidence import opinion
 
 
@@ -74,17 +74,18 @@ def evidential_loss(alpha: Tensor, labels: Tensor, weight: float) -> Tensor:
     return ice_loss(alpha, labels) + weight * kl_loss(alpha, labels)
 
 
+@objective(EvidentialSettings)
 class EvidentialObjective:
     """Mean L_uce of the batch, the EU rows of the FedUAA ablation (Table 2).
 
     Args:
-        kl_anneal: Schedule of lambda; its default is argued in `TweuSettings`.
+        settings: Schedule of lambda; its default is argued in `TweuSettings`.
     """
 
     evidential: bool = True
 
-    def __init__(self, kl_anneal: KlSchedule = "linear_rounds") -> None:
-        self._kl_anneal = kl_anneal
+    def __init__(self, settings: EvidentialSettings | None = None) -> None:
+        self._settings = settings or EvidentialSettings()
 
     def score(self, logits: Tensor, labels: Tensor, clock: Clock) -> Tensor:
         """See `Objective.score`.
@@ -92,5 +93,5 @@ class EvidentialObjective:
         Raises:
             SettingsError: A count of the clock lies outside its total.
         """
-        weight = kl_weight(clock, self._kl_anneal)
+        weight = kl_weight(clock, self._settings.kl_anneal)
         return evidential_loss(opinion(logits).alpha, labels, weight).mean()

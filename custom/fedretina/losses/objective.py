@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from fedretina.parts import Register
+from fedretina.settings.objective import ObjectiveSettings
 
 
 class Clock(NamedTuple):
@@ -51,13 +55,26 @@ class Objective(Protocol):
         ...
 
 
-def summed_score(objective: Objective, logits: Tensor, labels: Tensor, clock: Clock) -> Tensor:
+objective: Register[Callable[[Any], Objective]] = Register("fedretina.losses")
+"""Registers the class below it as the objective of some settings, which are its one argument."""
+
+
+def build_objective(settings: ObjectiveSettings) -> Objective:
+    """Build the objective that the settings name.
+
+    Returns:
+        An objective without state of its own: one instance serves any number of rounds.
+    """
+    return objective.of(settings)(settings)
+
+
+def summed_score(scores: Objective, logits: Tensor, labels: Tensor, clock: Clock) -> Tensor:
     """Score what a network answers: one head, or the sum over early exits and the final head (FedEE, Eq. 6).
 
     Every exit weighs 1, the final head included, as in the official code; the paper allows weights in [0, 1].
 
     Args:
-        objective: Scores each answer by itself.
+        scores: Scores each answer by itself.
         logits: [B, K], or [B, M, K] with the final head last.
         labels: As for `Objective.score`.
         clock: As for `Objective.score`.
@@ -66,5 +83,5 @@ def summed_score(objective: Objective, logits: Tensor, labels: Tensor, clock: Cl
         A scalar with gradient, float32.
     """
     if logits.ndim == 2:
-        return objective.score(logits, labels, clock)
-    return torch.stack([objective.score(one, labels, clock) for one in logits.unbind(1)]).sum()
+        return scores.score(logits, labels, clock)
+    return torch.stack([scores.score(one, labels, clock) for one in logits.unbind(1)]).sum()

@@ -7,7 +7,7 @@ from torch import Tensor
 from fedretina.losses.annealing import kl_weight
 from fedretina.losses.cross_entropy import cross_entropy
 from fedretina.losses.evidential import evidential_loss
-from fedretina.losses.objective import Clock
+from fedretina.losses.objective import Clock, objective
 from fedretina.settings.objective import KlSchedule, TweuSettings
 from fedretina.uncertainty.evidence import opinion
 
@@ -31,6 +31,7 @@ def warmed_cross_entropy(belief: Tensor, labels: Tensor, tau: float) -> Tensor:
     return cross_entropy(belief / tau, labels)
 
 
+@objective(TweuSettings)
 class TweuObjective:
     """Mean of L = L_ice + lambda L_kl + L_tce over the batch (FedUAA Eq. 4 and 7).
 

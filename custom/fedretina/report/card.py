@@ -124,7 +124,7 @@ def build_card(
         "scheme": scheme.model_dump(mode="json"),
         "estimator": experiment.evaluation.estimator,
         "theta": None if theta is None else dict(theta),
-        "tau": experiment.objective.tweu.tau,
+        "tau": experiment.tau,
         "temperature": temperature._asdict(),
         "referral": {
             "threshold": threshold.value,

@@ -16,6 +16,7 @@ from fedretina.evaluation.figures import LEVEL, FigureInterval, split_figures
 from fedretina.exchange.min_count import place
 from fedretina.report import REPORT_FORMAT
 from fedretina.report.text import rounded
+from fedretina.settings.objective import TAU
 from fedretina.settings.scalars import UNCERTAINTY_BINS
 from fedretina.settings.scheme import GradingScheme
 from fedretina.uncertainty.estimators import ESTIMATORS
@@ -70,7 +71,7 @@ class SiteReportInputs(NamedTuple):
         history: The rounds in order; see `rounds_of`.
         card: The model's card; its referral threshold, triage and temperature are shown where they are there.
         partition: By kind: "tensors", "values" and "travels".
-        settings: The run's agreed settings; `evaluation.auc_input` and `objective.tweu.tau` are read.
+        settings: The run's agreed settings; `evaluation.auc_input` and `objective.tau` are read.
         versions: Of the programs.
         ledger: Lines of the ledger so far.
         bad_files: Images that could not be read.
@@ -119,7 +120,7 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         inputs.scheme,
         estimator=ESTIMATORS[inputs.estimator],
         auc_input=inputs.settings["evaluation"]["auc_input"],
-        tau=float(inputs.settings["objective"]["tweu"]["tau"]),
+        tau=float(inputs.settings["objective"].get("tau", TAU)),
         seed=inputs.seed,
         draws=inputs.draws,
     )

@@ -85,7 +85,7 @@ FEDEE_ROWS: Mapping[str, Row] = MappingProxyType(
                 8,
                 5e-4,
                 augment=_SKIN,
-                objective={"name": "focal", "focal": {"gamma": 2.0, "alpha": _ISIC}},
+                objective={"name": "focal", "gamma": 2.0, "alpha": _ISIC},
             ),
         ),
         "fedee_heart_sound": Row(

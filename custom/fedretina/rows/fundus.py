@@ -170,7 +170,7 @@ FUNDUS_ROWS: Mapping[str, Row] = MappingProxyType(
             f"{_FEDUAA}; the released code, with its BatchNorm leak, annealing, theta rule and AUC input",
             {
                 "network": {"normalise": "none"},
-                "objective": {"name": "tweu", "tweu": {"kl_anneal": "official"}},
+                "objective": {"name": "tweu", "kl_anneal": "official"},
                 "exchange": {**_HEAD_AND_NORM_STAY, "bn_match": "name"},
                 "theta": {"rule": "official", "source": "train_online"},
                 "aggregation": {"rule": "uaw"},

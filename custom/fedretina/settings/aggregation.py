@@ -2,70 +2,196 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
 
-RobustName = Literal["none", "norm_bound", "trimmed_mean", "median", "krum"]
+from fedretina.settings.choice import Choice
 
 
-class RobustSettings(BaseModel):
-    """What a hostile or broken site can do to the aggregate. Settings that a rule does not name are not read by it.
+class RuleSettings(Choice):
+    """How the sites are weighed; "uaw" where a file names no rule.
 
     Attributes:
-        name: `none`, the weighted mean: one hostile site decides it. `norm_bound` shortens updates that are longer
-            than the others' (Sun et al. 2019) and keeps the weights of `aggregation.rule`. `trimmed_mean` and `median`
-            leave out the extremes of each number (Yin et al. 2018), `krum` takes the update that is closest to most
-            others (Blanchard et al. 2017); these three count every site alike, so they ask for `rule: uniform`.
-        hostile: f, how many hostile sites are to be withstood. It sets the least quorum: 2f + 1, for `krum` 2f + 3 or
-            f + keep if that is more. `trimmed_mean` leaves out f at each end.
-        bound: Longest update under `norm_bound`, over the median length of the round's updates.
-        limit: Longest update under `norm_bound` as a length of its own, as in the paper; `bound` is then not read.
-        keep: How many sites `krum` takes, for the mean of them: 1 is Krum, more is m-Krum.
+        personal: Whether each site gets a model of its own, and statistics are asked for before training.
+        alike: Whether every site weighs the same, whatever it says of itself.
+        needs: Scalars that the rule needs of every update, besides those that all bring.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    name: RobustName = "none"
-    hostile: int = Field(default=1, ge=0, le=1000)
-    bound: float = Field(default=1.5, gt=0, le=1000)
-    limit: float | None = Field(default=None, gt=0)
-    keep: int = Field(default=1, ge=1, le=1000)
+    default: ClassVar[str | None] = "uaw"
+    personal: ClassVar[bool] = False
+    alike: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()
+    name: str
+
+
+class UniformSettings(RuleSettings):
+    """Every site alike: 1/N.
+
+    Attributes:
+        name: "uniform".
+    """
+
+    alike: ClassVar[bool] = True
+    name: Literal["uniform"] = "uniform"
+
+
+class SamplesSettings(RuleSettings):
+    """By training images: n_i / sum n.
+
+    Attributes:
+        name: "samples".
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"images"})
+    name: Literal["samples"] = "samples"
+
+
+class UawSettings(RuleSettings):
+    """By uncertainty: softmax of theta (FedUAA, section 2.2).
+
+    Attributes:
+        name: "uaw".
+        temperature: Theta is divided by it before the softmax. 1 is the paper; smaller sharpens. With five sites
+            and theta in (0, 1], the weights of the paper lie in [0.084, 0.405]: close to uniform.
+    """
+
+    name: Literal["uaw"] = "uaw"
+    temperature: float = Field(default=1.0, gt=0, le=100)
+
+
+class SimilaritySettings(RuleSettings):
+    """A model per site, mixed by how alike BatchNorm statistics are (FedAP), which sites send once before training.
+
+    Attributes:
+        name: "similarity".
+        own_share: Weight m of a site in its own model; 0.5 in FedAP.
+    """
+
+    personal: ClassVar[bool] = True
+    name: Literal["similarity"] = "similarity"
+    own_share: float = Field(default=0.5, ge=0, le=1)
+
+
+class RobustSettings(Choice):
+    """What a hostile or broken site can do to the aggregate.
+
+    Attributes:
+        guards: Whether it withstands anything; else it is the weighted mean, which any site decides.
+        weighs: Whether the weights of the sites are read; else every site counts alike.
+    """
+
+    default: ClassVar[str | None] = "none"
+    guards: ClassVar[bool] = True
+    weighs: ClassVar[bool] = False
+    name: str
 
     @property
     def least(self) -> int:
         """Fewest accepted updates with which the rule withstands what it promises."""
-        return LEAST[self.name](self)
+        return 1
+
+
+class NotRobustSettings(RobustSettings):
+    """The weighted mean: one hostile site decides it.
+
+    Attributes:
+        name: "none".
+    """
+
+    guards: ClassVar[bool] = False
+    weighs: ClassVar[bool] = True
+    name: Literal["none"] = "none"
+
+
+class HostileSettings(RobustSettings):
+    """What the rules against hostile sites have in common.
+
+    Attributes:
+        hostile: f, how many hostile sites are to be withstood. It sets the least quorum, 2f + 1.
+    """
+
+    hostile: int = Field(default=1, ge=0, le=1000)
 
     @property
-    def weighs(self) -> bool:
-        """Whether the weights of the sites are read; else every site counts alike."""
-        return self.name in WEIGHING
+    def least(self) -> int:
+        """See `RobustSettings.least`."""
+        return 2 * self.hostile + 1
 
 
-WEIGHING: frozenset[RobustName] = frozenset({"none", "norm_bound"})
+class NormBoundSettings(HostileSettings):
+    """Shortens updates that are longer than the others' (Sun et al. 2019), and keeps the weights of the rule.
 
-LEAST: Mapping[RobustName, Callable[[RobustSettings], int]] = MappingProxyType(
-    {
-        "none": lambda settings: 1,
-        "norm_bound": lambda settings: 2 * settings.hostile + 1 if settings.limit is None else 1,
-        "trimmed_mean": lambda settings: 2 * settings.hostile + 1,
-        "median": lambda settings: 2 * settings.hostile + 1,
-        "krum": lambda settings: max(2 * settings.hostile + 3, settings.hostile + settings.keep),
-    }
-)
+    Attributes:
+        name: "norm_bound".
+        hostile: f, how many hostile sites are to be withstood. It sets the least quorum, 2f + 1; 1 with a `limit`.
+        bound: Longest update, over the median length of the round's updates.
+        limit: Longest update as a length of its own, as in the paper, instead of `bound`.
+    """
+
+    weighs: ClassVar[bool] = True
+    name: Literal["norm_bound"] = "norm_bound"
+    bound: float = Field(default=1.5, gt=0, le=1000)
+    limit: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _one_of_two_bounds(self) -> Self:
+        if self.limit is not None and self.bound != NormBoundSettings.model_fields["bound"].default:
+            raise ValueError(f"bound is {self.bound:g}, but limit is given and replaces it: leave one of the two out.")
+        return self
+
+    @property
+    def least(self) -> int:
+        """See `RobustSettings.least`."""
+        return super().least if self.limit is None else 1
+
+
+class TrimmedMeanSettings(HostileSettings):
+    """Leaves out the extremes of each number (Yin et al. 2018); every site counts alike, so it asks for `uniform`.
+
+    Attributes:
+        name: "trimmed_mean".
+        hostile: f, how many are left out at each end. It sets the least quorum, 2f + 1.
+    """
+
+    name: Literal["trimmed_mean"] = "trimmed_mean"
+
+
+class MedianSettings(HostileSettings):
+    """Takes the median of each number (Yin et al. 2018); every site counts alike, so it asks for `uniform`.
+
+    Attributes:
+        name: "median".
+        hostile: f, how many hostile sites are to be withstood. It sets the least quorum, 2f + 1.
+    """
+
+    name: Literal["median"] = "median"
+
+
+class KrumSettings(HostileSettings):
+    """Takes the update that is closest to most others (Blanchard et al. 2017); it asks for `uniform`.
+
+    Attributes:
+        name: "krum".
+        hostile: f, how many hostile sites are to be withstood. It sets the least quorum: 2f + 3, or f + keep if that
+            is more.
+        keep: How many sites are taken, for the mean of them: 1 is Krum, more is m-Krum.
+    """
+
+    name: Literal["krum"] = "krum"
+    keep: int = Field(default=1, ge=1, le=1000)
+
+    @property
+    def least(self) -> int:
+        """See `RobustSettings.least`."""
+        return max(2 * self.hostile + 3, self.hostile + self.keep)
 
 
 class AggregationSettings(BaseModel):
     """Choice on the aggregation axis.
 
     Attributes:
-        rule: `uniform` 1/N; `samples` n_i / sum n; `uaw` softmax of theta (FedUAA, section 2.2); `similarity` a model
-            per site, mixed by how alike BatchNorm statistics are (FedAP), which the sites send once before training.
-        own_share: Weight m of a site in its own model under `similarity`; 0.5 in FedAP.
-        temperature: UAW divides theta by it before the softmax. 1 is the paper; smaller sharpens. With five sites
-            and theta in (0, 1], the weights of the paper lie in [0.084, 0.405]: close to uniform.
+        rule: How the sites are weighed.
         proportion: An update is refused by name when its change is more than this many times the median change of the
             other sites and a tenth of the length of the model that it was sent, whichever is larger, in any kind of
             tensors. Honest updates of real sites measured about 1, the worst of a run that diverges 66
@@ -74,23 +200,21 @@ class AggregationSettings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    rule: Literal["uniform", "samples", "uaw", "similarity"] = "uaw"
-    own_share: float = Field(default=0.5, ge=0, le=1)
-    temperature: float = Field(default=1.0, gt=0, le=100)
+    rule: SerializeAsAny[RuleSettings] = UawSettings()
     proportion: float | None = Field(default=300.0, gt=1, le=1e6)
-    robust: RobustSettings = RobustSettings()
+    robust: SerializeAsAny[RobustSettings] = NotRobustSettings()
 
     @model_validator(mode="after")
     def _a_robust_rule_fits_the_weights(self) -> Self:
-        robust = self.robust
-        if self.personal and robust.name != "none":
+        rule, robust = self.rule, self.robust
+        if self.personal and robust.guards:
             raise ValueError(
-                f"robust {robust.name!r} makes one model of all updates, but rule 'similarity' keeps one a site: "
+                f"robust {robust.name!r} makes one model of all updates, but rule {rule.name!r} keeps one per site: "
                 "choose another of the two."
             )
-        if not robust.weighs and self.rule != "uniform":
+        if not robust.weighs and not rule.alike:
             raise ValueError(
-                f"robust {robust.name!r} counts every site alike, but rule {self.rule!r} weighs them by what they say "
+                f"robust {robust.name!r} counts every site alike, but rule {rule.name!r} weighs them by what they say "
                 "of themselves, which a hostile site forges: set rule to 'uniform', or robust.name to 'norm_bound', "
                 "which keeps the weights."
             )
@@ -99,7 +223,7 @@ class AggregationSettings(BaseModel):
     @property
     def personal(self) -> bool:
         """Whether each site gets a model of its own, and statistics are asked for before training."""
-        return self.rule == "similarity"
+        return self.rule.personal
 
 
 class SamplingSettings(BaseModel):

@@ -8,19 +8,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from fedretina.errors import SettingsError
 from fedretina.rows import row
 from fedretina.settings.aggregation import AggregationSettings, ChoiceSettings, SamplingSettings
-from fedretina.settings.correction import CorrectionSettings
+from fedretina.settings.correction import CorrectionSettings, NoCorrectionSettings
 from fedretina.settings.exchange import ExchangeSettings
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.images import SIGNALS, AugmentSettings, FundusSettings, ImageSettings
 from fedretina.settings.network import PATCH, NetworkSettings
-from fedretina.settings.objective import ObjectiveSettings
+from fedretina.settings.objective import TAU, ObjectiveSettings, TweuSettings
 from fedretina.settings.plan import PhaseSettings, RestartSettings, merged, resolved_phases
-from fedretina.settings.theta import ThetaSettings
+from fedretina.settings.theta import ThetaSettings, YoudenSettings
 from fedretina.settings.training import (
     CalibrationSettings,
     EvaluationSettings,
@@ -79,13 +79,13 @@ class Experiment(BaseModel):
     images: ImageSettings = FundusSettings()
     augment: AugmentSettings = AugmentSettings()
     training: TrainingSettings = TrainingSettings()
-    objective: ObjectiveSettings = ObjectiveSettings()
-    correction: CorrectionSettings = CorrectionSettings()
+    objective: SerializeAsAny[ObjectiveSettings] = TweuSettings()
+    correction: SerializeAsAny[CorrectionSettings] = NoCorrectionSettings()
     sampling: SamplingSettings = SamplingSettings()
     tune: TuneSettings = TuneSettings()
     calibration: CalibrationSettings = CalibrationSettings()
     choice: ChoiceSettings = ChoiceSettings()
-    theta: ThetaSettings = ThetaSettings()
+    theta: SerializeAsAny[ThetaSettings] = YoudenSettings()
     exchange: ExchangeSettings = ExchangeSettings()
     aggregation: AggregationSettings = AggregationSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -172,6 +172,11 @@ class Experiment(BaseModel):
         return hashlib.sha256(json.dumps([self.agreed(), __version__], sort_keys=True).encode()).hexdigest()
 
     @property
+    def tau(self) -> float:
+        """Temperature of the warmed belief: the objective's own, or the paper's."""
+        return float(getattr(self.objective, "tau", TAU))
+
+    @property
     def keys_travel(self) -> bool:
         """Whether any phase lets the server average the sites' key networks."""
         return any(phase.contrastive is not None and phase.contrastive.keys_travel for phase in self.phases)
@@ -197,15 +202,17 @@ def _phases_are_distinct(run: Experiment) -> None:
 
 
 def _a_label_free_phase_has_its_layers(run: Experiment) -> None:
-    methods = {phase.contrastive.method for phase in run.phases if phase.contrastive is not None}
+    methods = {phase.contrastive.layout for phase in run.phases if phase.contrastive is not None}
     layers = None if run.network.contrast is None else run.network.contrast.layout
     if methods - {layers}:
         raise ValueError(
             f"phases pre-train by {', '.join(sorted(methods))}, but network.contrast is for {layers}: set "
             f"network.contrast.layout to the one method of all label-free phases."
         )
-    if methods and run.correction.name == "moon":
-        raise ValueError("correction 'moon' is a contrast of its own and cannot correct a contrastive phase.")
+    if methods and run.correction.contrasts:
+        raise ValueError(
+            f"correction {run.correction.name!r} is a contrast of its own and cannot correct a contrastive phase."
+        )
     if not run.supervised and (run.tune.epochs or run.network.calibrator or run.aggregation.personal):
         raise ValueError(
             "a run without a phase that trains with labels has nothing to tune, calibrate or tell alike: add such "
@@ -269,14 +276,14 @@ def _pooled_sites_exchange_nothing(run: Experiment) -> None:
 def _one_model_for_a_server_half(run: Experiment) -> None:
     if run.aggregation.personal and run.correction.has_server_half:
         raise ValueError(
-            f"correction {run.correction.name!r} moves one global model, but aggregation 'similarity' keeps one a "
-            "site: choose another of the two."
+            f"correction {run.correction.name!r} moves one global model, but aggregation "
+            f"{run.aggregation.rule.name!r} keeps one per site: choose another of the two."
         )
 
 
 def _a_robust_rule_sees_all_that_travels(run: Experiment) -> None:
     robust = run.aggregation.robust
-    if robust.name == "none":
+    if not robust.guards:
         return
     if run.correction.has_server_half:
         raise ValueError(
@@ -287,8 +294,9 @@ def _a_robust_rule_sees_all_that_travels(run: Experiment) -> None:
         raise ValueError(f"aggregation.robust is {robust.name!r}, but nothing travels: set it to 'none'.")
     if run.quorum < robust.least:
         raise ValueError(
-            f"quorum is {run.quorum}, but aggregation.robust {robust.name!r} (hostile: {robust.hostile}) needs "
-            f"{robust.least} accepted updates per round: set quorum to {robust.least} or more, or hostile lower."
+            f"quorum is {run.quorum}, but aggregation.robust {robust.name!r} as it is set needs "
+            f"{robust.least} accepted updates per round: set quorum to {robust.least} or more, or "
+            "aggregation.robust.hostile lower."
         )
 
 
@@ -296,8 +304,8 @@ def _what_is_encrypted_is_only_averaged(run: Experiment) -> None:
     if run.exchange.encrypt == "nothing":
         return
     aggregation, correction = run.aggregation, run.correction
-    if aggregation.robust.name != "none" or aggregation.personal:
-        other = aggregation.rule if aggregation.personal else aggregation.robust.name
+    if aggregation.robust.guards or aggregation.personal:
+        other = (aggregation.rule if aggregation.personal else aggregation.robust).name
         raise ValueError(
             f"aggregation {other!r} compares what the sites sent, but exchange.encrypt is "
             f"{run.exchange.encrypt!r} and the server cannot read it: choose another of the two."

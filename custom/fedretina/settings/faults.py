@@ -9,6 +9,8 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, Tag, ValidationError
 
+from fedretina.settings.choice import Choice
+
 _MISSPELT, _ALIKE = 0.8, 0.6  # of difflib; "batchsize" and "batch_size" are alike by 0.95, "rounds" and "run" by 0.67
 _QUOTE = "'"
 _DEEPEST = 8  # levels of settings that a name is looked for in
@@ -104,10 +106,12 @@ def _fault(one: Mapping[str, Any], place: _Place, root: str, prefix: str) -> str
 
 
 def _choices(annotation: Any) -> list[Any]:
-    """The parts of a union, each with its tag; the annotation itself where it is none."""
+    """The parts of a union, each with its tag, or the methods of an axis; the annotation itself where it is neither."""
     bare = _bare(annotation)
     if get_origin(bare) in (Union, UnionType):
         return [choice for part in get_args(bare) for choice in _choices(part)]
+    if isinstance(bare, type) and issubclass(bare, Choice) and not bare.is_method():
+        return list(bare.choices().values())
     return [annotation]
 
 

@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from fedretina.errors import SettingsError
+from fedretina.settings.choice import Choice
 
 KlSchedule = Literal["linear_rounds", "linear_steps", "official", "paper_pace"]
 
 
-class TweuSettings(BaseModel):
-    """Settings of the TWEU objective, each with the reason for its default.
+TAU = 0.05
+"""Temperature of the warmed belief where the objective has none of its own: the paper's."""
+
+
+class ObjectiveSettings(Choice):
+    """Which objective a site minimises; "tweu" where a file names none: the method of this package's first paper."""
+
+    default: ClassVar[str | None] = "tweu"
+    name: str
+
+
+class CrossEntropySettings(ObjectiveSettings):
+    """Cross entropy (BC in FedUAA's Table 2).
 
     Attributes:
+        name: "cross_entropy".
+    """
+
+    name: Literal["cross_entropy"] = "cross_entropy"
+
+
+class EvidentialSettings(ObjectiveSettings):
+    """The evidential loss without warming (EU in FedUAA's Table 2).
+
+    Attributes:
+        name: "evidential".
+        kl_anneal: Schedule of lambda, as for "tweu".
+    """
+
+    name: Literal["evidential"] = "evidential"
+    kl_anneal: KlSchedule = "linear_rounds"
+
+
+class TweuSettings(ObjectiveSettings):
+    """TWEU, the temperature-warmed evidential objective, each setting with the reason for its default.
+
+    Attributes:
+        name: "tweu".
         tau: Temperature of the warmed belief, above 0. 0.05: the paper (section 4) and the official code
             (hard-coded) agree. Belief lies in [0, 1), so the warmed logits span 0 to 20. The same authors'
             UIOS code anneals tau; FedUAA does not, and neither do we.
@@ -28,9 +63,8 @@ class TweuSettings(BaseModel):
             the plain evidential objective.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tau: float = 0.05
+    name: Literal["tweu"] = "tweu"
+    tau: float = TAU
     kl_anneal: KlSchedule = "linear_rounds"
     warmed_weight: float = 1.0
 
@@ -51,10 +85,11 @@ class TweuSettings(BaseModel):
         return weight
 
 
-class FocalSettings(BaseModel):
-    """Settings of the focal loss.
+class FocalSettings(ObjectiveSettings):
+    """The focal loss (FedEE and FLamby on dermoscopy).
 
     Attributes:
+        name: "focal".
         gamma: How fast sure answers stop counting, 0 to 10; 0 is the weighted cross entropy, 2 the usual choice and
             FLamby's.
         alpha: Weight of each class in the order of the grades, above 0; none for 1 each. FLamby's for the eight of
@@ -62,8 +97,7 @@ class FocalSettings(BaseModel):
             over all centres. A job that names weights runs over sites that have as many grades.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+    name: Literal["focal"] = "focal"
     gamma: float = Field(default=2.0, ge=0, le=10)
     alpha: tuple[float, ...] | None = None
 
@@ -73,23 +107,3 @@ class FocalSettings(BaseModel):
         if alpha is not None and (len(alpha) < 2 or not all(math.isfinite(one) and one > 0 for one in alpha)):
             raise ValueError(f"alpha is {list(alpha)}: give a finite weight above 0 for each grade, or leave it out.")
         return alpha
-
-
-ObjectiveName = Literal["cross_entropy", "evidential", "tweu", "focal"]
-
-
-class ObjectiveSettings(BaseModel):
-    """Which objective a site minimises.
-
-    Attributes:
-        name: "cross_entropy" (BC in FedUAA's Table 2), "evidential" (EU), "tweu" (TWEU, the default: the method of
-            this package's first paper) or "focal" (FedEE and FLamby on dermoscopy).
-        tweu: Settings of TWEU. "evidential" reads its kl_anneal alone, the others read nothing of it.
-        focal: Settings of the focal loss.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: ObjectiveName = "tweu"
-    tweu: TweuSettings = TweuSettings()
-    focal: FocalSettings = FocalSettings()

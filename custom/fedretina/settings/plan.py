@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
 
 from fedretina.errors import RefusedError
 from fedretina.settings.contrastive import ContrastiveSettings
@@ -46,6 +46,8 @@ def new_run_name(experiment: Experiment) -> str:
 
 
 _LAID_OVER = ("training", "augment")
+_CHOOSES = ("name", "method")
+"""Settings that choose a method: those beside it are the method's own."""
 
 
 class PhaseSettings(BaseModel):
@@ -69,7 +71,7 @@ class PhaseSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: str = Field(default="train", pattern=r"^[a-z][a-z0-9_]{0,29}$")
     rounds: int = Field(default=5, ge=1, le=10_000)
-    contrastive: ContrastiveSettings | None = None
+    contrastive: SerializeAsAny[ContrastiveSettings] | None = None
     views: TwoViewSettings = TwoViewSettings()
     weights: Literal["uniform", "samples"] = "uniform"
     label_share: float = Field(default=1.0, gt=0, le=1)
@@ -115,11 +117,24 @@ def resolved_phases(words: Mapping[str, Any], row: Sequence[Mapping[str, Any]]) 
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings with others laid over them."""
+    """Nested settings with others laid over them.
+
+    Where the upper ones choose another method than the lower ones (`settings.choice`), nothing of the lower method's
+    settings is left.
+    """
     joined = dict(base)
     for key, value in over.items():
-        old = joined.get(key)
-        joined[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        low, high = joined.get(key), value
+        # A method's name alone stands for the mapping that holds it.
+        if isinstance(low, str) and isinstance(high, Mapping):
+            low = {"name": low}
+        if isinstance(high, str) and isinstance(low, Mapping) and "name" in low:
+            high = {"name": high}
+        if isinstance(low, Mapping) and isinstance(high, Mapping):
+            same = all(high[name] == low.get(name, high[name]) for name in _CHOOSES if name in high)
+            joined[key] = merged(low, high) if same else high
+        else:
+            joined[key] = high
     return joined
 
 

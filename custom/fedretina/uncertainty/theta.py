@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.errors import TrainingError
-from fedretina.settings.theta import ThetaSettings
+from fedretina.parts import Register
+from fedretina.settings.theta import OfficialSettings, ThetaSettings, YoudenSettings
 from fedretina.uncertainty.roc import roc
 
 Reason = Literal[
@@ -50,6 +51,19 @@ class Theta(NamedTuple):
     reason: Reason
     errors: int
     samples: int
+
+
+theta_rule: Register[Callable[[NDArray[np.floating], NDArray[np.bool_], Any, float | None], Theta]] = Register(
+    "fedretina.uncertainty.theta"
+)
+"""Registers the function below it as a rule of theta: of u, wrong, its settings and the site's last theta."""
+
+
+def site_theta(
+    u: NDArray[np.floating], wrong: NDArray[np.bool_], settings: ThetaSettings, previous: float | None
+) -> Theta:
+    """A site's theta by the rule that the settings choose; see `youden_theta` for what goes in and out."""
+    return theta_rule.of(settings)(u, wrong, settings, previous)
 
 
 def _checked(u: NDArray[np.floating], wrong: NDArray[np.bool_]) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
@@ -97,8 +111,9 @@ _FALLBACKS: Mapping[str, Callable[[NDArray[np.floating], float | None], float]] 
 )
 
 
+@theta_rule(YoudenSettings)
 def youden_theta(
-    u: NDArray[np.floating], wrong: NDArray[np.bool_], settings: ThetaSettings, previous: float | None
+    u: NDArray[np.floating], wrong: NDArray[np.bool_], settings: YoudenSettings, previous: float | None
 ) -> Theta:
     """The observed uncertainty that maximises Youden's J = TPR - FPR (FedUAA Eq. 3, supplement B).
 
@@ -113,7 +128,7 @@ def youden_theta(
     Args:
         u: Uncertainty [N] in (0, 1]. NaN or infinity anywhere gives the fallback, "not_finite".
         wrong: Whether the answer was wrong [N], bool or 0 and 1.
-        settings: Rule, fallback, least counts and smoothing.
+        settings: Fallback, least counts and smoothing.
         previous: The site's last theta, in (0, 2]; None in its first round.
 
     Returns:
@@ -122,8 +137,6 @@ def youden_theta(
     Raises:
         TrainingError: The shapes differ, or a value or `previous` lies outside its range.
     """
-    if settings.rule == "official":
-        return official_theta(u, wrong)
     if previous is not None and not 0 < previous <= 2:
         raise TrainingError(f"The previous theta is {previous}, but a theta lies in (0, 2]. Start from None.")
     u, wrong = _checked(np.asarray(u), np.asarray(wrong))
@@ -177,3 +190,10 @@ def official_theta(u: NDArray[np.floating], wrong: NDArray[np.bool_]) -> Theta:
         return Theta(float(curve.thresholds[kept][best]), float(gain[best]), "youden", errors, u.size)
     first = min(float(curve.thresholds[0]) + 1, 2.0)
     return Theta(first, None, obstacle or "uninformative", errors, u.size)
+
+
+@theta_rule(OfficialSettings)
+def _official(
+    u: NDArray[np.floating], wrong: NDArray[np.bool_], settings: OfficialSettings, previous: float | None
+) -> Theta:
+    return official_theta(u, wrong)

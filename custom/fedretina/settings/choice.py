@@ -1,0 +1,156 @@
+"""A choice among methods, each with settings of its own: what the chosen one does not read is refused, not overlooked.
+
+An axis is a class below `Choice`, and each of its methods a class below the axis that says its name:
+
+    class CorrectionSettings(Choice): ...
+    class FedProxSettings(CorrectionSettings):
+        name: Literal["fedprox"] = "fedprox"
+        mu: float = 0.01
+
+A file then holds `correction: {name: fedprox, mu: 0.1}`, or `correction: fedprox` where the defaults will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, Self, cast
+
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from fedretina.errors import SettingsError
+
+GROUP = "fedretina.parts"
+"""Entry points of other packages: each is a module that defines settings and registers the parts they choose."""
+
+
+class Choice(BaseModel):
+    """Settings of one method among several.
+
+    Attributes:
+        key: Name of the setting that tells the methods of the axis apart.
+        default: Method of the axis where a file names none; None where it must.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    key: ClassVar[str] = "name"
+    default: ClassVar[str | None] = None
+
+    @classmethod
+    def choices(cls) -> dict[str, type[Self]]:
+        """The methods below a class by name, in the order in which they were defined.
+
+        Raises:
+            SettingsError: Two methods have one name.
+        """
+        found: dict[str, type[Self]] = {}
+        for one in _below(cls):
+            if one.is_method():
+                name = str(one.model_fields[cls.key].default)
+                other = found.setdefault(name, one)
+                # A module that is imported anew, as by a notebook, replaces its own.
+                if (other.__module__, other.__qualname__) != (one.__module__, one.__qualname__):
+                    raise SettingsError(
+                        f"{cls.key} {name!r} stands for {_place(other)} and for {_place(one)}: give one of the two "
+                        "another name."
+                    )
+                found[name] = one
+        return found
+
+    @classmethod
+    def axis(cls) -> type[Choice]:
+        """The class of the axis that a method stands on."""
+        above = cls.mro()
+        return cast(type[Choice], above[above.index(Choice) - 1])
+
+    @classmethod
+    def is_method(cls) -> bool:
+        """Whether the class is a method's, and not an axis or what some methods have in common."""
+        field = cls.model_fields.get(cls.key)
+        return field is not None and not field.is_required()
+
+    @classmethod
+    def of(cls, words: Any) -> Self:
+        """The settings that words of a file mean: a name, or a mapping with one.
+
+        Raises:
+            ValidationError: They cannot be used.
+        """
+        return cls.model_validate(words)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _chosen(cls, words: Any, own: ModelWrapValidatorHandler[Self]) -> Self:
+        if cls.is_method() or isinstance(words, cls):
+            return own(words)
+        given = {cls.key: words} if isinstance(words, str) else words
+        if not isinstance(given, Mapping):
+            return own(words)
+        choices = cls.choices()
+        name = given.get(cls.key, cls.default)
+        if isinstance(name, str) and name not in choices:
+            load_parts()
+            choices = cls.choices()
+        if not isinstance(name, str) or name not in choices:
+            listed = ", ".join(map(repr, choices))
+            raise _faults(cls, {cls.key: ("choice_unknown", f"it is {name!r}, but may be {listed}")}, given)
+        chosen = choices[name]
+        unread = {}
+        for setting in map(str, given):
+            readers = [repr(other) for other, one in choices.items() if setting in one.model_fields]
+            if readers and setting not in chosen.model_fields:
+                said = f"{name!r} does not read it, {_joined(readers)}: leave it out, or choose one that reads it"
+                unread[setting] = ("choice_unread", said)
+        if unread:
+            raise _faults(cls, unread, given)
+        return chosen.model_validate({**given, cls.key: name})
+
+
+@cache
+def load_parts() -> None:
+    """Import what other packages bring: the entry points of the group `fedretina.parts`, once in a process.
+
+    It is called where a name is asked for that the product does not have, never when a module is imported.
+
+    Raises:
+        SettingsError: A package's part cannot be imported.
+    """
+    for point in entry_points(group=GROUP):
+        try:
+            point.load()
+        except Exception as error:  # whatever the other package raises
+            raise SettingsError(
+                f"the part {point.name!r} ({point.value}) of another package cannot be imported "
+                f"({type(error).__name__}: {error}): mend that package, or take it out."
+            ) from error
+
+
+def _place(one: type[Any]) -> str:
+    return f"{one.__module__}.{one.__qualname__}"
+
+
+def _below(cls: type[Any]) -> Iterator[type[Any]]:
+    for one in cls.__subclasses__():
+        yield one
+        yield from _below(one)
+
+
+def _joined(readers: list[str]) -> str:
+    if len(readers) == 1:
+        return f"{readers[0]} alone does"
+    return f"{', '.join(readers[:-1])} and {readers[-1]} do"
+
+
+def _faults(cls: type[Choice], said: Mapping[str, tuple[str, str]], given: Mapping[Any, Any]) -> ValidationError:
+    """What is wrong with single settings, by their names, as an error that pydantic sets where they stand."""
+    details = [
+        InitErrorDetails(
+            type=PydanticCustomError(kind, sentence),
+            loc=(setting,),
+            input=given.get(setting),
+        )
+        for setting, (kind, sentence) in said.items()
+    ]
+    return ValidationError.from_exception_data(cls.__name__, details, hide_input=True)

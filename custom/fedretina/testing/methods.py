@@ -1,0 +1,185 @@
+"""What every part must do, for the tests of whoever writes one: the same that the product's own parts are held to.
+
+    from fedretina.testing import check_correction
+
+    def test_it_is_a_correction(tmp_path):
+        check_correction(HeavyBallSettings(beta=0.5), tmp_path)
+
+A check trains a tiny network over three phantom hospitals with the real coordinator and the real sites, some seconds a
+run, and raises an AssertionError with a sentence where the part does not do what it must.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedretina.aggregation.weights import Scalars, site_weights
+from fedretina.data.site_data import SiteData, load_site_data
+from fedretina.loop import run_loop
+from fedretina.settings.aggregation import RuleSettings
+from fedretina.settings.choice import Choice
+from fedretina.settings.correction import CorrectionSettings
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import merged
+from fedretina.settings.site import SiteDataSettings
+
+_SITES = ("site-1", "site-2", "site-3")
+_TINY: Mapping[str, Any] = {
+    "phases": [{"name": "train", "rounds": 2}],
+    "network": {"head": {"width": 16}, "weights": {"source": "none"}},
+    "training": {"batch_size": 8, "learning_rate": 0.05, "threads": 1, "device": "cpu"},
+    "quorum": len(_SITES),  # a site whose update is refused ends the run
+    "phantom_images": 24,
+    "report": {"draws": 10, "page": False},
+}
+
+
+def check_correction(settings: CorrectionSettings, folder: Path) -> dict[str, Any]:
+    """Hold a correction to what every one must do.
+
+    It refuses numbers that are none, and under FedAvg passes `check_row`. There a control that travels must be one that
+    its settings declare, or the coordinator refuses every update; registering it has compared its server half.
+
+    Args:
+        settings: The correction's.
+        folder: An empty folder for the runs.
+
+    Returns:
+        The results of the run.
+
+    Raises:
+        AssertionError: It does not do what it must.
+    """
+    _refuses_what_is_no_number(settings)
+    return check_row({"row": "fedavg", "correction": settings.model_dump()}, folder)
+
+
+def check_rule(settings: RuleSettings, folder: Path) -> dict[str, Any]:
+    """Hold a rule of weights to what every one must do.
+
+    Its weights are positive, sum to 1 and do not depend on the order of the sites, also for a single site and where
+    all sites say the same; it refuses numbers that are none, and passes `check_row` under FedUAA.
+
+    Args:
+        settings: The rule's.
+        folder: An empty folder for the runs.
+
+    Returns:
+        The results of the run.
+
+    Raises:
+        AssertionError: It does not do what it must.
+    """
+    _refuses_what_is_no_number(settings)
+    spread: Scalars = {f"s{at}": {"theta": 0.1 * at + 0.05, "images": 10.0 + at} for at in range(7)}
+    alike: Scalars = {name: {"theta": 0.3, "images": 20.0} for name in spread}
+    for scalars in (spread, alike, {"s0": spread["s0"]}):
+        weights = site_weights(scalars, settings)
+        _require(
+            set(weights) == set(scalars), f"gives weights to {sorted(weights)}, but the sites are {sorted(scalars)}"
+        )
+        _require(all(math.isfinite(one) and one > 0 for one in weights.values()), f"gives {weights}: not all above 0")
+        _require(
+            math.isclose(sum(weights.values()), 1, abs_tol=1e-9), f"gives weights that sum to {sum(weights.values())}"
+        )
+        backwards = site_weights(dict(reversed(list(scalars.items()))), settings)
+        _require(backwards == weights, "gives other weights when the sites come in another order")
+    return check_row({"row": "feduaa", "aggregation": {"rule": settings.model_dump()}}, folder)
+
+
+def check_row(words: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Hold a method, a row with whatever is laid over it, to what every one must do.
+
+    It trains and finalises over three sites; every number of its results is finite; the same settings give the same
+    bits again; and a run that is stopped in the midst of a round and begun again ends with the same bits.
+
+    Args:
+        words: An experiment's settings, such as `{"row": "fedavg"}`; they are laid over tiny ones.
+        folder: An empty folder for the runs.
+
+    Returns:
+        The results of the run.
+
+    Raises:
+        AssertionError: It does not do what it must.
+        SettingsError: The settings cannot be used.
+    """
+    experiment = _tiny(words)
+    sites = {name: _site(name, experiment, folder) for name in _SITES}
+    whole = run_loop(experiment, sites, folder, "whole")
+    for place, value in _numbers(whole):
+        _require(math.isfinite(value), f"gives {value} at {place} of its results")
+    again = run_loop(experiment, sites, folder, "again")
+    _require(_figures(again) == _figures(whole), "gives other bits when the same run is done again")
+    stopped = _stopped(experiment, sites, folder)
+    _require(_figures(stopped) == _figures(whole), "gives other bits when a run is stopped and goes on")
+    return whole
+
+
+class _StoppedError(Exception):
+    """Stands for whatever ends a process."""
+
+
+def _stopped(experiment: Experiment, sites: Mapping[str, SiteData], folder: Path) -> dict[str, Any]:
+    """A run that ends before the second site of its second step is asked, and then goes on."""
+
+    def stop(done: int, of: int) -> None:
+        if done == len(sites) + 1:
+            raise _StoppedError
+
+    try:
+        run_loop(experiment, sites, folder, "stopped", tell=stop)
+    except _StoppedError:
+        return run_loop(experiment, sites, folder, "stopped")
+    raise AssertionError("the run asked fewer sites than it should.")
+
+
+def _tiny(words: Mapping[str, Any]) -> Experiment:
+    asked = Experiment.resolve(words)
+    small = {"length": 128} if "length" in type(asked.images).model_fields else {"image_size": 32}
+    encoder = "signal_cnn" if "length" in small else "efficientnet_lite0"
+    phases = [{"name": phase.name, "rounds": 2} for phase in asked.phases]
+    base = merged(_TINY, {"images": small, "network": {"encoder": encoder}, "phases": phases})
+    return Experiment.resolve(merged(base, words))
+
+
+def _site(name: str, experiment: Experiment, folder: Path) -> SiteData:
+    settings = SiteDataSettings(phantom_images=experiment.phantom_images)
+    cache = folder / "cache" / name
+    return load_site_data(name, settings, experiment.images, experiment.seed, cache, experiment.supervised)
+
+
+def _figures(results: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in results.items() if name != "run"}
+
+
+def _numbers(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _numbers(inner, f"{place}.{name}" if place else str(name))
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for inner, at in zip(value, itertools.count()):
+            yield from _numbers(inner, f"{place}[{at}]")
+    elif isinstance(value, float):
+        yield place, value
+
+
+def _refuses_what_is_no_number(settings: Choice) -> None:
+    for name, value in settings.model_dump().items():
+        if isinstance(value, float):
+            try:
+                type(settings).model_validate({**settings.model_dump(), name: math.nan})
+            except ValidationError:
+                continue
+            raise AssertionError(f"{type(settings).__name__} takes {name}: nan; give the field a range.")
+
+
+def _require(holds: bool, fault: str) -> None:
+    if not holds:
+        raise AssertionError(f"the part {fault}.")
