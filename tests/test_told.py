@@ -3,8 +3,7 @@
 import pytest
 
 from fedretina.errors import DataError, FedretinaError, TrainingError
-from fedretina.exchange.stamp import Stamp, require_name
-from fedretina.rows import row
+from fedretina.exchange.stamp import Stamp, require_name, require_sites
 from fedretina.settings.experiment import Experiment
 from fedretina.told import told
 
@@ -24,10 +23,10 @@ def caught(call, *args, **kwargs):
     "planted", ["mercury", "/srv/hospital/kit", "MIIEowIBAAKCAQEA", "https://inside.example", "Jürgen", "1234567890123"]
 )
 def test_a_value_that_was_read_becomes_dots(planted):
-    error = caught(row, planted)
+    error = caught(require_sites, [planted, planted])
     assert planted in str(error)
     said = told(error)
-    assert said.startswith("there is no row '")
+    assert "name" in said
     assert not any(part in said for part in ("mercury", "srv", "hospital", "MII", "https", "rgen", "123456"))
 
 

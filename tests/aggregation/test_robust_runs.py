@@ -97,7 +97,7 @@ def test_a_round_below_what_the_rule_needs_waits_for_more(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"quorum": 4}, r"quorum is 4, but aggregation.robust 'krum' \(hostile: 1\) needs 5 .* set quorum to 5"),
+        ({"quorum": 4}, r"quorum is 4, but aggregation.robust 'krum' as it is set needs 5 .* set quorum to 5"),
         ({"correction": {"name": "scaffold"}}, "correction 'scaffold' moves the aggregate by a plain mean"),
         ({"correction": {"name": "feddyn"}}, "choose another of the two"),
         ({"exchange": {"personal": "everything"}}, "nothing travels: set it to 'none'"),

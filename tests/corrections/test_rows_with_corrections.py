@@ -14,10 +14,10 @@ from fedretina.settings.exchange import Kind
 pytestmark = pytest.mark.slow
 CORRECTED = ("fedprox", "scaffold", "feddyn", "feddc", "moon")
 OFF = {
-    "fedprox": {"fedprox": {"mu": 0}},
-    "feddyn": {"feddyn": {"alpha": 0}},
-    "feddc": {"feddc": {"alpha": 0}},
-    "moon": {"moon": {"mu": 0}},
+    "fedprox": {"mu": 0},
+    "feddyn": {"alpha": 0},
+    "feddc": {"alpha": 0},
+    "moon": {"mu": 0},
 }
 
 
