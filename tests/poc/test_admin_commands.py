@@ -263,7 +263,7 @@ def test_a_server_that_stops_answering_holds_no_command(federation, program, tmp
         assert "run frozen" in process.stdout.readline()
         assert process.stdout.readline()  # it has seen the job
     # A job that is still being deployed would not survive this: FLARE waits only seconds for the sites' answers then.
-    wait_for(lambda: done(federation, "frozen") >= 1)
+    wait_for(federation, lambda: done(federation, "frozen") >= 1, "round 0")
     federation.signal_one(SERVER, signal.SIGSTOP)
     try:
         _, err, code = ended(program("status", "--timeout", 5))
