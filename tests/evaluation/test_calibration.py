@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from sklearn.metrics import log_loss
+from sklearn.metrics import brier_score_loss, log_loss
 
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.evaluation.metrics import brier, ece, nll
@@ -58,16 +58,18 @@ def test_ece_refuses_no_bins(split):
         ece(*split, bins=0)
 
 
-def test_brier_against_a_loop(split):
+def test_brier_against_a_loop_and_scikit_learn(split):
     probabilities, labels = split
     slow = np.mean([sum((p - (k == y)) ** 2 for k, p in enumerate(row)) for row, y in zip(*split, strict=True)])
     assert brier(probabilities, labels) == pytest.approx(slow)
     two = np.column_stack([1 - probabilities[:, 0], probabilities[:, 0]])
-    first = (labels == 0).astype(int)
-    assert brier(two, first) == pytest.approx(2 * np.mean((two[:, 1] - first) ** 2))
-    assert brier(probabilities[:1], labels[:1]) == pytest.approx(np.sum((probabilities[0] - np.eye(5)[labels[0]]) ** 2))
+    assert brier(two, (labels == 0).astype(int)) == pytest.approx(2 * brier_score_loss(labels == 0, two[:, 1]))
     assert brier(np.eye(3), np.arange(3)) == 0.0
     assert brier(np.eye(3), np.array([1, 2, 0])) == 2.0
+
+
+def test_brier_takes_a_row_that_float32_rounded_above_one():
+    assert brier(np.array([[1 + 1e-7, 0]]), np.array([0])) == pytest.approx(0, abs=1e-12)
 
 
 def test_nll_equals_scikit_learn(split):

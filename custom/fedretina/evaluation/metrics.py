@@ -154,6 +154,8 @@ def ece(probabilities: ArrayLike, labels: ArrayLike, bins: int = 15) -> float:
 def brier(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Brier score of several classes: mean of the sum over classes of (p_k - y_k)^2.
 
+    Not by scikit-learn's `brier_score_loss`, which refuses 1.0000001: an estimator in float32 may round to it.
+
     Args:
         probabilities: [N, K].
         labels: [N], 0 to K - 1.
@@ -164,10 +166,9 @@ def brier(probabilities: ArrayLike, labels: ArrayLike) -> float:
     Raises:
         TrainingError: Shapes, probabilities or labels are unfit.
     """
-    from sklearn.metrics import brier_score_loss
-
     matrix, classes = checked_scores(probabilities, labels)
-    return float(brier_score_loss(classes, matrix, labels=range(matrix.shape[1]), scale_by_half=False))
+    onehot = np.eye(matrix.shape[1])[classes]
+    return float(((matrix - onehot) ** 2).sum(1).mean())
 
 
 def nll(probabilities: ArrayLike, labels: ArrayLike) -> float:
