@@ -68,6 +68,10 @@ def test_brier_against_a_loop_and_scikit_learn(split):
     assert brier(np.eye(3), np.array([1, 2, 0])) == 2.0
 
 
+def test_brier_takes_a_row_that_float32_rounded_above_one():
+    assert brier(np.array([[1 + 1e-7, 0]]), np.array([0])) == pytest.approx(0, abs=1e-12)
+
+
 def test_nll_equals_scikit_learn(split):
     assert nll(*split) == pytest.approx(log_loss(split[1], split[0], labels=range(5)))
     assert nll(np.full((4, 5), 0.2), np.arange(4)) == pytest.approx(math.log(5))

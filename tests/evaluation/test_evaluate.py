@@ -19,7 +19,6 @@ from fedretina.metric_inputs import checked_errors, checked_scores
 from fedretina.settings.theta import YoudenSettings
 from fedretina.uncertainty.estimators import ESTIMATORS
 from fedretina.uncertainty.theta import youden_theta
-from fedretina_papers.statistics.classification import confusion_matrix
 from fedretina_papers.statistics.selective import selective_balanced_accuracy
 
 SOFTMAX, EVIDENCE = ESTIMATORS["softmax"], ESTIMATORS["evidence"]
@@ -102,7 +101,6 @@ def test_no_public_sentence_of_a_metric_counts_images():
         lambda: checked_scores(scores, np.zeros(9, int)),
         lambda: checked_errors(np.zeros(7), np.zeros(9)),
         lambda: accuracy(np.zeros(7, int), np.zeros(9, int)),
-        lambda: confusion_matrix(np.zeros(7, int), np.zeros(9, int), 5),
         lambda: triage(judged, 0.5, preset("icdr5")),
         lambda: selective_balanced_accuracy(np.zeros(7), np.zeros(9), np.zeros(7), 0.4),
         lambda: youden_theta(np.zeros(7), np.zeros(9, bool), YoudenSettings(), None),

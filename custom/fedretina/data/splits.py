@@ -24,6 +24,9 @@ def split_by_patient(
     are right to about one patient, and the order of rows changes nothing. Names that differ in capital letters or
     blanks alone are one patient.
 
+    Not by scikit-learn's `StratifiedGroupKFold`: it knows only folds of equal size, and would move images of existing
+    sites from one split to another.
+
     Args:
         patients: Patient of each image.
         labels: Class of each image.

@@ -308,7 +308,7 @@ class Share(NamedTuple):
 
 
 def exact_interval(k: int, n: int, confidence: float = 0.95) -> Share | None:
-    """Clopper and Pearson's interval (Biometrika 1934), by quantiles of the beta distribution.
+    """Clopper and Pearson's interval (Biometrika 1934).
 
     It covers the true share at least as often as it says, however small n is. The usual interval, value plus or minus
     two standard errors, has no width at 0 of n, where a hospital most needs to know how far to trust it.
@@ -326,7 +326,7 @@ def exact_interval(k: int, n: int, confidence: float = 0.95) -> Share | None:
     Raises:
         SettingsError: k is not within 0 to n, or confidence not within (0, 1).
     """
-    from scipy.special import betaincinv
+    from scipy.stats import binomtest
 
     if not 0 <= k <= n or not 0 < confidence < 1:
         raise SettingsError(
@@ -335,7 +335,5 @@ def exact_interval(k: int, n: int, confidence: float = 0.95) -> Share | None:
         )
     if n == 0:
         return None
-    tail = (1 - confidence) / 2
-    low = 0.0 if k == 0 else float(betaincinv(k, n - k + 1, tail))
-    high = 1.0 if k == n else float(betaincinv(k + 1, n - k, 1 - tail))
-    return Share(k, n, k / n, low, high)
+    interval = binomtest(k, n).proportion_ci(confidence)
+    return Share(k, n, k / n, float(interval.low), float(interval.high))

@@ -44,6 +44,9 @@ def fit_temperature(probabilities: ArrayLike, labels: ArrayLike) -> Temperature:
     evidential answer alpha / S has no such logits, and the same power acts on it. The largest class stays the largest.
     u is left alone: the referral threshold was set on it as it is.
 
+    Not by scikit-learn's `CalibratedClassifierCV(method="temperature")`, which knows none of the reasons below to leave
+    T at 1.
+
     The loss is convex in 1/T, so a bounded search on log T finds its one minimum. Where the data cannot bear a
     temperature, T stays 1, the first that holds:
 
@@ -67,13 +70,14 @@ def fit_temperature(probabilities: ArrayLike, labels: ArrayLike) -> Temperature:
         TrainingError: No images; shapes or labels are unfit; or rows that are no probabilities, NaN among them.
     """
     from scipy.optimize import minimize_scalar
+    from scipy.special import log_softmax
 
     matrix, classes = checked_scores(probabilities, labels)
     logs = _logs(matrix)
     rows = np.arange(classes.size)
 
     def loss(log_temperature: float) -> float:
-        return float(-np.mean(_normalised(logs / math.exp(log_temperature))[rows, classes]))
+        return float(-np.mean(log_softmax(logs / math.exp(log_temperature), axis=1)[rows, classes]))
 
     before = loss(0.0)
     kept = _obstacle(logs, matrix, classes)
@@ -103,26 +107,23 @@ def tempered(probabilities: ArrayLike, temperature: float) -> NDArray[np.float64
         SettingsError: T is not a finite number above 0.
         TrainingError: The rows are no probabilities.
     """
+    from scipy.special import softmax
+
     if not (math.isfinite(temperature) and temperature > 0):
         raise SettingsError(f"temperature is {temperature}; it must be a finite number above 0, and 1 changes nothing.")
     matrix = np.asarray(probabilities, dtype=np.float64)
     logs = _logs(matrix)
-    return matrix.copy() if temperature == 1 else np.exp(_normalised(logs / temperature))
+    return matrix.copy() if temperature == 1 else np.asarray(softmax(logs / temperature, axis=1), dtype=np.float64)
 
 
 def _logs(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    # A probability of 0 counts as the smallest normal number, as in `calibration.nll`, so that no loss is infinite.
+    # A probability of 0 counts as the smallest normal number, as in `metrics.nll`, so that no loss is infinite.
     if matrix.ndim != 2 or not np.all(matrix >= 0) or not np.allclose(np.sum(matrix, axis=1), 1, atol=1e-6):
         raise TrainingError(
             "a temperature needs probabilities [N, K] that are not negative and sum to 1 in each row. Give what an "
             "estimator answers."
         )
     return np.asarray(np.log(np.maximum(matrix, np.finfo(np.float64).tiny)), dtype=np.float64)
-
-
-def _normalised(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    shifted = logs - np.max(logs, axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=1, keepdims=True)), dtype=np.float64)
 
 
 def _obstacle(

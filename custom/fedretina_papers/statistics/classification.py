@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from fedretina.errors import TrainingError
 from fedretina.evaluation.metrics import auroc, macro_auc
 from fedretina.metric_inputs import checked_scores
 
@@ -66,37 +66,6 @@ class Classification(NamedTuple):
     n: int
 
 
-def confusion_matrix(predicted: ArrayLike, labels: ArrayLike, classes: int) -> NDArray[np.int64]:
-    """Count images by true class (row) and answered class (column).
-
-    Args:
-        predicted: Whole numbers [N], 0 to K - 1.
-        labels: Whole numbers [N], 0 to K - 1.
-        classes: K.
-
-    Returns:
-        [K, K]; all zero without images.
-
-    Raises:
-        TrainingError: The shapes differ, or a number is no class.
-    """
-    answer, truth = np.asarray(predicted), np.asarray(labels)
-    for side in (answer, truth):
-        unfit = side.ndim != 1 or side.shape != truth.shape
-        if unfit or (side.size and (not np.issubdtype(side.dtype, np.integer) or np.min(side) < 0)):
-            raise TrainingError(
-                f"A confusion matrix needs whole class numbers for the same images, but got {answer.dtype} and "
-                f"{truth.dtype}, or one longer than the other. Collect both from the same images."
-            ).with_note(f"Their shapes are {answer.shape} and {truth.shape}.")
-        if side.size and np.max(side) >= classes:
-            raise TrainingError(
-                f"A confusion matrix of {classes} classes met a class number beyond them. Let the site's grading "
-                "scheme and the network's head agree."
-            )
-    pairs = truth.astype(np.int64) * classes + answer.astype(np.int64)
-    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
-
-
 def classification(probabilities: ArrayLike, labels: ArrayLike) -> Classification:
     """Compute the figures of a split, all classes of one label space.
 
@@ -111,33 +80,31 @@ def classification(probabilities: ArrayLike, labels: ArrayLike) -> Classificatio
         TrainingError: Shapes, probabilities or labels are unfit.
     """
     matrix, truth = checked_scores(probabilities, labels)
-    answer = np.argmax(matrix, axis=1)
-    counts = confusion_matrix(answer, truth, matrix.shape[1])
-    classes = tuple(
-        _class_figures(counts, k, auroc(matrix[:, k], truth == k) if np.any(truth == k) else None)
-        for k in range(matrix.shape[1])
-    )
-    present = [one for one in classes if one.support]
+    answer, grades = np.argmax(matrix, axis=1), range(matrix.shape[1])
+    precision, recall, f1, support = precision_recall_fscore_support(truth, answer, labels=grades, zero_division=np.nan)
+    present = support > 0
     return Classification(
-        classes=classes,
-        confusion=counts,
-        accuracy=float(np.trace(counts) / truth.size),
-        precision=float(np.mean([one.precision or 0.0 for one in present])),
-        recall=float(np.mean([one.recall for one in present if one.recall is not None])),
-        f1=float(np.mean([one.f1 for one in present if one.f1 is not None])),
+        classes=tuple(
+            ClassFigures(
+                precision=_known(precision[k]),
+                recall=_known(recall[k]),
+                f1=_known(f1[k]) if present[k] else None,
+                auc=auroc(matrix[:, k], truth == k),
+                support=int(support[k]),
+                answers=int(np.sum(answer == k)),
+            )
+            for k in grades
+        ),
+        confusion=confusion_matrix(truth, answer, labels=grades),
+        accuracy=float(np.mean(answer == truth)),
+        precision=float(np.mean(np.nan_to_num(precision[present]))),
+        recall=float(np.mean(recall[present])),
+        f1=float(np.mean(f1[present])),
         auc=macro_auc(matrix, truth).value,
-        present=len(present),
+        present=int(np.sum(present)),
         n=int(truth.size),
     )
 
 
-def _class_figures(counts: NDArray[np.int64], k: int, auc: float | None) -> ClassFigures:
-    found, support, answers = int(counts[k, k]), int(np.sum(counts[k])), int(np.sum(counts[:, k]))
-    return ClassFigures(
-        precision=found / answers if answers else None,
-        recall=found / support if support else None,
-        f1=2 * found / (support + answers) if support else None,  # 2 TP + FP + FN = support + answers
-        auc=auc,
-        support=support,
-        answers=answers,
-    )
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

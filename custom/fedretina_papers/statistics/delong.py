@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
 
 from fedretina.errors import TrainingError
 from fedretina.metric_inputs import checked_errors
@@ -87,15 +88,10 @@ def _shares(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> NDArray
     """Share of the other side that each image is rightly ranked against, half for a tie [N]."""
     shares = np.empty(scores.size)
     ones, zeros = scores[positive], scores[~positive]
-    everyone = _midranks(scores)
-    shares[positive] = (everyone[positive] - _midranks(ones)) / zeros.size  # V10
-    shares[~positive] = 1 - (everyone[~positive] - _midranks(zeros)) / ones.size  # V01
+    everyone = rankdata(scores)
+    shares[positive] = (everyone[positive] - rankdata(ones)) / zeros.size  # V10
+    shares[~positive] = 1 - (everyone[~positive] - rankdata(zeros)) / ones.size  # V01
     return shares
-
-
-def _midranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(sizes) - (sizes - 1) / 2)[group], dtype=np.float64)
 
 
 def _variance(shares: NDArray[np.float64], positive: NDArray[np.bool_], owner: NDArray[np.intp]) -> float | None:

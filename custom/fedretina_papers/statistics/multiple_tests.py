@@ -51,7 +51,8 @@ def stouffer(values: Sequence[float | None]) -> Combined:
 
     Stouffer's way and not Fisher's, because signs count: a row that wins at one site and loses at the next must come
     out even, where Fisher's would call both remarkable. Equal weights, because the tables' mean gives every site the
-    same weight too. Sites that have no z are left out, and `used` says how many were not.
+    same weight too. Sites that have no z are left out, and `used` says how many were not. Scipy's `combine_pvalues`
+    takes p values, which have no sign.
 
     Args:
         values: A z a site, with signs; None where a site has none.
@@ -100,6 +101,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
     The k-th smallest of m is multiplied by m - k + 1, and none may be below one before it. To call all those below
     0.05 differences is then wrong anywhere in at most 5 % of such families, however the tests depend on each other.
+    Scipy has `false_discovery_control` alone, which promises less.
 
     Args:
         p_values: Of one family; None for a comparison without a test, which does not count.

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.metrics import average_precision_score
 
 from fedretina.evaluation.metrics import auroc
 from fedretina.metric_inputs import checked_errors
-from fedretina.uncertainty.roc import roc
 
 ACCEPTED = 0.95
 
@@ -19,8 +19,8 @@ class OutOfDistribution(NamedTuple):
 
     Attributes:
         auroc: Chance that an image from outside is less certain than one from inside, half a point for a tie.
-        aupr: Average precision of finding the images from outside. Its floor is their share, so it is only comparable
-            between models on the same two sets.
+        aupr: Average precision of finding the images from outside, without interpolation. Its floor is their share, so
+            it is only comparable between models on the same two sets.
         aupr_inside: The same for finding those from inside, by small u.
         fpr95: Share of the images from outside that pass where 95 % of those from inside do (FPR at 95 % TPR, as Liang
             et al., ICLR 2018, count it, with inside as positive).
@@ -63,33 +63,10 @@ def out_of_distribution(inside: ArrayLike, outside: ArrayLike) -> OutOfDistribut
     passing = float(np.sort(own)[int(np.ceil(ACCEPTED * own.size - 1e-9)) - 1])
     return OutOfDistribution(
         auroc=auroc(u, stranger),
-        aupr=average_precision(u, stranger),
-        aupr_inside=average_precision(-u, ~stranger),
+        aupr=float(average_precision_score(stranger, u)),
+        aupr_inside=float(average_precision_score(~stranger, -u)),
         fpr95=float(np.mean(other <= passing)),
         threshold=passing,
         inside=own.size,
         outside=other.size,
     )
-
-
-def average_precision(scores: ArrayLike, positive: ArrayLike) -> float | None:
-    """Precision at each threshold, weighted by the recall that it adds; ties share one threshold.
-
-    No interpolation between points, as in scikit-learn's `average_precision_score`: a straight line there is too good.
-
-    Args:
-        scores: Finite [N], larger for positives.
-        positive: bool [N].
-
-    Returns:
-        A number in (0, 1]; None without a positive.
-
-    Raises:
-        TrainingError: A shape or value is unfit.
-    """
-    values, hit = checked_errors(scores, positive)
-    if not np.any(hit):
-        return None
-    curve = roc(values, hit)
-    precision = curve.hits / (curve.hits + curve.alarms)
-    return float(np.sum(np.diff(curve.hits, prepend=0) * precision) / curve.hits[-1])

@@ -42,7 +42,8 @@ def seed_test(differences: Sequence[float], patient_variance: float = 0.0, level
     would come out alike and knows nothing of other patients: seeds on one test set, or on test sets that share
     patients, agree more than they would on fresh ones. With the variance that drawing patients gives the mean
     difference, both chances add up, and the degrees of freedom are Welch and Satterthwaite's. What part of the spread
-    over seeds comes from their own test patients then counts twice, which errs on the safe side.
+    over seeds comes from their own test patients then counts twice, which errs on the safe side. Alone it is scipy's
+    `ttest_1samp`, which has no place for a second variance.
 
     Args:
         differences: One a seed, paired: the same split and the same start for both rows.

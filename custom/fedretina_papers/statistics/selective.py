@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.metrics import recall_score
 
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.metric_inputs import checked_errors
@@ -125,8 +126,8 @@ def selective_balanced_accuracy(
         ).with_note(f"Their shapes are {answer.shape}, {truth.shape} and {np.asarray(uncertainty).shape}.")
 
     def mean_recall(places: NDArray[np.intp]) -> float:
-        there, right = truth[places], answer[places] == truth[places]
-        return float(np.mean([np.mean(right[there == k]) for k in np.unique(there)]))
+        left = truth[places]
+        return float(recall_score(left, answer[places], labels=np.unique(left), average="macro"))
 
     return selective(uncertainty, rate, mean_recall)
 

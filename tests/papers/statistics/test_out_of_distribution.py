@@ -9,7 +9,12 @@ import pytest
 from sklearn import metrics
 
 from fedretina.errors import TrainingError
-from fedretina_papers.statistics.out_of_distribution import average_precision, out_of_distribution
+from fedretina_papers.statistics.out_of_distribution import out_of_distribution
+
+
+def slow_precision(scores, positive):
+    """Precision at the threshold of each positive, without interpolation."""
+    return np.mean([np.mean(positive[scores >= at]) for at in scores[positive == 1]])
 
 
 @pytest.mark.parametrize("places", [8, 1])
@@ -19,8 +24,8 @@ def test_against_scikit_learn(places):
     u, stranger = np.concatenate([inside, outside]), np.repeat([0, 1], [120, 70])
     found = out_of_distribution(inside, outside)
     assert found.auroc == pytest.approx(metrics.roc_auc_score(stranger, u))
-    assert found.aupr == pytest.approx(metrics.average_precision_score(stranger, u))
-    assert found.aupr_inside == pytest.approx(metrics.average_precision_score(1 - stranger, -u))
+    assert found.aupr == pytest.approx(slow_precision(u, stranger))
+    assert found.aupr_inside == pytest.approx(slow_precision(-u, 1 - stranger))
     assert (found.inside, found.outside) == (120, 70)
     # The least share of strangers that passes over all thresholds where 95 % of our own do.
     passing = [t for t in u if np.mean(inside <= t) >= 0.95 - 1e-12]
@@ -45,7 +50,6 @@ def test_95_of_100_and_20_are_whole_images():
 def test_an_empty_set_has_no_figures():
     assert out_of_distribution([], [0.5]) == (None, None, None, None, None, 0, 1)
     assert out_of_distribution([0.5], []) == (None, None, None, None, None, 1, 0)
-    assert average_precision([0.1, 0.2], [0, 0]) is None
 
 
 def test_unfit_input():
