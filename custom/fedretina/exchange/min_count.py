@@ -69,7 +69,7 @@ def encode(
     if min_count < 1:
         raise SettingsError(f"min_count is {min_count}: counts that leave a site need one of 1 or more.")
     who = np.unique(np.asarray(patients), return_inverse=True)[1]
-    if int(who.max()) + 1 < min_count:
+    if int(np.max(who)) + 1 < min_count:
         return {}
     confidence = matrix.max(1)
     scalars: dict[str, float] = {}

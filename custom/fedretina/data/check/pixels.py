@@ -86,7 +86,7 @@ def measure(stored: Pixels | NDArray[np.uint16]) -> PixelFacts:
         float(np.mean(np.max(np.abs(retina - retina.mean(axis=1, keepdims=True)), axis=1))),
         float(np.mean(np.min(retina, axis=1) >= 245)),
         _detail(crop),
-        int(stored.max()) if stored.dtype == np.uint16 else None,
+        int(np.max(stored)) if stored.dtype == np.uint16 else None,
     )
 
 
