@@ -268,6 +268,14 @@ def _members_have_an_estimator(run: Experiment) -> None:
         )
 
 
+def _temperatures_have_a_calibrator(run: Experiment) -> None:
+    if not run.network.calibrator and run.calibration != CalibrationSettings():
+        raise ValueError(
+            "calibration is set, but a network without a calibrator does not read it: leave it out, or set "
+            "network.calibrator."
+        )
+
+
 def _pooled_sites_exchange_nothing(run: Experiment) -> None:
     if run.pooled and run.exchange.personal != "everything":
         raise ValueError("pooled sites train alone: set exchange.personal to 'everything', or pooled to false.")
@@ -324,6 +332,7 @@ CHECKS: tuple[Callable[[Experiment], None], ...] = (
     _images_fit_the_encoder,
     _random_transforms_fit_the_modality,
     _members_have_an_estimator,
+    _temperatures_have_a_calibrator,
     _pooled_sites_exchange_nothing,
     _one_model_for_a_server_half,
     _a_robust_rule_sees_all_that_travels,
