@@ -11,8 +11,9 @@ from typing import Any, Protocol, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from fedretina.errors import SettingsError
-from fedretina.rows import row
+from fedretina.rows import ROWS, row
 from fedretina.settings.aggregation import AggregationSettings, ChoiceSettings, SamplingSettings
+from fedretina.settings.choice import load_parts
 from fedretina.settings.correction import CorrectionSettings, NoCorrectionSettings
 from fedretina.settings.exchange import ExchangeSettings
 from fedretina.settings.faults import settings_faults
@@ -113,7 +114,10 @@ class Experiment(BaseModel):
         Raises:
             SettingsError: What is wrong and where, in one sentence per fault.
         """
-        chosen = row("feduaa" if words.get("row") is None else str(words["row"])).settings
+        name = "feduaa" if words.get("row") is None else str(words["row"])
+        if name not in ROWS:
+            load_parts()
+        chosen = row(name).settings
         joined = merged(chosen, words)
         if isinstance(joined.get("phases"), list | tuple):
             joined["phases"] = resolved_phases(joined, chosen.get("phases", ()))
