@@ -15,7 +15,9 @@ import pytest
 
 from fedretina.data.site_data import load_site_data
 from fedretina.networks import efficientnet_lite, vit
+from fedretina.rows import row
 from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -83,7 +85,10 @@ def tiny(little_encoder) -> Callable[..., Experiment]:
             "phantom_images": 24,
             "report": {"draws": 10, "page": False},
         }
-        return Experiment.resolve(_merged(base, words))
+        asked = _merged(base, words)
+        if merged(row(asked["row"]).settings, words).get("network", {}).get("head", {}).get("layout") == "linear":
+            del asked["network"]["head"]["width"]  # which a linear head does not read
+        return Experiment.resolve(asked)
 
     return make
 

@@ -103,6 +103,22 @@ def test_bad_settings_get_a_sentence(words, said):
             {"row": "fedbn", "aggregation": {"robust": {"name": "norm_bound", "limit": 1, "bound": 3}}},
             "aggregation.robust: bound is 3, but limit is given and replaces it",
         ),
+        (
+            {"training": {"optimizer": "adam", "momentum": 0.9}},
+            "training.momentum: optimizer 'adam' does not read it, 'sgd'",
+        ),
+        (
+            {"training": {"decay": 0.9}},
+            "training.decay: schedule 'constant' does not read it, 'exponential' alone does",
+        ),
+        ({"row": "fedrep", "training": {"epochs": 3}}, "training: epochs is 3, but stretches .* replace it"),
+        (
+            {"row": "oct_fedavg", "network": {"head": {"width": 16}}},
+            "network.head.width: layout 'linear' does not read",
+        ),
+        ({"calibration": {"ridge": 2}}, "a network without a calibrator does not read it"),
+        ({"tune": {"learning_rate": 0.1}}, "tune: learning_rate is 0.1, but without epochs"),
+        ({"phases": [{"weights": "samples"}]}, "phases.0: phase 'train' trains with labels and does not read weights"),
         ({"row": "feduaa_official", "theta": {"fallback": "half"}}, "theta.fallback: 'official' does not read it"),
         (
             {"row": "oct_moco_v3_scaffold", "phases": [{"name": "pretrain", "contrastive": {"queue": 9}}]},
@@ -126,6 +142,8 @@ def test_a_job_that_chooses_another_method_than_its_row_leaves_nothing_of_the_ro
     assert same == TweuSettings(kl_anneal="official")
     again = Experiment.resolve({"row": "feduaa", "aggregation": {"rule": {"name": "uaw", "temperature": 3}}})
     assert again.aggregation.rule == UawSettings(temperature=3)
+    sgd = {"row": "oct_moco_scaffold", "phases": [{"name": "pretrain", "training": {"optimizer": "adam"}}]}
+    assert Experiment.resolve(sgd).phases[0].training.momentum == 0
     assert Experiment.model_validate_json(again.model_dump_json()) == again
 
 

@@ -71,13 +71,17 @@ def test_a_correction_of_another_package_is_found_by_its_entry_point_and_held_to
     ("text", "said"),
     [
         ("import no_such_module", "the part 'heavy_ball' (heavy_ball) of another package cannot be imported"),
+        (
+            "from fedretina.rows import ROWS, add_row\nadd_row('fedbn', ROWS['fedavg'])\n",
+            "there is a row 'fedbn' already",
+        ),
         (PART.replace("{name}", "scaffold"), "name 'scaffold' stands for fedretina.settings.correction.Scaffold"),
         (
             PART.replace("    has_server_half: ClassVar[bool] = True\n", ""),
             "has a server half, but its settings do not",
         ),
     ],
-    ids=["broken", "taken", "quiet"],
+    ids=["broken", "row", "taken", "quiet"],
 )
 def test_a_package_that_brings_a_bad_part_is_named(tmp_path, text, said):
     assert said in asked(tmp_path, text.replace("{name}", "heavy_ball"))[-1]

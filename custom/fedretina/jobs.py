@@ -109,7 +109,7 @@ _PHASES = {
     "tuned": "  - {{name: {name}, rounds: 3, training: {{epochs: 2}}}}    # paper: 50 rounds of 3 epochs",
 }
 
-_ROUNDS = {"dermoscopy": "paper: 47", "heart_sound": "paper: 32", "activity": "paper: 10"}
+_ROUNDS = {"oct": "paper: 50", "dermoscopy": "paper: 47", "heart_sound": "paper: 32", "activity": "paper: 10"}
 
 _APP = "app"
 _CALLED = "the experiment file"
@@ -180,7 +180,8 @@ def _experiment(method: str, name: str) -> str:
     found = Experiment.resolve({"row": method})
     phases = []
     for phase in found.phases:
-        kind = "pretrain" if phase.contrastive is not None else "train" if phase.training is None else "tuned"
+        own = phase.training is not None and not phase.training.stretches  # stretches have epochs of their own
+        kind = "pretrain" if phase.contrastive is not None else "tuned" if own else "train"
         rounds = _ROUNDS.get(found.images.modality, "FedUAA: 100")
         phases.append(_PHASES[kind].format(name=phase.name, rounds=rounds, contrastive=_keys(phase.contrastive)))
     bodies = {"fundus": _FUNDUS, "oct": _OCT, **_OF_TASKS}

@@ -17,7 +17,7 @@ from killed import killed_at_every_write
 LATE = "it did not answer in time."
 SCANS = {
     "phases": [{"name": "pretrain", "rounds": 2, "training": {"epochs": 1, "batch_size": 8, "threads": 1}}],
-    "network": {"contrast": {"hidden": 16, "width": 8}, "head": {"width": 8}},
+    "network": {"contrast": {"hidden": 16, "width": 8}},
 }
 
 

@@ -110,8 +110,8 @@ def test_a_refused_update_does_not_advance_the_sites_variate(tiny, phantoms, tmp
 
 
 def test_under_sgd_with_momentum_and_adam_scaffold_trains_to_finite_weights(tiny, phantoms, tmp_path):
-    for optimizer in ("sgd", "adam"):
-        training = {"optimizer": optimizer, "momentum": 0.9, "learning_rate": 0.005, "schedule": "cosine"}
+    for optimizer, own in (("sgd", {"momentum": 0.9}), ("adam", {})):
+        training = {"optimizer": optimizer, **own, "learning_rate": 0.005, "schedule": "cosine"}
         experiment = tiny(row="scaffold", training=training, phases=[{"name": "train", "rounds": 3}])
         results = run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path, optimizer)
         assert len(digests(results)) == 3

@@ -22,7 +22,7 @@ COVERING = {
             {"name": "train", "rounds": 1, **SHORT},
         ],
         "images": {"modality": "oct", "image_size": 32},
-        "network": {**SMALL["network"], "contrast": {"hidden": 16, "width": 8}, "calibrator": True},
+        "network": {"encoder": "efficientnet_lite0", "contrast": {"hidden": 16, "width": 8}, "calibrator": True},
         "sampling": {"fraction": 0.67},
     },
     # One model for each site, statistics before the first round, training after the last, pages at both ends.
@@ -38,7 +38,7 @@ COVERING = {
         "quorum": 3,
         "aggregation": {"robust": {"name": "norm_bound", "bound": 0.9}},
         "grades": 5,
-        "network": {**SMALL["network"], "head": {"layout": "linear"}, "exits": {"width": 8}},
+        "network": {"encoder": "efficientnet_lite0", "head": {"layout": "linear"}, "exits": {"width": 8}},
         "exchange": {"personal": "nothing", "batchnorm": "local_stats"},
     },
 }

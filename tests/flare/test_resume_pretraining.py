@@ -23,7 +23,7 @@ WORDS = {
         {"name": "train", "rounds": 1, "training": {"epochs": 1, "batch_size": 8}},
     ],
     "images": {"modality": "oct", "image_size": 32},
-    "network": {**SMALL["network"], "contrast": {"hidden": 16, "width": 8}},
+    "network": {"encoder": "efficientnet_lite0", "contrast": {"hidden": 16, "width": 8}},
     "phantom_images": 24,
 }
 

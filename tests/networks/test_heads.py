@@ -16,14 +16,14 @@ def test_default_is_the_classifier_of_the_feduaa_code():
 
 
 def test_linear_is_one_layer():
-    head = build_head(7, 3, HeadSettings(layout="linear", width=9))
+    head = build_head(7, 3, HeadSettings(layout="linear"))
     assert [tuple(p.shape) for p in head.parameters()] == [(3, 7), (3,)]
 
 
 @pytest.mark.parametrize("layout", ["linear", "linear_bn_relu_linear"])
 def test_logits_have_one_column_a_grade_and_any_sign(layout):
     x = torch.randn(16, 7, generator=torch.Generator().manual_seed(0))
-    logits = build_head(7, 6, HeadSettings(layout=layout, width=11))(x)
+    logits = build_head(7, 6, HeadSettings(layout=layout))(x)
     assert logits.shape == (16, 6)
     assert logits.min() < 0 < logits.max()
 

@@ -32,7 +32,7 @@ SMALL = {
     "experiment": {
         "phases": PHASES,
         "images": {"image_size": 32},
-        "network": {"encoder": "efficientnet_lite0", "contrast": {"hidden": 16, "width": 8}, "head": {"width": 8}},
+        "network": {"encoder": "efficientnet_lite0", "contrast": {"hidden": 16, "width": 8}},
         "training": {"threads": 1},
         "phantom_images": 24,
         "report": {"draws": 10, "page": False},

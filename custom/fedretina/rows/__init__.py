@@ -15,9 +15,28 @@ from fedretina.rows.early_exits import FEDEE_ROWS
 from fedretina.rows.fundus import FUNDUS_ROWS
 from fedretina.rows.oct import OCT_ROWS
 
-__all__ = ["ROWS", "Row", "row"]
+__all__ = ["ROWS", "Row", "add_row", "row"]
 
-ROWS: Mapping[str, Row] = MappingProxyType({**FUNDUS_ROWS, **OCT_ROWS, **FEDEE_ROWS})
+_ROWS: dict[str, Row] = {**FUNDUS_ROWS, **OCT_ROWS, **FEDEE_ROWS}
+ROWS: Mapping[str, Row] = MappingProxyType(_ROWS)
+
+
+def add_row(name: str, added: Row) -> None:
+    """Add a row that a package of somebody else's brings.
+
+    The package's entry point of the group `fedretina.parts` names the module that calls this; the module is imported
+    when an experiment asks for a row that is not there.
+
+    Args:
+        name: What an experiment calls the row.
+        added: The row.
+
+    Raises:
+        SettingsError: Another row has the name.
+    """
+    # A module that is imported anew, as by a notebook, brings its own row again.
+    if _ROWS.setdefault(name, added) != added:
+        raise SettingsError(f"there is a row {name!r} already, {_ROWS[name].title}: give yours another name.")
 
 
 def row(name: str) -> Row:

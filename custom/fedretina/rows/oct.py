@@ -28,7 +28,8 @@ _OCT: Mapping[str, Any] = {
 # Section 3.6 of the paper: SGD for the first stage, Adam with cosine annealing and a smaller rate on the backbone for
 # the second. Its rounds, 100 of 5 epochs and then 50 of 3, are for a job to set.
 _STAGE_1 = {"epochs": 5, "optimizer": "sgd", "learning_rate": 0.03, "momentum": 0.9, "weight_decay": 1e-4}
-_STAGE_2 = {"epochs": 3, "optimizer": "adam", "learning_rate": 1e-3, "schedule": "cosine", "encoder_factor": 0.1}
+_STEPS_2 = {"optimizer": "adam", "learning_rate": 1e-3, "schedule": "cosine", "encoder_factor": 0.1}
+_STAGE_2 = {"epochs": 3, **_STEPS_2}
 _TUNED = {"name": "train", "training": _STAGE_2}
 _FROM_SCRATCH = {"name": "train", "training": {**_STAGE_2, "encoder_factor": 1.0}}
 
@@ -90,7 +91,7 @@ OCT_ROWS: Mapping[str, Row] = MappingProxyType(
             | {
                 "phases": (
                     {"name": "pretrain", "contrastive": {"method": "moco_v2"}, "training": _STAGE_1},
-                    {"name": "train", "training": {**_STAGE_2, "stretches": ({"train": "head", "epochs": 3},)}},
+                    {"name": "train", "training": {**_STEPS_2, "stretches": ({"train": "head", "epochs": 3},)}},
                 )
             },
         ),

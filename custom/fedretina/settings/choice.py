@@ -13,6 +13,7 @@ A file then holds `correction: {name: fedprox, mu: 0.1}`, or `correction: fedpro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Self, cast
@@ -108,6 +109,53 @@ class Choice(BaseModel):
         return chosen.model_validate({**given, cls.key: name})
 
 
+@dataclass(frozen=True)
+class ReadBy:
+    """Stands in the type of a plain setting that is read under some values of another one beside it alone.
+
+    Attributes:
+        key: Name of the other setting.
+        values: Under which of its values this one is read.
+    """
+
+    key: str
+    values: tuple[str, ...]
+
+
+class ReadSettings(BaseModel):
+    """Settings of which some are read under a value of another alone, as their types say (`ReadBy`).
+
+    Such a setting is refused where it is not read, unless it has its default: stored settings are written out in full.
+    """
+
+    @classmethod
+    def read_under(cls) -> dict[str, ReadBy]:
+        """The settings that are not always read, by name, and under what they are."""
+        held = ((name, one) for name, field in cls.model_fields.items() for one in field.metadata)
+        return {name: one for name, one in held if isinstance(one, ReadBy)}
+
+    @classmethod
+    def still_read(cls, low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+        """What is left of words when others are laid over them: what is not read under the upper ones falls away."""
+        lost = {name for name, by in cls.read_under().items() if by.key in high and high[by.key] not in by.values}
+        return {name: value for name, value in low.items() if name not in lost}
+
+    @model_validator(mode="after")
+    def _all_is_read(self) -> Self:
+        unread = {}
+        for name, by in self.read_under().items():
+            chosen, default = (
+                getattr(self, by.key),
+                type(self).model_fields[name].get_default(call_default_factory=True),
+            )
+            if chosen not in by.values and getattr(self, name) != default:
+                said = f"{by.key} {chosen!r} does not read it, {_joined([repr(one) for one in by.values])}"
+                unread[name] = ("choice_unread", f"{said}: leave it out, or choose one that reads it")
+        if unread:
+            raise _faults(type(self), unread, {name: getattr(self, name) for name in unread})
+        return self
+
+
 @cache
 def load_parts() -> None:
     """Import what other packages bring: the entry points of the group `fedretina.parts`, once in a process.
@@ -143,7 +191,7 @@ def _joined(readers: list[str]) -> str:
     return f"{', '.join(readers[:-1])} and {readers[-1]} do"
 
 
-def _faults(cls: type[Choice], said: Mapping[str, tuple[str, str]], given: Mapping[Any, Any]) -> ValidationError:
+def _faults(cls: type[BaseModel], said: Mapping[str, tuple[str, str]], given: Mapping[Any, Any]) -> ValidationError:
     """What is wrong with single settings, by their names, as an error that pydantic sets where they stand."""
     details = [
         InitErrorDetails(

@@ -11,8 +11,9 @@ from typing import Any, Protocol, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from fedretina.errors import SettingsError
-from fedretina.rows import row
+from fedretina.rows import ROWS, row
 from fedretina.settings.aggregation import AggregationSettings, ChoiceSettings, SamplingSettings
+from fedretina.settings.choice import load_parts
 from fedretina.settings.correction import CorrectionSettings, NoCorrectionSettings
 from fedretina.settings.exchange import ExchangeSettings
 from fedretina.settings.faults import settings_faults
@@ -113,7 +114,10 @@ class Experiment(BaseModel):
         Raises:
             SettingsError: What is wrong and where, in one sentence per fault.
         """
-        chosen = row("feduaa" if words.get("row") is None else str(words["row"])).settings
+        name = "feduaa" if words.get("row") is None else str(words["row"])
+        if name not in ROWS:
+            load_parts()
+        chosen = row(name).settings
         joined = merged(chosen, words)
         if isinstance(joined.get("phases"), list | tuple):
             joined["phases"] = resolved_phases(joined, chosen.get("phases", ()))
@@ -268,6 +272,14 @@ def _members_have_an_estimator(run: Experiment) -> None:
         )
 
 
+def _temperatures_have_a_calibrator(run: Experiment) -> None:
+    if not run.network.calibrator and run.calibration != CalibrationSettings():
+        raise ValueError(
+            "calibration is set, but a network without a calibrator does not read it: leave it out, or set "
+            "network.calibrator."
+        )
+
+
 def _pooled_sites_exchange_nothing(run: Experiment) -> None:
     if run.pooled and run.exchange.personal != "everything":
         raise ValueError("pooled sites train alone: set exchange.personal to 'everything', or pooled to false.")
@@ -324,6 +336,7 @@ CHECKS: tuple[Callable[[Experiment], None], ...] = (
     _images_fit_the_encoder,
     _random_transforms_fit_the_modality,
     _members_have_an_estimator,
+    _temperatures_have_a_calibrator,
     _pooled_sites_exchange_nothing,
     _one_model_for_a_server_half,
     _a_robust_rule_sees_all_that_travels,

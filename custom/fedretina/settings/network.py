@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
+from fedretina.settings.choice import ReadBy, ReadSettings
+
 EncoderName = Literal[
     "resnet18",
     "resnet50",
@@ -27,19 +29,19 @@ PATCH: Mapping[EncoderName, int] = {"vit_small": 16}
 """Side of the patches of encoders that cut an image into some: its side must be a multiple of it."""
 
 
-class HeadSettings(BaseModel):
+class HeadSettings(ReadSettings):
     """Layers of the head.
 
     Attributes:
         layout: "linear_bn_relu_linear" is the classifier of the official FedUAA code; "linear" is the one
             fully connected layer that its paper describes.
-        width: Hidden units of the first layout, 512 in FedUAA; not used by "linear".
+        width: Hidden units of the first layout, 512 in FedUAA; refused with "linear".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     layout: Literal["linear_bn_relu_linear", "linear"] = "linear_bn_relu_linear"
-    width: Annotated[int, Field(ge=1)] = 512
+    width: Annotated[int, Field(ge=1), ReadBy("layout", ("linear_bn_relu_linear",))] = 512
 
 
 ContrastLayout = Literal["moco_v2", "moco_v3", "simclr"]

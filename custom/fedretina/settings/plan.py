@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
 
 from fedretina.errors import RefusedError
+from fedretina.settings.choice import ReadSettings
 from fedretina.settings.contrastive import ContrastiveSettings
 from fedretina.settings.images import AugmentSettings, TwoViewSettings
+from fedretina.settings.network import HeadSettings
 from fedretina.settings.scalars import Task
 from fedretina.settings.training import TrainingSettings
 
@@ -48,6 +50,8 @@ def new_run_name(experiment: Experiment) -> str:
 _LAID_OVER = ("training", "augment")
 _CHOOSES = ("name", "method")
 """Settings that choose a method: those beside it are the method's own."""
+_READ: Mapping[str, type[ReadSettings]] = {"training": TrainingSettings, "head": HeadSettings}
+"""Settings of which some are read under a choice beside them alone."""
 
 
 class PhaseSettings(BaseModel):
@@ -84,6 +88,12 @@ class PhaseSettings(BaseModel):
             raise ValueError(f"label_share is {self.label_share:g}, but phase {self.name!r} uses no labels: drop it.")
         if self.contrastive is not None and self.training is not None and self.training.stretches:
             raise ValueError(f"phase {self.name!r} trains the encoder alone: give training.epochs, no stretches.")
+        unread = [name for name in ("views", "weights") if getattr(self, name) != type(self).model_fields[name].default]
+        if self.contrastive is None and unread:
+            raise ValueError(
+                f"phase {self.name!r} trains with labels and does not read {' and '.join(unread)}, a phase with "
+                "contrastive alone does: leave it out."
+            )
         return self
 
     @property
@@ -111,7 +121,7 @@ def resolved_phases(words: Mapping[str, Any], row: Sequence[Mapping[str, Any]]) 
         full = merged(named.get(str(phase.get("name", "train")), {}), phase)
         for name in _LAID_OVER:
             if isinstance(full.get(name), Mapping) and isinstance(words.get(name, {}), Mapping):
-                full[name] = merged(words.get(name, {}), full[name])
+                full[name] = merged({name: words.get(name, {})}, {name: full[name]})[name]
         found.append(full)
     return found
 
@@ -120,7 +130,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings with others laid over them.
 
     Where the upper ones choose another method than the lower ones (`settings.choice`), nothing of the lower method's
-    settings is left.
+    settings is left, and of plain settings none that the upper choice does not read.
     """
     joined = dict(base)
     for key, value in over.items():
@@ -131,6 +141,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(high, str) and isinstance(low, Mapping) and "name" in low:
             high = {"name": high}
         if isinstance(low, Mapping) and isinstance(high, Mapping):
+            low = _READ[key].still_read(low, high) if key in _READ else low
             same = all(high[name] == low.get(name, high[name]) for name in _CHOOSES if name in high)
             joined[key] = merged(low, high) if same else high
         else:

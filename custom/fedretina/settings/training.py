@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fedretina.settings.choice import ReadBy, ReadSettings
 
 
-class OptimiserSettings(BaseModel):
+class OptimiserSettings(ReadSettings):
     """Settings of the optimiser; by default it begins anew each round, as in FedUAA's released code.
 
     Attributes:
         optimizer: "sgd" or "adam".
         learning_rate: Step size before the schedule.
-        momentum: SGD's momentum.
+        momentum: SGD's momentum; refused under another optimiser.
         weight_decay: L2 decay, added to the gradient.
         schedule: How the rate goes over the phase: "constant", "cosine" (to 0 over the steps of all its rounds), or
             "exponential" (times `decay` each round).
-        decay: Factor per round of the exponential schedule; 0.998 in FedDyn's and FedDC's code.
+        decay: Factor per round of the exponential schedule, refused under another; 0.998 in FedDyn's and FedDC's code.
         encoder_factor: The encoder's rate over the head's, for fine-tuning.
         optimizer_state: "reset" begins momentum and Adam's moments anew each round, since the aggregate is another
             point than the one that they describe; "keep" continues a site's own, as FedEE's code does with one Adam per
@@ -29,10 +31,10 @@ class OptimiserSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: float = Field(default=0.01, gt=0, le=10)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
+    momentum: Annotated[float, ReadBy("optimizer", ("sgd",))] = Field(default=0.0, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0, lt=1)
     schedule: Literal["constant", "cosine", "exponential"] = "constant"
-    decay: float = Field(default=0.998, gt=0, le=1)
+    decay: Annotated[float, ReadBy("schedule", ("exponential",))] = Field(default=0.998, gt=0, le=1)
     encoder_factor: float = Field(default=1.0, gt=0, le=1)
     optimizer_state: Literal["reset", "keep"] = "reset"
     clip_norm: float | None = Field(default=None, gt=0)
@@ -77,6 +79,15 @@ class TrainingSettings(OptimiserSettings):
     channels_last: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
+    @model_validator(mode="after")
+    def _epochs_or_stretches(self) -> Self:
+        if self.stretches and self.epochs != type(self).model_fields["epochs"].default:
+            raise ValueError(
+                f"epochs is {self.epochs}, but stretches have epochs of their own and replace it: leave one of the two "
+                "out."
+            )
+        return self
+
     def resolved_stretches(self) -> tuple[StretchSettings, ...]:
         """The stretches, or the one that `epochs` means."""
         return self.stretches or (StretchSettings(epochs=self.epochs),)
@@ -102,6 +113,15 @@ class TuneSettings(BaseModel):
     model_config = _STRICT
     epochs: int = Field(default=0, ge=0, le=1000)
     learning_rate: float | None = Field(default=None, gt=0, le=10)
+
+    @model_validator(mode="after")
+    def _a_rate_is_read(self) -> Self:
+        if self.learning_rate is not None and not self.epochs:
+            raise ValueError(
+                f"learning_rate is {self.learning_rate:g}, but without epochs nothing is tuned and nothing reads it: "
+                "leave it out, or set epochs."
+            )
+        return self
 
 
 class CalibrationSettings(BaseModel):

@@ -32,7 +32,7 @@ from fedretina.settings.site import SiteDataSettings
 _SITES = ("site-1", "site-2", "site-3")
 _TINY: Mapping[str, Any] = {
     "phases": [{"name": "train", "rounds": 2}],
-    "network": {"head": {"width": 16}, "weights": {"source": "none"}},
+    "network": {"weights": {"source": "none"}},
     "training": {"batch_size": 8, "learning_rate": 0.05, "threads": 1, "device": "cpu"},
     "quorum": len(_SITES),  # a site whose update is refused ends the run
     "phantom_images": 24,
@@ -145,7 +145,8 @@ def _tiny(words: Mapping[str, Any]) -> Experiment:
     small = {"length": 128} if "length" in type(asked.images).model_fields else {"image_size": 32}
     encoder = "signal_cnn" if "length" in small else "efficientnet_lite0"
     phases = [{"name": phase.name, "rounds": 2} for phase in asked.phases]
-    base = merged(_TINY, {"images": small, "network": {"encoder": encoder}, "phases": phases})
+    head = {} if asked.network.head.layout == "linear" else {"width": 16}
+    base = merged(_TINY, {"images": small, "network": {"encoder": encoder, "head": head}, "phases": phases})
     return Experiment.resolve(merged(base, words))
 
 

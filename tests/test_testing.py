@@ -1,0 +1,62 @@
+"""What other people's parts are held to: `fedretina.testing` lets a good part pass and names what a bad one breaks."""
+
+import pytest
+
+from fedretina.aggregation import weights
+from fedretina.corrections.correction import LocalRound
+from fedretina.corrections.fedprox import FedProx
+from fedretina.settings.aggregation import SamplesSettings, UawSettings
+from fedretina.testing import check_row, check_rule
+
+SAMPLES = weights.rule.of(SamplesSettings())
+ROW = {"row": "fedprox"}
+
+
+def test_a_good_rule_passes(little_encoder, tmp_path):
+    assert set(check_rule(UawSettings(temperature=0.5), tmp_path)["sites"]) == {"site-1", "site-2", "site-3"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (lambda scalars, settings: dict.fromkeys(scalars, 1.0), "weights that sum to 7"),
+        (lambda scalars, settings: {next(iter(scalars)): 1.0}, "but the sites are"),
+        (lambda scalars, settings: _first_takes_all(scalars), "when the sites come in another order"),
+    ],
+    ids=["sum", "missing", "order"],
+)
+def test_a_rule_that_breaks_a_demand_is_told_which(bad, said, monkeypatch, tmp_path):
+    monkeypatch.setitem(weights.rule._parts, SamplesSettings, bad)
+    with pytest.raises(AssertionError, match=said):
+        check_rule(SamplesSettings(), tmp_path)
+
+
+def _first_takes_all(scalars):
+    """More for the site that is named first."""
+    shares = range(len(scalars), 0, -1)
+    return {site: share / sum(shares) for site, share in zip(scalars, shares, strict=True)}
+
+
+def test_a_good_row_passes(little_encoder, tmp_path):
+    results = check_row({**ROW, "correction": {"mu": 0.1}}, tmp_path)
+    assert set(results["sites"]) == {"site-1", "site-2", "site-3"}
+
+
+def test_a_row_that_remembers_in_memory_is_refused(little_encoder, monkeypatch, tmp_path):
+    rounds = []
+
+    class Remembers(LocalRound):
+        """Pulls harder with each round of the process: a second run gives other bits."""
+
+        def __init__(self, context):
+            rounds.append(context)
+            self._parameters = context.parameters
+
+        def adjust(self, rates):
+            for parameter in self._parameters.values():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(1 + len(rounds) / 10)
+
+    monkeypatch.setattr(FedProx, "begin", lambda self, context: Remembers(context))
+    with pytest.raises(AssertionError, match="gives other bits when the same run is done again"):
+        check_row(ROW, tmp_path)
