@@ -6,7 +6,7 @@ from fedretina.aggregation import weights
 from fedretina.corrections.correction import LocalRound
 from fedretina.corrections.fedprox import FedProx
 from fedretina.settings.aggregation import SamplesSettings, UawSettings
-from fedretina.testing import check_row, check_rule
+from fedretina.testing.methods import check_row, check_rule
 
 SAMPLES = weights.rule.of(SamplesSettings())
 ROW = {"row": "fedprox"}
