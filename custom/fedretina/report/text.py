@@ -158,10 +158,13 @@ def percent(share: float | None) -> str:
 
 
 def number(value: float | None, places: int = 2) -> str:
-    """A figure with two decimals; never a minus before zero."""
+    """A figure with two decimals; never a minus before zero.
+
+    To nine places first: the last bit of a mean, which depends on numpy's version, decides no tie.
+    """
     if value is None:
         return NONE
-    text = f"{value:.{places}f}"
+    text = f"{round(value, 9):.{places}f}"
     return text.lstrip("-") if float(text) == 0 else text.replace("-", "\u2212")
 
 
