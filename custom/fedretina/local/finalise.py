@@ -20,8 +20,8 @@ from fedretina.report.card import NOT_A_DEVICE, build_card, card_page
 from fedretina.report.render import render_site, write_page
 from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, rounds_of, site_report
 from fedretina.rows import row
+from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.network import Normalisation
 from fedretina.settings.plan import Step
 from fedretina.storage import read_json, write_json, write_tensors
 from fedretina.uncertainty.estimators import ESTIMATORS

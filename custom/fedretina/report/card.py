@@ -10,8 +10,8 @@ from fedretina.evaluation.figures import Triage, triage
 from fedretina.evaluation.metrics import accuracy, quadratic_kappa
 from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.rows import row
+from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.network import Normalisation
 from fedretina.settings.plan import Step
 from fedretina.settings.scheme import GradingScheme, in_words
 from fedretina.uncertainty.referral import ReferralThreshold, referral_threshold

@@ -18,7 +18,7 @@ from fedretina.settings.correction import CorrectionSettings, NoCorrectionSettin
 from fedretina.settings.exchange import ExchangeSettings
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.images import SIGNALS, AugmentSettings, FundusSettings, ImageSettings
-from fedretina.settings.network import PATCH, NetworkSettings
+from fedretina.settings.network import NetworkSettings
 from fedretina.settings.objective import TAU, ObjectiveSettings, TweuSettings
 from fedretina.settings.plan import PhaseSettings, RestartSettings, merged, resolved_phases
 from fedretina.settings.theta import ThetaSettings, YoudenSettings
@@ -237,10 +237,17 @@ def _a_travelling_head_has_one_width(run: Experiment) -> None:
 
 
 def _images_fit_the_encoder(run: Experiment) -> None:
-    (_, height, width), patch = run.images.shape, PATCH.get(run.network.encoder, 1)
+    (_, height, width), traits = run.images.shape, run.network.traits
+    patch = traits.patch
+    if traits.signals and height > 1:
+        raise ValueError(
+            f"encoder {run.network.encoder} takes signals, one row of samples, but images.modality is "
+            f"{run.images.modality!r}, whose samples are {height} x {width}: choose another encoder."
+        )
     if height % patch or width % patch:
         size = f"images.image_size is {height}" if height == width else f"samples are {height} x {width}"
-        mend = "a multiple" if height == width else "another encoder"
+        trained = "" if traits.side is None else f"; its published weights were trained with {traits.side}"
+        mend = f"a multiple{trained}" if height == width else "another encoder"
         raise ValueError(
             f"encoder {run.network.encoder} cuts images into patches of {patch} pixels, but {size}: choose {mend}."
         )
