@@ -25,7 +25,7 @@ FEDERATED = "federated"
 OWN = "own"
 TWIN = "twin"
 MAJORITY = "majority"
-"""The models that a site compares: the run's, its own head on the frozen encoder, the row alone, the commonest grade."""
+"""The models that a site compares: the run's, its own head on the frozen encoder, its twin, the commonest grade."""
 
 Measure = Literal["referable_auc", "auc"]
 Figure = Literal["referable_auc", "auc", "accuracy"]
