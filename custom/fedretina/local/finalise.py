@@ -24,7 +24,7 @@ from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Step
 from fedretina.storage import read_json, write_json, write_tensors
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 from fedretina.version import versions
 
 _DIGITS = 4
@@ -104,7 +104,7 @@ def finalise(ending: Ending) -> dict[str, float]:
 
 
 def _labelled(ending: Ending, split: Split, found: Predictions) -> LabelledPredictions:
-    answer = ESTIMATORS[ending.experiment.evaluation.estimator].predict(found.logits)
+    answer = build_estimator(ending.experiment.evaluation).predict(found.logits)
     labels = np.asarray(found.labels.numpy(), dtype=np.int64)
     return LabelledPredictions(answer.probabilities, answer.uncertainty, labels, split.patients)
 
