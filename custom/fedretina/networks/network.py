@@ -101,8 +101,8 @@ class Network(nn.Module):
         def visit(number: int, seen: Tensor) -> Tensor:
             if str(number) in self.dropouts:
                 seen = self.dropouts[str(number)](seen)
-            if early is not None and self.exits is not None:
-                early.extend(self.exits.answers(number, seen))
+            if early is not None and self.exits is not None and number in self.exits.after:
+                early.append(self.exits.answer(number, self.encoder.average(seen)))
             return seen
 
         out: Tensor = self.encoder(self.normalised(x), visit)
