@@ -25,7 +25,8 @@ FEDERATED = "federated"
 OWN = "own"
 TWIN = "twin"
 MAJORITY = "majority"
-"""The models that a site compares: the run's, its own head on the frozen encoder, the row alone, the commonest grade."""
+"""The models that a site compares: the run's, its own head on the frozen encoder, the row trained alone, and the
+commonest grade of its training images as the answer to everything."""
 
 Measure = Literal["referable_auc", "auc"]
 Figure = Literal["referable_auc", "auc", "accuracy"]
