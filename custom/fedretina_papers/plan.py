@@ -159,7 +159,7 @@ class BenchmarkPlan(BaseModel):
             kind = "evidence" if one.reading == "dempster" else "softmax"
             passes = answers.passes > 1 and one.reading in ("softmax", "temperature")
             alone = one.reading == "disagreement" and answers.estimator != "softmax_mean"
-            if not answers.estimator.startswith(kind) or passes or alone:
+            if answers.evidential != (kind == "evidence") or passes or alone:
                 raise SettingsError(
                     f"reading {one.name!r} ({one.reading}) is of {one.of!r}, which answers by {answers.estimator} in "
                     f"{answers.passes} passes: it needs a row that answers by {kind}"

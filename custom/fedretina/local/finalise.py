@@ -26,7 +26,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import Normalisation
 from fedretina.settings.plan import Step
 from fedretina.storage import read_json, write_json, write_tensors
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 from fedretina.version import versions
 
 _DIGITS = 4
@@ -124,7 +124,7 @@ def _write(folder: Path, ending: Ending, model: Contestant, verdict: Mapping[str
 
 def _labelled(model: Contestant, data: SiteData, name: str) -> LabelledPredictions:
     found = model.answers[name]
-    answer = ESTIMATORS[model.experiment.evaluation.estimator].predict(found.logits)
+    answer = build_estimator(model.experiment.evaluation).predict(found.logits)
     labels = np.asarray(found.labels.numpy(), dtype=np.int64)
     return LabelledPredictions(answer.probabilities, answer.uncertainty, labels, data.split(name).patients)
 

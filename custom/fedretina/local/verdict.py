@@ -27,12 +27,12 @@ from fedretina.local.supervised import Predictions
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.training import reproducible_torch
 from fedretina.report.text import rounded
+from fedretina.settings.evaluation import SoftmaxSettings
 from fedretina.settings.exchange import ExchangeSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import HeadSettings
 from fedretina.settings.objective import CrossEntropySettings
-from fedretina.settings.training import EvaluationSettings
-from fedretina.uncertainty.estimators import ESTIMATORS, auc_scores
+from fedretina.uncertainty.estimators import auc_scores, build_estimator
 from fedretina.uncertainty.temperature import fit_temperature
 
 _SHARP = 10.0
@@ -71,7 +71,7 @@ class Contestant(NamedTuple):
     def answered(self, split: str) -> Answered:
         """Its answers as models are compared by them: ranked as the run ranks."""
         logits, chosen = self.answers[split].logits, self.experiment.evaluation
-        estimator = ESTIMATORS[chosen.estimator]
+        estimator = build_estimator(chosen)
         scores = auc_scores(logits, chosen.auc_input, self.experiment.tau, estimator)
         return Answered(estimator.predict(logits).probabilities, scores)
 
@@ -89,7 +89,7 @@ def own_settings(experiment: Experiment) -> Experiment:
         training=experiment.training,
         objective=CrossEntropySettings(),
         exchange=ExchangeSettings(personal="everything"),
-        evaluation=EvaluationSettings(estimator="softmax", auc_input="logits_softmax"),
+        evaluation=SoftmaxSettings(),
         report=experiment.report,
         phantom_images=experiment.phantom_images,
         verdict="off",

@@ -27,7 +27,7 @@ from fedretina.settings.network import Normalisation, WeightsSettings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.training import TrainingSettings
 from fedretina.storage import read_json, read_tensors
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 from fedretina.uncertainty.referral import NO_ANSWER, UNREADABLE, Referral, refer
 from fedretina.uncertainty.temperature import tempered
 
@@ -106,7 +106,7 @@ class Predictor:
         self.threshold = operating.referral.threshold
         self._temperature = operating.temperature.value
         self._images = operating.settings.images
-        self._estimator = ESTIMATORS[operating.settings.evaluation.estimator]
+        self._estimator = build_estimator(operating.settings.evaluation)
         self._passes = operating.settings.evaluation.passes
         self._training = training
         self._device = torch_device(training)

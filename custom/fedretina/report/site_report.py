@@ -20,7 +20,7 @@ from fedretina.report.text import rounded
 from fedretina.settings.objective import TAU
 from fedretina.settings.scalars import UNCERTAINTY_BINS
 from fedretina.settings.scheme import GradingScheme
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 from fedretina.uncertainty.temperature import tempered
 
 _MOST_POINTS = 200
@@ -67,7 +67,7 @@ class SiteReportInputs(NamedTuple):
         scheme: The site's grades.
         method: Title of the row.
         chosen: Name of the step whose model this is.
-        estimator: Name in `ESTIMATORS`.
+        estimator: Name of an estimator.
         test: The answers on the test split.
         history: The rounds in order; see `rounds_of`.
         card: The model's card; its verdict, referral threshold, triage and temperature are shown where they are there.
@@ -112,14 +112,14 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         TrainingError: Outputs are not finite, or do not fit the labels.
     """
     test = inputs.test
-    answer = ESTIMATORS[inputs.estimator].predict(test.logits)
+    answer = build_estimator(inputs.estimator).predict(test.logits)
     labels = np.asarray(test.labels.cpu().numpy(), dtype=np.int64)
     found = split_figures(
         test.logits,
         labels,
         test.patients,
         inputs.scheme,
-        estimator=ESTIMATORS[inputs.estimator],
+        estimator=build_estimator(inputs.estimator),
         auc_input=inputs.settings["evaluation"]["auc_input"],
         tau=float(inputs.settings["objective"].get("tau", TAU)),
         seed=inputs.seed,

@@ -15,6 +15,7 @@ from fedretina.rows import ROWS, row
 from fedretina.settings.aggregation import AggregationSettings, ChoiceSettings, SamplingSettings
 from fedretina.settings.choice import load_parts
 from fedretina.settings.correction import CorrectionSettings, NoCorrectionSettings
+from fedretina.settings.evaluation import EvaluationSettings, EvidenceSettings
 from fedretina.settings.exchange import ExchangeSettings
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.images import SIGNALS, AugmentSettings, FundusSettings, ImageSettings
@@ -24,7 +25,6 @@ from fedretina.settings.plan import PhaseSettings, RestartSettings, merged, reso
 from fedretina.settings.theta import ThetaSettings, YoudenSettings
 from fedretina.settings.training import (
     CalibrationSettings,
-    EvaluationSettings,
     ReportSettings,
     TrainingSettings,
     TuneSettings,
@@ -94,7 +94,7 @@ class Experiment(BaseModel):
     theta: SerializeAsAny[ThetaSettings] = YoudenSettings()
     exchange: ExchangeSettings = ExchangeSettings()
     aggregation: AggregationSettings = AggregationSettings()
-    evaluation: EvaluationSettings = EvaluationSettings()
+    evaluation: SerializeAsAny[EvaluationSettings] = EvidenceSettings()
     report: ReportSettings = ReportSettings()
     phantom_images: int = Field(default=160, ge=0)
     pooled: bool = False
@@ -268,6 +268,11 @@ def _members_have_an_estimator(run: Experiment) -> None:
         raise ValueError(
             f"evaluation.passes is {chosen.passes}, but the network has no dropout, so all passes would be equal: "
             "set network.dropout, or passes to 1."
+        )
+    if chosen.passes == 1 and network.exits is None and chosen.least_members > 1:
+        raise ValueError(
+            f"evaluation.estimator {chosen.estimator!r} asks {chosen.least_members} members or more, but a network "
+            "without early exits answers once: set network.exits, or network.dropout and evaluation.passes."
         )
     if run.exchange.personal == "exits" and network.exits is None:
         raise ValueError("exchange.personal is 'exits', but the network has none: set network.exits.")
