@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.aggregation.model_selection import best_step
+from fedretina.evaluation.model_selection import best_step
 from fedretina.errors import StateError, TrainingError
 from fedretina.local.site_state import SiteState, Snapshot
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from fedretina.aggregation.model_selection import candidates
 from fedretina.aggregation.unfinished import sites_without_result
 from fedretina.errors import StateError
+from fedretina.evaluation.model_selection import candidates
 from fedretina.exchange.min_count import told_outcomes
 from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Tensors

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedretina.data.site_data import SiteData
+from fedretina.data.site_data import SiteData, Split
 from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.ledger import Ledger
@@ -17,7 +17,7 @@ from fedretina.exchange.min_count import OUTCOMES, encode
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.local.site_state import History, Snapshot
 from fedretina.local.trainer import LocalTrainer
-from fedretina.local.verdict import Contestant, contestants, judged
+from fedretina.local.verdict import Contestant, Splits, contestants, judged
 from fedretina.networks.encoder_file import write_encoder
 from fedretina.report.card import NOT_A_DEVICE, build_card, card_page
 from fedretina.report.render import render_site, write_page
@@ -46,7 +46,7 @@ class Ending(NamedTuple):
         shared: The aggregate of that step.
         kept: The site's personal part of that step.
         data_changes: Steps that the site began with other data than those before.
-        twin: The same row trained at home, where the run asks for it.
+        twin: Gives the same row trained at home, where the run asks for it.
     """
 
     run: str
@@ -58,7 +58,7 @@ class Ending(NamedTuple):
     shared: Tensors
     kept: Snapshot
     data_changes: tuple[str, ...] = ()
-    twin: Contestant | None = None
+    twin: Callable[[Splits], Contestant | None] = lambda splits: None
 
 
 def finalise(ending: Ending) -> dict[str, float]:
@@ -80,20 +80,21 @@ def finalise(ending: Ending) -> dict[str, float]:
     # The one time that the test split is predicted. Which model is kept is chosen on validation alone, like the
     # threshold of its card.
     experiment, data = ending.experiment, ending.data
-    federated = Contestant.of(FEDERATED, experiment, ending.trainer, ending.shared, ending.kept.tensors, data)
+    splits = {name: data.split(name) for name in ("val", "test")}
+    federated = Contestant.of(FEDERATED, experiment, ending.trainer, ending.shared, ending.kept.tensors, splits)
     verdict, kept = None, federated
     if experiment.verdict != "off":
-        models = contestants(federated, ending.twin, data)
-        verdict = judged(models, data, experiment)
+        models = contestants(federated, ending.twin(splits), data, splits)
+        verdict = judged(models, data, splits, experiment)
         kept = next(model for model in models if model.name == verdict["kept"])
     # Everything that stays at the site.
-    report = _write(folder, ending, kept, verdict)
+    report = _write(folder, ending, kept, verdict, splits)
     if kept is federated:
         shutil.rmtree(folder / FEDERATED, ignore_errors=True)  # of a verdict before the run went back
     else:
-        report = _write(folder / FEDERATED, ending, federated, verdict)
+        report = _write(folder / FEDERATED, ending, federated, verdict, splits)
     # Last, what marks all of the above as done, and holds what leaves.
-    scalars = _scalars(ending, report, _labelled(federated, data, "test"), verdict)
+    scalars = _scalars(ending, report, _labelled(federated, splits, "test"), verdict)
     write_json(
         folder / "figures.json",
         {
@@ -109,27 +110,29 @@ def finalise(ending: Ending) -> dict[str, float]:
     return scalars
 
 
-def _write(folder: Path, ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None) -> dict[str, Any]:
+def _write(
+    folder: Path, ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None, splits: Splits
+) -> dict[str, Any]:
     """Write a model, its card for programs and for people, and its report; returns the report."""
-    card = _card(ending, model, verdict)
+    card = _card(ending, model, verdict, splits)
     write_tensors(folder / "model.safetensors", model.model, {"card": card})
     write_json(folder / "card.json", card)
     write_page(folder / "card.md", card_page(card))
-    report = site_report(_inputs(ending, model, card))
+    report = site_report(_inputs(ending, model, card, splits["test"]))
     write_json(folder / "report.json", report)
     if ending.experiment.report.page:
         write_page(folder / "report.html", render_site(report))
     return report
 
 
-def _labelled(model: Contestant, data: SiteData, name: str) -> LabelledPredictions:
+def _labelled(model: Contestant, splits: Splits, name: str) -> LabelledPredictions:
     found = model.answers[name]
     answer = build_estimator(model.experiment.evaluation).predict(found.logits)
     labels = np.asarray(found.labels.numpy(), dtype=np.int64)
-    return LabelledPredictions(answer.probabilities, answer.uncertainty, labels, data.split(name).patients)
+    return LabelledPredictions(answer.probabilities, answer.uncertainty, labels, splits[name].patients)
 
 
-def _card(ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None) -> dict[str, Any]:
+def _card(ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None, splits: Splits) -> dict[str, Any]:
     return build_card(
         experiment=model.experiment,
         scheme=ending.data.scheme,
@@ -143,15 +146,15 @@ def _card(ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None) 
         counts=ending.data.graded,
         model_digest=tensors_digest(model.model),
         normalisation=model.trainer.normalisation,
-        validation=_labelled(model, ending.data, "val"),
-        test=_labelled(model, ending.data, "test"),
+        validation=_labelled(model, splits, "val"),
+        test=_labelled(model, splits, "test"),
         model=model.name,
         verdict=verdict,
     )
 
 
-def _inputs(ending: Ending, model: Contestant, card: dict[str, Any]) -> SiteReportInputs:
-    split, test = ending.data.split("test"), model.answers["test"]
+def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Split) -> SiteReportInputs:
+    test = model.answers["test"]
     return SiteReportInputs(
         site=ending.data.name,
         run=ending.run,

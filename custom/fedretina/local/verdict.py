@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from fedretina.settings.exchange import ExchangeSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import HeadSettings
 from fedretina.settings.objective import CrossEntropySettings
+from fedretina.storage import read_tensors
 from fedretina.uncertainty.estimators import auc_scores, build_estimator
 from fedretina.uncertainty.temperature import fit_temperature
 
@@ -40,6 +42,10 @@ _SHARP = 10.0
 every grade about as likely as any other."""
 _STILL = 1e-6
 _log = logging.getLogger(__name__)
+
+
+Splits = Mapping[str, Split]
+"""Validation ("val") and test ("test"), read once for all models."""
 
 
 class Contestant(NamedTuple):
@@ -61,11 +67,11 @@ class Contestant(NamedTuple):
 
     @classmethod
     def of(
-        cls, name: str, experiment: Experiment, trainer: LocalTrainer, shared: Tensors, own: Tensors, data: SiteData
+        cls, name: str, experiment: Experiment, trainer: LocalTrainer, shared: Tensors, own: Tensors, splits: Splits
     ) -> Contestant:
         """Put a model together and ask it once about validation and test."""
         model = trainer.state(shared, own)
-        answers = {split: trainer.answers(shared, own, data.split(split)) for split in ("val", "test")}
+        answers = {split: trainer.answers(shared, own, images) for split, images in splits.items()}
         return cls(name, experiment, trainer, model, answers)
 
     def answered(self, split: str) -> Answered:
@@ -96,7 +102,7 @@ def own_settings(experiment: Experiment) -> Experiment:
     )
 
 
-def own_model(experiment: Experiment, data: SiteData) -> Contestant:
+def own_model(experiment: Experiment, data: SiteData, splits: Splits) -> Contestant:
     """The site's own head on the encoder as the run starts with it, folded into one linear layer.
 
     Features are standardised by the mean and deviation of the training images; the ridge's strength has the least
@@ -114,12 +120,12 @@ def own_model(experiment: Experiment, data: SiteData) -> Contestant:
     with reproducible_torch(experiment.training):
         head, strength = ridge_layer(features, train.labels, data.scheme.num_classes)
     start = trainer.initial().tensors
-    validation = trainer.answers({}, {**start, **head}, data.split("val"))
+    validation = trainer.answers({}, {**start, **head}, splits["val"])
     temperature = fit_temperature(validation.logits.double().softmax(1).numpy(), validation.labels.numpy())
     model = trainer.state({}, {**start, **{key: tensor / temperature.value for key, tensor in head.items()}})
     # The network answers validation once: dividing its logits is dividing its head, to the last bits of a float32.
     tempered = validation._replace(logits=validation.logits / temperature.value)
-    answers = {"val": tempered, "test": trainer.answers({}, model, data.split("test"))}
+    answers = {"val": tempered, "test": trainer.answers({}, model, splits["test"])}
     _log.info(
         "%s: own head on the frozen encoder: strength %.3g, temperature %.3g (%s)",
         data.name,
@@ -128,6 +134,22 @@ def own_model(experiment: Experiment, data: SiteData) -> Contestant:
         temperature.reason,
     )
     return Contestant(OWN, settings, trainer, model, answers)
+
+
+def twin_model(settings: Experiment, data: SiteData, folder: Path, splits: Splits) -> Contestant:
+    """The model of a twin that has come to its end.
+
+    Args:
+        settings: The twin's.
+        data: The site's data.
+        folder: The twin's folder.
+        splits: Validation and test.
+
+    Raises:
+        StateError: Its model is missing or damaged.
+    """
+    model, _ = read_tensors(folder / "final" / "model.safetensors")
+    return Contestant.of(TWIN, settings, LocalTrainer(settings, data), {}, model, splits)
 
 
 def ridge_layer(features: Tensor, labels: Tensor, grades: int) -> tuple[dict[str, Tensor], float]:
@@ -159,18 +181,22 @@ def ridge_layer(features: Tensor, labels: Tensor, grades: int) -> tuple[dict[str
     return layer, head.strength
 
 
-def judged(models: Sequence[Contestant], data: SiteData, experiment: Experiment) -> dict[str, Any]:
+def judged(models: Sequence[Contestant], data: SiteData, splits: Splits, experiment: Experiment) -> dict[str, Any]:
     """The verdict as it is stored: which model is kept by validation, and what test says of the difference.
 
     Args:
         models: The federated model and its controls.
         data: The site's data.
+        splits: Validation and test.
         experiment: The run's settings; its seed and its draws are the bootstrap's.
 
     Returns:
         Plain values that JSON can hold. It belongs to the site: what may leave is its `outcome`.
     """
-    truth = {name: _truth(data, data.split(name)) for name in ("val", "test")}
+    truth = {
+        name: Truth(np.asarray(split.labels.numpy(), dtype=np.int64), split.patients, data.scheme)
+        for name, split in splits.items()
+    }
     by_name = {model.name: model for model in models}
     choice = verdict.choose({name: model.answered("val") for name, model in by_name.items()}, truth["val"])
     test = {name: model.answered("test") for name, model in by_name.items()}
@@ -216,21 +242,17 @@ def judged(models: Sequence[Contestant], data: SiteData, experiment: Experiment)
     }
 
 
-def contestants(federated: Contestant, twin: Contestant | None, data: SiteData) -> list[Contestant]:
+def contestants(federated: Contestant, twin: Contestant | None, data: SiteData, splits: Splits) -> list[Contestant]:
     """The federated model and the controls that the run asks for; one that cannot be had is left out, with a warning.
 
     A run must not lose a site's federated model because a control failed.
     """
     found = [federated]
     try:
-        found.append(own_model(federated.experiment, data))
+        found.append(own_model(federated.experiment, data, splits))
     except DataError as error:
         _log.warning("%s: no own head to compare with: %s", data.name, error)
     return found if twin is None else [*found, twin]
-
-
-def _truth(data: SiteData, split: Split) -> Truth:
-    return Truth(np.asarray(split.labels.numpy(), dtype=np.int64), split.patients, data.scheme)
 
 
 def _labelled(experiment: Experiment, data: SiteData) -> Split:
