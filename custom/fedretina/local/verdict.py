@@ -92,6 +92,7 @@ def own_settings(experiment: Experiment) -> Experiment:
         seed=experiment.seed,
         network=network,
         images=experiment.images,
+        augment=experiment.augment,
         training=experiment.training,
         objective=CrossEntropySettings(),
         exchange=ExchangeSettings(personal="everything"),
