@@ -167,7 +167,7 @@ def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Spli
         history=rounds_of(History(ending.folder / "history.json").steps()),
         card=card,
         partition=ending.trainer.partition.by_kind(),
-        settings=model.experiment.agreed(),
+        settings=ending.experiment.agreed() | {"evaluation": model.experiment.agreed()["evaluation"]},
         versions=versions(),
         ledger=Ledger(ending.folder / "ledger.jsonl").lines(),
         bad_files=ending.data.bad_files,
