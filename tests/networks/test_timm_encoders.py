@@ -15,6 +15,7 @@ from fedretina.errors import SettingsError, TrainingError
 from fedretina.networks import vision_transformer as ours
 from fedretina.networks.build import build_network, build_on_meta
 from fedretina.networks.encoder import build_encoder
+from fedretina.networks.layout import layouts_of
 from fedretina.networks.weights import load_encoder_weights
 from fedretina.settings.encoder import EncoderTraits, RetFoundMaeTraits
 from fedretina.settings.network import NetworkSettings, WeightsSettings
@@ -304,6 +305,14 @@ def test_an_image_that_is_no_whole_number_of_patches_is_refused(shallow):
     for name in ("dinov2_large", "swinv2_tiny"):
         with pytest.raises(TrainingError, match="to a multiple of"):
             build_encoder(name)(images(45))
+
+
+def test_the_page_names_every_encoder_and_every_form():
+    page = (CUSTOM.parent / "docs" / "encoders.md").read_text(encoding="utf-8")
+    for name in EncoderTraits.choices():
+        assert f"`{name}`" in page
+        for layout in layouts_of(name):
+            assert layout.title in page, layout.title
 
 
 def test_no_code_of_the_product_can_ask_a_hub_for_weights():

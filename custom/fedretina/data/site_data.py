@@ -56,6 +56,7 @@ class SiteData:
         listed: SHA-256 over the manifest's files, labels, patients and splits, those of files that cannot be read
             among them; "" where nothing is listed, for phantoms.
         changes: What becomes of a run whose site comes with another list later; see `SiteDataSettings`.
+        public_sets: Names of the public sets that the images are of; empty for a hospital's own.
     """
 
     name: str
@@ -68,6 +69,7 @@ class SiteData:
     min_count: int = MIN_COUNT
     listed: str = ""
     changes: Literal["refuse", "accept"] = "refuse"
+    public_sets: tuple[str, ...] = ()
 
     @property
     def scheme(self) -> GradingScheme:
@@ -261,6 +263,7 @@ def _from_cache(
         settings.min_count,
         manifest.digest(),
         settings.changes,
+        () if settings.public_set is None else (settings.public_set,),
     )
 
 
@@ -329,4 +332,5 @@ def _joined(name: str, parts: Sequence[SiteData]) -> SiteData:
         min_count=max(part.min_count for part in parts),
         listed=hashlib.sha256("\n".join(part.listed for part in parts).encode()).hexdigest(),
         changes="accept" if all(part.changes == "accept" for part in parts) else "refuse",
+        public_sets=tuple(sorted({one for part in parts for one in part.public_sets})),
     )

@@ -35,6 +35,7 @@ from fedretina.local.supervised import (
 from fedretina.local.training import reproducible_torch
 from fedretina.losses.objective import build_objective
 from fedretina.networks.dropout import answered_in_passes
+from fedretina.networks.weights import Provenance
 from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Step
@@ -91,6 +92,13 @@ class LocalTrainer:
     def normalisation(self) -> Normalisation:
         """How the network normalises images: as set, else as the weights that it started from ask for."""
         return self.model.net.normalisation
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the start of the encoder comes from."""
+        found = self.model.net.provenance
+        assert found is not None  # only a network without memory has none
+        return found
 
     def initial(self) -> Snapshot:
         """The personal part that the seed gives, before any training."""

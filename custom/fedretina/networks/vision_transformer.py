@@ -233,7 +233,7 @@ class TokensLayout(Layout):
 
     def homes(self, encoder: Encoder) -> Mapping[str, str]:
         """See `Layout.homes`."""
-        own = ("cls_token", "reg_token", _POSITIONS)
+        own = [name for name, _ in encoder.stages[0].named_parameters(recurse=False)]
         homes = {"patch_embed.proj": "stages.0.proj", "norm": "norm", **{name: f"stages.0.{name}" for name in own}}
         number = 0
         for stage in range(1, len(encoder.stages)):
@@ -277,9 +277,9 @@ class RetFoundMae(TokensLayout):
         *("decoder_embed", "decoder_pos_embed", "decoder_blocks", "decoder_norm", "decoder_pred"),
     )
 
-    def recognises(self, encoder: Encoder, state: Mapping[str, Tensor]) -> bool:
+    def recognises(self, state: Mapping[str, Tensor]) -> bool:
         """See `Layout.recognises`; without decoder and head's LayerNorm it is another's ViT-L/16."""
-        return super().recognises(encoder, state) and bool({"decoder_embed.weight", "fc_norm.weight"} & state.keys())
+        return super().recognises(state) and bool({"decoder_embed.weight", "fc_norm.weight"} & state.keys())
 
     def homes(self, encoder: Encoder) -> Mapping[str, str]:
         """See `Layout.homes`."""

@@ -105,9 +105,9 @@ class WeightsSettings(BaseModel):
     Attributes:
         source: "none" starts from the seed; "package" reads an installed package (EfficientNet-Lite0
             only); "file" reads `file`.
-        file: An encoder that a run exported, or weights in a form that others publish for the encoder (docs/encoders.md),
-            safetensors or torch format. A job names only the digest; each end adds its own path before it builds the
-            network.
+        file: An encoder that a run exported, or weights in a form that others publish for the encoder, such as
+            RETFound's (docs/encoders.md), safetensors or torch format. A job names only the digest; each end adds its
+            own path before it builds the network.
         sha256: Digest that the file must have, 64 hex digits; it is checked before anything is unpacked.
     """
 
