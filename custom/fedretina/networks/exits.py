@@ -40,6 +40,9 @@ class Exits(nn.ModuleList):
 
     def answers(self, number: int, seen: Tensor) -> list[Tensor]:
         """Logits `[B, K]` of the exit after a stage, given the stage's map `[B, C, h, w]`; none where it has none."""
-        if number not in self.after:
-            return []
-        return [self[self.after.index(number)](seen.mean(dim=(2, 3)))]
+        return [self.of_average(number, seen.mean(dim=(2, 3)))] if number in self.after else []
+
+    def of_average(self, number: int, average: Tensor) -> Tensor:
+        """Logits `[B, K]` of the exit after a stage, given the average `[B, C]` of the stage's map."""
+        answer: Tensor = self[self.after.index(number)](average)
+        return answer

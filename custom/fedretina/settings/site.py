@@ -42,6 +42,9 @@ class SiteDataSettings(BaseModel):
         modality: What the images are, so that a job for others is refused; None is what the preset that `scheme` names
             grades, and for a scheme of the site's own nothing is refused.
         cache: Folder of the image cache.
+        feature_cache_gb: Gigabytes of the disk, beside the image cache, that may be filled with what frozen stages of
+            networks make of the images, so that a round does not compute it anew; what was not read for longest is
+            removed first. 0 keeps nothing. It changes how long a run takes, never its figures.
         bad_files: Whether images that cannot be read are left out or stop the site.
         limit: At most so many images of a split, chosen by a hash of the file's name, for short runs. "pretrain" takes
             from the images of train that its own limit leaves and from those without a label.
@@ -60,6 +63,7 @@ class SiteDataSettings(BaseModel):
     scheme: GradingScheme | str | None = None
     modality: Modality | None = None
     cache: Path | None = None
+    feature_cache_gb: float = Field(default=20.0, ge=0, le=100_000)
     bad_files: Literal["skip", "refuse"] = "skip"
     limit: dict[Literal["train", "val", "test", "pretrain"], int] | None = None
     min_count: int = Field(default=MIN_COUNT, ge=2)
