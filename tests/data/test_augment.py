@@ -6,7 +6,7 @@ import torch
 from pydantic import ValidationError
 from scipy import ndimage, stats
 
-from fedretina.data.augment import ORIENTATIONS, augment, drawn_orientations, oriented, orientations, uniforms
+from fedretina.data.augment import ORIENTATIONS, augment, drawn_orientations, orientations, oriented, uniforms
 from fedretina.errors import SettingsError
 from fedretina.settings.images import AugmentSettings
 

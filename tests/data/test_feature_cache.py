@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_not_kept_and_the_log_says_so_once(tmp_path, caplog
 
 def test_what_was_not_read_for_longest_makes_room(tmp_path):
     where = place(tmp_path, most=7 * 2 * WIDTH)
-    for number, key in enumerate("ab"):
+    for key in "ab":
         read(where, key={"weights": key})
     for number, folder in enumerate(sorted(where.folder.iterdir())):
         os.utime(folder / "index.json", (number, number))

@@ -1,4 +1,4 @@
-"""Rounds with frozen stages: the same bits with and without what is kept, under every kind of row; nothing of them moves."""
+"""Rounds with frozen stages: the same bits with and without what is kept, under every kind of row."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,12 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedretina.errors import SettingsError
 from fedretina.exchange.payload import Tensors
-from fedretina.networks.network import Network
 from fedretina.settings.exchange import ExchangeSettings, Kind
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.scalars import Task
+
+if TYPE_CHECKING:  # networks stand on this folder
+    from fedretina.networks.network import Network
 
 CONTROL = "control:"
 """Prefix of the control that goes beside a parameter."""
@@ -220,9 +222,9 @@ def partition_of(experiment: Experiment, net: Network) -> Partition:
     )
     if found.frozen and not found.shared and experiment.exchange.personal != "everything":
         raise SettingsError(
-            f"network.frozen is {experiment.network.frozen}, and what is not frozen stays at the sites, so they "
-            "would learn nothing from each other: freeze fewer stages, let the head travel (exchange.personal: nothing, "
-            "with grades or classes), or choose a row that exchanges nothing, such as singleset."
+            f"network.frozen is {experiment.network.frozen}, and what is not frozen stays at the sites, so they would "
+            "learn nothing from each other: freeze fewer stages, let the head travel (exchange.personal: nothing, with "
+            "grades or classes), or choose a row that exchanges nothing, such as singleset."
         )
     return found
 
