@@ -60,6 +60,8 @@ AWAY_FROM_THE_WIRE = {
     "stretches": {
         "row": "scaffold",
         "sampling": {"fraction": 0.67},
+        "network": {"frozen": 2},
+        "augment": {"rotate_degrees": 0, "quarter_turns": True},
         "training": {
             "optimizer": "adam",
             "learning_rate": 0.001,

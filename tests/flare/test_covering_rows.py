@@ -25,9 +25,12 @@ COVERING = {
         "network": {"encoder": "efficientnet_lite0", "contrast": {"hidden": 16, "width": 8}, "calibrator": True},
         "sampling": {"fraction": 0.67},
     },
-    # One model for each site, statistics before the first round, training after the last, pages at both ends.
+    # One model for each site, statistics before the first round, training after the last, pages at both ends; a part of
+    # the encoder that neither trains nor travels.
     "personal_models": {
         "row": "fedap",
+        "network": {"encoder": "efficientnet_lite0", "head": {"width": 16}, "frozen": 2},
+        "augment": {"rotate_degrees": 0},
         "correction": {"name": "fedprox"},
         "tune": {"epochs": 1},
         "report": {"draws": 10, "page": True},
@@ -73,5 +76,6 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
     if name == "personal_models":
         assert kinds["prepare"] == {"statistic"}
         assert kinds["tune"] == kinds["finalise"] == set()
+        assert list(tmp_path.rglob("features/*/rows-*"))  # what the frozen stages gave was kept
         for page in ("server", "site-1/final"):
             assert "Research software" in (tmp_path / "again" / page / "report.html").read_text()

@@ -269,6 +269,30 @@ def _random_transforms_fit_the_modality(run: Experiment) -> None:
         raise ValueError(f"label-free phases draw views of pictures, and samples of {kind} are none: leave them out.")
 
 
+def _frozen_stages_fit_the_run(run: Experiment) -> None:
+    frozen = run.network.frozen
+    if frozen == "nothing":
+        return
+    if any(phase.contrastive for phase in run.phases):
+        raise ValueError(
+            f"network.frozen is {frozen!r}, but a label-free phase trains the whole encoder: leave frozen out, or drop "
+            "the phase."
+        )
+    for phase in run.phases:
+        training, random = phase.training or run.training, phase.augment or run.augment
+        if run.network.frozen_cache == "strict" and random.endless:
+            raise ValueError(
+                f"augment: {', '.join(random.endless)} gives other pixels each time, so that what the frozen stages "
+                "make of an image cannot be kept: set it to 0 (flip, flip_vertical and quarter_turns can be kept), or "
+                "network.frozen_cache to 'lenient' to run the frozen stages anew for every batch."
+            )
+        if frozen == "all" and any(stretch.train == "encoder" for stretch in training.resolved_stretches()):
+            raise ValueError(
+                f"phase {phase.name!r} trains the encoder alone for a while, but network.frozen is 'all': drop that "
+                "stretch, or freeze fewer stages."
+            )
+
+
 def _members_have_an_estimator(run: Experiment) -> None:
     chosen, network = run.evaluation, run.network
     if chosen.passes > 1 and network.dropout is None:
@@ -362,6 +386,7 @@ CHECKS: tuple[Callable[[Experiment], None], ...] = (
     _a_travelling_head_has_one_width,
     _images_fit_the_encoder,
     _random_transforms_fit_the_modality,
+    _frozen_stages_fit_the_run,
     _members_have_an_estimator,
     _temperatures_have_a_calibrator,
     _pooled_sites_exchange_nothing,

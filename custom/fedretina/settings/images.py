@@ -47,7 +47,7 @@ class FundusSettings(BaseModel):
     pipeline: ClassVar[int] = 1
     words: ClassVar[str] = "fundus photographs"
     signal: ClassVar[bool] = False
-    augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical"}
+    augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical", "quarter_turns"}
 
     modality: Literal["fundus"] = "fundus"
     image_size: int = Field(default=256, ge=32, le=1024)
@@ -112,7 +112,7 @@ class DermoscopySettings(BaseModel):
     pipeline: ClassVar[int] = 1
     words: ClassVar[str] = "dermoscopic pictures of skin"
     signal: ClassVar[bool] = False
-    augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical"}
+    augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical", "quarter_turns"}
 
     modality: Literal["dermoscopy"] = "dermoscopy"
     image_size: int = Field(default=200, ge=32, le=1024)
@@ -263,6 +263,9 @@ def image_settings(modality: Modality, side: int | None = None) -> ImageSettings
     return found
 
 
+_ORIENTATIONS = ("flip", "flip_vertical", "quarter_turns")
+
+
 class AugmentSettings(BaseModel):
     """Settings of the random transforms.
 
@@ -274,6 +277,7 @@ class AugmentSettings(BaseModel):
         brightness: Multiply by a factor uniform in 1 plus or minus this, 0 to 0.9.
         contrast: Scale around the image's mean by a factor uniform in 1 plus or minus this, 0 to 0.9.
         flip_vertical: Mirror up and down, half of the time: for pictures without an up and a down, as of skin.
+        quarter_turns: Turn by 0, 90, 180 or 270 degrees, each a quarter of the time; no pixel changes its value.
         roll: Turn time around by a share of its length uniform in plus or minus this, 0 to 0.5: what leaves at the end
             comes in at the beginning. For signals and spectrograms.
         gain: Scale around half of the range, the zero of an accelerometer, by a factor uniform in 1 plus or minus
@@ -287,6 +291,7 @@ class AugmentSettings(BaseModel):
     brightness: float = Field(default=0.0, ge=0, le=0.9)
     contrast: float = Field(default=0.0, ge=0, le=0.9)
     flip_vertical: bool = False
+    quarter_turns: bool = False
     roll: float = Field(default=0.0, ge=0, le=0.5)
     gain: float = Field(default=0.0, ge=0, le=0.9)
 
@@ -294,7 +299,13 @@ class AugmentSettings(BaseModel):
     def _without_unused(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Settings of runs from before there were these fields keep their words, and so their digests.
         words: dict[str, Any] = plain(self)
-        return {name: value for name, value in words.items() if value or name not in ("flip_vertical", "roll", "gain")}
+        later = ("flip_vertical", "quarter_turns", "roll", "gain")
+        return {name: value for name, value in words.items() if value or name not in later}
+
+    @property
+    def endless(self) -> tuple[str, ...]:
+        """The settings in use that give other pixels each time; flips and quarter turns give eight pictures at most."""
+        return tuple(name for name, value in self if value and name not in _ORIENTATIONS)
 
     def unfit(self, modality: Modality) -> tuple[str, ...]:
         """The settings that are in use and make no sense for a modality.

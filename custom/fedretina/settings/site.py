@@ -44,6 +44,9 @@ class SiteDataSettings(BaseModel):
         public_set: Name of the public set that the images are of, as `fedretina data import` calls it and writes it
             here; None for a hospital's own. The model's card warns where its encoder was pre-trained on that set.
         cache: Folder of the image cache.
+        feature_cache_gb: Gigabytes of the disk, beside the image cache, that may be filled with what frozen stages of
+            networks make of the images, so that a round does not compute it anew; what was not read for longest is
+            removed first. 0 keeps nothing. It changes how long a run takes, never its figures.
         bad_files: Whether images that cannot be read are left out or stop the site.
         limit: At most so many images of a split, chosen by a hash of the file's name, for short runs. "pretrain" takes
             from the images of train that its own limit leaves and from those without a label.
@@ -63,6 +66,7 @@ class SiteDataSettings(BaseModel):
     modality: Modality | None = None
     public_set: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]*$")
     cache: Path | None = None
+    feature_cache_gb: float = Field(default=20.0, ge=0, le=100_000)
     bad_files: Literal["skip", "refuse"] = "skip"
     limit: dict[Literal["train", "val", "test", "pretrain"], int] | None = None
     min_count: int = Field(default=MIN_COUNT, ge=2)
