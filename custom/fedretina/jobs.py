@@ -24,7 +24,7 @@ from fedretina.settings.plan import RUN_KEY
 from fedretina.storage import filled_folder, write_text
 from fedretina.yaml_file import parse_yaml, read_words
 
-TASKS = ("prepare", "pretrain", "train", "validate", "tune", "calibrate", "finalise")
+TASKS = ("prepare", "pretrain", "train", "sums", "validate", "tune", "calibrate", "finalise")
 SITES = ("site-1", "site-2", "site-3", "site-4", "site-5")
 _CONTROLLER = "fedretina.flare.controller.RoundController"
 _EXECUTOR = "fedretina.flare.executor.TrainerExecutor"
@@ -237,7 +237,7 @@ def _server() -> dict[str, object]:
             {"id": "run", "path": "fedretina.flare.server_run.ServerRun", "args": {}},
             {"id": "aggregator", "path": "fedretina.flare.aggregator.SpoolAggregator", "args": {}},
         ],
-        "workflows": [workflow("train", TASKS[:3]), workflow("finalise", TASKS[3:])],
+        "workflows": [workflow("train", TASKS[:4]), workflow("finalise", TASKS[4:])],
     }
 
 

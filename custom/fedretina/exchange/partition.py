@@ -7,7 +7,8 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ from fedretina.settings.exchange import ExchangeSettings, Kind
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.scalars import Task
 
+if TYPE_CHECKING:  # networks stand on payloads
+    from fedretina.networks.network import Network
+
 CONTROL = "control:"
 """Prefix of the control that goes beside a parameter."""
 KEY = "key:"
@@ -28,6 +32,8 @@ STATISTIC, MEAN, VARIANCE = "statistic:", ".mean", ".variance"
 """Prefix and endings of what a site says of its activations."""
 GRAM, MOMENT = "calibration:gram", "calibration:moment"
 """What a site says of its features once, for temperatures per image."""
+SUMS = "sums:"
+"""Prefix of the sums over features that a site sends once, and of their total (`analytic.sums`)."""
 CONTRAST = "contrast"
 """The network's part that only label-free training has."""
 _CALIBRATOR = "calibrator"
@@ -56,7 +62,7 @@ _AT_HOME = {
 _PARAMETER = 1e6
 _SQUARE = _PARAMETER**2
 _SUM = _SQUARE * 1e6
-_LARGEST: Mapping[Kind, float] = {Kind.STATISTIC: _SQUARE, Kind.CALIBRATION: _SUM}
+_LARGEST: Mapping[Kind, float] = {Kind.STATISTIC: _SQUARE, Kind.CALIBRATION: _SUM, Kind.SUMS: _SUM}
 
 
 class StepKeys(NamedTuple):
@@ -101,8 +107,10 @@ class Partition:
         shapes: Shapes of all keys that a site may send or be sent.
         dtypes: Their dtypes.
         sizes: For every key, how many numbers and how many bytes it holds.
-        sealed: The shared keys that travel encrypted, sorted; their shapes and dtypes are those of what is inside.
+        sealed: The shared keys, or those of sums, that travel encrypted, sorted; their shapes and dtypes are those of
+            what is inside.
         keys: Keys of the key network's tensors that travel in label-free training, sorted; none unless it is averaged.
+        sums: Keys of the sums over features, which go up once and come down as their total; none in a run that trains.
     """
 
     kinds: Mapping[str, Kind]
@@ -118,6 +126,7 @@ class Partition:
     sizes: Mapping[str, tuple[int, int]]
     sealed: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
 
     @property
     def travelling(self) -> tuple[str, ...]:
@@ -143,17 +152,17 @@ class Partition:
         """Keys that a site's answer to a task holds."""
         if task in ("train", "pretrain"):
             return self.moving(task).travelling
-        return {"prepare": self.statistics, "calibrate": self.moments}.get(task, ())
+        return {"prepare": self.statistics, "calibrate": self.moments, "sums": self.sums}.get(task, ())
 
     @property
     def sendable(self) -> tuple[str, ...]:
         """All keys that a site ever sends."""
-        return (*self.travelling, *self.statistics, *self.moments)
+        return (*self.travelling, *self.statistics, *self.moments, *self.sums)
 
     @property
     def receivable(self) -> tuple[str, ...]:
         """All keys that a site is ever sent."""
-        return (*self.travelling, *self.calibrator)
+        return (*self.travelling, *self.calibrator, *self.sums)
 
     def shared_kinds(self) -> frozenset[Kind]:
         """Return the kinds that travel."""
@@ -195,10 +204,22 @@ class Partition:
         return "\n".join(lines)
 
 
-def partition_of(experiment: Experiment, net: nn.Module) -> Partition:
-    """What travels and what stays of the network of a run, the correction's controls included; see `partition`."""
+def partition_of(experiment: Experiment, net: Network, encrypted: bool = False) -> Partition:
+    """What travels and what stays of the network of a run, the correction's controls included; see `partition`.
+
+    Args:
+        experiment: The run's settings.
+        net: Its network.
+        encrypted: Whether this end has the federation's keys: then it takes sums under encryption alone.
+    """
     return partition(
-        net, experiment.exchange, experiment.correction.travels, experiment.aggregation.personal, experiment.keys_travel
+        net,
+        experiment.exchange,
+        experiment.correction.travels,
+        experiment.aggregation.personal,
+        experiment.keys_travel,
+        _sums(experiment, net.encoder.features),
+        encrypted,
     )
 
 
@@ -208,6 +229,8 @@ def partition(
     controls: bool = False,
     statistics: bool = False,
     keys: bool = False,
+    sums: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    encrypted: bool = False,
 ) -> Partition:
     """Divide the state of a network; one on the meta device will do.
 
@@ -223,6 +246,8 @@ def partition(
         statistics: Whether sites send the mean and variance of what enters each BatchNorm of the encoder.
         keys: Whether a key network's tensors travel beside those of the encoder and the projector that do, of the same
             kinds as theirs.
+        sums: Shapes of the sums over features that go up once, and whose total comes down, by key.
+        encrypted: Whether the sums travel encrypted.
 
     Raises:
         SettingsError: A part is unknown, an entry of the state is no tensor, or the policy "none" meets a
@@ -254,11 +279,13 @@ def partition(
     once = _statistics(owners) if statistics else {}
     calibrator = tuple(sorted(key for key in state if kinds[key] is Kind.CALIBRATION))
     last = _moments(state[f"{_CALIBRATOR}.weight"].numel()) if calibrator else {}
-    sent = {**{key: state[key] for key in shared}, **beside, **followers, **once, **last}
+    summed = {key: torch.empty(shape, dtype=torch.float64, device="meta") for key, shape in sorted(sums.items())}
+    sent = {**{key: state[key] for key in shared}, **beside, **followers, **once, **last, **summed}
     wire = {**sent, **{key: state[key] for key in calibrator}}
     return Partition(
         kinds={**kinds, **dict.fromkeys(beside, Kind.CONTROL), **dict.fromkeys(once, Kind.STATISTIC)}
         | dict.fromkeys(last, Kind.CALIBRATION)
+        | dict.fromkeys(summed, Kind.SUMS)
         | {f"{KEY}{key}": kinds[key] for key in following},
         shared=shared,
         personal=tuple(sorted(k for k in state if stays[k])),
@@ -270,8 +297,10 @@ def partition(
         shapes={k: tuple(v.shape) for k, v in wire.items()},
         dtypes={k: v.dtype for k, v in wire.items()},
         sizes={k: (v.numel(), v.numel() * v.element_size()) for k, v in {**state, **sent}.items()},
-        sealed=tuple(key for key in shared if settings.encrypt == kinds[key].value),
+        sealed=tuple(key for key in shared if settings.encrypt == kinds[key].value)
+        + (tuple(summed) if encrypted else ()),
         keys=tuple(followers),
+        sums=tuple(summed),
     )
 
 
@@ -282,6 +311,16 @@ def _statistics(owners: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     names = [f"{STATISTIC}{layer}{end}" for layer in layers for end in (MEAN, VARIANCE)]
     width = {name: layers[name.removeprefix(STATISTIC).rpartition(".")[0]] for name in names}
     return {name: torch.empty(width[name], device="meta") for name in sorted(names)}
+
+
+def _sums(experiment: Experiment, features: int) -> dict[str, tuple[int, ...]]:
+    settings, classes = experiment.sums, experiment.classes
+    if settings is None or classes is None:
+        return {}
+    d = settings.width(features)
+    shapes = {"counts": (len(classes),), "first": (len(classes), d)}
+    shapes["second"] = (len(classes) if settings.balance else 1, d * (d + 1) // 2)  # upper triangles
+    return {f"{SUMS}{name}": shape for name, shape in shapes.items()}
 
 
 def _moments(features: int) -> dict[str, Tensor]:

@@ -179,5 +179,5 @@ class SiteRecipe(BaseModel):
         data = load_site_data(
             self.site, self.data, experiment.images, experiment.seed, self.cache, experiment.supervised
         )
-        cipher = cipher_for(experiment.exchange, self.he_keys, private=True)
+        cipher = cipher_for(experiment.exchange, self.he_keys, private=True, sums=experiment.sums)
         return Site(experiment, data, self.folder, cipher)
