@@ -127,6 +127,7 @@ def _card(
         normalisation=ending.trainer.normalisation,
         validation=validation,
         test=test,
+        sums=ending.kept.record.get("sums"),
     )
 
 
