@@ -19,7 +19,7 @@ from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from fedretina.errors import DataError, FedretinaError, RefusedError
 from fedretina.exchange.encryption import require_sealed
 from fedretina.exchange.ledger import Ledger
-from fedretina.exchange.noise import noise_key
+from fedretina.exchange.noise import NOISE_KEY, noise_key
 from fedretina.exchange.partition import Partition, partition_of
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
 from fedretina.exchange.policy import apply_policy, require_budget, require_kind
@@ -174,7 +174,7 @@ class WhitelistFilter(Filter):
         stamp, received = fl_ctx.get_prop(_RECEIVED) or (None, None)
         if stamp != payload.stamp:
             received = None
-        leaving, done = apply_policy(policy, payload, received, lambda: noise_key(root / "noise.key"), sparse)
+        leaving, done = apply_policy(policy, payload, received, lambda: noise_key(root / NOISE_KEY), sparse)
         ledger = self._ledger(payload.stamp.run, fl_ctx)
         if "privacy" not in done:
             if self._scope or self._keeps_ledger:
@@ -182,7 +182,9 @@ class WhitelistFilter(Filter):
             return leaving
         with folder_lock(root / "privacy", _LOCK_WAIT_S):  # one release at a time, or two could share what is left
             before = [line for path in sorted(root.glob(f"*/{site}/ledger.jsonl")) for line in Ledger(path).lines()]
-            done["privacy"]["epsilon_so_far"] = require_budget(policy, before, tensors_digest(leaving.tensors))
+            done["privacy"]["epsilon_so_far"] = require_budget(
+                policy, before, tensors_digest(leaving.tensors), sums=bool(set(parts.sums) & set(leaving.tensors))
+            )
             ledger.note(leaving, parts, done)
         return leaving
 

@@ -7,6 +7,8 @@ head) is kept as the site's own part of the run; the end folds it into one linea
 from __future__ import annotations
 
 import logging
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,12 +22,14 @@ from fedretina.analytic.ridge import RidgeHead, likeliest, own_head
 from fedretina.analytic.sums import Sums
 from fedretina.data.site_data import SiteData, Split
 from fedretina.errors import DataError, SettingsError, TrainingError
+from fedretina.exchange.noise import noised_sums
 from fedretina.exchange.partition import SUMS
 from fedretina.exchange.payload import Tensors
 from fedretina.local.features import FrozenEncoder
 from fedretina.local.site_state import Snapshot
 from fedretina.local.training import reproducible_torch
 from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import SumsNoise
 from fedretina.settings.sums import SumsSettings
 
 _log = logging.getLogger(__name__)
@@ -47,25 +51,39 @@ class Answer(NamedTuple):
     record: Mapping[str, Any]
 
 
+class SiteNoise(NamedTuple):
+    """What a site adds to sums before they leave.
+
+    Attributes:
+        settings: How much.
+        key: The site's secret for it.
+    """
+
+    settings: SumsNoise
+    key: bytes
+
+
 class HeadsFromSums:
     """What a site does in a run of sums.
 
     Args:
         experiment: The run's settings; it has `sums` and `classes`.
         data: The site's data.
+        noise: What is added to what leaves; None for nothing.
 
     Raises:
         SettingsError: It is a run that trains.
         TrainingError: The site's scheme does not fit the classes, or none of its grades stands for any of them.
     """
 
-    def __init__(self, experiment: Experiment, data: SiteData) -> None:
+    def __init__(self, experiment: Experiment, data: SiteData, noise: SiteNoise | None = None) -> None:
         if experiment.sums is None or experiment.classes is None:
             raise SettingsError("this run trains: it has no phase of sums.")
         self._experiment = experiment
         self._settings: SumsSettings = experiment.sums
         self._classes = len(experiment.classes)
         self._data = data
+        self._noise = noise
         self._encoder = FrozenEncoder(experiment, data)
         self._cover = _cover(data, experiment.classes)
 
@@ -73,19 +91,32 @@ class HeadsFromSums:
         """What leaves, and what the site keeps: its standardisation and its own head.
 
         Images of a grade with fewer patients than `data.min_count` stay out of the sums: in the clear the server would
-        see their mean. The site's own head learns from them too.
+        see their mean. The site's own head learns from them too. Under noise every grade of a site with that many
+        patients is summed, and the images of a patient weigh 1 together, as the noise is made for.
 
         Raises:
-            TrainingError: No grade has enough patients, so nothing may leave.
+            TrainingError: No grade has enough patients, so nothing may leave; or the site adds noise, and the job sets
+                no bound for it.
         """
+        noise, bound = self._noise, self._settings.bound
+        if noise is not None and bound is None:
+            raise TrainingError(
+                "this site adds noise to sums, for which the job must bound each image: set `bound` in the phase's "
+                "sums, and few features."
+            )
         split = self._data.split("train")
         with reproducible_torch(self._experiment.training):
             seen = self._encoder.features(split)
             mapped = self._map(seen)
             whole = mapped(seen)
             told = self._told(split)
-            shares = class_shares(split.labels[told], self._cover, self._classes, self._settings.shares)
-            sums = Sums.of(mapped(seen[told], cut=True), shares, self._settings.balance)
+            shares = class_shares(split.labels, self._cover, self._classes, self._settings.shares)
+            if noise is not None:
+                shares = shares / _images_of(split.patients)
+            sums = Sums.of(mapped(seen[told], cut=True), shares[told], self._settings.balance)
+            if noise is not None and mapped.longest is not None:
+                length = math.hypot(mapped.longest, 1.0)
+                sums = noised_sums(sums, noise.settings, length, noise.key)
             graded = torch.nn.functional.one_hot(split.labels, self._data.scheme.num_classes).double()
             own = own_head(whole, graded, Sums.of(whole, graded, False).totals())
         kept = {_MEAN: mapped.mean, _SPREAD: mapped.spread, _WEIGHT: own.weight, _PRIOR: own.prior}
@@ -150,6 +181,8 @@ class HeadsFromSums:
             behind.setdefault(label, set()).add(patient)
         shared = {grade for grade, members in enumerate(self._cover) if members}
         enough = {grade for grade in shared if len(behind.get(grade, ())) >= self._data.min_count}
+        if self._noise is not None:
+            enough = shared if len(set(split.patients)) >= self._data.min_count else set()
         few = sorted((shared - enough) & behind.keys())
         if not enough:
             raise TrainingError(
@@ -184,6 +217,12 @@ def unpacked(tensors: Tensors) -> Sums:
         return Sums.unpacked({key.removeprefix(SUMS): tensor for key, tensor in tensors.items()})
     except DataError as error:
         raise TrainingError(f"the total of the sums cannot be used: {error}") from error
+
+
+def _images_of(patients: Sequence[str]) -> Tensor:
+    """How many images the patient of each image has, [n, 1]."""
+    counts = Counter(patients)
+    return torch.tensor([[float(counts[patient])] for patient in patients], dtype=torch.float64)
 
 
 def _cover(data: SiteData, classes: Sequence[str]) -> tuple[tuple[int, ...], ...]:

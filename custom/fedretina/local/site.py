@@ -15,7 +15,7 @@ from fedretina.exchange.encryption import NO_KEYS, HeadCipher
 from fedretina.exchange.partition import Partition, absurd
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.local.finalise import Ending, finalise, finalise_encoder
-from fedretina.local.heads_from_sums import HeadsFromSums, folded, packed, unpacked
+from fedretina.local.heads_from_sums import HeadsFromSums, SiteNoise, folded, packed, unpacked
 from fedretina.local.pretrainer import Pretrainer
 from fedretina.local.site_state import History, SiteState, Snapshot
 from fedretina.local.trainer import LocalTrainer
@@ -51,12 +51,20 @@ class Site:
         data: The site's data.
         folder: The site's own folder of this run.
         cipher: The sites' half of the keys, where a part of the model travels encrypted.
+        noise: What the site adds to sums before they leave, encrypted or not; None adds nothing.
 
     Raises:
         SettingsError: The run encrypts, and there is no cipher.
     """
 
-    def __init__(self, experiment: Experiment, data: SiteData, folder: Path, cipher: HeadCipher | None = None) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        data: SiteData,
+        folder: Path,
+        cipher: HeadCipher | None = None,
+        noise: SiteNoise | None = None,
+    ) -> None:
         self._experiment = experiment
         self._data = data
         self._folder = folder
@@ -68,7 +76,7 @@ class Site:
         state = self.trainer.model.net.state_dict()  # as the seed gives it: nothing has been loaded
         self._begun = _lengths({key: state[key] for key in parts.parameters}, parts)
         self._cipher = cipher
-        self._heads = None if experiment.sums is None else HeadsFromSums(experiment, data)
+        self._heads = None if experiment.sums is None else HeadsFromSums(experiment, data, noise)
         self._done: Mapping[Task, Callable[[_Request], Reply]] = {
             "pretrain": self._pretrain,
             "train": self._train,
