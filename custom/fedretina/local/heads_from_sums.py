@@ -108,7 +108,6 @@ class HeadsFromSums:
         with reproducible_torch(self._experiment.training):
             seen = self._encoder.features(split)
             mapped = self._map(seen)
-            whole = mapped(seen)
             told = self._told(split)
             shares = class_shares(split.labels, self._cover, self._classes, self._settings.shares)
             if noise is not None:
@@ -117,10 +116,22 @@ class HeadsFromSums:
             if noise is not None and mapped.longest is not None:
                 length = math.hypot(mapped.longest, 1.0)
                 sums = noised_sums(sums, noise.settings, length, noise.key)
-            graded = torch.nn.functional.one_hot(split.labels, self._data.scheme.num_classes).double()
-            own = own_head(whole, graded, Sums.of(whole, graded, False).totals())
+            kept = self._own_part(split, mapped, seen)
+        return sums, kept._replace(record={**kept.record, "images_summed": float(sums.counts.sum())})
+
+    def own_part(self) -> Snapshot:
+        """What the site keeps, without any sums: for a site that takes a total in which it has no part."""
+        split = self._data.split("train")
+        with reproducible_torch(self._experiment.training):
+            seen = self._encoder.features(split)
+            return self._own_part(split, self._map(seen), seen)
+
+    def _own_part(self, split: Split, mapped: FeatureMap, seen: Tensor) -> Snapshot:
+        phi = mapped(seen)
+        graded = torch.nn.functional.one_hot(split.labels, self._data.scheme.num_classes).double()
+        own = own_head(phi, graded, Sums.of(phi, graded, False).totals())
         kept = {_MEAN: mapped.mean, _SPREAD: mapped.spread, _WEIGHT: own.weight, _PRIOR: own.prior}
-        return sums, Snapshot(kept, {"own_strength": own.strength, "images_summed": float(sums.counts.sum())})
+        return Snapshot(kept, {"own_strength": own.strength})
 
     def answer(self, total: Sums, kept: Snapshot) -> Answer:
         """The head that the total and the site's own part give, as `sums.answer` chooses it.

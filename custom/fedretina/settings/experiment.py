@@ -151,6 +151,23 @@ class Experiment(BaseModel):
             )
         return self
 
+    def with_weights_file(self, path: Path | None) -> Self:
+        """Point an experiment that names weights by SHA-256 to this machine's copy of the file.
+
+        Raises:
+            SettingsError: It asks for a file that this machine was not told of.
+        """
+        weights = self.network.weights
+        if weights.source != "file":
+            return self
+        if path is None:
+            raise SettingsError(
+                f"the job starts from a weights file with sha256 {str(weights.sha256)[:12]}...: "
+                "set weights_file in this site's settings to a copy of it."
+            )
+        chosen = weights.model_copy(update={"file": path})
+        return self.model_copy(update={"network": self.network.model_copy(update={"weights": chosen})})
+
     @property
     def supervised(self) -> bool:
         """Whether any phase learns from labels; without one the run gives an encoder and no model that answers."""
