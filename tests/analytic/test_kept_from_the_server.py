@@ -56,6 +56,8 @@ def ciphers(experiment, keys):
 def test_the_encrypted_total_is_the_plain_one(analytic, phantoms, tmp_path, keys):
     experiment = analytic()
     data = phantoms(experiment, *SITES)
+    for site in data.values():
+        object.__setattr__(site, "min_count", 1)  # so that the clear total holds the grades of few patients too
     plain = run_loop(experiment, data, tmp_path, "plain")
     sealed = run_loop(experiment, data, tmp_path, "sealed", keys)
     clear, _ = read_tensors(tmp_path / "plain" / "server" / "sums-0000.safetensors")
@@ -86,6 +88,9 @@ def test_ends_with_keys_take_and_send_nothing_in_the_clear(analytic, phantoms, t
     with pytest.raises(RefusedError, match="must travel encrypted"):
         coordinator.accept("site-1", Site(experiment, data, tmp_path / "one").handle(order, {}))
     answer = Site(experiment, data, tmp_path / "two", own).handle(order, {})
+    sealed = answer.tensors[f"{SUMS}counts"]
+    counts = own.open(f"{SUMS}counts", sealed, (5,), torch.float64)
+    assert float(counts.sum()) == pytest.approx(len(data.split("train").labels))  # grades of few patients too
     assert {tensor.dtype for tensor in answer.tensors.values()} == {torch.uint8}
     forged = {key: tensor.roll(50) for key, tensor in answer.tensors.items()}
     with pytest.raises(RefusedError, match=r"other keys|no ciphertext|length"):

@@ -26,23 +26,28 @@ class LinearHead(NamedTuple):
 
 
 class FeatureMap(NamedTuple):
-    """phi(x) = (P^T (x - mean) / spread, 1): an affine map, so a head on phi is one on x (`folded`).
+    """phi(x) = (P^T (x - mean) / scale, 1): an affine map, so a head on phi is one on x (`folded`).
 
     Attributes:
         mean: [F], float64.
-        spread: [F], float64, above 0.
+        scale: Above 0.
         projection: P, [F, d - 1], float64; None takes the features as they are.
         longest: Length that phi without its constant is cut to while sums are formed; None cuts nothing.
     """
 
     mean: Tensor
-    spread: Tensor
+    scale: float
     projection: Tensor | None
     longest: float | None = None
 
     @classmethod
     def of_site(cls, features: Tensor, width: int, seed: int) -> FeatureMap:
-        """Standardise by a site's own mean and standard deviation: the frozen twin of a BatchNorm that stays at home.
+        """Centre by a site's own mean, the frozen twin of a BatchNorm that stays at home, and scale by one number.
+
+        The number makes the features' mean variance 1. A deviation for each feature would be the closer twin, but of
+        features that are nearly always 0 a site's few images do not tell it: the division blew them up, and at 60
+        images a site of the four real fundus sites macro AUC fell from .731 to .658 (federated), from .691 to .641
+        (own).
 
         Args:
             features: [n, F] of the site's training images.
@@ -50,16 +55,16 @@ class FeatureMap(NamedTuple):
             seed: Of the projection.
         """
         wide = features.double()
-        spread = wide.std(0, correction=0)
-        # A feature that never varies, or by rounding alone, says nothing: it stays at 0.
-        spread = torch.where(spread > 1e-6 * (1 + wide.abs().mean(0)), spread, torch.ones_like(spread))
-        return cls(wide.mean(0), spread, projection(features.shape[1], width - 1, seed))
+        scale = float(wide.var(0, correction=0).mean().sqrt())
+        # Images that are all the same leave nothing but rounding.
+        scale = scale if scale > 1e-6 * (1 + float(wide.abs().mean())) else 1.0
+        return cls(wide.mean(0), scale, projection(features.shape[1], width - 1, seed))
 
     @classmethod
     def bounded(cls, features: int, width: int, seed: int, bound: float) -> FeatureMap:
         """One that no image of the site's has a part in, for sums under noise.
 
-        Vectors of length `bound` become as long as standardised ones are, and longer ones are cut to that.
+        Vectors of length `bound` become as long as centred and scaled ones are, and longer ones are cut to that.
 
         Args:
             features: F.
@@ -68,8 +73,8 @@ class FeatureMap(NamedTuple):
             bound: Longest vector of projected features.
         """
         longest = math.sqrt(width - 1)
-        scale = torch.full((features,), bound / longest, dtype=torch.float64)
-        return cls(torch.zeros(features, dtype=torch.float64), scale, projection(features, width - 1, seed), longest)
+        nothing = torch.zeros(features, dtype=torch.float64)
+        return cls(nothing, bound / longest, projection(features, width - 1, seed), longest)
 
     def __call__(self, features: Tensor, cut: bool = False) -> Tensor:
         """Phi of features [n, F]: [n, d], float64, the constant last.
@@ -78,7 +83,7 @@ class FeatureMap(NamedTuple):
             features: Of images.
             cut: Whether vectors are cut to `longest`: while sums are formed, and never to answer.
         """
-        phi = (features.double() - self.mean) / self.spread
+        phi = (features.double() - self.mean) / self.scale
         if self.projection is not None:
             phi = phi @ self.projection
         if cut and self.longest is not None:
@@ -88,7 +93,7 @@ class FeatureMap(NamedTuple):
     def folded(self, head: RidgeHead) -> LinearHead:
         """The head on the encoder's own features that gives the same scores."""
         inner, constant = head.weight[:-1], head.weight[-1]
-        weight = (inner if self.projection is None else self.projection @ inner) / self.spread.unsqueeze(1)
+        weight = (inner if self.projection is None else self.projection @ inner) / self.scale
         bias = constant + head.prior - self.mean @ weight
         return LinearHead(weight.T.float().contiguous(), bias.float())
 

@@ -33,7 +33,7 @@ from fedretina.settings.site import SumsNoise
 from fedretina.settings.sums import SumsSettings
 
 _log = logging.getLogger(__name__)
-_MEAN, _SPREAD, _WEIGHT, _PRIOR = "own.mean", "own.spread", "own.weight", "own.prior"
+_MEAN, _WEIGHT, _PRIOR = "own.mean", "own.weight", "own.prior"
 HEAD = MappingProxyType({"head.0.weight": "weight", "head.0.bias": "bias"})
 """Keys of a linear head in a network's state, and the part of `LinearHead` that each is."""
 ANSWERS = ("own", "federated", "both")
@@ -70,13 +70,16 @@ class HeadsFromSums:
         experiment: The run's settings; it has `sums` and `classes`.
         data: The site's data.
         noise: What is added to what leaves; None for nothing.
+        sealed: Whether what leaves is encrypted, so that no other end sees this site's sums.
 
     Raises:
         SettingsError: It is a run that trains.
         TrainingError: The site's scheme does not fit the classes, or none of its grades stands for any of them.
     """
 
-    def __init__(self, experiment: Experiment, data: SiteData, noise: SiteNoise | None = None) -> None:
+    def __init__(
+        self, experiment: Experiment, data: SiteData, noise: SiteNoise | None = None, sealed: bool = False
+    ) -> None:
         if experiment.sums is None or experiment.classes is None:
             raise SettingsError("this run trains: it has no phase of sums.")
         self._experiment = experiment
@@ -84,6 +87,7 @@ class HeadsFromSums:
         self._classes = len(experiment.classes)
         self._data = data
         self._noise = noise
+        self._hidden = noise is not None or sealed
         self._encoder = FrozenEncoder(experiment, data)
         self._cover = _cover(data, experiment.classes)
 
@@ -91,8 +95,8 @@ class HeadsFromSums:
         """What leaves, and what the site keeps: its standardisation and its own head.
 
         Images of a grade with fewer patients than `data.min_count` stay out of the sums: in the clear the server would
-        see their mean. The site's own head learns from them too. Under noise every grade of a site with that many
-        patients is summed, and the images of a patient weigh 1 together, as the noise is made for.
+        see their mean. The site's own head learns from them too. Under encryption or noise every grade of a site with
+        that many patients is summed, and under noise the images of a patient weigh 1 together, as it is made for.
 
         Raises:
             TrainingError: No grade has enough patients, so nothing may leave; or the site adds noise, and the job sets
@@ -130,15 +134,18 @@ class HeadsFromSums:
         phi = mapped(seen)
         graded = torch.nn.functional.one_hot(split.labels, self._data.scheme.num_classes).double()
         own = own_head(phi, graded, Sums.of(phi, graded, False).totals())
-        kept = {_MEAN: mapped.mean, _SPREAD: mapped.spread, _WEIGHT: own.weight, _PRIOR: own.prior}
-        return Snapshot(kept, {"own_strength": own.strength})
+        kept = {_MEAN: mapped.mean, _WEIGHT: own.weight, _PRIOR: own.prior}
+        return Snapshot(kept, {"own_strength": own.strength, "scale": mapped.scale})
 
     def answer(self, total: Sums, kept: Snapshot) -> Answer:
         """The head that the total and the site's own part give, as `sums.answer` chooses it.
 
         By validation, the choice is by negative log likelihood, not by AUC: it is defined with one class, every image
         counts, and of splits of a few dozen images it changes less by chance. All three candidates are scaled on the
-        same images, so that none has an advantage of it. Of equals the one that has seen more is taken.
+        same images, so that none has an advantage of it. Of equals the one that has seen more is taken. The mean of the
+        two heads is the default all the same: of 15 validation images the choice took the worse one too often (four
+        real fundus sites, 60 training images each, 4 draws: macro AUC .701 own, .738 federated, .741 both, .730 by
+        validation).
 
         Raises:
             TrainingError: The total is not one of real features.
@@ -183,7 +190,7 @@ class HeadsFromSums:
 
     def _kept_map(self, kept: Snapshot) -> FeatureMap:
         mean, inner = kept.tensors[_MEAN], len(kept.tensors[_WEIGHT]) - 1
-        return FeatureMap(mean, kept.tensors[_SPREAD], projection(len(mean), inner, self._experiment.seed))
+        return FeatureMap(mean, float(kept.record["scale"]), projection(len(mean), inner, self._experiment.seed))
 
     def _told(self, split: Split) -> Tensor:
         """Which images of train the sums may speak of."""
@@ -192,7 +199,7 @@ class HeadsFromSums:
             behind.setdefault(label, set()).add(patient)
         shared = {grade for grade, members in enumerate(self._cover) if members}
         enough = {grade for grade in shared if len(behind.get(grade, ())) >= self._data.min_count}
-        if self._noise is not None:
+        if self._hidden:
             enough = shared if len(set(split.patients)) >= self._data.min_count else set()
         few = sorted((shared - enough) & behind.keys())
         if not enough:

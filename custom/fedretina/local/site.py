@@ -76,7 +76,9 @@ class Site:
         state = self.trainer.model.net.state_dict()  # as the seed gives it: nothing has been loaded
         self._begun = _lengths({key: state[key] for key in parts.parameters}, parts)
         self._cipher = cipher
-        self._heads = None if experiment.sums is None else HeadsFromSums(experiment, data, noise)
+        self._heads = (
+            None if experiment.sums is None else HeadsFromSums(experiment, data, noise, sealed=cipher is not None)
+        )
         self._done: Mapping[Task, Callable[[_Request], Reply]] = {
             "pretrain": self._pretrain,
             "train": self._train,

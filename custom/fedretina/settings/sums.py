@@ -32,7 +32,7 @@ class SumsSettings(BaseModel):
     features: int | None = Field(default=384, ge=2, le=4096)
     shares: tuple[float, ...] | None = None
     balance: bool = False
-    answer: Literal["own", "federated", "both", "validation"] = "validation"
+    answer: Literal["own", "federated", "both", "validation"] = "both"
     bound: float | None = Field(default=None, gt=0, le=1e4)
     encrypt: Literal["with_keys", "always"] = "with_keys"
 
