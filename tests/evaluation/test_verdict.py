@@ -153,7 +153,7 @@ def test_without_referable_grades_the_macro_auc_chooses():
 
 def test_the_majority_answers_what_training_had_most_of():
     found = majority(np.array([2, 2, 0, 0, 1]), images=3, classes=4)
-    assert found.probabilities.tolist() == [[1, 0, 0, 0]] * 3
+    assert found.probabilities.tolist() == [[0.4, 0.2, 0.4, 0]] * 3
     truth = Truth(np.array([0, 0, 1]), ["a", "b", "c"], GradingScheme(grades=("a", "b", "c", "d")))
     assert figures(found, truth) == {"referable_auc": None, "auc": 0.5, "accuracy": pytest.approx(2 / 3)}
 

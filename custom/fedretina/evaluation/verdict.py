@@ -25,7 +25,8 @@ FEDERATED = "federated"
 OWN = "own"
 TWIN = "twin"
 MAJORITY = "majority"
-"""The models that a site compares: the run's, its own head on the frozen encoder, the row alone, the commonest grade."""
+"""The models that a site compares: the run's, its own head on the frozen encoder, the row trained alone, and the
+commonest grade of its training images as the answer to everything."""
 
 Measure = Literal["referable_auc", "auc"]
 Figure = Literal["referable_auc", "auc", "accuracy"]
@@ -199,16 +200,15 @@ def compare(
 
 
 def majority(train: NDArray[np.int64], images: int, classes: int) -> Answered:
-    """The answer without looking: always the commonest grade of the training images, the lower of equals.
+    """The answer without looking: how common each grade is among the training images; the lower of equals is answered.
 
     Args:
         train: Labels of the training images, at least one.
         images: Number of images to answer.
         classes: Number of grades K.
     """
-    commonest = int(np.argmax(np.bincount(train, minlength=classes)))
-    answer = np.zeros((images, classes), dtype=np.float64)
-    answer[:, commonest] = 1.0
+    shares = np.bincount(train, minlength=classes) / train.size
+    answer = np.tile(shares, (images, 1))
     return Answered(answer, answer)
 
 
