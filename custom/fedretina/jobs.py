@@ -24,7 +24,7 @@ from fedretina.settings.plan import RUN_KEY
 from fedretina.storage import filled_folder, write_text
 from fedretina.yaml_file import parse_yaml, read_words
 
-TASKS = ("prepare", "pretrain", "train", "validate", "tune", "calibrate", "finalise")
+TASKS = ("prepare", "pretrain", "train", "sums", "validate", "tune", "calibrate", "finalise")
 SITES = ("site-1", "site-2", "site-3", "site-4", "site-5")
 _CONTROLLER = "fedretina.flare.controller.RoundController"
 _EXECUTOR = "fedretina.flare.executor.TrainerExecutor"
@@ -34,7 +34,7 @@ _LEARNER = "fedretina.flare.learner.TrainerLearner"
 _PATIENCE_S = 300.0
 
 _HEAD = """\
-# {title}, at a size that two cores finish in {minutes} minutes; {whose} sizes stand behind each value.
+# {title}, at a size that two cores finish in {minutes} minutes{sizes}.
 # Every setting, its range and its source: docs/settings.md. A run is new unless it is named (`run: NAME`).
 name: {name}
 row: {row}
@@ -53,6 +53,16 @@ training:
   epochs: 1                     # FedUAA: 1
   batch_size: 16                # FedUAA: 32
   learning_rate: 0.05           # FedUAA: 0.01
+  threads: 2
+phantom_images: 160             # training images of an average phantom site
+"""
+_SUMS = """\
+images:
+  image_size: 224
+network:
+  encoder: efficientnet_lite0   # it does not train
+  weights: {source: package}    # ImageNet; from an installed package, never a download
+training:
   threads: 2
 phantom_images: 160             # training images of an average phantom site
 """
@@ -106,6 +116,7 @@ _PHASES = {
     rounds: 2                   # paper: 100
 {contrastive}    training: {{epochs: 1, learning_rate: 0.01}}   # paper: 5 epochs, 0.03 at batches of 64""",
     "train": "  - {{name: {name}, rounds: 3}}    # {rounds}",
+    "sums": "  - {{name: {name}, rounds: 1}}     # one message up, one down",
     "tuned": "  - {{name: {name}, rounds: 3, training: {{epochs: 2}}}}    # paper: 50 rounds of 3 epochs",
 }
 
@@ -181,14 +192,18 @@ def _experiment(method: str, name: str) -> str:
     phases = []
     for phase in found.phases:
         own = phase.training is not None and not phase.training.stretches  # stretches have epochs of their own
-        kind = "pretrain" if phase.contrastive is not None else "tuned" if own else "train"
+        kind = "tuned" if phase.task == "train" and own else phase.task
         rounds = _ROUNDS.get(found.images.modality, "FedUAA: 100")
         phases.append(_PHASES[kind].format(name=phase.name, rounds=rounds, contrastive=_keys(phase.contrastive)))
     bodies = {"fundus": _FUNDUS, "oct": _OCT, **_OF_TASKS}
     whose = "FedUAA's" if found.images.modality == "fundus" else "the paper's"
     minutes = "about three" if len(phases) == 1 else "about five"
-    words = {"title": row(method).title, "minutes": minutes, "whose": whose, "name": name, "row": method}
-    return _HEAD.format(**words, phases="\n".join(phases)) + bodies[found.images.modality]
+    sizes = f"; {whose} sizes stand behind each value"
+    if found.sums is not None:
+        minutes, sizes = "a few", ""
+    words = {"title": row(method).title, "minutes": minutes, "sizes": sizes, "name": name, "row": method}
+    body = bodies[found.images.modality] if found.sums is None else _SUMS
+    return _HEAD.format(**words, phases="\n".join(phases)) + body
 
 
 def _keys(settings: ContrastiveSettings | None) -> str:
@@ -237,7 +252,7 @@ def _server() -> dict[str, object]:
             {"id": "run", "path": "fedretina.flare.server_run.ServerRun", "args": {}},
             {"id": "aggregator", "path": "fedretina.flare.aggregator.SpoolAggregator", "args": {}},
         ],
-        "workflows": [workflow("train", TASKS[:3]), workflow("finalise", TASKS[3:])],
+        "workflows": [workflow("train", TASKS[:4]), workflow("finalise", TASKS[4:])],
     }
 
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import torch
 
-from fedretina.errors import RefusedError
+from fedretina.analytic.sums import Sums
+from fedretina.errors import DataError, RefusedError
 from fedretina.exchange.encryption import require_sealed
-from fedretina.exchange.partition import GRAM, STATISTIC, VARIANCE, Partition, largest, size_of
+from fedretina.exchange.partition import GRAM, STATISTIC, SUMS, VARIANCE, Partition, largest, size_of
 from fedretina.exchange.payload import Payload, Tensors
 from fedretina.exchange.stamp import Stamp
 from fedretina.plurals import counted
@@ -81,10 +82,39 @@ def admit_tensors(tensors: Tensors, partition: Partition, keys: tuple[str, ...])
                     f"tensor {key!r} holds a value of size {size:.3g}, at most {most:g} is taken: no training that "
                     "goes well comes near it."
                 )
-        _admit_sums(key, tensor)
+        _admit_once(key, tensor)
+    if partition.sums and not partition.sealed and set(partition.sums) <= set(tensors):
+        _admit_sums({key.removeprefix(SUMS): tensors[key] for key in partition.sums})
 
 
-def _admit_sums(key: str, tensor: torch.Tensor) -> None:
+def _admit_sums(tensors: Tensors) -> None:
+    """Check that sums are those of some images: nothing can be said of which, so a hostile site may invent images.
+
+    With y an image's classes and phi its features, the second moments of (phi, y) are positive, and counts are no less
+    than those of y.
+    """
+    try:
+        sums = Sums.unpacked(tensors)
+    except DataError as error:
+        raise RefusedError(f"the sums cannot be those of images: {error}") from error
+    images = float(sums.counts.sum())
+    if images < 1:
+        raise RefusedError(f"the sums count {images:g} images, at least 1 must be behind them.")
+    joint = torch.cat(
+        [
+            torch.cat([sums.second.sum(0), sums.first.T], dim=1),
+            torch.cat([sums.first, torch.diag(sums.counts)], dim=1),
+        ]
+    )
+    least = float(torch.linalg.eigvalsh(joint)[0])
+    if least < -1e-6 * float(joint.diagonal().abs().sum()):
+        raise RefusedError(
+            "the sums are not those of any images: their second moments are not positive, or smaller than their first "
+            "moments and counts allow."
+        )
+
+
+def _admit_once(key: str, tensor: torch.Tensor) -> None:
     """Check what a site says once of its activations or features, from which the server divides or draws roots."""
     if key.startswith(STATISTIC) and key.endswith(VARIANCE) and bool((tensor < 0).any()):
         raise RefusedError(

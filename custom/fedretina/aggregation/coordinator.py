@@ -71,7 +71,7 @@ class Coordinator:
         self.run = require_name(run, "run")
         self.plan = Plan.of(experiment)
         net = build_network(experiment.network, experiment.head_width or _ANY_GRADES, experiment.seed)
-        self.partition = partition_of(experiment, net)
+        self.partition = partition_of(experiment, net, cipher is not None)
         self._mixer = Mixer(experiment, self.partition, cipher)
         self.digest = experiment.digest(self.partition)
         self._head = run_head(run, experiment, self.partition)
@@ -280,6 +280,8 @@ class Coordinator:
 
     def _mixed(self) -> tuple[Tensors, dict[str, Any]]:
         round_ = Round(self._answers.spool, self._answers.scalars, self._enrolled, self.step, self._model.state())
+        if self.step.task == "sums":
+            return self._mixer.totalled(round_)
         if not self.experiment.aggregation.personal:
             return self._mixer.one_for_all(round_)
         number = self.step.number

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from fedretina.aggregation.spool import Spool
-from fedretina.exchange.partition import CONTROL, GRAM, KEY, MOMENT, VARIANCE, Partition
+from fedretina.exchange.partition import CONTROL, GRAM, KEY, MOMENT, SUMS, VARIANCE, Partition
 from fedretina.exchange.payload import Tensors
 from fedretina.settings.exchange import Kind
 from fedretina.settings.scalars import Task
@@ -101,7 +101,7 @@ def proportions(
         By site, in alphabetical order; none where the answers hold no tensors, or there is nothing to compare with.
     """
     listed, names = groups(parts, task), sorted(sites)
-    once = task in ("prepare", "calibrate")
+    once = task in ("prepare", "calibrate", "sums")
     changes: dict[str, list[float]] = {}
     lengths: dict[str, list[float]] = {}
     known: Tensors | None = None
@@ -151,7 +151,7 @@ def _own_length(keys: Collection[str], start: Tensors) -> float:
 def _even(key: str, tensor: torch.Tensor) -> torch.Tensor:
     """A tensor in float64, squares and sums over images by their roots."""
     value = tensor.to(torch.float64)
-    if key.endswith(_SQUARES) or key in (GRAM, MOMENT):
+    if key.endswith(_SQUARES) or key in (GRAM, MOMENT) or key.startswith(SUMS):
         return value.abs().sqrt().copysign(value)
     return value
 

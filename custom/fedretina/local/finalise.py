@@ -152,6 +152,7 @@ def _card(ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None, 
         test=_labelled(model, splits, "test"),
         model=model.name,
         verdict=verdict,
+        sums=ending.kept.record.get("sums") if model.name == FEDERATED else None,
     )
 
 

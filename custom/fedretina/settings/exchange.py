@@ -33,6 +33,8 @@ class Kind(StrEnum):
     """Control variates and drift memories; they accompany a state and are never part of it."""
     CALIBRATION = "calibration"
     """Sums over the features of a site's validation images, and the temperature model that is solved from them."""
+    SUMS = "sums"
+    """Sums over the features of a site's training images by class, and their total over all sites."""
 
 
 class ExchangeSettings(BaseModel):

@@ -22,6 +22,7 @@ from fedretina.settings.images import SIGNALS, AugmentSettings, FundusSettings, 
 from fedretina.settings.network import NetworkSettings
 from fedretina.settings.objective import TAU, ObjectiveSettings, TweuSettings
 from fedretina.settings.plan import PhaseSettings, RestartSettings, merged, resolved_phases
+from fedretina.settings.sums import SumsSettings
 from fedretina.settings.theta import ThetaSettings, YoudenSettings
 from fedretina.settings.training import (
     CalibrationSettings,
@@ -58,7 +59,7 @@ class Experiment(BaseModel):
         grades: Number of grades of every site, for a head that travels (`personal: nothing`).
         classes: Names of the classes of a head that travels, instead of `grades`: each site's scheme says which of them
             each of its grades stands for (`covers`). A grade may stand for several, and what a site cannot label does
-            not count against it.
+            not count against it. Of heads from sums they are the classes that sums are told apart by.
         quorum: Smallest number of accepted updates that makes a round.
         phantom_images: Training images of an average phantom hospital, 16 or more; 0 refuses sites that point to no
             data of their own, as a run over real hospitals should.
@@ -156,14 +157,38 @@ class Experiment(BaseModel):
             )
         return self
 
+    def with_weights_file(self, path: Path | None) -> Self:
+        """Point an experiment that names weights by SHA-256 to this machine's copy of the file.
+
+        Raises:
+            SettingsError: It asks for a file that this machine was not told of.
+        """
+        weights = self.network.weights
+        if weights.source != "file":
+            return self
+        if path is None:
+            raise SettingsError(
+                f"the job starts from a weights file with sha256 {str(weights.sha256)[:12]}...: "
+                "set weights_file in this site's settings to a copy of it."
+            )
+        chosen = weights.model_copy(update={"file": path})
+        return self.model_copy(update={"network": self.network.model_copy(update={"weights": chosen})})
+
     @property
     def supervised(self) -> bool:
-        """Whether any phase trains with labels; without one the run gives an encoder and no model that answers."""
-        return any(phase.task == "train" for phase in self.phases)
+        """Whether any phase learns from labels; without one the run gives an encoder and no model that answers."""
+        return any(phase.task in ("train", "sums") for phase in self.phases)
+
+    @property
+    def sums(self) -> SumsSettings | None:
+        """Settings of the heads from sums; None in a run that trains."""
+        return self.phases[0].sums
 
     @property
     def head_width(self) -> int | None:
         """Outputs of a head that travels; None where each site has its own."""
+        if self.sums is not None:
+            return None
         return self.grades if self.classes is None else len(self.classes)
 
     def phase(self, name: str) -> PhaseSettings:
@@ -207,6 +232,8 @@ def _phases_are_distinct(run: Experiment) -> None:
     if len(set(names)) < len(names) or _TASKS & set(names):
         raise ValueError(f"phase names must differ from each other and from {', '.join(sorted(_TASKS))}, got {names}.")
     tasks = [phase.task for phase in run.phases]
+    if "sums" in tasks and len(tasks) > 1:
+        raise ValueError("a phase of sums is a run's only one: it trains nothing that another could go on from.")
     if tasks != sorted(tasks):  # "pretrain" before "train"
         raise ValueError("a phase without labels stands behind one with labels: pre-train first.")
 
@@ -233,13 +260,49 @@ def _a_label_free_phase_has_its_layers(run: Experiment) -> None:
 def _a_travelling_head_has_one_width(run: Experiment) -> None:
     if run.grades is not None and run.classes is not None:
         raise ValueError("grades and classes both say how wide the travelling head is: keep classes alone.")
-    if (run.exchange.personal in ("nothing", "exits")) != (run.head_width is not None):
+    if run.sums is not None:
+        _classes_of_sums(run, run.sums)
+    elif (run.exchange.personal in ("nothing", "exits")) != (run.head_width is not None):
         raise ValueError(
             "grades or classes must be set when the head travels (exchange.personal: nothing or exits), and only "
             "then: a head can be mixed only where it has one width."
         )
     if run.classes is not None and len(set(run.classes)) < len(run.classes):
         raise ValueError(f"classes names a class twice in {list(run.classes)}: each stands for one output.")
+
+
+def _classes_of_sums(run: Experiment, sums: SumsSettings) -> None:
+    if run.classes is None:
+        raise ValueError("sums are told apart by the classes that the sites share: name them under classes.")
+    if sums.shares is not None and len(sums.shares) != len(run.classes):
+        raise ValueError(f"sums.shares gives {len(sums.shares)} weights for {len(run.classes)} classes: give each one.")
+
+
+def _sums_train_nothing(run: Experiment) -> None:
+    """Refuse what no head from sums would read: the encoder stands still, and one layer is solved for."""
+    if run.sums is None:
+        return
+    network, chosen = run.network, run.evaluation
+    parts = [name for name in ("projector", "contrast", "exits", "dropout") if getattr(network, name) is not None]
+    if parts or network.calibrator or network.head.layout != "linear":
+        named = [*parts, *(["calibrator"] if network.calibrator else [])]
+        raise ValueError(
+            "a head from sums is one linear layer on the encoder: set network.head.layout to 'linear'"
+            + (f", and leave network.{' and network.'.join(named)} out." if named else ".")
+        )
+    if run.exchange.personal != "everything":
+        raise ValueError(
+            "a run of sums sends no part of the network, whatever exchange.personal lets go: set it to 'everything'."
+        )
+    if run.correction.name != "none" or run.tune.epochs or run.pooled or run.sampling.fraction < 1:
+        raise ValueError("a run of sums trains nothing: leave correction, tune, sampling and pooled out.")
+    if run.aggregation.personal or run.aggregation.robust.guards:
+        raise ValueError("sums are added and never weighed: leave aggregation.rule and aggregation.robust as they are.")
+    if chosen.estimator != "softmax" or chosen.passes > 1 or run.objective.name != "cross_entropy":
+        raise ValueError(
+            "heads from sums answer by softmax: set evaluation.estimator to 'softmax', evaluation.passes to 1 and "
+            "objective to 'cross_entropy'."
+        )
 
 
 def _images_fit_the_encoder(run: Experiment) -> None:
@@ -384,6 +447,7 @@ CHECKS: tuple[Callable[[Experiment], None], ...] = (
     _phases_are_distinct,
     _a_label_free_phase_has_its_layers,
     _a_travelling_head_has_one_width,
+    _sums_train_nothing,
     _images_fit_the_encoder,
     _random_transforms_fit_the_modality,
     _frozen_stages_fit_the_run,

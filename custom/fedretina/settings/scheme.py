@@ -107,7 +107,7 @@ class GradingScheme(BaseModel):
         """Class of the ungradable grade, or None."""
         return None if self.ungradable is None else self.grades.index(self.ungradable)
 
-    def cover(self, shared: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    def cover(self, shared: Sequence[str], outside: bool = False) -> tuple[tuple[int, ...], ...]:
         """Which of a federation's classes each grade stands for.
 
         A grade whose own name is shared stands for that class alone, so one scheme serves federations that tell
@@ -116,9 +116,12 @@ class GradingScheme(BaseModel):
 
         Args:
             shared: Names of the federation's classes, in order.
+            outside: Whether a grade may stand for none of them. Only one that `covers` does not name does: a class
+                that is named there and not shared is a mistake.
 
         Returns:
-            For each grade, in order, the places in `shared` of its classes, ascending; no place comes twice.
+            For each grade, in order, the places in `shared` of its classes, ascending; no place comes twice. Empty for
+            a grade outside of them.
 
         Raises:
             DataError: A grade stands for a class that is not shared, or for one that another grade stands for.
@@ -126,7 +129,7 @@ class GradingScheme(BaseModel):
         taken: dict[str, str] = {}
         found = []
         for grade in self.grades:
-            names = (grade,) if grade in shared else self.covers.get(grade, (grade,))
+            names = (grade,) if grade in shared else self.covers.get(grade, () if outside else (grade,))
             strangers = [name for name in names if name not in shared]
             if strangers:
                 raise DataError(

@@ -132,12 +132,30 @@ class SvtNoise(BaseModel):
     max_epsilon: float | None = Field(default=None, gt=0)
 
 
+class SumsNoise(BaseModel):
+    """Normal noise on sums over features; the unit that it protects is a patient, not the whole site.
+
+    It needs a job with `sums.bound`. Then each patient counts as one image, whatever the images, and min_count holds
+    back no grade: it would tell of single patients what the noise hides (`exchange.noise.noised_sums`).
+
+    Attributes:
+        multiplier: Standard deviation of the noise over the most that a patient can change the sums by.
+        delta: The probability that (epsilon, delta) leaves open; below 1 over the number of patients.
+        max_epsilon: Nothing noised leaves once the site's budget, over all runs, would exceed it; none for no bound.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    multiplier: float = Field(gt=0)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    max_epsilon: float | None = Field(default=None, gt=0)
+
+
 class PolicySettings(BaseModel):
     """What a site lets go.
 
     Attributes:
         kinds: Kinds of tensors that may leave; an answer with another kind is refused. `head` and `exit` need to be
-            named by the site, for jobs whose heads travel.
+            named by the site, for jobs whose heads travel, and `sums` for heads from sums.
         hold_back: Scalars that do not leave, whatever the job asks; `images` is n, the number of training images.
         mantissa_bits: Numbers of an update are rounded to so many bits after the leading one: 10 as in float16, 7 as
             in bfloat16. None for all of them. The update is the difference from the aggregate that the round began
@@ -145,6 +163,7 @@ class PolicySettings(BaseModel):
         scalar_digits: Scalars are rounded to so many significant decimal digits, save the counts that `data.min_count`
             guards (bin_..., confusion_...), which would no longer add up; none for all of them.
         noise: Noise on the update's numbers; none by default. Scalars are not noised: hold back what tells too much.
+        sums_noise: Noise on sums over features, which are no update; none by default.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -155,6 +174,7 @@ class PolicySettings(BaseModel):
     mantissa_bits: int | None = Field(default=None, ge=1, le=22)
     scalar_digits: int | None = Field(default=None, ge=1, le=16)
     noise: GaussianNoise | SvtNoise | None = Field(default=None, discriminator="kind")
+    sums_noise: SumsNoise | None = None
 
     @field_validator("hold_back")
     @classmethod
