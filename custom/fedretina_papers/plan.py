@@ -195,7 +195,8 @@ class BenchmarkPlan(BaseModel):
         words = merged(merged(self.experiment, own), change)
         if isinstance(words.get("phases"), Mapping):
             words["phases"] = _phases(words["phases"], choice.of)
-        return Experiment.resolve({**words, "name": self.name, "row": choice.of, "seed": seed})
+        # The papers compared nothing at the end: their figures and times stay those of their rows alone.
+        return Experiment.resolve({"verdict": "off", **words, "name": self.name, "row": choice.of, "seed": seed})
 
     def title(self, choice: RowChoice) -> str:
         """What the tables call a row; its head is called personal only where it is."""

@@ -35,8 +35,8 @@ from fedretina.local.supervised import (
 from fedretina.local.training import reproducible_torch
 from fedretina.losses.objective import build_objective
 from fedretina.networks.dropout import answered_in_passes
+from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.network import Normalisation
 from fedretina.settings.plan import Step
 from fedretina.settings.training import TrainingSettings
 from fedretina.uncertainty.estimators import build_estimator

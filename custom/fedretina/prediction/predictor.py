@@ -21,9 +21,10 @@ from fedretina.networks.build import build_on_meta
 from fedretina.networks.dropout import answered_in_passes
 from fedretina.networks.network import Network
 from fedretina.report.card import CARD_FORMAT
+from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import SIGNALS
-from fedretina.settings.network import Normalisation, WeightsSettings
+from fedretina.settings.network import WeightsSettings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.training import TrainingSettings
 from fedretina.storage import read_json, read_tensors

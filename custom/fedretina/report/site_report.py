@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedretina.evaluation.curves import reliability, risk_coverage
 from fedretina.evaluation.figures import LEVEL, FigureInterval, split_figures
+from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.min_count import place
 from fedretina.report import REPORT_FORMAT
 from fedretina.report.text import rounded
@@ -69,7 +70,7 @@ class SiteReportInputs(NamedTuple):
         estimator: Name of an estimator.
         test: The answers on the test split.
         history: The rounds in order; see `rounds_of`.
-        card: The model's card; its referral threshold, triage and temperature are shown where they are there.
+        card: The model's card; its verdict, referral threshold, triage and temperature are shown where they are there.
         partition: By kind: "tensors", "values" and "travels".
         settings: The run's agreed settings; `evaluation.auc_input` and `objective.tau` are read.
         versions: Of the programs.
@@ -138,6 +139,8 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         "synthetic": inputs.synthetic,
         "method": inputs.method,
         "row": inputs.settings.get("row"),
+        "model": inputs.card.get("model", FEDERATED),
+        "verdict": inputs.card.get("verdict"),
         "chosen": inputs.chosen,
         "estimator": inputs.estimator,
         "scheme": inputs.scheme.model_dump(mode="json"),

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
@@ -19,7 +19,7 @@ from fedretina.settings.evaluation import EvaluationSettings, EvidenceSettings
 from fedretina.settings.exchange import ExchangeSettings
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.images import SIGNALS, AugmentSettings, FundusSettings, ImageSettings
-from fedretina.settings.network import PATCH, NetworkSettings
+from fedretina.settings.network import NetworkSettings
 from fedretina.settings.objective import TAU, ObjectiveSettings, TweuSettings
 from fedretina.settings.plan import PhaseSettings, RestartSettings, merged, resolved_phases
 from fedretina.settings.theta import ThetaSettings, YoudenSettings
@@ -68,6 +68,11 @@ class Experiment(BaseModel):
             data of their own, as a run over real hospitals should.
         pooled: Whether sites with the same grades put their images together and train as one: what a federation is
             measured against. It needs all images in one place, so only the plain loop runs it.
+        verdict: What each site compares the run's model with at the end, on its own test patients, keeping the one that
+            its validation prefers. "own": the commonest grade, and a head of its own on the encoder as the run starts
+            with it, which takes seconds. "twin": besides, the same row trained at home in the same rounds, nothing
+            exchanged: each round takes about twice as long. "off" compares nothing, as the papers did, and keeps the
+            run's model.
     """
 
     model_config = _STRICT
@@ -97,6 +102,7 @@ class Experiment(BaseModel):
     report: ReportSettings = ReportSettings()
     phantom_images: int = Field(default=160, ge=0)
     pooled: bool = False
+    verdict: Literal["own", "twin", "off"] = "own"
 
     @field_validator("phantom_images")
     @classmethod
@@ -254,10 +260,17 @@ def _a_travelling_head_has_one_width(run: Experiment) -> None:
 
 
 def _images_fit_the_encoder(run: Experiment) -> None:
-    (_, height, width), patch = run.images.shape, PATCH.get(run.network.encoder, 1)
+    (_, height, width), traits = run.images.shape, run.network.traits
+    patch = traits.patch
+    if traits.signals and height > 1:
+        raise ValueError(
+            f"encoder {run.network.encoder} takes signals, one row of samples, but images.modality is "
+            f"{run.images.modality!r}, whose samples are {height} x {width}: choose another encoder."
+        )
     if height % patch or width % patch:
         size = f"images.image_size is {height}" if height == width else f"samples are {height} x {width}"
-        mend = "a multiple" if height == width else "another encoder"
+        trained = "" if traits.side is None else f"; its published weights were trained with {traits.side}"
+        mend = f"a multiple{trained}" if height == width else "another encoder"
         raise ValueError(
             f"encoder {run.network.encoder} cuts images into patches of {patch} pixels, but {size}: choose {mend}."
         )
@@ -335,6 +348,15 @@ def _pooled_sites_exchange_nothing(run: Experiment) -> None:
         raise ValueError("pooled sites train alone: set exchange.personal to 'everything', or pooled to false.")
 
 
+def _a_twin_differs(run: Experiment) -> None:
+    if run.verdict != "twin":
+        return
+    if not run.supervised:
+        raise ValueError("verdict is 'twin', but a run without labels has no answers to compare: leave it out.")
+    if run.exchange.personal == "everything":
+        raise ValueError("verdict is 'twin', but nothing travels, so each site is its own twin: leave it out.")
+
+
 def _one_model_for_a_server_half(run: Experiment) -> None:
     if run.aggregation.personal and run.correction.has_server_half:
         raise ValueError(
@@ -389,6 +411,7 @@ CHECKS: tuple[Callable[[Experiment], None], ...] = (
     _all_that_trains_with_labels_is_read,
     _temperatures_have_a_calibrator,
     _pooled_sites_exchange_nothing,
+    _a_twin_differs,
     _one_model_for_a_server_half,
     _a_robust_rule_sees_all_that_travels,
     _what_is_encrypted_is_only_averaged,

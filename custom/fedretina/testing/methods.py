@@ -25,11 +25,14 @@ from pydantic import ValidationError
 from fedretina.aggregation.weights import Scalars, site_weights
 from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.loop import run_loop
+from fedretina.networks.build import build_network, build_on_meta
 from fedretina.settings.aggregation import RuleSettings
 from fedretina.settings.choice import Choice
 from fedretina.settings.correction import CorrectionSettings
+from fedretina.settings.encoder import encoder_traits
 from fedretina.settings.evaluation import EvaluationSettings
 from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import NetworkSettings
 from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
 from fedretina.uncertainty.estimators import Prediction, build_estimator
@@ -63,6 +66,56 @@ def check_correction(settings: CorrectionSettings, folder: Path) -> dict[str, An
     """
     _refuses_what_is_no_number(settings)
     return check_row({"row": "fedavg", "correction": settings.model_dump()}, folder)
+
+
+def check_encoder(name: str, folder: Path) -> dict[str, Any]:
+    """Hold an encoder to what every one must do.
+
+    Its start follows from the seed alone; without memory it has the same tensors; each stage gives a map of its width,
+    and the features have the length that it says; a gradient reaches every parameter; its exits are stages of it; and
+    it passes `check_row` under FedEE, which has early exits.
+
+    Args:
+        name: What a job calls it.
+        folder: An empty folder for the runs.
+
+    Returns:
+        The results of the run.
+
+    Raises:
+        AssertionError: It does not do what it must.
+        SettingsError: There is no such encoder.
+    """
+    traits = encoder_traits(name)
+    side = traits.patch * max(1, math.ceil(64 / traits.patch))
+    shape = (3, 1, 128) if traits.signals else (3, side, side)
+    settings = NetworkSettings(encoder=name)
+    net, again, bare = build_network(settings, 3, 1), build_network(settings, 3, 1), build_on_meta(settings, 3)
+    start = net.state_dict()
+    _require(
+        all(torch.equal(value, start[key]) for key, value in again.state_dict().items()),
+        "starts otherwise when it is built again with the same seed",
+    )
+    _require(
+        {key: value.shape for key, value in bare.state_dict().items()}
+        == {key: value.shape for key, value in start.items()},
+        "has other tensors without memory than with it",
+    )
+    encoder = net.encoder
+    _require(set(traits.exits) <= set(range(len(encoder.widths))), f"has no stages {list(traits.exits)} for exits")
+    images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+    maps, features = encoder.forward_stages(images), encoder(images)
+    found = [tuple(one.shape[:2]) for one in maps]
+    _require(all(one.ndim == 4 for one in maps), "gives something else than maps [B, C, h, w] after its stages")
+    _require(found == [(2, width) for width in encoder.widths], f"gives maps {found}, but its widths say otherwise")
+    _require(features.shape == (2, encoder.features), f"gives features {tuple(features.shape)}")
+    features.square().sum().backward()
+    lost = [key for key, one in encoder.named_parameters() if one.grad is None or not bool(one.grad.isfinite().all())]
+    _require(not lost, f"lets no finite gradient reach {', '.join(lost[:3])}")
+    kind = {"modality": "activity", "length": shape[2]} if traits.signals else {"image_size": side}
+    augment = {"flip": False, "rotate_degrees": 0} if traits.signals else {}
+    network = {"encoder": name, "exits": {"width": 8}}
+    return check_row({"row": "fedee", "network": network, "images": kind, "augment": augment}, folder)
 
 
 def check_rule(settings: RuleSettings, folder: Path) -> dict[str, Any]:
