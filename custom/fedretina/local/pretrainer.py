@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedretina.contrastive.build import build_contrastive
-from fedretina.contrastive.objective import ContrastiveContext, Views
+from fedretina.contrastive.objective import ContrastiveContext, Views, build_contrastive
 from fedretina.corrections.correction import build_correction
 from fedretina.data.augment import one_view, two_views
 from fedretina.data.modalities import modality_named
