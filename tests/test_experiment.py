@@ -206,6 +206,10 @@ def test_the_plan_is_rounds_then_validate_then_finalise():
         ({"row": "oct_moco_scaffold", "correction": {"name": "moon"}}, "contrast of its own"),
         ({"images": {"modality": "x-ray"}}, "modality must be"),
         (
+            {"images": {"mask_borders": False}},
+            "images.mask_borders: 'fundus' does not read it, 'oct' alone does: leave it out",
+        ),
+        (
             {
                 "network": {"contrast": {"layout": "simclr"}},
                 "phases": [{"name": "blind", "contrastive": {"method": "simclr"}}],
