@@ -120,6 +120,7 @@ _PHASES = {
     "tuned": "  - {{name: {name}, rounds: 3, training: {{epochs: 2}}}}    # paper: 50 rounds of 3 epochs",
 }
 
+_WHOSE = {"fundus": "FedUAA's"}
 _ROUNDS = {"oct": "paper: 50", "dermoscopy": "paper: 47", "heart_sound": "paper: 32", "activity": "paper: 10"}
 
 _APP = "app"
@@ -196,7 +197,7 @@ def _experiment(method: str, name: str) -> str:
         rounds = _ROUNDS.get(found.images.modality, "FedUAA: 100")
         phases.append(_PHASES[kind].format(name=phase.name, rounds=rounds, contrastive=_keys(phase.contrastive)))
     bodies = {"fundus": _FUNDUS, "oct": _OCT, **_OF_TASKS}
-    whose = "FedUAA's" if found.images.modality == "fundus" else "the paper's"
+    whose = _WHOSE.get(found.images.modality, "the paper's")
     minutes = "about three" if len(phases) == 1 else "about five"
     sizes = f"; {whose} sizes stand behind each value"
     if found.sums is not None:

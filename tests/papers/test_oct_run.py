@@ -22,6 +22,7 @@ from fedretina_papers.strangers import strangers_of
 PHASES = {
     name: {"rounds": 1, "training": {"epochs": 1, "batch_size": 8, "threads": 1}} for name in ("pretrain", "train")
 }
+NO_LAYERS = {"network": {"contrast": None}}  # the plan's own are for rows that pre-train
 SMALL = {
     "name": "small",
     "paper": "oct",
@@ -97,7 +98,7 @@ def test_strangers_are_all_images_of_the_set_labelled_or_not(tmp_path, strangers
 
 
 def test_whose_model_answers_where_nothing_was_trained(tmp_path):
-    made = plan(rows=["oct_moco_scaffold", "oct_centralised", "oct_moco_feduaa"])
+    made = plan(rows=["oct_moco_scaffold", {"name": "oct_centralised", "settings": NO_LAYERS}, "oct_moco_feduaa"])
     sites = sites_of(made, tmp_path, 1)
     trained = {"site-1": sites["site-1"]}
     shared, pooled, personal = (made.experiment_of(choice, 1, {}) for choice in made.rows)
@@ -124,8 +125,8 @@ def test_rows_with_one_network_share_a_measurement(tmp_path, monkeypatch):
         return {"parameters": 1}
 
     monkeypatch.setattr("fedretina_papers.measured_costs.network_costs", counted)
-    other = {"name": "other", "row": "oct_fedavg", "settings": {"network": {"encoder": "resnet18"}}}
-    made = plan(rows=["oct_moco_scaffold", "oct_fedavg", other])
+    other = {"name": "other", "row": "oct_fedavg", "settings": {"network": {"encoder": "resnet18", "contrast": None}}}
+    made = plan(rows=["oct_moco_scaffold", {"name": "oct_fedavg", "settings": NO_LAYERS}, other])
     told = []
     for _ in range(2):
         measure_costs(made, tmp_path, lambda *said: told.append(said))

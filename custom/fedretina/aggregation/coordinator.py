@@ -11,10 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedretina.aggregation.admission import admit, require_finite
+from fedretina.aggregation.admission import admit, proportions, refusal, require_finite, told
 from fedretina.aggregation.lineage import Lineage, ServerModel
 from fedretina.aggregation.mixing import Mixer, Round
-from fedretina.aggregation.proportion import proportions, refusal, told
 from fedretina.aggregation.run_store import RunStore, run_head, run_results, write_results
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperature_model import temperature_model

@@ -229,6 +229,7 @@ def divide(manifest: Path, out: Path, clients: int, seed: int, as_json: bool, **
     from fedretina.data.clients import ClientSkew, write_clients
     from fedretina.data.readers.survey import ImportSettings
     from fedretina.settings.exchange import Kind
+    from fedretina.settings.faults import settings_faults
     from fedretina.settings.site import SITE_NAME
 
     try:
@@ -237,7 +238,7 @@ def divide(manifest: Path, out: Path, clients: int, seed: int, as_json: bool, **
         source = open_source(manifest, settings, words["images"], words["site"])
         record = write_clients(source, out, clients, skew, seed)
     except ValidationError as error:
-        fail(error.errors()[0]["msg"].removeprefix("Value error, "))
+        fail(f"{settings_faults(error, 'the division', ClientSkew)}.")
     except FedretinaError as error:
         fail(str(error))
     if as_json:

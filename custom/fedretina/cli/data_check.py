@@ -103,7 +103,7 @@ def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> N
     from fedretina.data.check.report import SHEET
     from fedretina.errors import DataError
     from fedretina.report.data_check_page import data_check_page
-    from fedretina.settings.images import FundusSettings, image_settings
+    from fedretina.settings.images import image_settings
     from fedretina.storage import write_json
 
     try:
@@ -112,9 +112,9 @@ def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> N
         raise DataError(f"{out} cannot be written ({error.strerror}): choose another folder.") from error
     chosen: Sequence[Any] = []
     if not report.quick:
-        size = report.image_size
-        of_photographs = FundusSettings(image_size=size, crop=crop)
-        transforms = of_photographs if report.modality == "fundus" else image_settings(report.modality, size)
+        transforms = image_settings(report.modality, report.image_size)
+        if "crop" in type(transforms).model_fields:
+            transforms = transforms.model_copy(update={"crop": crop})
         chosen = choose_images(report.images, report.scheme, source.images, transforms)
         sheet = contact_sheet(report.site, chosen, report.rows, report.counts, report.image_size, report.synthetic)
         _save(out / SHEET, sheet)

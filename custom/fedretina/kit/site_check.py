@@ -98,7 +98,7 @@ def usual_experiment(kit: StartupKit) -> Experiment:
         said = site_modality(site_settings(kit).data) if kit.role == "site" else None
     except DataError:
         said = None  # the check itself tells of a site file that cannot be used
-    words: dict[str, Any] = {} if said in (None, "fundus") else {"images": {"modality": said}}
+    words: dict[str, Any] = {} if said is None else {"images": {"modality": said}}
     if said in SIGNALS:
         words["augment"] = {"flip": False, "rotate_degrees": 0}
     return Experiment.resolve(words)

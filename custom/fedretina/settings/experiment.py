@@ -38,6 +38,10 @@ _STRICT = ConfigDict(frozen=True, extra="forbid")
 _OWN: dict[str, Any] = {"run": True, "restart": True, "network": {"weights": {"file": True}}}
 
 
+READ_WITH_LABELS = ("objective", "augment", "evaluation", "theta", "choice")
+"""Settings that a run reads in its phases with labels, and after them."""
+
+
 class Digested(Protocol):
     """Anything with a digest: the partition of a network, which this module does not know."""
 
@@ -129,10 +133,18 @@ class Experiment(BaseModel):
         if isinstance(joined.get("phases"), list | tuple):
             joined["phases"] = resolved_phases(joined, chosen.get("phases", ()))
         try:
-            return cls.model_validate(joined)
+            found = cls.model_validate(joined)
         except ValidationError as error:
             faults = settings_faults(error, "experiment", cls)
             raise SettingsError(f"the experiment's settings cannot be used: {faults}") from error
+        # A row fills them for its phases with labels, so they are no fault of the settings as a whole.
+        unread = [name for name in READ_WITH_LABELS if name in words]
+        if unread and not found.supervised:
+            raise SettingsError(
+                f"the experiment's settings cannot be used: no phase trains with labels, so nothing reads "
+                f"{' and '.join(unread)}: leave it out, or add such a phase."
+            )
+        return found
 
     @classmethod
     def load(cls, path: Path) -> Experiment:
@@ -241,6 +253,11 @@ def _phases_are_distinct(run: Experiment) -> None:
 def _a_label_free_phase_has_its_layers(run: Experiment) -> None:
     methods = {phase.contrastive.layout for phase in run.phases if phase.contrastive is not None}
     layers = None if run.network.contrast is None else run.network.contrast.layout
+    if layers is not None and not methods:
+        raise ValueError(
+            f"network.contrast has the layers of {layers}, but no phase trains without labels, so nothing reads it: "
+            "set network.contrast to null, or add a phase with contrastive."
+        )
     if methods - {layers}:
         raise ValueError(
             f"phases pre-train by {', '.join(sorted(methods))}, but network.contrast is for {layers}: set "
@@ -377,6 +394,34 @@ def _members_have_an_estimator(run: Experiment) -> None:
         )
 
 
+def _all_that_trains_with_labels_is_read(run: Experiment) -> None:
+    if run.theta.reference_grades is not None and not run.evaluation.evidential:
+        raise ValueError(
+            f"theta.reference_grades reads u as K / S, but evaluation.estimator {run.evaluation.estimator!r} answers "
+            "with another: leave it out, or choose an estimator of evidence."
+        )
+    if run.sampling.fraction < 1 and run.choice != ChoiceSettings():
+        raise ValueError(
+            "choice.window averages the figures of rounds, but with sampling.fraction below 1 a run ends with its last "
+            "model: leave one of the two out."
+        )
+
+
+def _what_stays_is_not_corrected(run: Experiment) -> None:
+    if run.exchange.personal != "everything":
+        return
+    if run.correction != NoCorrectionSettings():
+        raise ValueError(
+            f"correction {run.correction.name!r} holds the sites together by what travels, but exchange.personal is "
+            "'everything': set correction to 'none', or let something travel."
+        )
+    if run.aggregation.personal:
+        raise ValueError(
+            f"aggregation.rule {run.aggregation.rule.name!r} mixes a model per site of what travels, but "
+            "exchange.personal is 'everything': set it to 'uniform', or let something travel."
+        )
+
+
 def _temperatures_have_a_calibrator(run: Experiment) -> None:
     if not run.network.calibrator and run.calibration != CalibrationSettings():
         raise ValueError(
@@ -452,11 +497,13 @@ CHECKS: tuple[Callable[[Experiment], None], ...] = (
     _random_transforms_fit_the_modality,
     _frozen_stages_fit_the_run,
     _members_have_an_estimator,
+    _all_that_trains_with_labels_is_read,
     _temperatures_have_a_calibrator,
     _pooled_sites_exchange_nothing,
     _a_twin_differs,
     _one_model_for_a_server_half,
     _a_robust_rule_sees_all_that_travels,
     _what_is_encrypted_is_only_averaged,
+    _what_stays_is_not_corrected,
 )
 """In the order in which they are asked; the first that fails speaks, by a ValueError."""

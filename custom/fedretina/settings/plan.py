@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validat
 from fedretina.errors import RefusedError
 from fedretina.settings.choice import ReadSettings
 from fedretina.settings.contrastive import ContrastiveSettings
+from fedretina.settings.exchange import ExchangeSettings
 from fedretina.settings.images import AugmentSettings, TwoViewSettings
 from fedretina.settings.network import HeadSettings
 from fedretina.settings.scalars import Task
@@ -51,7 +52,11 @@ def new_run_name(experiment: Experiment) -> str:
 _LAID_OVER = ("training", "augment")
 _CHOOSES = ("name", "method", "estimator")
 """Settings that choose a method: those beside it are the method's own."""
-_READ: Mapping[str, type[ReadSettings]] = {"training": TrainingSettings, "head": HeadSettings}
+_READ: Mapping[str, type[ReadSettings]] = {
+    "training": TrainingSettings,
+    "head": HeadSettings,
+    "exchange": ExchangeSettings,
+}
 """Settings of which some are read under a choice beside them alone."""
 
 
@@ -91,6 +96,11 @@ class PhaseSettings(BaseModel):
             raise ValueError(f"label_share is {self.label_share:g}, but phase {self.name!r} uses no labels: drop it.")
         if self.contrastive is not None and self.training is not None and self.training.stretches:
             raise ValueError(f"phase {self.name!r} trains the encoder alone: give training.epochs, no stretches.")
+        if self.contrastive is not None and self.augment is not None:
+            raise ValueError(
+                f"phase {self.name!r} trains without labels and does not read augment: say in views how its two views "
+                "of an image are drawn."
+            )
         unread = [name for name in ("views", "weights") if self._is_set(name)]
         if self.contrastive is None and self.sums is None and unread:
             raise ValueError(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedretina.errors import DataError, SettingsError
 from fedretina.settings.exchange import Kind
@@ -37,7 +37,8 @@ class SiteDataSettings(BaseModel):
 
     Attributes:
         manifest: The manifest; without one the site is a phantom hospital.
-        images: Image root; by default the manifest's folder.
+        images: Image root; by default the manifest's folder. It, `cache`, `bad_files` and `changes` are refused
+            without a manifest.
         scheme: The grading scheme or a preset's name; must be given with a manifest, save for pre-training alone.
         modality: What the images are, so that a job for others is refused; None is what the preset that `scheme` names
             grades, and for a scheme of the site's own nothing is refused.
@@ -55,7 +56,7 @@ class SiteDataSettings(BaseModel):
         changes: What happens when the manifest lists other files, labels, patients or splits than when the site's
             rounds of a run began, so that it could be tested on what it was trained on: "refuse" keeps the site out of
             the run until the old manifest is back, "accept" goes on, and the model's card says so.
-        phantom_images: Training images of an average phantom hospital.
+        phantom_images: Training images of an average phantom hospital; refused with a manifest.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,6 +73,21 @@ class SiteDataSettings(BaseModel):
     min_count: int = Field(default=MIN_COUNT, ge=2)
     changes: Literal["refuse", "accept"] = "refuse"
     phantom_images: int = Field(default=160, ge=1)
+
+    @model_validator(mode="after")
+    def _all_is_read(self) -> Self:
+        phantom = self.manifest is None
+        named = ("images", "cache", "bad_files", "changes") if phantom else ("phantom_images",)
+        unread = [name for name in named if getattr(self, name) != type(self).model_fields[name].default]
+        if unread:
+            listed = " and ".join(unread)
+            raise ValueError(
+                f"{listed} can only be used with a manifest: name the manifest that lists and grades the site's "
+                f"images, or leave {listed} out."
+                if phantom
+                else f"{listed} is for a phantom hospital, and a manifest is set: leave one of the two out."
+            )
+        return self
 
     @field_validator("limit")
     @classmethod
