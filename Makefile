@@ -5,7 +5,7 @@ PYTHON ?=
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SPREAD := -n auto --maxprocesses 4 --dist worksteal --durations 15 --durations-min 5
-WAIT   := -n 2 --dist loadgroup --durations 15 --durations-min 5
+WAIT   := -n 2 --dist loadfile --durations 15 --durations-min 5
 
 .PHONY: demo poc test test-papers everyday jobs docs house lint lock benchmark clean
 
@@ -18,7 +18,7 @@ poc: $(READY)
 	$(BIN)/python -m poc
 
 # First what stays in a process of its own, on all cores; then what starts FLARE's processes and mostly waits for them,
-# two files at a time; files that share a federation are done one after another (xdist_group).
+# two files at a time; files that share a federation are done one after another (tests/conftest.py).
 test: lint
 	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned" --ignore tests/papers
 	$(BIN)/python -m pytest $(WAIT) -m "flare or provisioned"

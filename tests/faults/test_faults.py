@@ -12,7 +12,8 @@ pytestmark = pytest.mark.flare
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory):
+def federation(tmp_path_factory, once):
+    once("the federation of the faults")
     disturbed = Disturbed(tmp_path_factory.mktemp("faults"))
     try:
         disturbed.start()

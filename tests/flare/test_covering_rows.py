@@ -1,5 +1,6 @@
 """Rows that bring each kind of tensor and each kind of step over the wire once: the real simulator against the loop.
 
+One model per site, with the steps `prepare` and `tune`: tests/poc/test_rehearsal.py. Ciphertexts: tests/provisioned.
 What never reaches the wire (losses, optimisers, uncertainty, the encoder's architecture) is held by tests/test_loop.py.
 """
 
@@ -25,13 +26,6 @@ COVERING = {
         "network": {"encoder": "efficientnet_lite0", "contrast": {"hidden": 16, "width": 8}, "calibrator": True},
         "sampling": {"fraction": 0.67},
     },
-    # One model for each site, statistics before the first round, training after the last, pages at both ends.
-    "personal_models": {
-        "row": "fedap",
-        "correction": {"name": "fedprox"},
-        "tune": {"epochs": 1},
-        "report": {"draws": 10, "page": True},
-    },
     # The whole network, exits, projection and head too, bounded by the server; BatchNorm's weights without statistics.
     "a_head_that_travels": {
         "row": "moon_projected",
@@ -45,7 +39,6 @@ COVERING = {
 ALLOWED = {"encoder", "norm", "statistic", "control", "projector", "calibration", "head", "exit"}
 TRAIN_KINDS = {
     "with_labels_and_without": {"control", "encoder", "norm", "statistic", "head"},
-    "personal_models": {"encoder"},
     "a_head_that_travels": {"encoder", "norm", "projector", "head", "exit"},
 }
 
@@ -70,8 +63,3 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
         assert kinds["calibrate"] == {"calibration"}
         assert kinds["pretrain"] == {"control", "encoder", "norm", "statistic", "projector"}
         assert all(set(lines[0]["scalars"]) == {"images", "contrast_loss"} for lines in ledgers.values())
-    if name == "personal_models":
-        assert kinds["prepare"] == {"statistic"}
-        assert kinds["tune"] == kinds["finalise"] == set()
-        for page in ("server", "site-1/final"):
-            assert "Research software" in (tmp_path / "again" / page / "report.html").read_text()

@@ -26,7 +26,8 @@ LONGER = {**SMALL, "phantom_images": 120, "phases": [{"name": "train", "rounds":
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory):
+def federation(tmp_path_factory, once):
+    once("the federation of the admin's commands")
     running = LocalFederation(tmp_path_factory.mktemp("federation"), SITES)
     try:
         running.prepare()
