@@ -9,6 +9,7 @@ os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 # isort: split
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,8 @@ def shared() -> Path:
     return SHARED
 
 
-@pytest.fixture
-def little_encoder() -> Iterator[None]:
+@contextmanager
+def few_blocks() -> Iterator[None]:
     """EfficientNet-Lite0 of its own blocks, but few and narrow: 14 convolutions for 49, 17,000 weights for 3.4 million.
 
     ViT-Small likewise: 4 blocks of width 48 for 12 of 384.
@@ -99,6 +100,20 @@ def little_encoder() -> Iterator[None]:
         patch.setattr(efficientnet_lite, "_TOP", 32)
         patch.setattr(vit, "_WIDTH", 48)
         patch.setattr(vit, "_DEPTH", 4)
+        yield
+
+
+@pytest.fixture
+def little_encoder() -> Iterator[None]:
+    """As `few_blocks`, for a test."""
+    with few_blocks():
+        yield
+
+
+@pytest.fixture(scope="module")
+def little_encoders() -> Iterator[None]:
+    """As `few_blocks`, for what all tests of a file share."""
+    with few_blocks():
         yield
 
 
