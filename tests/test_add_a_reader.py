@@ -16,7 +16,10 @@ COMMANDS = f"""
 import sys
 from fedretina.cli import main
 for words in sys.argv[1:]:
-    assert not main(words.split(), standalone_mode=False)
+    try:
+        assert not main(words.split(), standalone_mode=False)
+    except SystemExit as end:
+        assert not end.code
     print({BETWEEN!r}, end="", flush=True)
 """
 

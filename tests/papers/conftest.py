@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,25 @@ class Here(Executor):
         return future
 
 
-@pytest.fixture(scope="module")
-def runs_here(little_encoders) -> Iterator[None]:
+@contextmanager
+def _in_this_process() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "ProcessPoolExecutor", Here)
+        yield
+
+
+@pytest.fixture
+def runs_here(little_encoder) -> Iterator[None]:
     """Runs of a benchmark in this process, over a little network.
 
     In processes of their own, over the whole one: tests/papers/test_command.py.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "ProcessPoolExecutor", Here)
+    with _in_this_process():
+        yield
+
+
+@pytest.fixture(scope="module")
+def all_runs_here(little_encoders) -> Iterator[None]:
+    """As `runs_here`, for what all tests of a file share."""
+    with _in_this_process():
         yield
