@@ -217,7 +217,7 @@ class Disturbed:
                 logs = [self.local.kit(name) / "console.txt" for name in (SERVER, *SITES)]
                 said = standing(belonging(self.local.flare), logs, self.folder)
                 raise AssertionError(f"{what}: not within {seconds:.0f} s\n{said}")
-            time.sleep(0.05)
+            time.sleep(0.1)  # a look at all processes is not free
 
     @property
     def has_disks(self) -> bool:

@@ -62,7 +62,7 @@ REFUSED = (  # by round
     "an answer that comes after the budget",
     "it is dropped and leaves no state; the site takes part again",
 )
-def test_each_is_refused_by_name_or_closed_out_beyond_the_budget_and_takes_part_again(tmp_path):
+def test_each_is_refused_by_name_or_left_out_beyond_the_budget_and_takes_part_again(tmp_path):
     words = {**SMALL, "phases": [{"name": "train", "rounds": 4}]}
     # After a round that a site missed, the next one waits for it.
     job = make_hostile(write_job(tmp_path / "job", words, SITES), grace_s=CEILING_S)

@@ -37,6 +37,12 @@ def federation(tmp_path_factory, once):
         running.stop()
 
 
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory):
+    """Results of the plain loop for the longer job."""
+    return run_oracle(tmp_path_factory.mktemp("loop"), LONGER, SITES)
+
+
 @pytest.fixture
 def admin(federation, monkeypatch):
     """Runs one command with the admin's kit; `as_json` parses what it prints."""
@@ -107,7 +113,7 @@ def wait_for(federation, condition, what):
         time.sleep(0.2)
 
 
-def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, tmp_path):
+def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, oracle, tmp_path):
     job = write_job(tmp_path / "job", LONGER, SITES)
     (first,) = admin("submit", job, "--run", "study", "--poc", as_json=True)
     (second,) = admin("submit", job, "--run", "study", as_json=True)  # is there: nothing is sent, nothing refused
@@ -131,7 +137,6 @@ def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, tmp_pat
 
     table = admin("results", "--run", "study", "--out", tmp_path / "out")
     assert f"results: {tmp_path / 'out' / first['job']}/workspace/fedretina/results.json" in table
-    oracle = run_oracle(tmp_path / "loop", LONGER, SITES)
     (fetched,) = admin("results", "--run", "study", "--out", tmp_path / "out", as_json=True)  # over the first
     assert {key: value for key, value in fetched["results"].items() if key != "run"} == oracle
     assert results(federation.state, "study") == oracle
@@ -208,7 +213,7 @@ def test_what_is_not_there(federation, admin, tmp_path):
     )
 
 
-def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(federation, admin, tmp_path):
+def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(federation, admin, oracle, tmp_path):
     job = write_job(tmp_path / "job", LONGER, SITES)
     (first,) = admin("submit", job, "--run", "crash", "--poc", as_json=True)
     server = federation.kit(SERVER)
@@ -230,7 +235,7 @@ def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(fede
     assert (gone_on["new"], gone_on["resumes"]) == (True, first["job"])
     (*_, end) = admin("watch", "--run", "crash", as_json=True)
     assert (end["job"], end["complete"]) == (gone_on["job"], True)
-    assert results(federation.state, "crash") == run_oracle(tmp_path / "loop", LONGER, SITES)
+    assert results(federation.state, "crash") == oracle
 
 
 @pytest.mark.attack(
