@@ -23,11 +23,11 @@ from fedretina_papers.fedee_results import FedeeResults, fedee_results
 from fedretina_papers.fedee_variant_tables import personal_table, tuning_tables
 from fedretina_papers.markdown import sentence_case, several
 from fedretina_papers.oct_benchmark_page import course_words
+from fedretina_papers.out_of_distribution_table import out_of_distribution_table
 from fedretina_papers.pictures import Pictures
 from fedretina_papers.published_fedee import KEYS, published_fedee
 from fedretina_papers.statistics.site_mean import PLAIN
 from fedretina_papers.stored import Record
-from fedretina_papers.stranger_table import stranger_table
 from fedretina_papers.what_was_run import warnings, what_was_run
 
 _BY_SIZE = (
@@ -37,7 +37,7 @@ _BY_SIZE = (
 _BALANCED = "**Balanced accuracy** is the mean recall of the classes, the paper's figure for skin images."
 _ALONE = (
     "Members from the input on, the final head last; passes of dropout and runs of an ensemble in their order. Means "
-    "by size, over seeds. AUROC above 0.5: strange images are less certain than own ones."
+    "by size, over seeds. AUROC above 0.5: out-of-distribution images are less certain than own ones."
 )
 _RISES = ", which may rise where a whole class is referred"
 _COLUMNS = (
@@ -163,12 +163,12 @@ def _beyond(results: FedeeResults, shown: Pictures) -> list[str]:
     return [
         "## Figure 6: images from elsewhere",
         "",
-        *shown.show("strangers", charts.strangers_chart(results)),
+        *shown.show("strangers", charts.out_of_distribution_chart(results)),
         *trust.others_table(results),
         "The chance that an image of another site is less certain than an own one, the plain mean over pairs of sites. "
         "Another site's images may be like one's own: then 0.5 is right.",
         "",
-        *stranger_table(results.benchmark, partial(label, results)),
+        *out_of_distribution_table(results.benchmark, partial(label, results)),
         "## Sets of grades",
         "",
         *trust.sets_table(results),

@@ -36,8 +36,8 @@ class BenchmarkPlan(BaseModel):
         spare_sites: Further sites, for the rows alone that name them.
         sets: The set that a site's images are of, such as "kermany"; several sites may share one. A site that is not
             named is a set of its own.
-        strangers: Site file of each set of images that no site's grades are for; it is asked of every row whether its
-            uncertainty tells them from a site's own.
+        strangers: Site file of each set of out-of-distribution images, which no site's grades are for: does a row's
+            uncertainty tell them from a site's own?
         others: At most so many test images of each other site are answered by a site's model too, chosen by a hash:
             does its uncertainty tell them from its own? 0 asks nothing.
         experiment: Settings of all rows, in the shape of `Experiment`; a row's own choice on its axes wins. `phases`
@@ -149,7 +149,7 @@ class BenchmarkPlan(BaseModel):
             raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
         require_sites([*plan.sites, *plan.spare_sites])
         for name in plan.strangers:
-            require_name(name, "set of strangers")
+            require_name(name, "out-of-distribution set")
         for choice in plan.rows:
             for change in plan.candidates(choice):
                 plan.experiment_of(choice, plan.seeds_of(choice)[0], change)

@@ -141,7 +141,7 @@ class EvaluationSettings(BaseModel):
     Attributes:
         estimator: `evidence` answers alpha/S with u = K/S, `softmax` the softmax with its entropy, both of the final
             head. Over early exits, passes of dropout or several runs: `softmax_mean` the mean softmax with its entropy,
-            `softmax_disagreement` the same with what the members disagree on, which tells images of a strange kind,
+            `softmax_disagreement` the same with what the members disagree on, which tells out-of-distribution images,
             `evidence_mean` the means of alpha/S and u, `evidence_dempster` the members fused by Dempster's rule.
         auc_input: What is ranked: the expected probability alpha/S by default, since that is what the clinician
             is shown; the official FedUAA code ranks the softmax of raw logits. `answer` ranks what the estimator
