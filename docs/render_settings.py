@@ -21,11 +21,12 @@ from pydantic.fields import FieldInfo
 
 from fedretina.flare.controller import RoundController
 from fedretina.networks.build import build_on_meta
-from fedretina.networks.encoders import ENCODERS, PUBLISHED
+from fedretina.networks.layout import layouts_of
 from fedretina.rows import ROWS
 from fedretina.settings.choice import Choice
+from fedretina.settings.encoder import EncoderTraits
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.network import PACKAGED, NetworkSettings
+from fedretina.settings.network import NetworkSettings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.site import GaussianNoise, SiteSettings, SvtNoise
 
@@ -100,7 +101,8 @@ def model_tables(model: type[BaseModel], prefix: str, file_of: Mapping[str, str]
             inner.append(model_tables(below, f"{prefix}{name}.", file_of))
             continue
         default = "" if field.is_required() else _shown(field.get_default(call_default_factory=True))
-        lines.append(_row(f"`{prefix}{name}`", _values(field), default, meanings.get(name, "")))
+        values = "[an encoder](#encoders)" if f"{prefix}{name}" == "network.encoder" else _values(field)
+        lines.append(_row(f"`{prefix}{name}`", values, default, meanings.get(name, "")))
         if below is not None:
             inner.append(model_tables(below, f"{prefix}{name}[].", file_of))
         elif f"{prefix}{name}" in _TOLD_ABOVE:
@@ -150,13 +152,13 @@ def encoders_table() -> str:
         "|---|---|---|---|---|",
     ]
     torchvisions = set(list_models())
-    for name in ENCODERS:
+    for name, traits in EncoderTraits.choices().items():
         encoder = build_on_meta(NetworkSettings(encoder=name)).encoder
         weights = f"{sum(p.numel() for p in encoder.parameters()) / 1e6:.1f}"
         published = []
-        if name in PACKAGED:
+        if traits.packaged:
             published.append("`source: package`, installed with fedretina; their file with its own keys")
-        if name in PUBLISHED and name in torchvisions:
+        if layouts_of(name) and name in torchvisions:
             published.append("torchvision's: " + ", ".join(f"`{Path(w.url).name}`" for w in get_model_weights(name)))
         widths = ", ".join(map(str, encoder.widths))
         lines.append(_row(f"`{name}`", weights, str(encoder.features), widths, "; ".join(published) or "none fit"))

@@ -11,14 +11,14 @@ from fedretina.report.card import build_card
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
 from fedretina.storage import write_json, write_tensors
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 
 
 def judged(
     trainer: LocalTrainer, experiment: Experiment, data: SiteData, shared, personal, split: str
 ) -> LabelledPredictions:
     answers = trainer.answers(shared, personal, data.split(split))
-    said = ESTIMATORS[experiment.evaluation.estimator].predict(answers.logits)
+    said = build_estimator(experiment.evaluation).predict(answers.logits)
     return LabelledPredictions(said.probabilities, said.uncertainty, answers.labels.numpy(), data.split(split).patients)
 
 

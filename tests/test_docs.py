@@ -206,18 +206,19 @@ def test_the_worked_example_of_a_new_method_runs(tmp_path):
     assert "fedbn_smoothed" not in ROWS
 
 
-def test_the_parts_of_another_package_do_what_the_page_prints(tmp_path):
+@pytest.mark.parametrize("module", ["own_parts", "own_encoder", "own_estimator"])
+def test_the_parts_of_another_package_do_what_the_page_prints(tmp_path, module):
     files = dict(blocks("add_a_method.md", "python"))
-    for name in ("own_parts.py", "try_own_parts.py"):
+    for name in (f"{module}.py", f"try_{module}.py"):
         (tmp_path / name).write_text(files[name])
-    info = tmp_path / "own_parts-1.0.dist-info"
+    info = tmp_path / f"{module}-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-parts\nVersion: 1.0\n")
-    (points,) = (text for _, text in blocks("add_a_method.md", "toml") if "own_parts" in text)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    (points,) = (text for _, text in blocks("add_a_method.md", "toml") if module in text)
     asked = points.replace('[project.entry-points."fedretina.parts"]', "[fedretina.parts]").replace('"', "")
     (info / "entry_points.txt").write_text(asked)
     paths = f"{ROOT / 'custom'}{os.pathsep}{tmp_path}"
-    said = in_subprocess(tmp_path / "try_own_parts.py", tmp_path / "runs", python_path=paths)
+    said = in_subprocess(tmp_path / f"try_{module}.py", tmp_path / "runs", python_path=paths)
     assert said in [text for _, text in blocks("add_a_method.md", "")]
 
 

@@ -101,7 +101,10 @@ def test_a_kept_optimiser_survives_a_restart_to_the_bit(tiny, phantoms, tmp_path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"row": "fedavg", "evaluation": {"passes": 5}}, "no dropout"),
+        ({"row": "fedavg", "evaluation": {"passes": 5}}, "estimator 'softmax' reads one alone"),
+        ({"row": "fedee", "evaluation": {"passes": 5}}, "no dropout"),
+        ({"row": "fedavg", "evaluation": "softmax_disagreement"}, "asks 2 members or more"),
+        ({"row": "fedee", "evaluation": {"auc_input": "belief"}}, "evaluation.auc_input: Input should be 'answer'"),
         ({"row": "fedavg", "exchange": {"personal": "exits"}, "grades": 5}, "has none"),
         ({"row": "fedee", "exchange": {"personal": "exits"}}, "grades or classes"),
         ({"row": "fedee", "exchange": {"personal": "nothing", "encrypt": "head"}, "grades": 5}, "in the clear"),

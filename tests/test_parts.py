@@ -77,11 +77,17 @@ def test_a_correction_of_another_package_is_found_by_its_entry_point_and_held_to
         ),
         (PART.replace("{name}", "scaffold"), "name 'scaffold' stands for fedretina.settings.correction.Scaffold"),
         (
+            "from typing import Literal\nfrom fedretina.settings.encoder import EncoderTraits, encoder_traits\n"
+            "class Mine(EncoderTraits):\n    name: Literal['resnet18'] = 'resnet18'\n"
+            "encoder_traits('resnet18')\n",
+            "name 'resnet18' stands for fedretina.settings.encoder.ResNet18Traits and for heavy_ball.Mine",
+        ),
+        (
             PART.replace("    has_server_half: ClassVar[bool] = True\n", ""),
             "has a server half, but its settings do not",
         ),
     ],
-    ids=["broken", "row", "taken", "quiet"],
+    ids=["broken", "row", "taken", "encoder", "quiet"],
 )
 def test_a_package_that_brings_a_bad_part_is_named(tmp_path, text, said):
     assert said in asked(tmp_path, text.replace("{name}", "heavy_ball"))[-1]

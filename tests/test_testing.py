@@ -6,7 +6,9 @@ from fedretina.aggregation import weights
 from fedretina.corrections.correction import LocalRound
 from fedretina.corrections.fedprox import FedProx
 from fedretina.settings.aggregation import SamplesSettings, UawSettings
-from fedretina.testing.methods import check_row, check_rule
+from fedretina.settings.evaluation import SoftmaxSettings
+from fedretina.testing.methods import check_estimator, check_row, check_rule
+from fedretina.uncertainty.estimators import SoftmaxEstimator
 
 SAMPLES = weights.rule.of(SamplesSettings())
 ROW = {"row": "fedprox"}
@@ -35,6 +37,24 @@ def _first_takes_all(scalars):
     """More for the site that is named first."""
     shares = range(len(scalars), 0, -1)
     return {site: share / sum(shares) for site, share in zip(scalars, shares, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (lambda logits: (logits[:, -1].softmax(1) / 2, logits[:, 0, 0] * 0), "that do not sum to 1"),
+        (lambda logits: (logits[:, -1].softmax(1), logits[:, 0, 0]), "an uncertainty outside 0.0 to 1.0"),
+        (
+            lambda logits: (logits[:, -1].softmax(1), logits[:, -1].softmax(0).amax(1)),
+            "answers an image otherwise when others are asked with it",
+        ),
+    ],
+    ids=["sum", "range", "alone"],
+)
+def test_an_estimator_that_breaks_a_demand_is_told_which(bad, said, monkeypatch, tmp_path):
+    monkeypatch.setattr(SoftmaxEstimator, "answer", lambda self, logits: bad(logits))
+    with pytest.raises(AssertionError, match=said):
+        check_estimator(SoftmaxSettings(), tmp_path)
 
 
 def test_a_good_row_passes(little_encoder, tmp_path):

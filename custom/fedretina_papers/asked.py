@@ -18,33 +18,32 @@ from fedretina.exchange.payload import Tensors
 from fedretina.local.trainer import LocalTrainer
 from fedretina.seeds import derive_seed
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.training import AucInput, EstimatorName
 from fedretina.storage import write_bytes
-from fedretina.uncertainty.estimators import ESTIMATORS, Prediction, auc_scores, members
+from fedretina.uncertainty.estimators import Prediction, auc_scores, build_estimator, members
 
 
 class Read(NamedTuple):
     """How logits are read.
 
     Attributes:
-        estimator: Name in `ESTIMATORS`.
+        estimator: Name of an estimator.
         auc_input: What the AUC ranks.
         tau: Temperature of a warmed belief.
     """
 
-    estimator: EstimatorName
-    auc_input: AucInput
+    estimator: str
+    auc_input: str
     tau: float
 
     def predict(self, logits: Tensor) -> Prediction:
         """The estimator's answer; none to no images."""
         if not logits.shape[0]:
             return Prediction(np.zeros((0, logits.shape[-1])), np.zeros(0), self.estimator, (0.0, 1.0))
-        return ESTIMATORS[self.estimator].predict(logits)
+        return build_estimator(self.estimator).predict(logits)
 
     def scores(self, logits: Tensor) -> NDArray[np.float64]:
         """Class scores from which the AUC is computed."""
-        return auc_scores(logits, self.auc_input, self.tau, ESTIMATORS[self.estimator])
+        return auc_scores(logits, self.auc_input, self.tau, build_estimator(self.estimator))
 
 
 class Outside(NamedTuple):

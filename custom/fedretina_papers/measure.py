@@ -15,7 +15,7 @@ from fedretina.exchange.payload import Tensors
 from fedretina.local.trainer import LocalTrainer
 from fedretina.seeds import derive_seed, generator
 from fedretina.settings.experiment import Experiment
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 from fedretina_papers.asked import Asked, Read
 from fedretina_papers.statistics.out_of_distribution import out_of_distribution
 from fedretina_papers.stored import referral
@@ -51,7 +51,7 @@ def measured(asked: Asked, read: Read) -> dict[str, Any]:
         "test" figures, and where images from outside were asked about, how well u tells them from the site's own test
         images: "strangers" by set and disease, "others" by site. No answer to a single image is among them.
     """
-    figures = evaluate(asked.logits, asked.labels, ESTIMATORS[read.estimator], read.auc_input, read.tau)._asdict()
+    figures = evaluate(asked.logits, asked.labels, build_estimator(read.estimator), read.auc_input, read.tau)._asdict()
     answer = read.predict(asked.logits)
     disease = referral(answer.probabilities, asked.labels, asked.referable, asked.ungradable)
     by_logits = macro_auc(read._replace(auc_input="logits_softmax").scores(asked.logits), asked.labels)[0]

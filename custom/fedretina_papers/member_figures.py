@@ -8,6 +8,7 @@ import numpy as np
 
 from fedretina.evaluation.metrics import auroc
 from fedretina.report.text import rounded
+from fedretina.settings.evaluation import EvaluationSettings
 from fedretina_papers.asked import Asked, Read
 
 
@@ -24,7 +25,9 @@ def member_figures(asked: Asked, read: Read) -> list[dict[str, Any]]:
     """
     if asked.logits.ndim < 3 or asked.logits.shape[1] < 2 or not asked.labels.size:
         return []
-    alone = Read("evidence" if read.estimator.startswith("evidence") else "softmax", read.auc_input, read.tau)
+    alone = Read(
+        "evidence" if EvaluationSettings.of(read.estimator).evidential else "softmax", read.auc_input, read.tau
+    )
     outside = {name: one for name, one in asked.outside.items() if not one.other_site and one.logits.shape[0]}
     found = []
     for member in range(asked.logits.shape[1]):

@@ -159,7 +159,7 @@ class BenchmarkPlan(BaseModel):
             kind = "evidence" if one.reading == "dempster" else "softmax"
             passes = answers.passes > 1 and one.reading in ("softmax", "temperature")
             alone = one.reading == "disagreement" and answers.estimator != "softmax_mean"
-            if not answers.estimator.startswith(kind) or passes or alone:
+            if answers.evidential != (kind == "evidence") or passes or alone:
                 raise SettingsError(
                     f"reading {one.name!r} ({one.reading}) is of {one.of!r}, which answers by {answers.estimator} in "
                     f"{answers.passes} passes: it needs a row that answers by {kind}"
@@ -195,7 +195,8 @@ class BenchmarkPlan(BaseModel):
         words = merged(merged(self.experiment, own), change)
         if isinstance(words.get("phases"), Mapping):
             words["phases"] = _phases(words["phases"], choice.of)
-        return Experiment.resolve({**words, "name": self.name, "row": choice.of, "seed": seed})
+        # The papers compared nothing at the end: their figures and times stay those of their rows alone.
+        return Experiment.resolve({"verdict": "off", **words, "name": self.name, "row": choice.of, "seed": seed})
 
     def title(self, choice: RowChoice) -> str:
         """What the tables call a row; its head is called personal only where it is."""

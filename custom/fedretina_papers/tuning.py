@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedretina.aggregation.model_selection import best_step, candidates
+from fedretina.evaluation.model_selection import best_step, candidates
 
 
 def validation_auc(results: Mapping[str, Any], window: int) -> float | None:

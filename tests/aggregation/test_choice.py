@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 
-from fedretina.aggregation.model_selection import best_step, candidates
+from fedretina.evaluation.model_selection import best_step, candidates
 
 
 def records(*aucs):

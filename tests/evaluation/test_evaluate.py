@@ -17,11 +17,11 @@ from fedretina.evaluation.metrics import accuracy
 from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.metric_inputs import checked_errors, checked_scores
 from fedretina.settings.theta import YoudenSettings
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 from fedretina.uncertainty.theta import youden_theta
 from fedretina_papers.statistics.selective import selective_balanced_accuracy
 
-SOFTMAX, EVIDENCE = ESTIMATORS["softmax"], ESTIMATORS["evidence"]
+SOFTMAX, EVIDENCE = build_estimator("softmax"), build_estimator("evidence")
 
 
 @pytest.fixture

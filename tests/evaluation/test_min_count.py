@@ -10,7 +10,7 @@ from raw_answers import SITES, Raw
 
 from fedretina.errors import SettingsError
 from fedretina.evaluation.pooled import confusion, decode
-from fedretina.exchange.min_count import encode
+from fedretina.exchange.min_count import OUTCOMES, count_outcomes, encode, told_outcomes
 from fedretina.settings.scalars import COUNTS, confusion_name
 
 
@@ -187,3 +187,32 @@ def test_of_many_grades_the_bins_leave_without_a_matrix(grades):
     assert int(bins.uncertainty.wrong.sum()) == int(many.wrong.sum())
     assert any(name.startswith("confusion") for name in sent) == (grades <= 20)
     assert (confusion(sent, grades) is None) == (grades > 20)
+
+
+def test_outcomes_are_counted_and_leave_no_site_with_its_own():
+    sent = {"a": {"verdict": 1.0, "grades": 5.0}, "b": {"verdict": -1.0}, "c": {"grades": 4.0}, "d": {"verdict": 1.0}}
+    rest, counts = count_outcomes(sent, {"untold": 2, "lost": 1})
+    assert rest == {"a": {"grades": 5.0}, "b": {}, "c": {"grades": 4.0}, "d": {}}
+    assert counts == {"gained": 2, "lost": 2, "untold": 2}
+    assert sent["a"]["verdict"] == 1.0  # what came is left as it was: the step may have to be closed again
+
+
+@pytest.mark.attack(
+    "a lead",
+    "Read off the counts of who gained and who lost by sharing what a single site found",
+    "No outcome of a site follows from the counts alone, however they fall",
+)
+def test_no_sites_own_outcome_follows_from_the_counts_that_are_told():
+    names = tuple(OUTCOMES.values())
+    for sites in range(1, 8):
+        behind = {}
+        for each in itertools.product(names, repeat=sites):
+            told = told_outcomes({name: each.count(name) for name in names})
+            behind.setdefault(str(sorted(told.items())), set()).add(each)
+        for possible in behind.values():
+            for at in range(sites):
+                assert len({each[at] for each in possible}) > 1
+    assert told_outcomes({}) == {}
+    assert told_outcomes({"gained": 4}) == {"sites": 4, "least": 5}
+    assert told_outcomes({"gained": 5}) == told_outcomes({"gained": 4, "lost": 1}) == {"sites": 5, "most": "gained"}
+    assert told_outcomes({"gained": 3, "untold": 2}) == {"sites": 5, "gained": 3, "lost": 0, "untold": 2}

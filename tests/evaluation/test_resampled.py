@@ -11,7 +11,7 @@ from fedretina.evaluation.bootstrap import ResampledFigures, patient_bootstrap_c
 from fedretina.evaluation.figures import evaluate
 from fedretina.evaluation.referable import referable, referral_task
 from fedretina.settings.scheme import GradingScheme
-from fedretina.uncertainty.estimators import ESTIMATORS, auc_scores
+from fedretina.uncertainty.estimators import auc_scores, build_estimator
 
 
 def split(seed: int, count: int, classes: int = 5) -> tuple[torch.Tensor, np.ndarray, list[str]]:
@@ -27,7 +27,7 @@ def split(seed: int, count: int, classes: int = 5) -> tuple[torch.Tensor, np.nda
 )
 def test_the_fast_figures_are_the_plain_ones_in_every_draw(seed, count, classes, scheme):
     logits, labels, patients = split(seed, count, classes)
-    grading, estimator = preset(scheme), ESTIMATORS["evidence"]
+    grading, estimator = preset(scheme), build_estimator("evidence")
     answer = estimator.predict(logits)
     fast = ResampledFigures(
         answer.probabilities,
@@ -64,8 +64,8 @@ def test_the_fast_figures_are_the_plain_ones_in_every_draw(seed, count, classes,
 
 def test_a_scheme_without_referable_grades_has_no_figures_for_them():
     logits, labels, _ = split(1, 10, 2)
-    answer = ESTIMATORS["softmax"].predict(logits)
-    scores = auc_scores(logits, "logits_softmax", 0.05, ESTIMATORS["softmax"])
+    answer = build_estimator("softmax").predict(logits)
+    scores = auc_scores(logits, "logits_softmax", 0.05, build_estimator("softmax"))
     task = referral_task(answer.probabilities, labels, GradingScheme(grades=("a", "b")))
     figures = ResampledFigures(answer.probabilities, labels, answer.uncertainty, scores, scores, task)
     found = figures(np.ones((3, 10), dtype=np.int64))

@@ -10,9 +10,9 @@ from fedretina.data.scheme_presets import preset
 from fedretina.evaluation.bootstrap import exact_interval, patient_bootstrap
 from fedretina.evaluation.figures import SplitFigures, evaluate, split_figures
 from fedretina.settings.scheme import GradingScheme
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 
-EVIDENCE = ESTIMATORS["evidence"]
+EVIDENCE = build_estimator("evidence")
 
 
 def found(logits: np.ndarray, labels: np.ndarray, scheme: GradingScheme) -> SplitFigures:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.aggregation.model_selection import best_step
 from fedretina.errors import StateError, TrainingError
+from fedretina.evaluation.model_selection import best_step
 from fedretina.local.site_state import SiteState, Snapshot
 
 

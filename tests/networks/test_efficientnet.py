@@ -4,7 +4,7 @@ from torch import nn
 from torchvision import models
 
 from fedretina.errors import SettingsError
-from fedretina.networks.efficientnet import efficientnet_b0_encoder, efficientnet_b4_encoder, load_efficientnet_state
+from fedretina.networks.efficientnet import TorchvisionEfficientNet, efficientnet_b0_encoder, efficientnet_b4_encoder
 
 B0 = (efficientnet_b0_encoder, models.efficientnet_b0, (32, 16, 24, 40, 80, 112, 192, 1280), 4_007_548)
 B4 = (efficientnet_b4_encoder, models.efficientnet_b4, (48, 24, 32, 56, 112, 160, 272, 1792), 17_548_616)
@@ -41,7 +41,7 @@ def test_stages_end_where_fedee_has_its_exits():
 def test_a_torchvision_state_gives_torchvision_features(lively, build, theirs, widths, count):
     source = lively(theirs(weights=None))
     encoder = build()
-    load_efficientnet_state(encoder, source.state_dict())
+    TorchvisionEfficientNet().load(encoder, source.state_dict())
     source.classifier = nn.Identity()
     x = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -75,4 +75,4 @@ def test_leftovers_are_refused(broken):
     if broken == "extra":
         state["stages.0.0.weight"] = torch.zeros(32, 3, 3, 3)
     with pytest.raises(SettingsError, match="do not fit"):
-        load_efficientnet_state(efficientnet_b0_encoder(), state)
+        TorchvisionEfficientNet().load(efficientnet_b0_encoder(), state)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedretina.errors import SettingsError
-from fedretina.networks.efficientnet_lite import SameConv2d, efficientnet_lite0_encoder, load_lite0_state
+from fedretina.networks.efficientnet_lite import PackagedLite0, SameConv2d, efficientnet_lite0_encoder
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def published():
 @pytest.fixture(scope="module")
 def pretrained(published):
     encoder = efficientnet_lite0_encoder()
-    load_lite0_state(encoder, published)
+    PackagedLite0().load(encoder, published)
     return encoder.eval()
 
 
@@ -115,4 +115,4 @@ def test_leftovers_are_refused(published, change):
     if change == "renamed":
         state["_blocks.7._bn3.running_mean"] = value
     with pytest.raises(SettingsError, match="do not fit"):
-        load_lite0_state(efficientnet_lite0_encoder(), state)
+        PackagedLite0().load(efficientnet_lite0_encoder(), state)

@@ -31,19 +31,6 @@ def test_any_number_of_stages_will_do(stages):
     assert len(encoder.forward_stages(torch.zeros(1, 3, 4, 4))) == stages
 
 
-def test_published_names_find_their_place_by_the_longest_that_fits():
-    encoder = Encoder([nn.Conv2d(3, 3, 1), nn.Sequential(nn.Conv2d(3, 3, 1))], [3, 3])
-    homes = {"net": "stages.0", "net.1": "stages.1.0"}
-    state = {"net.weight": 1.0, "net.bias": 2.0, "net.1.weight": 3.0, "net.1.bias": 4.0, "last.weight": 5.0}
-    state = {k: torch.full((3, 3, 1, 1) if k.endswith("weight") else (3,), v) for k, v in state.items()}
-    encoder.load_renamed(state, homes, "last")
-    assert [float(v.mean()) for v in encoder.state_dict().values()] == [1, 2, 3, 4]
-    with pytest.raises(SettingsError, match="1 are left over"):
-        encoder.load_renamed(state, homes, "first")
-    with pytest.raises(SettingsError, match="1 are left over"):
-        encoder.load_renamed(state | {"weight": torch.zeros(1)}, homes, "last")
-
-
 def test_load_exactly_loads():
     one, two = small(), small()
     state = {k: v + 1 for k, v in one.state_dict().items()}

@@ -12,7 +12,7 @@ from fedretina.exchange.partition import partition
 from fedretina.losses.cross_entropy import CrossEntropyObjective
 from fedretina.losses.objective import Clock, summed_score
 from fedretina.networks.build import build_network, build_on_meta
-from fedretina.networks.encoders import ENCODERS, EXITS
+from fedretina.settings.encoder import EncoderTraits
 from fedretina.settings.exchange import ExchangeSettings, Kind
 from fedretina.settings.network import ExitSettings, NetworkSettings
 
@@ -46,11 +46,12 @@ def test_widths_grow_towards_the_input_from_the_chosen_base():
     assert ExitSettings(width=10, growth=4).widths(2, 999) == (40, 20)
 
 
-@pytest.mark.parametrize("encoder", sorted(ENCODERS))
+@pytest.mark.parametrize("encoder", sorted(EncoderTraits.choices()))
 def test_every_encoder_has_exits_of_its_own(encoder):
     net = build_on_meta(settings(encoder), 3)
-    assert net.exits.after == EXITS[encoder]
-    assert [one[0].in_features for one in net.exits] == [net.encoder.widths[at] for at in EXITS[encoder]]
+    after = EncoderTraits.choices()[encoder].exits
+    assert net.exits.after == after
+    assert [one[0].in_features for one in net.exits] == [net.encoder.widths[at] for at in after]
 
 
 def test_members_are_the_exits_in_order_and_the_head_last():

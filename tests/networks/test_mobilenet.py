@@ -4,7 +4,7 @@ from torch import nn
 from torchvision import models
 
 from fedretina.errors import SettingsError
-from fedretina.networks.mobilenet import load_mobilenet_state, mobilenet_v2_encoder
+from fedretina.networks.mobilenet import TorchvisionMobileNet, mobilenet_v2_encoder
 
 
 def test_shapes_after_each_stage():
@@ -22,7 +22,7 @@ def test_shapes_after_each_stage():
 def test_a_torchvision_state_gives_torchvision_features(lively):
     source = lively(models.mobilenet_v2(weights=None))
     encoder = mobilenet_v2_encoder()
-    load_mobilenet_state(encoder, source.state_dict())
+    TorchvisionMobileNet().load(encoder, source.state_dict())
     source.classifier = nn.Identity()
     x = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -46,4 +46,4 @@ def test_leftovers_are_refused(broken):
     if broken == "extra":
         state["stages.0.0.weight"] = torch.zeros(32, 3, 3, 3)
     with pytest.raises(SettingsError, match="do not fit"):
-        load_mobilenet_state(mobilenet_v2_encoder(), state)
+        TorchvisionMobileNet().load(mobilenet_v2_encoder(), state)

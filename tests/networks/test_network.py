@@ -6,8 +6,9 @@ from pydantic import ValidationError
 
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.networks.build import build_network, build_on_meta
-from fedretina.networks.encoders import ENCODERS
+from fedretina.networks.encoder import build_encoder, encoder
 from fedretina.networks.network import Network
+from fedretina.settings.encoder import EncoderTraits, ResNet50Traits
 from fedretina.settings.network import NetworkSettings
 
 NAMES = (
@@ -33,7 +34,7 @@ def images(n=4, side=32):
 
 
 def test_the_choices_and_the_builders_agree():
-    assert tuple(ENCODERS) == NAMES
+    assert tuple(EncoderTraits.choices())[: len(NAMES)] == NAMES
     assert all(NetworkSettings(encoder=name).encoder == name for name in NAMES)
 
 
@@ -58,12 +59,13 @@ def test_the_seed_decides_and_nothing_else():
 
 def test_the_head_does_not_depend_on_the_draws_of_the_encoder(monkeypatch):
     def thirstier():
-        encoder = ENCODERS["resnet18"]()
+        built = build_encoder("resnet18")
         torch.rand(1000)
-        return encoder
+        return built
 
     one = build_network(NetworkSettings(), 5, seed=3)
-    monkeypatch.setitem(ENCODERS, "resnet50", thirstier)
+    build_encoder("resnet50")  # so that it is registered
+    monkeypatch.setitem(encoder._parts, ResNet50Traits, thirstier)
     two = build_network(NetworkSettings(encoder="resnet50"), 5, seed=3)
     assert equal(one, two)
 

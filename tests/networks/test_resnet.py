@@ -4,7 +4,7 @@ from torch import nn
 from torchvision import models
 
 from fedretina.errors import SettingsError
-from fedretina.networks.resnet import load_torchvision_state, resnet18_encoder, resnet50_encoder
+from fedretina.networks.resnet import PublishedResNet, resnet18_encoder, resnet50_encoder
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_torchvision_state_gives_torchvision_features(build, theirs):
             module.running_mean.copy_(torch.linspace(-0.1, 0.1, module.num_features))
             module.running_var.copy_(torch.linspace(0.5, 1.5, module.num_features))
     encoder = build()
-    load_torchvision_state(encoder, source.state_dict())
+    PublishedResNet().load(encoder, source.state_dict())
     source.fc = nn.Identity()
     x = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -60,4 +60,4 @@ def test_leftovers_are_refused(broken):
     if broken == "extra":
         state["stages.0.0.weight"] = torch.zeros(64, 3, 7, 7)
     with pytest.raises(SettingsError, match="do not fit"):
-        load_torchvision_state(resnet18_encoder(), state)
+        PublishedResNet().load(resnet18_encoder(), state)

@@ -11,8 +11,9 @@ from torchvision.models import efficientnet_b0, mobilenet_v2, resnet18
 
 from fedretina.errors import SettingsError
 from fedretina.networks.efficientnet_lite import efficientnet_lite0_encoder
-from fedretina.networks.encoders import ENCODERS
-from fedretina.networks.resnet import resnet18_encoder
+from fedretina.networks.encoder import build_encoder
+from fedretina.networks.layout import IMAGENET
+from fedretina.networks.resnet import PublishedResNet, resnet18_encoder
 from fedretina.networks.weights import LITE0_SHA256, load_encoder_weights
 from fedretina.settings.network import WeightsSettings
 
@@ -45,7 +46,16 @@ def test_a_file_is_loaded(tmp_path, state, suffix):
     encoder = resnet18_encoder()
     settings = of_file(path)
     provenance = load_encoder_weights("resnet18", encoder, settings)
-    assert provenance == {"source": "file", "sha256": settings.sha256, "normalisation": "imagenet"}
+    assert provenance == {
+        "source": "file",
+        "sha256": settings.sha256,
+        "normalisation": "imagenet",
+        "layout": "torchvision or timm",
+        "pretrained_on": IMAGENET,
+        "sets": [],
+        "licence": PublishedResNet.licence,
+        "notes": [],
+    }
     assert torch.equal(encoder.stages[0][0].weight, state["conv1.weight"])
     assert torch.equal(encoder.stages[4][1].conv2.weight, state["layer4.1.conv2.weight"])
 
@@ -55,7 +65,7 @@ def test_a_file_in_torchvisions_form_is_loaded_into_each_of_its_networks(tmp_pat
     source = build(weights=None)
     path = tmp_path / "weights.pth"
     torch.save(source.state_dict(), path)
-    encoder = ENCODERS[name]()
+    encoder = build_encoder(name)
     provenance = load_encoder_weights(name, encoder, of_file(path))
     assert provenance["normalisation"] == "imagenet"
     assert torch.equal(encoder.stages[0][0].weight, source.features[0][0].weight)
@@ -65,7 +75,7 @@ def test_a_file_in_torchvisions_form_is_loaded_into_each_of_its_networks(tmp_pat
 def test_no_published_file_fits_vit_small(tmp_path, state):
     path = tmp_path / "weights.pth"
     torch.save(state, path)
-    encoder = ENCODERS["vit_small"]()
+    encoder = build_encoder("vit_small")
     assert "No published weights fit vit_small" in refusal(of_file(path), "vit_small", encoder)
 
 
@@ -82,7 +92,9 @@ def test_the_package_is_loaded_and_its_digest_is_pinned():
     encoder = efficientnet_lite0_encoder()
     provenance = load_encoder_weights("efficientnet_lite0", encoder, WeightsSettings(source="package"))
     data = Path(package.EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
-    assert provenance == {"source": "package", "sha256": LITE0_SHA256, "normalisation": "half"}
+    assert provenance["source"] == "package"
+    assert (provenance["sha256"], provenance["normalisation"]) == (LITE0_SHA256, "half")
+    assert (provenance["pretrained_on"], provenance["licence"]) == (IMAGENET, "Apache-2.0")
     assert hashlib.sha256(data).hexdigest() == LITE0_SHA256
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from fedretina.errors import StateError
 from fedretina.prediction.predictor import Predictor
 from fedretina.storage import read_json, read_tensors, write_json, write_tensors
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 from fedretina.uncertainty.referral import refer
 from fedretina.uncertainty.temperature import tempered
 
@@ -26,7 +26,7 @@ def model(hospital, tmp_path):
 
 def expected(hospital):
     logits = hospital.trainer.answers(hospital.shared, hospital.personal, hospital.data.split("test")).logits
-    return ESTIMATORS["evidence"].predict(logits)
+    return build_estimator("evidence").predict(logits)
 
 
 def test_it_answers_bit_for_bit_as_the_trainer_did(hospital):
@@ -59,7 +59,7 @@ def test_over_several_batches_too_with_damaged_files_between(hospital, tmp_path)
     images = hospital.data.split("test").images
     many = images[[at % len(hospital.files) for at in range(300)]]
     logits = torch.cat([predictor.logits(part) for part in torch.split(many, 128)])
-    assert [row.uncertainty for row in rows if not row.fault] == ESTIMATORS["evidence"].predict(
+    assert [row.uncertainty for row in rows if not row.fault] == build_estimator("evidence").predict(
         logits
     ).uncertainty.tolist()
     assert sum(bool(row.fault) for row in rows) == 30

@@ -12,7 +12,7 @@ from fedretina.exchange.min_count import encode
 from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, site_report
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.scheme import GradingScheme
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 
 SETTINGS = Experiment.resolve({"row": "feduaa"}).agreed()
 SHARE = {"k": 3, "n": 10, "value": 0.3, "low": 0.07, "high": 0.65}
@@ -118,7 +118,7 @@ def stored_results(sites: dict[str, SiteReportInputs], counts: bool = True, min_
     figures = {}
     for name, inputs in sites.items():
         report = site_report(inputs)
-        answer = ESTIMATORS[inputs.estimator].predict(inputs.test.logits)
+        answer = build_estimator(inputs.estimator).predict(inputs.test.logits)
         figures[name] = {
             **{
                 f"test_{figure}": found["value"]

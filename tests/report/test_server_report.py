@@ -12,7 +12,7 @@ from fedretina.data.scheme_presets import preset
 from fedretina.evaluation.metrics import error_detection_auroc
 from fedretina.report.render import render_server
 from fedretina.report.server_report import server_report
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_a_site_without_a_figure_is_left_out_of_its_mean(results):
 
 def test_pooled_figures_are_near_those_of_all_answers(sites, results):
     pooled = server_report(results)["pooled"]
-    answers = [ESTIMATORS["evidence"].predict(inputs.test.logits) for inputs in sites.values()]
+    answers = [build_estimator("evidence").predict(inputs.test.logits) for inputs in sites.values()]
     wrong = np.concatenate(
         [
             answer.probabilities.argmax(1) != inputs.test.labels.numpy()

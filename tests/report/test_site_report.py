@@ -14,19 +14,19 @@ from fedretina.evaluation.metrics import ece
 from fedretina.evaluation.referable import referable
 from fedretina.report.site_report import leaving_scalars, rounds_of, site_report
 from fedretina.settings.scalars import BY_TASK, RANGES
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 from fedretina.uncertainty.temperature import tempered
 
 
 def test_figures_are_those_of_the_answers():
     inputs = site_inputs()
     report = site_report(inputs)
-    plain = evaluate(inputs.test.logits, inputs.test.labels, ESTIMATORS["evidence"])
+    plain = evaluate(inputs.test.logits, inputs.test.labels, build_estimator("evidence"))
     for name, figure in report["figures"].items():
         if not name.startswith("referable") and name != "auc_logits":
             assert figure["value"] == pytest.approx(getattr(plain, name), abs=1e-6), name
     disease = referable(
-        ESTIMATORS["evidence"].predict(inputs.test.logits).probabilities, inputs.test.labels.numpy(), inputs.scheme
+        build_estimator("evidence").predict(inputs.test.logits).probabilities, inputs.test.labels.numpy(), inputs.scheme
     )
     assert report["referable"] == disease._asdict()
     assert report["figures"]["referable_auc"]["value"] == pytest.approx(disease.auc, abs=1e-6)
@@ -68,7 +68,7 @@ def test_all_right_has_the_exact_interval_over_patients():
 def test_probabilities_after_the_temperature_are_shown_beside_the_model_s_own():
     inputs = site_inputs()
     report = site_report(inputs)
-    seen = tempered(ESTIMATORS["evidence"].predict(inputs.test.logits).probabilities, 0.5)
+    seen = tempered(build_estimator("evidence").predict(inputs.test.logits).probabilities, 0.5)
     assert report["reliability_tempered"]["ece"] == pytest.approx(ece(seen, inputs.test.labels.numpy()), abs=1e-6)
     probabilities = {round(float(value), 4) for value in seen.max(1)}
     assert {item["probability"] for item in report["pictures"]["surest_right"]} <= probabilities

@@ -1,9 +1,7 @@
 """Estimators and AUC scores: ranges, closed cases, and what they share and do not share."""
 
-from __future__ import annotations
-
 import math
-from typing import get_args
+from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -11,12 +9,13 @@ import torch
 from scipy.stats import entropy
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.settings.training import AucInput
-from fedretina.uncertainty.estimators import ESTIMATORS, auc_scores
+from fedretina.settings.evaluation import EvaluationSettings
+from fedretina.uncertainty.estimators import Estimator, auc_scores, build_estimator, estimator
 from fedretina.uncertainty.evidence import opinion
 
-KINDS = [kind for kind in get_args(AucInput) if kind != "answer"]
-EVIDENCE = ESTIMATORS["evidence"]
+NAMES = sorted(EvaluationSettings.choices())
+KINDS = ("expected_probability", "belief", "logits_softmax", "warmed_belief")
+EVIDENCE = build_estimator("evidence")
 
 
 @pytest.fixture
@@ -24,9 +23,9 @@ def logits() -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(3).normal(0, 4, (40, 5))).float()
 
 
-@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_estimator_keeps_to_its_contract(name, logits):
-    answer = ESTIMATORS[name].predict(logits.requires_grad_())
+    answer = build_estimator(name).predict(logits.requires_grad_())
     assert answer.name == name
     assert answer.probabilities.shape == (40, 5)
     assert answer.uncertainty.shape == (40,)
@@ -36,16 +35,16 @@ def test_every_estimator_keeps_to_its_contract(name, logits):
     assert (answer.probabilities.argmax(1) == logits.detach().argmax(1).numpy()).all()
 
 
-@pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - {"softmax_disagreement"}))  # one head agrees with itself
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"softmax_disagreement"}))  # one head agrees with itself
 def test_an_even_answer_is_less_sure_than_a_clear_one(name):
-    answer = ESTIMATORS[name].predict(torch.tensor([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0], [300.0, 0.0, 0.0]]))
+    answer = build_estimator(name).predict(torch.tensor([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0], [300.0, 0.0, 0.0]]))
     assert (np.diff(answer.uncertainty) < 0).all()
 
 
 def test_softmax_uncertainty_is_the_entropy_over_log_k(logits):
-    answer = ESTIMATORS["softmax"].predict(logits)
+    answer = build_estimator("softmax").predict(logits)
     assert answer.uncertainty == pytest.approx(entropy(answer.probabilities, axis=1, base=5), abs=1e-12)
-    ends = ESTIMATORS["softmax"].predict(torch.tensor([[0.0, 0.0], [2000.0, -2000.0]])).uncertainty
+    ends = build_estimator("softmax").predict(torch.tensor([[0.0, 0.0], [2000.0, -2000.0]])).uncertainty
     assert ends.tolist() == [1.0, 0.0]
 
 
@@ -53,21 +52,21 @@ def test_softmax_uncertainty_is_the_entropy_over_log_k(logits):
 def test_softmax_uncertainty_never_exceeds_one(classes):
     rng = np.random.default_rng(classes)
     near = torch.from_numpy(rng.normal(0, 1e-9, (500, classes)))
-    assert (ESTIMATORS["softmax"].predict(near).uncertainty <= 1).all()
+    assert (build_estimator("softmax").predict(near).uncertainty <= 1).all()
 
 
 def test_evidence_uncertainty_is_k_over_s(logits):
-    answer = ESTIMATORS["evidence"].predict(logits)
+    answer = build_estimator("evidence").predict(logits)
     view = opinion(logits.double())
     assert np.array_equal(answer.uncertainty, view.uncertainty.numpy())
     assert np.array_equal(answer.probabilities, view.probability.numpy())
-    assert ESTIMATORS["evidence"].predict(torch.zeros(1, 5)).uncertainty[0] == pytest.approx(0.5906, abs=1e-4)
+    assert build_estimator("evidence").predict(torch.zeros(1, 5)).uncertainty[0] == pytest.approx(0.5906, abs=1e-4)
 
 
 def test_estimators_take_half_precision():
     coarse = torch.tensor([[1.5, -2.0, 0.25]])
-    for estimator in ESTIMATORS.values():
-        assert np.array_equal(estimator.predict(coarse.bfloat16()).uncertainty, estimator.predict(coarse).uncertainty)
+    for asked in map(build_estimator, NAMES):
+        assert np.array_equal(asked.predict(coarse.bfloat16()).uncertainty, asked.predict(coarse).uncertainty)
 
 
 def test_auc_scores_against_loops():
@@ -109,8 +108,42 @@ def test_tau_outside_its_range_is_refused(tau, logits):
 
 @pytest.mark.parametrize("shape", [(5,), (3, 1)])
 def test_wrong_shapes_are_refused(shape):
-    for estimator in ESTIMATORS.values():
+    for asked in map(build_estimator, NAMES):
         with pytest.raises(TrainingError, match="shape"):
-            estimator.predict(torch.zeros(shape))
+            asked.predict(torch.zeros(shape))
     with pytest.raises(TrainingError, match="shape"):
         auc_scores(torch.zeros(shape), "logits_softmax", 0.05, EVIDENCE)
+
+
+def test_what_an_estimator_says_that_it_reads_is_all_that_it_is_given():
+    many = torch.randn(3, 4, 5)
+    for name, settings in EvaluationSettings.choices().items():
+        if settings.most_members == 1:
+            alone = build_estimator(name).predict(many[:, -1])
+            assert np.array_equal(build_estimator(name).predict(many).uncertainty, alone.uncertainty)
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ({"range": (0.0, 2.0)}, "theta is looked for from 0 to 1"),
+        ({"auc_input": Literal["no_such", "answer"]}, "may be no_such, answer: name some of expected_probability"),
+        ({"auc_input": str}, "may be anything"),
+    ],
+)
+def test_an_estimator_whose_settings_say_what_cannot_be_is_not_registered(said, fault):
+    class OddSettings(EvaluationSettings):
+        if "range" in said:
+            range: ClassVar[tuple[float, float]] = said["range"]
+        estimator: str  # no method of the axis, so that no other test finds it
+        auc_input: said.get("auc_input", Literal["answer"])
+
+    with pytest.raises(SettingsError, match=fault):
+        estimator(OddSettings)(Estimator)
+
+
+def test_a_name_that_no_estimator_has_is_refused_with_those_that_there_are():
+    with pytest.raises(SettingsError, match="estimator: it is 'softmx', but may be 'softmax', 'evidence'"):
+        build_estimator("softmx")
+    with pytest.raises(SettingsError, match="auc_input is 'odd': use one of expected_probability"):
+        auc_scores(torch.zeros(2, 3), "odd", 0.05, EVIDENCE)

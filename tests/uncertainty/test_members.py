@@ -11,7 +11,7 @@ import torch
 from scipy.stats import entropy
 
 from fedretina.errors import TrainingError
-from fedretina.uncertainty.estimators import ESTIMATORS, auc_scores, members
+from fedretina.uncertainty.estimators import auc_scores, build_estimator, members
 from fedretina.uncertainty.evidence import opinion
 
 MEANS = ("softmax_mean", "softmax_disagreement", "evidence_mean", "evidence_dempster")
@@ -23,7 +23,7 @@ def logits() -> torch.Tensor:
 
 
 def test_mean_softmax_and_its_entropy(logits):
-    answer = ESTIMATORS["softmax_mean"].predict(logits)
+    answer = build_estimator("softmax_mean").predict(logits)
     raised = np.exp(logits.numpy())
     mean = (raised / raised.sum(2, keepdims=True)).mean(1)
     assert answer.probabilities == pytest.approx(mean, abs=1e-12)
@@ -32,16 +32,16 @@ def test_mean_softmax_and_its_entropy(logits):
 
 def test_members_that_disagree_are_less_sure_than_each_of_them():
     sure = torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])
-    assert ESTIMATORS["softmax_mean"].predict(sure).uncertainty[0] == pytest.approx(1)
-    assert ESTIMATORS["softmax"].predict(sure).uncertainty[0] < 0.01
+    assert build_estimator("softmax_mean").predict(sure).uncertainty[0] == pytest.approx(1)
+    assert build_estimator("softmax").predict(sure).uncertainty[0] < 0.01
     # The entropy of two classes is even, unlike that of one sigmoid output alone.
-    both = ESTIMATORS["softmax_mean"].predict(torch.tensor([[[3.0, 0.0]], [[0.0, 3.0]]]))
+    both = build_estimator("softmax_mean").predict(torch.tensor([[[3.0, 0.0]], [[0.0, 3.0]]]))
     assert both.uncertainty[0] == both.uncertainty[1]
 
 
 def test_disagreement_is_what_an_answer_tells_of_the_member(logits):
     """The slow form: the mutual information of member and class, summed over their joint distribution."""
-    answer = ESTIMATORS["softmax_disagreement"].predict(logits)
+    answer = build_estimator("softmax_disagreement").predict(logits)
     raised = np.exp(logits.numpy())
     each = raised / raised.sum(2, keepdims=True)
     joint = each / each.shape[1]
@@ -52,18 +52,18 @@ def test_disagreement_is_what_an_answer_tells_of_the_member(logits):
 
 
 def test_disagreement_at_its_ends(logits):
-    by = ESTIMATORS["softmax_disagreement"]
+    by = build_estimator("softmax_disagreement")
     assert by.predict(logits[:, :1]).uncertainty == pytest.approx(0)  # one member alone
     assert by.predict(logits[:, :1].expand(-1, 5, -1)).uncertainty == pytest.approx(0, abs=1e-12)
     unsure = torch.zeros(1, 3, 4)  # all find it hard, and agree on that
     assert by.predict(unsure).uncertainty[0] == pytest.approx(0, abs=1e-12)
-    assert ESTIMATORS["softmax_mean"].predict(unsure).uncertainty[0] == pytest.approx(1)
+    assert build_estimator("softmax_mean").predict(unsure).uncertainty[0] == pytest.approx(1)
     opposed = torch.tensor([[[60.0, 0.0], [0.0, 60.0]]])
     assert by.predict(opposed).uncertainty[0] == pytest.approx(1)
 
 
 def test_mean_opinion(logits):
-    answer = ESTIMATORS["evidence_mean"].predict(logits)
+    answer = build_estimator("evidence_mean").predict(logits)
     views = [opinion(logits[:, m]) for m in range(5)]
     assert answer.probabilities == pytest.approx(sum(v.probability.numpy() for v in views) / 5, abs=1e-12)
     assert answer.uncertainty == pytest.approx(sum(v.uncertainty.numpy() for v in views) / 5, abs=1e-12)
@@ -71,7 +71,7 @@ def test_mean_opinion(logits):
 
 def test_dempster_is_the_rule_over_sets(logits):
     """The slow form: masses on the single classes and on the whole frame, intersections counted one by one."""
-    answer = ESTIMATORS["evidence_dempster"].predict(logits)
+    answer = build_estimator("evidence_dempster").predict(logits)
     for row in range(3):
         masses = None
         for m in range(5):
@@ -96,13 +96,13 @@ def test_dempster_of_the_closed_case():
     """Two opinions b = (1/2, 0), u = 1/2: C = 0, so b = 3/4 and u = 1/4."""
     z = math.log(math.expm1(2.0))  # e = 2, S = 4, u = 1/2
     none = -800.0
-    answer = ESTIMATORS["evidence_dempster"].predict(torch.tensor([[[z, none], [z, none]]], dtype=torch.float64))
+    answer = build_estimator("evidence_dempster").predict(torch.tensor([[[z, none], [z, none]]], dtype=torch.float64))
     assert answer.uncertainty[0] == pytest.approx(0.25)
     assert answer.probabilities[0] == pytest.approx([0.875, 0.125])
 
 
 def test_dempster_does_not_ask_for_an_order_and_survives_full_conflict(logits):
-    fused = ESTIMATORS["evidence_dempster"]
+    fused = build_estimator("evidence_dempster")
     assert fused.predict(logits).uncertainty == pytest.approx(fused.predict(logits.flip(1)).uncertainty, rel=1e-9)
     clash = fused.predict(torch.tensor([[[1e8, 0.0], [0.0, 1e8]]]))
     assert np.isfinite(clash.probabilities).all()
@@ -113,23 +113,23 @@ def test_dempster_does_not_ask_for_an_order_and_survives_full_conflict(logits):
 def test_one_member_is_the_head_alone(mean, single, logits):
     one = logits[:, :1]
     for given in (one, one[:, 0]):
-        assert ESTIMATORS[mean].predict(given).uncertainty == pytest.approx(
-            ESTIMATORS[single].predict(given).uncertainty
+        assert build_estimator(mean).predict(given).uncertainty == pytest.approx(
+            build_estimator(single).predict(given).uncertainty
         )
 
 
 def test_estimators_of_one_head_read_the_last_member(logits):
     for name in ("softmax", "evidence"):
-        last = ESTIMATORS[name].predict(logits[:, -1])
-        assert np.array_equal(ESTIMATORS[name].predict(logits).probabilities, last.probabilities)
+        last = build_estimator(name).predict(logits[:, -1])
+        assert np.array_equal(build_estimator(name).predict(logits).probabilities, last.probabilities)
     for which in ("belief", "logits_softmax"):
-        scores = auc_scores(logits, which, 0.05, ESTIMATORS["softmax_mean"])
-        assert np.array_equal(scores, auc_scores(logits[:, -1], which, 0.05, ESTIMATORS["softmax_mean"]))
+        scores = auc_scores(logits, which, 0.05, build_estimator("softmax_mean"))
+        assert np.array_equal(scores, auc_scores(logits[:, -1], which, 0.05, build_estimator("softmax_mean")))
 
 
 @pytest.mark.parametrize("name", MEANS)
 def test_answer_ranks_what_the_estimator_says(name, logits):
-    estimator = ESTIMATORS[name]
+    estimator = build_estimator(name)
     assert np.array_equal(auc_scores(logits, "answer", 0.05, estimator), estimator.predict(logits).probabilities)
 
 

@@ -22,6 +22,7 @@ from fedretina.aggregation.unfinished import unfinished_at_end
 from fedretina.aggregation.weights import personal_weights
 from fedretina.errors import QuorumError, RefusedError, StateError
 from fedretina.exchange.encryption import HeadCipher
+from fedretina.exchange.min_count import count_outcomes
 from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes
 from fedretina.exchange.stamp import ATTEMPTS, Stamp, one_line, require_name
@@ -237,6 +238,9 @@ class Coordinator:
             mixed = {key: solved[key.rpartition(".")[2]] for key in self.partition.calibrator}
         if step.task == "finalise":
             record["chosen"] = self._lineage.base
+            # Which site gained and which lost is counted while it is in memory; no file holds it by site.
+            before = (self._ended or {}).get("verdicts", {})
+            record["scalars"], record["verdicts"] = count_outcomes(record["scalars"], before)
             if not self.experiment.supervised:
                 self._model.write_encoder(self.run)
             results = run_results(self._head, self.digest, self.plan, self.records, record)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from fedretina.aggregation.model_selection import best_step
 from fedretina.aggregation.run_store import RunStore
+from fedretina.evaluation.model_selection import best_step
 from fedretina.exchange.partition import CONTROL, KEY, Partition
 from fedretina.exchange.payload import Tensors, tensors_bytes
 from fedretina.networks.encoder_file import write_encoder

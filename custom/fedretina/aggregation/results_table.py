@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedretina.aggregation.unfinished import unfinished_note
+from fedretina.report.text import outcomes_sentence
 
 _COLUMNS = (
     ("site", 12),
@@ -53,6 +54,9 @@ def results_table(results: Mapping[str, Any]) -> str:
     )
     lines.append("  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True)))
     lines.append(f"run {results['run']}, model of {results['chosen']}, digest {results['model_digest'][:12]}")
+    verdicts = results.get("verdicts", {})
+    if "least" not in verdicts:  # too few sites for counts, which the server's page says
+        lines += filter(None, [outcomes_sentence(verdicts)])
     phantoms = [site for site, figures in sorted(results["sites"].items()) if figures["synthetic"]]
     if phantoms:
         lines.append(f"synthetic images (phantom hospitals): {', '.join(phantoms)}")

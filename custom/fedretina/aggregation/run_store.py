@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from fedretina.aggregation.model_selection import candidates
 from fedretina.aggregation.unfinished import sites_without_result
 from fedretina.errors import StateError
+from fedretina.evaluation.model_selection import candidates
+from fedretina.exchange.min_count import told_outcomes
 from fedretina.exchange.partition import Partition
 from fedretina.exchange.payload import Tensors
 from fedretina.report.render import render_server, write_page
@@ -225,6 +226,7 @@ def run_results(
             plan[c.step].name: {"mean_auc": c.mean, "auc": dict(c.aucs)} for c in candidates(records, plan.training)
         },
         "sites": sites,
+        "verdicts": told_outcomes(final.get("verdicts", {})),
         "without_result": dict(sorted({**absent, **final["refused"]}.items())),
         "steps": list(records),
     }

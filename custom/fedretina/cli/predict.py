@@ -89,6 +89,7 @@ def _predict(
     from fedretina.prediction.predictor import Predictor
     from fedretina.prediction.worklist import work_list, write_images, write_patients
     from fedretina.prediction.worklist_page import summary_words, worklist_page
+    from fedretina.report.card import verdict_words
     from fedretina.report.render import write_page
 
     predictor = Predictor.load(model, device)
@@ -122,6 +123,8 @@ def _predict(
     record = {
         "notice": predictor.card["notice"],
         "synthetic_model": predictor.card["synthetic"],
+        "model": predictor.card.get("model"),
+        "verdict": verdict_words(predictor.card),
         "model_digest": predictor.card["model_digest"],
         "threshold": predictor.threshold,
         "photographs": len(files),
@@ -133,6 +136,7 @@ def _predict(
         "written": {name: str(path) for name, path in paths.items()},
     }
     lines = [*summary_words(found), *notes, *(f"{name}: {path}" for name, path in paths.items())]
+    lines += verdict_words(predictor.card)
     if predictor.card["synthetic"]:
         lines.append("This model learned from drawn images. What it says of a real photograph means nothing.")
     return record, [*lines, predictor.card["notice"]]

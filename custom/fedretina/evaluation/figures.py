@@ -25,7 +25,6 @@ from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.evaluation.referable import Referable, ReferralTask, referable, referral_task
 from fedretina.metric_inputs import checked_scores
 from fedretina.settings.scheme import GradingScheme
-from fedretina.settings.training import AucInput
 from fedretina.uncertainty.estimators import Estimator, auc_scores
 from fedretina.uncertainty.referral import refer
 
@@ -70,7 +69,7 @@ def evaluate(
     logits: Tensor,
     labels: Tensor | ArrayLike,
     estimator: Estimator,
-    auc_input: AucInput = "expected_probability",
+    auc_input: str = "expected_probability",
     tau: float = 0.05,
 ) -> Evaluation:
     """Compute every metric of a split from the network's logits.
@@ -78,7 +77,7 @@ def evaluate(
     Args:
         logits: [N, K], or [N, M, K] of M members; N at least 1, K at least 2, any float type and device.
         labels: [N], 0 to K - 1.
-        estimator: How probabilities and uncertainty are read from the logits, see `ESTIMATORS`.
+        estimator: How probabilities and uncertainty are read from the logits, see `build_estimator`.
         auc_input: Scores of the AUC, see `auc_scores`. Name it in a report: the choices rank differently.
         tau: Temperature, read by the "warmed_belief" AUC alone.
 
@@ -152,7 +151,7 @@ def split_figures(
     scheme: GradingScheme,
     *,
     estimator: Estimator,
-    auc_input: AucInput,
+    auc_input: str,
     tau: float,
     seed: int,
     draws: int,

@@ -19,7 +19,10 @@ above its number of patients, and no counts leave.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -137,6 +140,54 @@ def _follows(withheld: NDArray[np.int64], min_count: int) -> bool:
     """Whether withheld cells could be told from their total, which the server knows."""
     total = int(np.sum(withheld))
     return total > 0 and (withheld.size == 1 or total < min_count)
+
+
+OUTCOMES: Mapping[float, str] = MappingProxyType({1.0: "gained", -1.0: "lost", 0.0: "untold"})
+"""What the scalar `verdict` means; anything between is rounded to the nearest."""
+
+
+def count_outcomes(
+    scalars: Mapping[str, Mapping[str, float]], before: Mapping[str, int]
+) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+    """Take `verdict` out of what sites sent and count it, so that no site's own is stored or shown.
+
+    Args:
+        scalars: By site.
+        before: Counts of sites that answered this step before.
+
+    Returns:
+        The scalars without it, and how many sites have each outcome, those of no site left out.
+    """
+    found = Counter(OUTCOMES[float(round(figures["verdict"]))] for figures in scalars.values() if "verdict" in figures)
+    found.update(before)
+    rest = {
+        site: {name: value for name, value in figures.items() if name != "verdict"} for site, figures in scalars.items()
+    }
+    return rest, {name: found[name] for name in OUTCOMES.values() if found[name]}
+
+
+def told_outcomes(counts: Mapping[str, int]) -> dict[str, Any]:
+    """What of these counts may be shown: never so much that a site's own outcome follows from them.
+
+    Below `MIN_COUNT` sites nothing is. Where all of them, or all but one, have one outcome, it is only told that at
+    least all but one have it: "all of 5 lost" would say it of each, and "4 of 5" must not be told from it.
+
+    Args:
+        counts: As `count_outcomes` gives them.
+
+    Returns:
+        Empty where no site sent any; else "sites", how many did, with "least" where they are too few, "most" where one
+        outcome has nearly all, or "gained", "lost" and "untold".
+    """
+    sites = sum(counts.values())
+    if not sites:
+        return {}
+    if sites < MIN_COUNT:
+        return {"sites": sites, "least": MIN_COUNT}
+    most = max(OUTCOMES.values(), key=lambda name: counts.get(name, 0))
+    if counts[most] >= sites - 1:
+        return {"sites": sites, "most": most}
+    return {"sites": sites, **{name: counts.get(name, 0) for name in OUTCOMES.values()}}
 
 
 def place(values: ArrayLike, bins: int) -> NDArray[np.intp]:

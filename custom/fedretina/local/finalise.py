@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,22 +11,22 @@ import numpy as np
 
 from fedretina.data.site_data import SiteData, Split
 from fedretina.evaluation.predictions import LabelledPredictions
+from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.ledger import Ledger
-from fedretina.exchange.min_count import encode
+from fedretina.exchange.min_count import OUTCOMES, encode
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.local.site_state import History, Snapshot
-from fedretina.local.supervised import Predictions
 from fedretina.local.trainer import LocalTrainer
+from fedretina.local.verdict import Contestant, Splits, contestants, judged
 from fedretina.networks.encoder_file import write_encoder
 from fedretina.report.card import NOT_A_DEVICE, build_card, card_page
 from fedretina.report.render import render_site, write_page
 from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, rounds_of, site_report
-from fedretina.rows import row
+from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.network import Normalisation
 from fedretina.settings.plan import Step
 from fedretina.storage import read_json, write_json, write_tensors
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 from fedretina.version import versions
 
 _DIGITS = 4
@@ -44,6 +46,7 @@ class Ending(NamedTuple):
         shared: The aggregate of that step.
         kept: The site's personal part of that step.
         data_changes: Steps that the site began with other data than those before.
+        twin: Gives the same row trained at home, where the run asks for it.
     """
 
     run: str
@@ -55,40 +58,43 @@ class Ending(NamedTuple):
     shared: Tensors
     kept: Snapshot
     data_changes: tuple[str, ...] = ()
+    twin: Callable[[Splits], Contestant | None] = lambda splits: None
 
 
 def finalise(ending: Ending) -> dict[str, float]:
-    """Write a site's personal model with its card, figures and report, and return the scalars that may leave.
+    """Write the model that a site keeps with its card, figures and report, and return the scalars that may leave.
 
-    All of it goes to `final/` in the site's folder. `figures.json` is written last: when it is there, the test split
-    was read, and it is not read again however often the server asks.
+    All of it goes to `final/` in the site's folder. Where the verdict keeps another model than the run's, that one
+    lies beside it in `final/federated/`, likewise with card and report. What leaves tells of the run's model alone,
+    whichever is kept. `figures.json` is written last: when it is there, the test split was read, and it is not read
+    again however often the server asks.
     """
     folder = ending.folder / "final"
     # The server may ask again, after a restart or a lost reply. The test split was read for this model already, so the
     # stored scalars go out once more; for another model, after the run went back, everything is done anew.
-    model = ending.trainer.state(ending.shared, ending.kept.tensors)
-    model_digest = tensors_digest(model)
+    model_digest = tensors_digest(ending.trainer.state(ending.shared, ending.kept.tensors))
     if (folder / "figures.json").exists():
         stored = read_json(folder / "figures.json")
         if stored["model_digest"] == model_digest:
             return dict(stored["scalars"])
-    # The one time that the test split is predicted. The threshold of the card is chosen on validation alone.
-    splits = {name: ending.data.split(name) for name in ("val", "test")}
-    answers = {
-        name: ending.trainer.answers(ending.shared, ending.kept.tensors, split) for name, split in splits.items()
-    }
-    labelled = {name: _labelled(ending, split, answers[name]) for name, split in splits.items()}
-    card = _card(ending, model_digest, labelled["val"], labelled["test"])
-    # Everything that stays at the site: the model with its card, the card for people, the report.
-    write_tensors(folder / "model.safetensors", model, {"card": card})
-    write_json(folder / "card.json", card)
-    write_page(folder / "card.md", card_page(card))
-    report = site_report(_inputs(ending, card, splits["test"], answers["test"]))
-    write_json(folder / "report.json", report)
-    if ending.experiment.report.page:
-        write_page(folder / "report.html", render_site(report))
+    # The one time that the test split is predicted. Which model is kept is chosen on validation alone, like the
+    # threshold of its card.
+    experiment, data = ending.experiment, ending.data
+    splits = {name: data.split(name) for name in ("val", "test")}
+    federated = Contestant.of(FEDERATED, experiment, ending.trainer, ending.shared, ending.kept.tensors, splits)
+    verdict, kept = None, federated
+    if experiment.verdict != "off":
+        models = contestants(federated, ending.twin(splits), data, splits)
+        verdict = judged(models, data, splits, experiment)
+        kept = next(model for model in models if model.name == verdict["kept"])
+    # Everything that stays at the site.
+    report = _write(folder, ending, kept, verdict, splits)
+    if kept is federated:
+        shutil.rmtree(folder / FEDERATED, ignore_errors=True)  # of a verdict before the run went back
+    else:
+        report = _write(folder / FEDERATED, ending, federated, verdict, splits)
     # Last, what marks all of the above as done, and holds what leaves.
-    scalars = _scalars(ending, report, labelled["test"])
+    scalars = _scalars(ending, report, _labelled(federated, splits, "test"), verdict)
     write_json(
         folder / "figures.json",
         {
@@ -97,53 +103,71 @@ def finalise(ending: Ending) -> dict[str, float]:
             "chosen": ending.chosen.name,
             "theta": ending.kept.record.get("theta"),
             "test": report["figures"],
+            "verdict": verdict,
             "scalars": scalars,
         },
     )
     return scalars
 
 
-def _labelled(ending: Ending, split: Split, found: Predictions) -> LabelledPredictions:
-    answer = ESTIMATORS[ending.experiment.evaluation.estimator].predict(found.logits)
-    labels = np.asarray(found.labels.numpy(), dtype=np.int64)
-    return LabelledPredictions(answer.probabilities, answer.uncertainty, labels, split.patients)
-
-
-def _card(
-    ending: Ending, model_digest: str, validation: LabelledPredictions, test: LabelledPredictions
+def _write(
+    folder: Path, ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None, splits: Splits
 ) -> dict[str, Any]:
+    """Write a model, its card for programs and for people, and its report; returns the report."""
+    card = _card(ending, model, verdict, splits)
+    write_tensors(folder / "model.safetensors", model.model, {"card": card})
+    write_json(folder / "card.json", card)
+    write_page(folder / "card.md", card_page(card))
+    report = site_report(_inputs(ending, model, card, splits["test"]))
+    write_json(folder / "report.json", report)
+    if ending.experiment.report.page:
+        write_page(folder / "report.html", render_site(report))
+    return report
+
+
+def _labelled(model: Contestant, splits: Splits, name: str) -> LabelledPredictions:
+    found = model.answers[name]
+    answer = build_estimator(model.experiment.evaluation).predict(found.logits)
+    labels = np.asarray(found.labels.numpy(), dtype=np.int64)
+    return LabelledPredictions(answer.probabilities, answer.uncertainty, labels, splits[name].patients)
+
+
+def _card(ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None, splits: Splits) -> dict[str, Any]:
     return build_card(
-        experiment=ending.experiment,
+        experiment=model.experiment,
         scheme=ending.data.scheme,
         run=ending.run,
         site=ending.data.name,
         synthetic=ending.data.synthetic,
         chosen=ending.chosen,
-        theta=ending.kept.record.get("theta"),
+        theta=ending.kept.record.get("theta") if model.name == FEDERATED else None,
         fingerprint=ending.data.fingerprint,
         data_changes=ending.data_changes,
         counts=ending.data.graded,
-        model_digest=model_digest,
-        normalisation=ending.trainer.normalisation,
-        validation=validation,
-        test=test,
+        model_digest=tensors_digest(model.model),
+        normalisation=model.trainer.normalisation,
+        validation=_labelled(model, splits, "val"),
+        test=_labelled(model, splits, "test"),
+        model=model.name,
+        verdict=verdict,
     )
 
 
-def _inputs(ending: Ending, card: dict[str, Any], split: Split, test: Predictions) -> SiteReportInputs:
+def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Split) -> SiteReportInputs:
+    test = model.answers["test"]
     return SiteReportInputs(
         site=ending.data.name,
         run=ending.run,
         synthetic=ending.data.synthetic,
         scheme=ending.data.scheme,
-        method=row(ending.experiment.row).title,
+        method=card["method"],
         chosen=ending.chosen.name,
-        estimator=ending.experiment.evaluation.estimator,
+        estimator=model.experiment.evaluation.estimator,
         test=AnsweredSplit(test.logits, test.labels, split.patients, split.files, split.images),
         history=rounds_of(History(ending.folder / "history.json").steps()),
         card=card,
         partition=ending.trainer.partition.by_kind(),
-        settings=ending.experiment.agreed(),
+        settings=ending.experiment.agreed() | {"evaluation": model.experiment.agreed()["evaluation"]},
         versions=versions(),
         ledger=Ledger(ending.folder / "ledger.jsonl").lines(),
         bad_files=ending.data.bad_files,
@@ -153,10 +177,14 @@ def _inputs(ending: Ending, card: dict[str, Any], split: Split, test: Prediction
     )
 
 
-def _scalars(ending: Ending, report: dict[str, Any], test: LabelledPredictions) -> dict[str, float]:
+def _scalars(
+    ending: Ending, report: dict[str, Any], test: LabelledPredictions, verdict: Mapping[str, Any] | None
+) -> dict[str, float]:
     data = ending.data
     values = {name: report["figures"].get(name, {}).get("value") for name in _LEAVING}
     figures = {f"test_{name}": value for name, value in values.items() if value is not None} | leaving_scalars(report)
+    if verdict is not None and verdict["outcome"] is not None:
+        figures["verdict"] = next(code for code, name in OUTCOMES.items() if name == verdict["outcome"])
     if len(set(test.patients)) < data.min_count:
         figures = {}  # an accuracy of one patient is that patient's
     return {

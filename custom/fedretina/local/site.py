@@ -18,6 +18,8 @@ from fedretina.local.finalise import Ending, finalise, finalise_encoder
 from fedretina.local.pretrainer import Pretrainer
 from fedretina.local.site_state import History, SiteState, Snapshot
 from fedretina.local.trainer import LocalTrainer
+from fedretina.local.twin import Twin
+from fedretina.local.verdict import Contestant, Splits, twin_model
 from fedretina.settings.exchange import Kind
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
@@ -67,6 +69,7 @@ class Site:
         state = self.trainer.model.net.state_dict()  # as the seed gives it: nothing has been loaded
         self._begun = _lengths({key: state[key] for key in parts.parameters}, parts)
         self._cipher = cipher
+        self._twin = Twin(experiment, data, folder / "twin", Site) if experiment.verdict == "twin" else None
         self._done: Mapping[Task, Callable[[_Request], Reply]] = {
             "pretrain": self._pretrain,
             "train": self._train,
@@ -182,6 +185,7 @@ class Site:
         except DivergedError as error:
             self._blame(request, error)
         request.state.stage(request.step.number, found.snapshot)
+        self._follow(request)
         return found.tensors, {"images": float(found.images), "contrast_loss": found.loss}
 
     def _train(self, request: _Request) -> Reply:
@@ -192,8 +196,13 @@ class Site:
         except DivergedError as error:
             self._blame(request, error)
         request.state.stage(request.step.number, update.snapshot)
+        self._follow(request)
         scalars = {"theta": update.theta.value, "images": float(update.images), **self._figures(received)}
         return self._sealed(update.tensors), scalars
+
+    def _follow(self, request: _Request) -> None:
+        if self._twin is not None:
+            self._twin.follow(request.step, request.stop)
 
     def _validated(self, request: _Request) -> Reply:
         return {}, self._figures(self._received(request))
@@ -208,7 +217,7 @@ class Site:
 
     def _finalise(self, request: _Request) -> Reply:
         ends = self._finalise_model if self._experiment.supervised else self._finalise_encoder
-        return {}, ends(request.order, request.state, request.tensors)
+        return {}, ends(request)
 
     def _received(self, request: _Request) -> Evaluation | None:
         """How the aggregate that came does at home, with what the site kept for it."""
@@ -267,7 +276,8 @@ class Site:
             )
         return kept
 
-    def _finalise_model(self, order: Order, state: SiteState, tensors: Tensors) -> dict[str, float]:
+    def _finalise_model(self, request: _Request) -> dict[str, float]:
+        order, state, tensors = request.order, request.state, request.tensors
         if order.best is None:
             raise RefusedError("the server chose no round to finalise.")
         kept = self._kept(order, state)
@@ -277,11 +287,20 @@ class Site:
         shared = {key: tensor for key, tensor in tensors.items() if key not in calibrator}
         whole = kept._replace(tensors={**kept.tensors, **calibrator})
         changes = tuple(state.data_changes)
-        return finalise(
-            Ending(run, self._folder, self._experiment, self._data, self.trainer, chosen, shared, whole, changes)
-        )
+        ending = Ending(run, self._folder, self._experiment, self._data, self.trainer, chosen, shared, whole, changes)
+        return finalise(ending._replace(twin=lambda splits: self._ended_twin(splits, request.stop)))
 
-    def _finalise_encoder(self, order: Order, state: SiteState, tensors: Tensors) -> dict[str, float]:
+    def _ended_twin(self, splits: Splits, stop: Callable[[], bool]) -> Contestant | None:
+        """The twin's model, trained to its end; None where it is not asked for or could not be trained."""
+        if self._twin is None:
+            return None
+        self._twin.end(stop)
+        if not self._twin.complete:
+            return None
+        return twin_model(self._twin.experiment, self._data, self._twin.folder, splits)
+
+    def _finalise_encoder(self, request: _Request) -> dict[str, float]:
+        order, state, tensors = request.order, request.state, request.tensors
         kept = None if order.accepted is None else state.kept(order.accepted)
         if kept is None:
             raise TrainingError("no update of this site was accepted, so it has no part of this encoder.")

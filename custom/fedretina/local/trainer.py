@@ -35,11 +35,11 @@ from fedretina.local.supervised import (
 from fedretina.local.training import reproducible_torch
 from fedretina.losses.objective import build_objective
 from fedretina.networks.dropout import answered_in_passes
+from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.network import Normalisation
 from fedretina.settings.plan import Step
 from fedretina.settings.training import TrainingSettings
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 from fedretina.uncertainty.evidence import as_if_graded
 from fedretina.uncertainty.temperature import fit_temperature
 from fedretina.uncertainty.theta import Theta, site_theta
@@ -79,7 +79,7 @@ class LocalTrainer:
         self._experiment = experiment
         self._data = data
         self._objective = build_objective(experiment.objective)
-        self._estimator = ESTIMATORS[experiment.evaluation.estimator]
+        self._estimator = build_estimator(experiment.evaluation)
         self._corrections = {
             phase.name: build_correction(experiment.correction, phase.training or experiment.training)
             for phase in experiment.phases
@@ -231,10 +231,10 @@ class LocalTrainer:
         return {"loss": float(np.mean(seen.losses)), "accuracy": float(np.mean(right))}
 
     def _theta(self, online: Predictions, start: Snapshot, split: Split) -> Theta:
-        settings = self._experiment.theta
-        seen = online
-        if settings.source != "train_online":
-            seen = self._pass(split if settings.source == "train_clean" else self._data.split("val"))
+        settings, seen = self._experiment.theta, online
+        asked = settings.source.split
+        if asked is not None:
+            seen = self._pass(split if asked == "train" else self._data.split(asked))
         answer = self._estimator.predict(seen.logits)
         wrong = np.not_equal(np.argmax(answer.probabilities, axis=1), seen.labels.numpy())
         previous = start.record.get("theta", {}).get("value")

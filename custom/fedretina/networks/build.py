@@ -12,13 +12,13 @@ from torch.overrides import TorchFunctionMode
 from fedretina.errors import SettingsError
 from fedretina.networks.contrast import ContrastHead
 from fedretina.networks.dropout import PassDropout
-from fedretina.networks.encoder import Encoder
-from fedretina.networks.encoders import ENCODERS, EXITS
+from fedretina.networks.encoder import Encoder, build_encoder
 from fedretina.networks.exits import Exits
 from fedretina.networks.heads import build_head
 from fedretina.networks.network import Calibrator, Network
 from fedretina.networks.weights import load_encoder_weights, trained_with
-from fedretina.settings.network import NetworkSettings, Normalisation
+from fedretina.settings.encoder import Normalisation
+from fedretina.settings.network import NetworkSettings
 
 
 def build_network(settings: NetworkSettings, num_classes: int, seed: int) -> Network:
@@ -43,7 +43,7 @@ def build_network(settings: NetworkSettings, num_classes: int, seed: int) -> Net
     # Only the CPU generator is forked and seeded: torch.manual_seed would also reseed every accelerator.
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(encoder_seed)
-        encoder = ENCODERS[settings.encoder]()
+        encoder = build_encoder(settings.encoder)
         provenance = load_encoder_weights(settings.encoder, encoder, settings.weights)
         torch.default_generator.manual_seed(projector_seed)
         projector = _projector(encoder, settings)
@@ -72,7 +72,7 @@ def build_on_meta(settings: NetworkSettings, num_classes: int = 2) -> Network:
         SettingsError: Fewer than two grades.
     """
     with torch.device("meta"), _NoInit():
-        encoder = ENCODERS[settings.encoder]()
+        encoder = build_encoder(settings.encoder)
         auto = trained_with(settings.encoder, settings.weights.source)
         exits = _exits(encoder, settings, num_classes)
         beside = _Beside(_projector(encoder, settings), _contrast(encoder, settings), exits)
@@ -111,13 +111,13 @@ def _contrast(encoder: Encoder, settings: NetworkSettings) -> ContrastHead | Non
 def _exits(encoder: Encoder, settings: NetworkSettings, num_classes: int) -> Exits | None:
     if settings.exits is None:
         return None
-    return Exits(encoder, settings.exits.after or EXITS[settings.encoder], num_classes, settings.exits)
+    return Exits(encoder, settings.exits.after or settings.traits.exits, num_classes, settings.exits)
 
 
 def _dropouts(encoder: Encoder, settings: NetworkSettings) -> dict[int, PassDropout]:
     if settings.dropout is None:
         return {}
-    after, rate = settings.dropout.after or EXITS[settings.encoder], settings.dropout.rate
+    after, rate = settings.dropout.after or settings.traits.exits, settings.dropout.rate
     if not set(after) <= set(range(len(encoder.widths))):
         raise SettingsError(
             f"network.dropout.after is {list(after)}, but this encoder has stages 0 to {len(encoder.widths) - 1}: "

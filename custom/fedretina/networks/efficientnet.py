@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import Tensor, nn
+from torch import nn
 
-from fedretina.networks.encoder import Encoder
+from fedretina.networks.encoder import Encoder, encoder
+from fedretina.networks.layout import IMAGENET, Layout, published
+from fedretina.networks.timm_blocks import TimmBlocks
+from fedretina.settings.encoder import EfficientNetB0Traits, EfficientNetB4Traits
 
 
+@encoder(EfficientNetB0Traits)
 def efficientnet_b0_encoder() -> Encoder:
     """Return an untrained EfficientNet-B0 encoder (F = 1280, 4.0 million weights), FedEE's for skin images.
 
@@ -27,6 +31,7 @@ def efficientnet_b0_encoder() -> Encoder:
     return _in_stages(net, (32, 16, 24, 40, 80, 112, 192, 1280))
 
 
+@encoder(EfficientNetB4Traits)
 def efficientnet_b4_encoder() -> Encoder:
     """Return an untrained EfficientNet-B4 encoder (F = 1792, 17.5 million weights), that of the OCT paper.
 
@@ -48,19 +53,35 @@ def _in_stages(net: nn.Module, widths: tuple[int, ...]) -> Encoder:
     return Encoder([*stages, nn.Sequential(*last.children(), top)], widths)
 
 
-def load_efficientnet_state(encoder: Encoder, state: Mapping[str, Tensor]) -> None:
-    """Load a `state_dict` with torchvision's keys (`features.1.0.block.0.0.weight`, ...) into our stages.
+@published(EfficientNetB0Traits, EfficientNetB4Traits)
+class TorchvisionEfficientNet(Layout):
+    """torchvision's keys (`features.1.0.block.0.0.weight`, ...)."""
 
-    The classifier is dropped; every other key must find its place.
+    title = "torchvision"
+    pretrained_on = IMAGENET
+    licence = "BSD-3-Clause by torchvision's code; see what the file came with"
+    marks = ("features.0.0.weight", "features.1.0.block.0.0.weight")
+    dropped = ("classifier",)
 
-    Args:
-        encoder: The result of `efficientnet_b0_encoder` or `efficientnet_b4_encoder`.
-        state: The published state.
+    def homes(self, encoder: Encoder) -> Mapping[str, str]:
+        """See `Layout.homes`."""
+        last = len(encoder.stages) - 1
+        top = len(list(encoder.stages[last].children())) - 1
+        homes = {f"features.{i}": f"stages.{i}" for i in range(last + 1)}
+        return {**homes, f"features.{last + 1}": f"stages.{last}.{top}"}
 
-    Raises:
-        SettingsError: A key is missing or left over, a shape differs, or a value is not finite.
-    """
-    last = len(encoder.stages) - 1
-    top = len(list(encoder.stages[last].children())) - 1
-    homes = {f"features.{i}": f"stages.{i}" for i in range(last + 1)}
-    encoder.load_renamed(state, {**homes, f"features.{last + 1}": f"stages.{last}.{top}"}, "classifier")
+
+@published(EfficientNetB0Traits)
+class TimmEfficientNetB0(TimmBlocks):
+    """timm's `efficientnet_b0`."""
+
+    theirs = "efficientnet_b0"
+    twin = "tf_efficientnet_b0"
+
+
+@published(EfficientNetB4Traits)
+class TimmEfficientNetB4(TimmBlocks):
+    """timm's `efficientnet_b4`."""
+
+    theirs = "efficientnet_b4"
+    twin = "tf_efficientnet_b4"

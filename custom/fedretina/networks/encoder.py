@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedretina.errors import SettingsError
+from fedretina.parts import Register
+from fedretina.settings.encoder import encoder_traits
 
 
 class Encoder(nn.Module):
@@ -62,28 +64,11 @@ class Encoder(nn.Module):
 
     def pool(self, last: Tensor) -> Tensor:
         """Return the features `[B, F]` of the last stage's map."""
-        return last.mean(dim=(2, 3))
+        return self.average(last)
 
-    def load_renamed(self, state: Mapping[str, Tensor], homes: Mapping[str, str], classifier: str) -> None:
-        """Load a published state, whose modules have other names than ours.
-
-        Args:
-            state: Tensors by published key.
-            homes: Our module's name for each published module's name; the longest that fits a key counts.
-            classifier: Published name of the last layer, which is dropped. Every other key must find its place.
-
-        Raises:
-            SettingsError: As `load_exactly`.
-        """
-        renamed = {}
-        for key, value in state.items():
-            parts = key.split(".")
-            if parts[0] == classifier:
-                continue
-            owners = (".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
-            theirs = next((owner for owner in owners if owner in homes), None)
-            renamed[f"unknown.{key}" if theirs is None else homes[theirs] + key[len(theirs) :]] = value
-        self.load_exactly(renamed)
+    def average(self, seen: Tensor) -> Tensor:
+        """Return what an early exit reads of a stage's map `[B, C, h, w]`: its mean over all places, `[B, C]`."""
+        return seen.mean(dim=(2, 3))
 
     def load_exactly(self, state: Mapping[str, Tensor]) -> None:
         """Load a state whose keys are ours, all of it or nothing.
@@ -115,3 +100,19 @@ class Encoder(nn.Module):
             if not bool(torch.isfinite(value).all()):
                 raise SettingsError(f"The weights hold values of {key} that are not finite; give a sound file.")
         self.load_state_dict({**mine, **state})
+
+
+encoder: Register[Callable[[], Encoder]] = Register("fedretina.networks")
+"""Registers what stands below it as the builder of the encoder with some traits."""
+
+
+def build_encoder(name: str) -> Encoder:
+    """Build an encoder without weights of its own; its start is drawn from torch's generator.
+
+    Args:
+        name: What a job calls it.
+
+    Raises:
+        SettingsError: There is no such encoder.
+    """
+    return encoder.of(encoder_traits(name).of({}))()

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from fedretina.errors import SettingsError
 from fedretina.exchange.payload import Tensors
-from fedretina.networks.encoder import Encoder
-from fedretina.networks.encoders import ENCODERS
+from fedretina.networks.encoder import Encoder, build_encoder
+from fedretina.settings.encoder import Normalisation, encoder_traits
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.network import EncoderName, Normalisation
 from fedretina.storage import HEADER, write_bytes, write_json
 from fedretina.version import versions
 
@@ -40,13 +39,13 @@ class EncoderHeader(NamedTuple):
         provenance: Where they come from, in words.
     """
 
-    encoder: EncoderName
+    encoder: str
     normalisation: Normalisation
     provenance: str
 
 
 def export_encoder(
-    path: Path, encoder_name: EncoderName, state: Mapping[str, Tensor], normalisation: Normalisation, provenance: str
+    path: Path, encoder_name: str, state: Mapping[str, Tensor], normalisation: Normalisation, provenance: str
 ) -> str:
     """Write an encoder's weights to a `.safetensors` file of their own, atomically; equal weights give equal bytes.
 
@@ -106,7 +105,7 @@ def read_header(data: bytes) -> EncoderHeader | None:
             "first, and give that file."
         )
     encoder, normalisation, provenance = (words.get(name) for name in EncoderHeader._fields)
-    known = encoder in get_args(EncoderName) and normalisation in get_args(Normalisation)
+    known = _is_encoder(encoder) and normalisation in get_args(Normalisation)
     if not known or not isinstance(provenance, str):
         raise SettingsError(
             "The exported encoder says of itself what this version does not understand; export it again, or load it "
@@ -115,9 +114,15 @@ def read_header(data: bytes) -> EncoderHeader | None:
     return EncoderHeader(encoder, normalisation, provenance)
 
 
-def load_exported(
-    encoder_name: EncoderName, encoder: Encoder, header: EncoderHeader, state: Mapping[str, Tensor]
-) -> None:
+def _is_encoder(name: object) -> bool:
+    try:
+        encoder_traits(str(name))
+    except SettingsError:
+        return False
+    return True
+
+
+def load_exported(encoder_name: str, encoder: Encoder, header: EncoderHeader, state: Mapping[str, Tensor]) -> None:
     """Load an exported state into an encoder, in place.
 
     Args:
@@ -144,10 +149,10 @@ def without_prefix(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key.removeprefix(PREFIX): value for key, value in state.items()}
 
 
-def _whole(encoder_name: EncoderName, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _whole(encoder_name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the state as the encoder itself holds it, on the CPU: every key, its own shapes and dtypes."""
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        encoder = ENCODERS[encoder_name]()
+        encoder = build_encoder(encoder_name)
     try:
         encoder.load_exactly(state)
     except SettingsError as error:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import groupby
 
-from torch import Tensor, nn
+from torch import nn
 
-from fedretina.networks.encoder import Encoder
+from fedretina.networks.encoder import Encoder, encoder
+from fedretina.networks.layout import IMAGENET, Layout, published
+from fedretina.networks.timm_blocks import TimmBlocks
+from fedretina.settings.encoder import MobileNetV2Traits
 
 _WIDTHS = (32, 16, 24, 32, 64, 96, 160, 1280)
 
 
+@encoder(MobileNetV2Traits)
 def mobilenet_v2_encoder() -> Encoder:
     """Return an untrained MobileNetV2 encoder (F = 1280, 2.2 million weights).
 
@@ -31,18 +35,25 @@ def mobilenet_v2_encoder() -> Encoder:
     return Encoder([stem, *(nn.Sequential(*stage) for stage in stages)], _WIDTHS)
 
 
-def load_mobilenet_state(encoder: Encoder, state: Mapping[str, Tensor]) -> None:
-    """Load a `state_dict` with torchvision's keys (`features.1.conv.0.0.weight`, ...) into our stages.
+@published(MobileNetV2Traits)
+class TorchvisionMobileNet(Layout):
+    """torchvision's keys (`features.1.conv.0.0.weight`, ...)."""
 
-    The classifier is dropped; every other key must find its place.
+    title = "torchvision"
+    pretrained_on = IMAGENET
+    licence = "BSD-3-Clause by torchvision's code; see what the file came with"
+    marks = ("features.0.0.weight", "features.1.conv.0.0.weight")
+    dropped = ("classifier",)
 
-    Args:
-        encoder: The result of `mobilenet_v2_encoder`.
-        state: The published state.
+    def homes(self, encoder: Encoder) -> Mapping[str, str]:
+        """See `Layout.homes`."""
+        stages = enumerate(encoder.stages)
+        blocks = [f"stages.{i}.{name}" for i, stage in stages if i for name, _ in stage.named_children()]
+        return {f"features.{number}": home for number, home in enumerate(["stages.0", *blocks])}
 
-    Raises:
-        SettingsError: A key is missing or left over, a shape differs, or a value is not finite.
-    """
-    blocks = [f"stages.{i}.{name}" for i, stage in enumerate(encoder.stages) if i for name, _ in stage.named_children()]
-    homes = {f"features.{number}": home for number, home in enumerate(["stages.0", *blocks])}
-    encoder.load_renamed(state, homes, "classifier")
+
+@published(MobileNetV2Traits)
+class TimmMobileNet(TimmBlocks):
+    """timm's `mobilenetv2_100`."""
+
+    theirs = "mobilenetv2_100"

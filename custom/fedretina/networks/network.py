@@ -15,7 +15,7 @@ from fedretina.networks.encoder import Encoder
 from fedretina.networks.exits import Exits
 from fedretina.networks.label_space import LabelSpace
 from fedretina.networks.weights import Provenance
-from fedretina.settings.network import Normalisation
+from fedretina.settings.encoder import Normalisation
 
 MEAN_STD: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import Tensor, nn
+from torch import nn
 
-from fedretina.networks.encoder import Encoder
+from fedretina.networks.encoder import Encoder, encoder
+from fedretina.networks.layout import IMAGENET, Layout, published
+from fedretina.settings.encoder import ResNet18Traits, ResNet50Traits
 
 
+@encoder(ResNet18Traits)
 def resnet18_encoder() -> Encoder:
     """Return an untrained ResNet-18 encoder (F = 512, 11.2 million weights).
 
@@ -20,6 +23,7 @@ def resnet18_encoder() -> Encoder:
     return _in_stages(resnet18(weights=None), (64, 64, 128, 256, 512))
 
 
+@encoder(ResNet50Traits)
 def resnet50_encoder() -> Encoder:
     """Return an untrained ResNet-50 encoder (F = 2048, 23.5 million weights), the one of FedUAA.
 
@@ -43,17 +47,16 @@ def _in_stages(net: nn.Module, widths: tuple[int, ...]) -> Encoder:
     return Encoder([stem, *(parts[f"layer{i}"] for i in range(1, 5))], widths)
 
 
-def load_torchvision_state(encoder: Encoder, state: Mapping[str, Tensor]) -> None:
-    """Load a `state_dict` with torchvision's keys (`conv1.weight`, `layer1.0.bn1.bias`, ...) into our stages.
+@published(ResNet18Traits, ResNet50Traits)
+class PublishedResNet(Layout):
+    """torchvision's keys (`conv1.weight`, `layer1.0.bn1.bias`, ...); timm's are the same."""
 
-    The classifier `fc.weight` and `fc.bias` is dropped; every other key must find its place.
+    title = "torchvision or timm"
+    pretrained_on = IMAGENET
+    licence = "BSD-3-Clause (torchvision) or Apache-2.0 (timm) by their code; see what the file came with"
+    marks = ("conv1.weight", "layer1.0.conv1.weight")
+    dropped = ("fc",)
 
-    Args:
-        encoder: The result of `resnet18_encoder` or `resnet50_encoder`.
-        state: The published state.
-
-    Raises:
-        SettingsError: A key is missing or left over, a shape differs, or a value is not finite.
-    """
-    homes = {"conv1": "stages.0.0", "bn1": "stages.0.1", **{f"layer{i}": f"stages.{i}" for i in range(1, 5)}}
-    encoder.load_renamed(state, homes, "fc")
+    def homes(self, encoder: Encoder) -> Mapping[str, str]:
+        """See `Layout.homes`."""
+        return {"conv1": "stages.0.0", "bn1": "stages.0.1", **{f"layer{i}": f"stages.{i}" for i in range(1, 5)}}

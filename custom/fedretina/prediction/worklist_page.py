@@ -10,7 +10,7 @@ from typing import Any
 
 from fedretina.prediction.predictor import ImageRow
 from fedretina.prediction.worklist import Patient, Photograph, readable
-from fedretina.report.card import NEARLY_ALL, THRESHOLD_WORDS, share_words, threshold_words
+from fedretina.report.card import NEARLY_ALL, THRESHOLD_WORDS, share_words, threshold_words, verdict_words
 from fedretina.settings.scheme import GradingScheme, in_words
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "templates"
@@ -62,6 +62,7 @@ def worklist_page(
         card=card,
         summary=summary_words(patients),
         expected=_expected(card),
+        verdict=verdict_words(card),
         threshold=card["referral"]["threshold"],
         threshold_words=threshold_words(card),
         threshold_why=THRESHOLD_WORDS.get(card["referral"]["reason"], ""),

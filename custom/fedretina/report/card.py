@@ -9,9 +9,11 @@ from typing import Any
 from fedretina.evaluation.figures import Triage, triage
 from fedretina.evaluation.metrics import accuracy, quadratic_kappa
 from fedretina.evaluation.predictions import LabelledPredictions
+from fedretina.evaluation.verdict import FEDERATED
+from fedretina.report.verdict_words import MODELS, kept_sentence, verdict_sentence
 from fedretina.rows import row
+from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.network import Normalisation
 from fedretina.settings.plan import Step
 from fedretina.settings.scheme import GradingScheme, in_words
 from fedretina.uncertainty.referral import ReferralThreshold, referral_threshold
@@ -75,6 +77,8 @@ def build_card(
     validation: LabelledPredictions,
     test: LabelledPredictions | None,
     data_changes: Sequence[str] = (),
+    model: str = FEDERATED,
+    verdict: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Put together what a site must know of its model; plain values that JSON can hold.
 
@@ -97,6 +101,8 @@ def build_card(
         validation: Answers over the validation split, as the run's estimator gives them.
         test: The same over the test split; None where it was not read, and then nothing is promised.
         data_changes: Names of the steps that the site began with other data than those before.
+        model: Which of the models of a verdict it is; see `evaluation.verdict`.
+        verdict: As `local.verdict.judged` gives it; None where the run compares nothing.
 
     Returns:
         The card.
@@ -118,7 +124,9 @@ def build_card(
         "site": site,
         "run": run,
         "row": experiment.row,
-        "method": row(experiment.row).title,
+        "method": MODELS[model].format(method=row(experiment.row).title),
+        "model": model,
+        "verdict": None if verdict is None else dict(verdict),
         "chosen": chosen.name,
         "grades": list(scheme.grades),
         "scheme": scheme.model_dump(mode="json"),
@@ -263,6 +271,7 @@ def card_page(card: Mapping[str, Any]) -> str:
         "",
         *_bullets(card["not_intended"]),
         "",
+        *_compared(card),
         "## When it refers",
         "",
         "A patient is referred when any image is. An image is referred when one of these holds:",
@@ -290,13 +299,31 @@ def card_page(card: Mapping[str, Any]) -> str:
         "",
         "## Where it comes from",
         "",
-        f"Method {card['method']} (row {card['row']}), run {_escaped(card['run'])}, model of {card['chosen']}, "
-        f"fedretina {card['fedretina']}. " + _images(card),
+        f"Method {card['method']} (row {card['row']}), run {_escaped(card['run'])}"
+        + (f", model of {card['chosen']}" if card.get("model", FEDERATED) == FEDERATED else "")
+        + f", fedretina {card['fedretina']}. "
+        + _images(card),
         "",
         f"Temperature {card['temperature']['value']:.2f} on the probabilities shown. "
         + f"Model {card['model_digest'][:12]}, data {card['data_fingerprint'][:12]}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def verdict_words(card: Mapping[str, Any]) -> list[str]:
+    """The verdict of a card in sentences; cards of runs that compare nothing, and older ones, have none."""
+    verdict = card.get("verdict")
+    if not verdict:
+        return []
+    words = [verdict_sentence(verdict), kept_sentence(verdict)]
+    if card["model"] != verdict["kept"]:
+        words.append("This is the model trained with the others, which is not the one that is kept.")
+    return words
+
+
+def _compared(card: Mapping[str, Any]) -> list[str]:
+    words = verdict_words(card)
+    return [] if not words else ["## What sharing was worth here", "", _escaped(" ".join(words)), ""]
 
 
 def _expected(card: Mapping[str, Any], figures: Mapping[str, Any] | None) -> list[str]:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.errors import StateError
-from fedretina.report import REPORT_FORMAT, charts, summary, text
+from fedretina.evaluation.verdict import FEDERATED
+from fedretina.report import REPORT_FORMAT, charts, summary, text, verdict_words
 from fedretina.report.svg import BLACK, BLUE, VERMILION, Chart
 from fedretina.settings.scheme import in_words
 
@@ -39,10 +40,13 @@ def render_site(report: Mapping[str, Any]) -> str:
     rounds = report["rounds"]
     steps = [entry["step"] for entry in rounds]
     referral = report["referral"] or {}
+    verdict = report.get("verdict")
     return _render(
         "site.html.j2",
         report=report,
         sentences=summary.site_summary(report),
+        controls=verdict_words.verdict_table(verdict) if verdict else None,
+        federated=report.get("model", FEDERATED) == FEDERATED,
         tiles=_SITE_TILES,
         round_name=summary.round_words(report["chosen"], steps),
         referral=referral,

@@ -49,6 +49,7 @@ def server_report(results: Mapping[str, Any]) -> dict[str, Any]:
         "sites": sites,
         "means": {name: mean for name in FIGURES if (mean := _mean(sites, name)) is not None},
         "pooled": _pooled(results["sites"], bins),
+        "verdicts": dict(results.get("verdicts", {})),
         "counts": {"sent": sorted(bins), "refused": contradictory},
         "rounds": _rounds(results),
         "without_result": dict(sorted(results.get("without_result", {}).items())),

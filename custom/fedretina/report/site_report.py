@@ -13,13 +13,14 @@ from torch import Tensor
 
 from fedretina.evaluation.curves import reliability, risk_coverage
 from fedretina.evaluation.figures import LEVEL, FigureInterval, split_figures
+from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.min_count import place
 from fedretina.report import REPORT_FORMAT
 from fedretina.report.text import rounded
 from fedretina.settings.objective import TAU
 from fedretina.settings.scalars import UNCERTAINTY_BINS
 from fedretina.settings.scheme import GradingScheme
-from fedretina.uncertainty.estimators import ESTIMATORS
+from fedretina.uncertainty.estimators import build_estimator
 from fedretina.uncertainty.temperature import tempered
 
 _MOST_POINTS = 200
@@ -66,10 +67,10 @@ class SiteReportInputs(NamedTuple):
         scheme: The site's grades.
         method: Title of the row.
         chosen: Name of the step whose model this is.
-        estimator: Name in `ESTIMATORS`.
+        estimator: Name of an estimator.
         test: The answers on the test split.
         history: The rounds in order; see `rounds_of`.
-        card: The model's card; its referral threshold, triage and temperature are shown where they are there.
+        card: The model's card; its verdict, referral threshold, triage and temperature are shown where they are there.
         partition: By kind: "tensors", "values" and "travels".
         settings: The run's agreed settings; `evaluation.auc_input` and `objective.tau` are read.
         versions: Of the programs.
@@ -111,14 +112,14 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         TrainingError: Outputs are not finite, or do not fit the labels.
     """
     test = inputs.test
-    answer = ESTIMATORS[inputs.estimator].predict(test.logits)
+    answer = build_estimator(inputs.estimator).predict(test.logits)
     labels = np.asarray(test.labels.cpu().numpy(), dtype=np.int64)
     found = split_figures(
         test.logits,
         labels,
         test.patients,
         inputs.scheme,
-        estimator=ESTIMATORS[inputs.estimator],
+        estimator=build_estimator(inputs.estimator),
         auc_input=inputs.settings["evaluation"]["auc_input"],
         tau=float(inputs.settings["objective"].get("tau", TAU)),
         seed=inputs.seed,
@@ -138,6 +139,8 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         "synthetic": inputs.synthetic,
         "method": inputs.method,
         "row": inputs.settings.get("row"),
+        "model": inputs.card.get("model", FEDERATED),
+        "verdict": inputs.card.get("verdict"),
         "chosen": inputs.chosen,
         "estimator": inputs.estimator,
         "scheme": inputs.scheme.model_dump(mode="json"),

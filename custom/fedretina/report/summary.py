@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedretina.report.text import FIGURES, PERCENT, between, count, number, percent, points, shown, size, with_interval
+from fedretina.report.text import (
+    FIGURES,
+    PERCENT,
+    between,
+    count,
+    number,
+    outcomes_sentence,
+    percent,
+    points,
+    shown,
+    size,
+    with_interval,
+)
+from fedretina.report.verdict_words import kept_sentence, verdict_sentence
 from fedretina.settings.scheme import in_words
 
 _FEW_PATIENTS = 30
@@ -20,6 +33,7 @@ def round_words(step: str, steps: Sequence[str]) -> str:
 def site_summary(report: Mapping[str, Any]) -> list[str]:
     """The sentences at the top of a site's page."""
     found = [
+        *_verdict(report),
         _grading(report),
         _ranking(report),
         _referable(report),
@@ -37,12 +51,23 @@ def server_summary(report: Mapping[str, Any]) -> list[str]:
     found = [
         f"{_sites(len(sites))} trained together and tested the model on {_test_images(sites)} of their own, each by "
         "its own grades.",
+        outcomes_sentence(report.get("verdicts")),
         *(_mean_sentence(report, name) for name in ("auc", "accuracy", "error_auroc")),
         _pooled(report["pooled"]),
         _missing(report),
         _traffic(report["rounds"]),
     ]
     return [sentence for sentence in found if sentence]
+
+
+def _verdict(report: Mapping[str, Any]) -> list[str]:
+    """Older reports, and runs that compare nothing, have none."""
+    verdict = report.get("verdict")
+    if not verdict:
+        return []
+    not_kept = report["model"] != verdict["kept"]
+    here = " This page is about the model trained with the others, which is not kept." if not_kept else ""
+    return [verdict_sentence(verdict), kept_sentence(verdict) + here]
 
 
 def _grading(report: Mapping[str, Any]) -> str:

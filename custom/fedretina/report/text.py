@@ -210,6 +210,23 @@ def with_interval(figure: Mapping[str, Any], style: str) -> str:
     return value if span is None else f"{value} (95{PERCENT} interval {span})"
 
 
+def outcomes_sentence(told: Mapping[str, Any] | None) -> str:
+    """What a federation's sites found, as counted by `exchange.min_count.told_outcomes`; empty where none sent any."""
+    if not told:
+        return ""
+    sites = told["sites"]
+    if "most" in told:
+        words = {"gained": "gained by sharing", "lost": "lost by it", "untold": "could not tell a difference"}
+        most = words[told["most"]]
+        return f"Against the best that each could do alone, at least {sites - 1} of {sites} sites {most}."
+    if "gained" in told:
+        return (
+            f"Against the best that each could do alone, {told['gained']} of {sites} sites gained by sharing, "
+            f"{told['lost']} lost, and {told['untold']} could not tell a difference."
+        )
+    return f"How many sites gained by sharing is not counted: fewer than {told['least']} of them sent a verdict."
+
+
 class Figure(NamedTuple):
     """A figure's name on the page and what it says.
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
@@ -15,16 +15,16 @@ from fedretina.rows import ROWS, row
 from fedretina.settings.aggregation import AggregationSettings, ChoiceSettings, SamplingSettings
 from fedretina.settings.choice import load_parts
 from fedretina.settings.correction import CorrectionSettings, NoCorrectionSettings
+from fedretina.settings.evaluation import EvaluationSettings, EvidenceSettings
 from fedretina.settings.exchange import ExchangeSettings
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.images import SIGNALS, AugmentSettings, FundusSettings, ImageSettings
-from fedretina.settings.network import PATCH, NetworkSettings
+from fedretina.settings.network import NetworkSettings
 from fedretina.settings.objective import TAU, ObjectiveSettings, TweuSettings
 from fedretina.settings.plan import PhaseSettings, RestartSettings, merged, resolved_phases
 from fedretina.settings.theta import ThetaSettings, YoudenSettings
 from fedretina.settings.training import (
     CalibrationSettings,
-    EvaluationSettings,
     ReportSettings,
     TrainingSettings,
     TuneSettings,
@@ -64,6 +64,11 @@ class Experiment(BaseModel):
             data of their own, as a run over real hospitals should.
         pooled: Whether sites with the same grades put their images together and train as one: what a federation is
             measured against. It needs all images in one place, so only the plain loop runs it.
+        verdict: What each site compares the run's model with at the end, on its own test patients, keeping the one that
+            its validation prefers. "own": the commonest grade, and a head of its own on the encoder as the run starts
+            with it, which takes seconds. "twin": besides, the same row trained at home in the same rounds, nothing
+            exchanged: each round takes about twice as long. "off" compares nothing, as the papers did, and keeps the
+            run's model.
     """
 
     model_config = _STRICT
@@ -89,10 +94,11 @@ class Experiment(BaseModel):
     theta: SerializeAsAny[ThetaSettings] = YoudenSettings()
     exchange: ExchangeSettings = ExchangeSettings()
     aggregation: AggregationSettings = AggregationSettings()
-    evaluation: EvaluationSettings = EvaluationSettings()
+    evaluation: SerializeAsAny[EvaluationSettings] = EvidenceSettings()
     report: ReportSettings = ReportSettings()
     phantom_images: int = Field(default=160, ge=0)
     pooled: bool = False
+    verdict: Literal["own", "twin", "off"] = "own"
 
     @field_validator("phantom_images")
     @classmethod
@@ -240,10 +246,17 @@ def _a_travelling_head_has_one_width(run: Experiment) -> None:
 
 
 def _images_fit_the_encoder(run: Experiment) -> None:
-    (_, height, width), patch = run.images.shape, PATCH.get(run.network.encoder, 1)
+    (_, height, width), traits = run.images.shape, run.network.traits
+    patch = traits.patch
+    if traits.signals and height > 1:
+        raise ValueError(
+            f"encoder {run.network.encoder} takes signals, one row of samples, but images.modality is "
+            f"{run.images.modality!r}, whose samples are {height} x {width}: choose another encoder."
+        )
     if height % patch or width % patch:
         size = f"images.image_size is {height}" if height == width else f"samples are {height} x {width}"
-        mend = "a multiple" if height == width else "another encoder"
+        trained = "" if traits.side is None else f"; its published weights were trained with {traits.side}"
+        mend = f"a multiple{trained}" if height == width else "another encoder"
         raise ValueError(
             f"encoder {run.network.encoder} cuts images into patches of {patch} pixels, but {size}: choose {mend}."
         )
@@ -266,6 +279,11 @@ def _members_have_an_estimator(run: Experiment) -> None:
             f"evaluation.passes is {chosen.passes}, but the network has no dropout, so all passes would be equal: "
             "set network.dropout, or passes to 1."
         )
+    if chosen.passes == 1 and network.exits is None and chosen.least_members > 1:
+        raise ValueError(
+            f"evaluation.estimator {chosen.estimator!r} asks {chosen.least_members} members or more, but a network "
+            "without early exits answers once: set network.exits, or network.dropout and evaluation.passes."
+        )
     if run.exchange.personal == "exits" and network.exits is None:
         raise ValueError("exchange.personal is 'exits', but the network has none: set network.exits.")
     if run.exchange.encrypt != "nothing" and network.exits is not None:
@@ -286,6 +304,15 @@ def _temperatures_have_a_calibrator(run: Experiment) -> None:
 def _pooled_sites_exchange_nothing(run: Experiment) -> None:
     if run.pooled and run.exchange.personal != "everything":
         raise ValueError("pooled sites train alone: set exchange.personal to 'everything', or pooled to false.")
+
+
+def _a_twin_differs(run: Experiment) -> None:
+    if run.verdict != "twin":
+        return
+    if not run.supervised:
+        raise ValueError("verdict is 'twin', but a run without labels has no answers to compare: leave it out.")
+    if run.exchange.personal == "everything":
+        raise ValueError("verdict is 'twin', but nothing travels, so each site is its own twin: leave it out.")
 
 
 def _one_model_for_a_server_half(run: Experiment) -> None:
@@ -341,6 +368,7 @@ CHECKS: tuple[Callable[[Experiment], None], ...] = (
     _members_have_an_estimator,
     _temperatures_have_a_calibrator,
     _pooled_sites_exchange_nothing,
+    _a_twin_differs,
     _one_model_for_a_server_half,
     _a_robust_rule_sees_all_that_travels,
     _what_is_encrypted_is_only_averaged,

@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from fedretina.settings.choice import ReadBy, ReadSettings
-
-EncoderName = Literal[
-    "resnet18",
-    "resnet50",
-    "efficientnet_lite0",
-    "mobilenet_v2",
-    "efficientnet_b0",
-    "efficientnet_b4",
-    "vit_small",
-    "signal_cnn",
-]
-
-Normalisation = Literal["none", "imagenet", "half"]
-"""How images in [0, 1] are normalised before an encoder sees them."""
-
-PATCH: Mapping[EncoderName, int] = {"vit_small": 16}
-"""Side of the patches of encoders that cut an image into some: its side must be a multiple of it."""
+from fedretina.settings.encoder import EncoderTraits, encoder_traits, packaged_encoders
 
 
 class HeadSettings(ReadSettings):
@@ -71,7 +54,7 @@ class ExitSettings(BaseModel):
 
     Attributes:
         after: Stages of the encoder that an exit follows, counted from 0. None takes those of the paper where it
-            names some, else those of the encoder (`networks.encoders.EXITS`).
+            names some, else those of the encoder.
         width: Hidden units H that the exits are measured by; None is the width of the encoder's last stage: 1280, 512
             and 64 for the networks of the official code, as there.
         growth: How much wider a pair of stages makes an exit: h_i = floor(growth^((M - i) / 2) H) for exit i of M,
@@ -114,8 +97,6 @@ class DropoutSettings(BaseModel):
 WeightsSource = Literal["none", "package", "file"]
 
 Sha256 = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, pattern=r"^\s*[0-9a-fA-F]{64}\s*$")]
-
-PACKAGED: frozenset[EncoderName] = frozenset({"efficientnet_lite0"})
 
 
 class WeightsSettings(BaseModel):
@@ -173,7 +154,7 @@ class NetworkSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    encoder: EncoderName = "resnet18"
+    encoder: str = "resnet18"
     weights: WeightsSettings = Field(default_factory=WeightsSettings)
     projector: int | None = Field(default=None, ge=2, le=8192)
     head: HeadSettings = Field(default_factory=HeadSettings)
@@ -183,11 +164,22 @@ class NetworkSettings(BaseModel):
     dropout: DropoutSettings | None = None
     normalise: Literal["auto", "none", "imagenet", "half"] = "auto"
 
+    @field_validator("encoder")
+    @classmethod
+    def _encoder_is_known(cls, name: str) -> str:
+        encoder_traits(name)  # refuses what it does not know
+        return name
+
+    @property
+    def traits(self) -> type[EncoderTraits]:
+        """What the encoder can do."""
+        return encoder_traits(self.encoder)
+
     @model_validator(mode="after")
     def _package_has_the_encoder(self) -> NetworkSettings:
-        if self.weights.source == "package" and self.encoder not in PACKAGED:
+        if self.weights.source == "package" and not self.traits.packaged:
             raise ValueError(
-                f'weights.source "package" exists for {", ".join(sorted(PACKAGED))} only, but the encoder is '
+                f'weights.source "package" exists for {", ".join(packaged_encoders())} only, but the encoder is '
                 f'{self.encoder}; use the source "file" with a sha256, or "none".'
             )
         return self

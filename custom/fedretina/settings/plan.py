@@ -48,7 +48,7 @@ def new_run_name(experiment: Experiment) -> str:
 
 
 _LAID_OVER = ("training", "augment")
-_CHOOSES = ("name", "method")
+_CHOOSES = ("name", "method", "estimator")
 """Settings that choose a method: those beside it are the method's own."""
 _READ: Mapping[str, type[ReadSettings]] = {"training": TrainingSettings, "head": HeadSettings}
 """Settings of which some are read under a choice beside them alone."""

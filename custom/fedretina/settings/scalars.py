@@ -67,6 +67,7 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     "images_pretrain": (1, _MANY, False),
     "bad_files": (0, _MANY, False),
     "synthetic": (0, 1, True),
+    "verdict": (-1, 1, False),
     "test_auc": (0, 1, False),
     "test_auc_logits": (0, 1, False),
     "test_accuracy": (0, 1, False),
@@ -90,7 +91,7 @@ BY_TASK: Mapping[Task, frozenset[str]] = {
     "calibrate": frozenset(),
     "finalise": frozenset(name for name in RANGES if name.startswith(("test_", "images_")) and name not in _BLIND)
     | frozenset(COUNTS)
-    | {"grades", "bad_files", "synthetic"},
+    | {"grades", "bad_files", "synthetic", "verdict"},
 }
 """What each task may bring. Losses and error counts say more about a site than the method needs, so they stay.
 

@@ -2,24 +2,70 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import field_validator
+from pydantic import PlainSerializer, field_validator
 
 from fedretina.errors import SettingsError
 from fedretina.settings.choice import Choice
 
-ThetaSource = Literal["train_online", "train_clean", "validation"]
+
+class ThetaSource(Choice):
+    """Where (u, wrong) of theta come from.
+
+    Attributes:
+        split: The split that an extra pass in evaluation mode reads, "train" (as far as the phase may use its labels)
+            or "val"; None for the forward passes of the training itself.
+    """
+
+    default: ClassVar[str | None] = "train_online"
+    split: ClassVar[Literal["train", "val"] | None] = None
+    name: str
+
+
+class TrainOnlineSource(ThetaSource):
+    """The forward passes of the local epoch, as in FedUAA's code.
+
+    Attributes:
+        name: "train_online"; the paper's Algorithm 1 asks before the update, its text after the epoch.
+    """
+
+    name: Literal["train_online"] = "train_online"
+
+
+class TrainCleanSource(ThetaSource):
+    """An extra pass over the training split, in evaluation mode.
+
+    Attributes:
+        name: "train_clean".
+    """
+
+    split: ClassVar[Literal["train", "val"] | None] = "train"
+    name: Literal["train_clean"] = "train_clean"
+
+
+class ValidationSource(ThetaSource):
+    """The validation split, the better choice once a site has learned its training split by heart.
+
+    Attributes:
+        name: "validation".
+    """
+
+    split: ClassVar[Literal["train", "val"] | None] = "val"
+    name: Literal["validation"] = "validation"
+
+
+def _by_name(source: ThetaSource) -> Any:
+    """A source without settings of its own is stored as its name."""
+    words = source.model_dump()
+    return words["name"] if set(words) == {"name"} else words
 
 
 class ThetaSettings(Choice):
     """How a site finds its threshold theta; each default has its reason.
 
     Attributes:
-        source: Where (u, wrong) come from. "train_online": the forward passes of the local epoch, as in the
-            official code (the paper's Algorithm 1 asks before the update, its text after the epoch).
-            "train_clean": an extra pass over the training split, in evaluation mode. "validation": the
-            validation split, the better choice once a site has learned its training split by heart.
+        source: Where (u, wrong) come from.
         reference_grades: u = K / S grows with the number of grades K where the evidence E = S - K is the same, so UAW
             favours sites with many grades. With a number here, u is read as if the site had so many:
             u' = k / (k + E). None: as in the paper.
@@ -30,7 +76,7 @@ class ThetaSettings(Choice):
     default: ClassVar[str | None] = "youden"
     largest: ClassVar[float] = 1.0
     rule: str
-    source: ThetaSource = "train_online"
+    source: Annotated[ThetaSource, PlainSerializer(_by_name)] = TrainOnlineSource()
     reference_grades: int | None = None
 
     @field_validator("reference_grades")

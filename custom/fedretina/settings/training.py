@@ -1,4 +1,4 @@
-"""How a site trains, and what follows training: fine-tuning, calibration, how the model answers, what is written."""
+"""How a site trains, and what follows training: fine-tuning, calibration, what is written."""
 
 from __future__ import annotations
 
@@ -93,12 +93,6 @@ class TrainingSettings(OptimiserSettings):
         return self.stretches or (StretchSettings(epochs=self.epochs),)
 
 
-EstimatorName = Literal[
-    "softmax", "evidence", "softmax_mean", "softmax_disagreement", "evidence_mean", "evidence_dempster"
-]
-
-AucInput = Literal["expected_probability", "belief", "logits_softmax", "warmed_belief", "answer"]
-
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -133,26 +127,6 @@ class CalibrationSettings(BaseModel):
 
     model_config = _STRICT
     ridge: float = Field(default=1.0, gt=0, le=1e6)
-
-
-class EvaluationSettings(BaseModel):
-    """How a trained model answers and what its AUC is computed from.
-
-    Attributes:
-        estimator: `evidence` answers alpha/S with u = K/S, `softmax` the softmax with its entropy, both of the final
-            head. Over early exits, passes of dropout or several runs: `softmax_mean` the mean softmax with its entropy,
-            `softmax_disagreement` the same with what the members disagree on, which tells out-of-distribution images,
-            `evidence_mean` the means of alpha/S and u, `evidence_dempster` the members fused by Dempster's rule.
-        auc_input: What is ranked: the expected probability alpha/S by default, since that is what the clinician
-            is shown; the official FedUAA code ranks the softmax of raw logits. `answer` ranks what the estimator
-            answers, as ensembles should.
-        passes: Forward passes with dropout at work (MC-dropout); 1 asks once, without dropout.
-    """
-
-    model_config = _STRICT
-    estimator: EstimatorName = "evidence"
-    auc_input: AucInput = "expected_probability"
-    passes: int = Field(default=1, ge=1, le=100)
 
 
 class ReportSettings(BaseModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedretina.testing.methods import check_correction, check_row, check_rule
+from fedretina.testing.methods import check_correction, check_encoder, check_estimator, check_row, check_rule
 from fedretina.testing.reader import check_reader
 
-__all__ = ["check_correction", "check_reader", "check_row", "check_rule"]
+__all__ = ["check_correction", "check_encoder", "check_estimator", "check_reader", "check_row", "check_rule"]

@@ -17,17 +17,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedretina.aggregation.weights import Scalars, site_weights
 from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.loop import run_loop
+from fedretina.networks.build import build_network, build_on_meta
 from fedretina.settings.aggregation import RuleSettings
 from fedretina.settings.choice import Choice
 from fedretina.settings.correction import CorrectionSettings
+from fedretina.settings.encoder import encoder_traits
+from fedretina.settings.evaluation import EvaluationSettings
 from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import NetworkSettings
 from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
+from fedretina.uncertainty.estimators import Prediction, build_estimator
 
 _SITES = ("site-1", "site-2", "site-3")
 _TINY: Mapping[str, Any] = {
@@ -58,6 +66,56 @@ def check_correction(settings: CorrectionSettings, folder: Path) -> dict[str, An
     """
     _refuses_what_is_no_number(settings)
     return check_row({"row": "fedavg", "correction": settings.model_dump()}, folder)
+
+
+def check_encoder(name: str, folder: Path) -> dict[str, Any]:
+    """Hold an encoder to what every one must do.
+
+    Its start follows from the seed alone; without memory it has the same tensors; each stage gives a map of its width,
+    and the features have the length that it says; a gradient reaches every parameter; its exits are stages of it; and
+    it passes `check_row` under FedEE, which has early exits.
+
+    Args:
+        name: What a job calls it.
+        folder: An empty folder for the runs.
+
+    Returns:
+        The results of the run.
+
+    Raises:
+        AssertionError: It does not do what it must.
+        SettingsError: There is no such encoder.
+    """
+    traits = encoder_traits(name)
+    side = traits.patch * max(1, math.ceil(64 / traits.patch))
+    shape = (3, 1, 128) if traits.signals else (3, side, side)
+    settings = NetworkSettings(encoder=name)
+    net, again, bare = build_network(settings, 3, 1), build_network(settings, 3, 1), build_on_meta(settings, 3)
+    start = net.state_dict()
+    _require(
+        all(torch.equal(value, start[key]) for key, value in again.state_dict().items()),
+        "starts otherwise when it is built again with the same seed",
+    )
+    _require(
+        {key: value.shape for key, value in bare.state_dict().items()}
+        == {key: value.shape for key, value in start.items()},
+        "has other tensors without memory than with it",
+    )
+    encoder = net.encoder
+    _require(set(traits.exits) <= set(range(len(encoder.widths))), f"has no stages {list(traits.exits)} for exits")
+    images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+    maps, features = encoder.forward_stages(images), encoder(images)
+    found = [tuple(one.shape[:2]) for one in maps]
+    _require(all(one.ndim == 4 for one in maps), "gives something else than maps [B, C, h, w] after its stages")
+    _require(found == [(2, width) for width in encoder.widths], f"gives maps {found}, but its widths say otherwise")
+    _require(features.shape == (2, encoder.features), f"gives features {tuple(features.shape)}")
+    features.square().sum().backward()
+    lost = [key for key, one in encoder.named_parameters() if one.grad is None or not bool(one.grad.isfinite().all())]
+    _require(not lost, f"lets no finite gradient reach {', '.join(lost[:3])}")
+    kind = {"modality": "activity", "length": shape[2]} if traits.signals else {"image_size": side}
+    augment = {"flip": False, "rotate_degrees": 0} if traits.signals else {}
+    network = {"encoder": name, "exits": {"width": 8}}
+    return check_row({"row": "fedee", "network": network, "images": kind, "augment": augment}, folder)
 
 
 def check_rule(settings: RuleSettings, folder: Path) -> dict[str, Any]:
@@ -91,6 +149,51 @@ def check_rule(settings: RuleSettings, folder: Path) -> dict[str, Any]:
         backwards = site_weights(dict(reversed(list(scalars.items()))), settings)
         _require(backwards == weights, "gives other weights when the sites come in another order")
     return check_row({"row": "feduaa", "aggregation": {"rule": settings.model_dump()}}, folder)
+
+
+def check_estimator(settings: EvaluationSettings, folder: Path) -> dict[str, Any]:
+    """Hold an estimator to what every one must do.
+
+    Its probabilities are finite and sum to 1, its uncertainty lies within the range that its settings say, for clear,
+    even and very large logits of as many members as it reads; an image is answered alike alone and among others, and
+    twice; it refuses numbers that are none, and passes `check_row` under FedUAA, or FedEE where it reads members.
+
+    Args:
+        settings: The estimator's.
+        folder: An empty folder for the runs.
+
+    Returns:
+        The results of the run.
+
+    Raises:
+        AssertionError: It does not do what it must.
+    """
+    _refuses_what_is_no_number(settings)
+    asked = build_estimator(settings)
+    count = settings.most_members or settings.least_members + 1
+    drawn = torch.from_numpy(np.random.default_rng(3).normal(0, 4, (24, count, 4)))
+    logits = torch.cat([drawn, torch.zeros(1, count, 4), drawn[:4] * 1e4])
+    answer, again = asked.predict(logits), asked.predict(logits)
+    low, high = settings.range
+    sums = answer.probabilities.sum(1)
+    _require(answer.probabilities.shape == (29, 4), f"gives probabilities {answer.probabilities.shape} for 29 x 4")
+    _require(bool((answer.probabilities >= 0).all()), "gives a probability below 0, or one that is no number")
+    _require(np.allclose(sums, 1, atol=1e-9), "gives probabilities that do not sum to 1")
+    _require(answer.uncertainty.shape == (29,), f"gives uncertainties {answer.uncertainty.shape} for 29 images")
+    inside = (answer.uncertainty >= low) & (answer.uncertainty <= high)
+    _require(bool(inside.all()), f"gives an uncertainty outside {low} to {high}, or one that is no number")
+    for first, second in zip(_arrays(answer), _arrays(again), strict=True):
+        _require(np.array_equal(first, second), "gives another answer the second time")
+    for at in range(len(logits)):
+        pairs = zip(_arrays(answer), _arrays(asked.predict(logits[at : at + 1])), strict=True)
+        alike = all(np.allclose(all_[at], alone[0], atol=1e-9) for all_, alone in pairs)
+        _require(alike, "answers an image otherwise when others are asked with it")
+    row = "fedee" if settings.most_members is None else "feduaa"
+    return check_row({"row": row, "evaluation": settings.model_dump()}, folder)
+
+
+def _arrays(answer: Prediction) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return answer.probabilities, answer.uncertainty
 
 
 def check_row(words: Mapping[str, Any], folder: Path) -> dict[str, Any]:

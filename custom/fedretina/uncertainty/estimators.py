@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import reduce
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from torch import Tensor
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.settings.training import AucInput
+from fedretina.parts import Register
+from fedretina.settings.choice import Choice
+from fedretina.settings.evaluation import (
+    EvaluationSettings,
+    EvidenceDempsterSettings,
+    EvidenceMeanSettings,
+    EvidenceSettings,
+    SoftmaxDisagreementSettings,
+    SoftmaxMeanSettings,
+    SoftmaxSettings,
+)
+from fedretina.settings.faults import settings_faults
 from fedretina.uncertainty.evidence import opinion
 
-_OF_THE_FINAL_HEAD: Mapping[AucInput, Callable[[Tensor, float], Tensor]] = MappingProxyType(
+_OF_THE_FINAL_HEAD: Mapping[str, Callable[[Tensor, float], Tensor]] = MappingProxyType(
     {
         "expected_probability": lambda logits, tau: opinion(logits).probability,
         "belief": lambda logits, tau: opinion(logits).belief,
@@ -25,6 +38,7 @@ _OF_THE_FINAL_HEAD: Mapping[AucInput, Callable[[Tensor, float], Tensor]] = Mappi
         "warmed_belief": lambda logits, tau: (opinion(logits).belief / tau).softmax(1),
     }
 )
+_ANSWER = "answer"
 
 
 class Prediction(NamedTuple):
@@ -33,7 +47,7 @@ class Prediction(NamedTuple):
     Attributes:
         probabilities: float64 [N, K]; a row sums to 1.
         uncertainty: float64 [N], within `range`; larger means less sure.
-        name: Name of the estimator, as it stands in `ESTIMATORS`.
+        name: Name of the estimator, as settings choose it.
         range: Smallest and largest uncertainty that the estimator can give.
     """
 
@@ -66,7 +80,78 @@ def members(logits: Tensor) -> Tensor:
     return found.detach().cpu().double()
 
 
-class SoftmaxMeanEstimator:
+class Estimator(ABC):
+    """Turns the logits of one forward pass, or of an ensemble, into an answer; it has no state of its own.
+
+    Args:
+        settings: Its own; what their class says of members and range holds for it.
+    """
+
+    def __init__(self, settings: Any) -> None:
+        self.settings: EvaluationSettings = settings
+
+    @abstractmethod
+    def answer(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn the members' logits into probabilities and an uncertainty.
+
+        Args:
+            logits: float64 [N, M, K] on the CPU, the final head last; M is 1 where the settings read one alone.
+
+        Returns:
+            Probabilities [N, K], of which a row sums to 1, and the uncertainty [N] within the settings' range.
+        """
+
+    def predict(self, logits: Tensor) -> Prediction:
+        """Turn logits [N, K], or [N, M, K] of M members with the final head last, into an answer.
+
+        Raises:
+            TrainingError: The logits have another shape, or fewer than two classes.
+        """
+        wide = members(logits)
+        probabilities, u = self.answer(wide if self.settings.most_members is None else wide[:, -1:])
+        return Prediction(_array(probabilities), _array(u), self.settings.estimator, self.settings.range)
+
+
+def _does_what_its_settings_say(settings: type[Choice], part: type[Estimator]) -> None:
+    # Checks of a run and theta, which is a threshold of u, know the settings alone.
+    low, high = getattr(settings, "range", (0.0, 1.0))
+    if not 0 <= low < high <= 1:
+        raise SettingsError(
+            f"the range of {settings.__name__} is {low} to {high}, but theta is looked for from 0 to 1: let "
+            f"{part.__name__} give an uncertainty within 0 to 1."
+        )
+    ranked = get_args(settings.model_fields["auc_input"].annotation)
+    strange = [name for name in ranked if name != _ANSWER and name not in _OF_THE_FINAL_HEAD]
+    if strange or not ranked:
+        raise SettingsError(
+            f"auc_input of {settings.__name__} may be {', '.join(ranked) or 'anything'}: name some of "
+            f"{', '.join([*_OF_THE_FINAL_HEAD, _ANSWER])} as a Literal."
+        )
+
+
+estimator: Register[type[Estimator]] = Register("fedretina.uncertainty.estimators", _does_what_its_settings_say)
+"""Registers the class below it as the estimator of some settings, which are its one argument."""
+
+
+def build_estimator(settings: EvaluationSettings | str) -> Estimator:
+    """Build the estimator that settings choose; one instance serves any number of answers.
+
+    Args:
+        settings: An experiment's `evaluation`, or the name of an estimator.
+
+    Raises:
+        SettingsError: There is no estimator of that name.
+    """
+    if isinstance(settings, str):
+        try:
+            settings = EvaluationSettings.of(settings)
+        except ValidationError as error:
+            raise SettingsError(f"{settings_faults(error, 'evaluation', EvaluationSettings)}.") from error
+    return estimator.of(settings)(settings)
+
+
+@estimator(SoftmaxMeanSettings)
+class SoftmaxMeanEstimator(Estimator):
     """Mean softmax of the members and its entropy divided by log K, in [0, 1] (FedEE, Eq. 2).
 
     The paper's entropy is in nats; the division lets sites with other numbers of grades be compared, and changes no
@@ -74,14 +159,15 @@ class SoftmaxMeanEstimator:
     here both classes count.
     """
 
-    def predict(self, logits: Tensor) -> Prediction:
-        """See `Estimator.predict`."""
-        probabilities = members(logits).softmax(2).mean(1)
+    def answer(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Estimator.answer`."""
+        probabilities = logits.softmax(2).mean(1)
         entropy = torch.special.entr(probabilities).sum(1) / math.log(probabilities.shape[1])
-        return _prediction(probabilities, entropy.clamp(0, 1), "softmax_mean")
+        return probabilities, entropy.clamp(0, 1)
 
 
-class DisagreementEstimator:
+@estimator(SoftmaxDisagreementSettings)
+class DisagreementEstimator(Estimator):
     """Mean softmax of the members; u is what they disagree on, over log K, in [0, 1].
 
     u = H(mean p_m) - mean H(p_m), the mutual information of answer and member (Houlsby et al., 2011; Smith and Gal, UAI
@@ -89,26 +175,28 @@ class DisagreementEstimator:
     may find each of them sure, and of different things. One member alone disagrees with nobody: u is 0.
     """
 
-    def predict(self, logits: Tensor) -> Prediction:
-        """See `Estimator.predict`."""
-        each = members(logits).softmax(2)
+    def answer(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Estimator.answer`."""
+        each = logits.softmax(2)
         probabilities = each.mean(1)
         shared = torch.special.entr(each).sum(2).mean(1)
         u = (torch.special.entr(probabilities).sum(1) - shared) / math.log(probabilities.shape[1])
-        return _prediction(probabilities, u.clamp(0, 1), "softmax_disagreement")
+        return probabilities, u.clamp(0, 1)
 
 
-class EvidenceMeanEstimator:
+@estimator(EvidenceMeanSettings)
+class EvidenceMeanEstimator(Estimator):
     """Mean of the members' expected probabilities alpha / S, and of their u = K / S. Experimental: in no paper."""
 
-    def predict(self, logits: Tensor) -> Prediction:
-        """See `Estimator.predict`."""
-        views = [opinion(one) for one in members(logits).unbind(1)]
+    def answer(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Estimator.answer`."""
+        views = [opinion(one) for one in logits.unbind(1)]
         probability = torch.stack([view.probability for view in views]).mean(0)
-        return _prediction(probability, torch.stack([view.uncertainty for view in views]).mean(0), "evidence_mean")
+        return probability, torch.stack([view.uncertainty for view in views]).mean(0)
 
 
-class DempsterEstimator:
+@estimator(EvidenceDempsterSettings)
+class DempsterEstimator(Estimator):
     """Members fused by Dempster's rule, as TMC fuses views (Han et al., ICLR 2021, Eq. 7). Experimental here.
 
     Two opinions that leave out a share C of conflict give b = (b1 b2 + b1 u2 + b2 u1) / (1 - C) and
@@ -116,11 +204,11 @@ class DempsterEstimator:
     independent witnesses, which exits of one network are not, so u is too small; only its order can be trusted.
     """
 
-    def predict(self, logits: Tensor) -> Prediction:
-        """See `Estimator.predict`."""
-        views = [opinion(one) for one in members(logits).unbind(1)]
+    def answer(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Estimator.answer`."""
+        views = [opinion(one) for one in logits.unbind(1)]
         belief, u = reduce(_fused, [(view.belief, view.uncertainty) for view in views])
-        return _prediction(belief + u[:, None] / belief.shape[1], u, "evidence_dempster")
+        return belief + u[:, None] / belief.shape[1], u
 
 
 def _fused(one: tuple[Tensor, Tensor], two: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -131,65 +219,32 @@ def _fused(one: tuple[Tensor, Tensor], two: tuple[Tensor, Tensor]) -> tuple[Tens
     return both / left[:, None], u1 * u2 / left
 
 
-def _prediction(probabilities: Tensor, uncertainty: Tensor, name: str) -> Prediction:
-    u = np.asarray(uncertainty.numpy(), dtype=np.float64)
-    return Prediction(np.asarray(probabilities.numpy(), dtype=np.float64), u, name, (0.0, 1.0))
-
-
-class Estimator(Protocol):
-    """Anything that turns the logits of one forward pass, or of an ensemble, into an answer."""
-
-    def predict(self, logits: Tensor) -> Prediction:
-        """Turn logits [N, K], or [N, M, K] of M members with the final head last, into an answer.
-
-        Raises:
-            TrainingError: The logits have another shape, or fewer than two classes.
-        """
-        ...
-
-
-def _final(logits: Tensor) -> Tensor:
-    """The final head's logits in float64 on the CPU: rounding to float32 ties samples that the network ranked."""
-    return members(logits)[:, -1]
-
-
 def _array(values: Tensor) -> NDArray[np.float64]:
     return np.asarray(values.numpy(), dtype=np.float64)
 
 
-class SoftmaxEstimator:
+@estimator(SoftmaxSettings)
+class SoftmaxEstimator(Estimator):
     """Softmax of the final head and its entropy divided by log K, in [0, 1]; 1 is a uniform answer."""
 
-    def predict(self, logits: Tensor) -> Prediction:
-        """See `Estimator.predict`."""
-        wide = _final(logits)
-        probabilities = wide.softmax(1)
-        entropy = torch.special.entr(probabilities).sum(1) / math.log(wide.shape[1])
-        return Prediction(_array(probabilities), _array(entropy.clamp(0, 1)), "softmax", (0.0, 1.0))
+    def answer(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Estimator.answer`."""
+        probabilities = logits[:, -1].softmax(1)
+        entropy = torch.special.entr(probabilities).sum(1) / math.log(probabilities.shape[1])
+        return probabilities, entropy.clamp(0, 1)
 
 
-class EvidenceEstimator:
+@estimator(EvidenceSettings)
+class EvidenceEstimator(Estimator):
     """Expected probability alpha / S and u = K / S of the final head (FedUAA), u in (0, 1]; tau is not used."""
 
-    def predict(self, logits: Tensor) -> Prediction:
-        """See `Estimator.predict`."""
-        view = opinion(_final(logits))
-        return Prediction(_array(view.probability), _array(view.uncertainty), "evidence", (0.0, 1.0))
+    def answer(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Estimator.answer`."""
+        view = opinion(logits[:, -1])
+        return view.probability, view.uncertainty
 
 
-ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(
-    {
-        "softmax": SoftmaxEstimator(),
-        "evidence": EvidenceEstimator(),
-        "softmax_mean": SoftmaxMeanEstimator(),
-        "softmax_disagreement": DisagreementEstimator(),
-        "evidence_mean": EvidenceMeanEstimator(),
-        "evidence_dempster": DempsterEstimator(),
-    }
-)
-
-
-def auc_scores(logits: Tensor, which: AucInput, tau: float, estimator: Estimator) -> NDArray[np.float64]:
+def auc_scores(logits: Tensor, which: str, tau: float, estimator: Estimator) -> NDArray[np.float64]:
     """Class scores from which a one-vs-rest AUC is computed.
 
     The four that read one head have the same largest class, but they rank samples differently, so their AUCs differ
@@ -207,11 +262,14 @@ def auc_scores(logits: Tensor, which: AucInput, tau: float, estimator: Estimator
         float64 [N, K].
 
     Raises:
-        SettingsError: tau is not a finite number above 0.
+        SettingsError: tau is not a finite number above 0, or there are no such scores.
         TrainingError: The logits have another shape, or fewer than two classes.
     """
     if not (math.isfinite(tau) and tau > 0):
         raise SettingsError(f"tau is {tau}; it divides the belief and must be a finite number above 0.")
-    if which == "answer":
+    if which == _ANSWER:
         return estimator.predict(logits).probabilities
-    return _array(_OF_THE_FINAL_HEAD[which](_final(logits), tau))
+    if which not in _OF_THE_FINAL_HEAD:
+        raise SettingsError(f"auc_input is {which!r}: use one of {', '.join([*_OF_THE_FINAL_HEAD, _ANSWER])}.")
+    # In float64: rounding to float32 ties samples that the network ranked.
+    return _array(_OF_THE_FINAL_HEAD[which](members(logits)[:, -1], tau))

@@ -1,0 +1,157 @@
+"""A verdict in words: one plain sentence with its interval, which model is kept and why, and the table below it.
+
+Everything is rendered from the stored record (`local.verdict.judged`), so that report, card and `fedretina predict` say
+the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from fedretina.evaluation.verdict import FEDERATED, LEAST_PATIENTS, MAJORITY, OWN, TWIN
+from fedretina.report.text import NONE, PERCENT, between, count, number, shown
+from fedretina.settings.scheme import in_words
+
+MODELS: Mapping[str, str] = MappingProxyType(
+    {
+        FEDERATED: "{method}",
+        OWN: "own head on the frozen encoder, kept in a run of {method}",
+        TWIN: "{method}, trained at home alone",
+    }
+)
+"""How the models of a verdict are called where a card or a report names its method."""
+MEASURES: Mapping[str, str] = MappingProxyType(
+    {"referable_auc": "finds referable disease", "auc": "tells the grades apart"}
+)
+_STYLE: Mapping[str, str] = MappingProxyType({"referable_auc": "number", "auc": "number", "accuracy": "percent"})
+_TITLES: Mapping[str, str] = MappingProxyType(
+    {"referable_auc": "AUC for referable disease", "auc": "AUC over grades", "accuracy": "right grade"}
+)
+
+
+def verdict_sentence(verdict: Mapping[str, Any]) -> str:
+    """What sharing was worth at this site, as its test patients tell it: one sentence, with the interval."""
+    rival, test = verdict["rival"], verdict["test"]
+    if rival is None:
+        return "What sharing was worth cannot be told here: there was no model to compare with."
+    measure, control = verdict["measure"], _control(rival, verdict["start"])
+    skill = MEASURES[measure]
+    with_others, alone = (_auc(test["models"][name][measure]) for name in (FEDERATED, rival))
+    gap = test["differences"][rival].get(measure, {})
+    behind = f"95{PERCENT} interval, {_images(test['images'])} of {_patients(test['patients'])}"
+    if gap.get("low") is None:
+        return (
+            f"Whether sharing helped cannot be told with your {_images(test['images'])} of "
+            f"{_patients(test['patients'])}: they give no interval for how well a model {skill}."
+        )
+    if verdict["outcome"] == "gained":
+        return (
+            f"With the others your model {skill} better than {control}: AUC {with_others} against {alone}, "
+            f"difference {between(gap, 'number')} ({behind})."
+        )
+    if verdict["outcome"] == "lost":
+        turned = {"low": -gap["high"], "high": -gap["low"]}
+        return (
+            f"Alone you do better: {control} {skill} with AUC {alone} against {with_others} with the others, "
+            f"difference {between(turned, 'number')} ({behind})."
+        )
+    return (
+        f"No difference can be seen with your {_images(test['images'])}: with the others your model {skill} with AUC "
+        f"{with_others}, {control} with {alone}, difference {between(gap, 'number')} (95{PERCENT} interval, "
+        f"{_patients(test['patients'])})."
+    )
+
+
+def kept_sentence(verdict: Mapping[str, Any]) -> str:
+    """Which model is kept, and what on validation decided it."""
+    kept, validation = verdict["kept"], verdict["validation"]
+    values, patients = validation["values"], _patients(validation["patients"])
+    if kept != FEDERATED:
+        name = "Your own model" if kept == OWN else "The model trained at home alone"
+        why = f"AUC {number(values[kept])} against {number(values[FEDERATED])}, {patients}"
+        return f"{name} is better on your validation images ({why}) and is kept."
+    base = "The model trained with the others is kept"
+    if verdict["reason"] == "not_better":
+        rivals = {name: value for name, value in values.items() if name != FEDERATED and value is not None}
+        best = max(rivals.values())
+        why = f"AUC {number(values[FEDERATED])} against {number(best)}, {patients}"
+        return f"{base}: nothing is better on your validation images ({why})."
+    if verdict["reason"] == "too_few_patients":
+        kinds = (
+            "with referable disease and {} without"
+            if verdict["measure"] == "referable_auc"
+            else "of each of two grades"
+        )
+        need = f"{LEAST_PATIENTS} validation patients {kinds.format(LEAST_PATIENTS)}"
+        return f"{base}: a choice takes {need}, and not so many are among your {patients}."
+    if verdict["reason"] == "undefined":
+        return f"{base}: your validation images do not tell which model is better."
+    return f"{base}: there is no other."
+
+
+def verdict_table(verdict: Mapping[str, Any]) -> dict[str, Any]:
+    """The controls side by side, as a page's table shows them.
+
+    Returns:
+        "titles" of the figures, and "rows": a "name", whether the model is "kept", and for each figure a cell with its
+        "value" and with how much more the model trained with the others has of it ("gap", with interval).
+    """
+    test = verdict["test"]
+    names = [name for name in (FEDERATED, OWN, TWIN, MAJORITY) if name in test["models"]]
+    titles = [name for name in _TITLES if any(test["models"][each].get(name) is not None for each in names)]
+    rows = []
+    for name in names:
+        gaps = test["differences"].get(name, {})
+        rows.append(
+            {
+                "name": _name(name, verdict),
+                "kept": name == verdict["kept"],
+                "cells": [
+                    {"value": shown(test["models"][name].get(title), style), "gap": _gap(gaps.get(title), style)}
+                    for title, style in ((title, _STYLE[title]) for title in titles)
+                ],
+            }
+        )
+    return {"titles": [_TITLES[title] for title in titles], "rows": rows}
+
+
+def _control(name: str, start: str) -> str:
+    if name == TWIN:
+        return "the same method trained at home alone"
+    return f"your own head on {'an encoder of random weights' if start == 'none' else 'the frozen encoder'}"
+
+
+def _name(name: str, verdict: Mapping[str, Any]) -> str:
+    if name == FEDERATED:
+        return "trained with the others"
+    if name == MAJORITY:
+        return f"always “{in_words(verdict['test']['majority'])}”, your commonest grade in training"
+    return _control(name, verdict["start"])
+
+
+def _gap(gap: Mapping[str, Any] | None, style: str) -> str:
+    if gap is None or gap["value"] is None:
+        return NONE
+    value = _points(gap["value"]) if style == "percent" else number(gap["value"])
+    if gap["low"] is None:
+        return value
+    span = f"{_points(gap['low'])} to {_points(gap['high'])}" if style == "percent" else between(gap, "number")
+    return f"{value} ({span})"
+
+
+def _points(share: float) -> str:
+    return number(100 * share, 0)
+
+
+def _auc(value: float | None) -> str:
+    return number(value)
+
+
+def _images(images: int) -> str:
+    return "1 image" if images == 1 else f"{count(images)} images"
+
+
+def _patients(patients: int) -> str:
+    return "1 patient" if patients == 1 else f"{count(patients)} patients"

@@ -1,0 +1,123 @@
+"""The encoders that a network can have: a class for each, with what checks of a run must know of it without torch.
+
+`networks` has the other half, a builder below `@encoder(ITS_TRAITS)` in one file per family. A package of somebody
+else's brings both in a module that it names as an entry point of the group `fedretina.parts`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from fedretina.errors import SettingsError
+from fedretina.settings.choice import Choice, load_parts
+
+Normalisation = Literal["none", "imagenet", "half"]
+"""How images in [0, 1] are normalised before an encoder sees them."""
+
+
+class EncoderTraits(Choice):
+    """An architecture; it has no settings beside its name.
+
+    Attributes:
+        exits: Stages that early exits follow where a job names none, counted from 0.
+        patch: The side of an image must be a multiple of it, in pixels.
+        side: Side in pixels of the images that the published weights learned their positions with. Those of another
+            side are resampled; None where there are none to resample.
+        normalisation: Of the images that the published weights were trained with; None where none are published.
+        packaged: Whether an installed package brings weights (`weights.source: package`).
+        signals: Whether it takes signals, one row of samples, and no pictures.
+        name: What a job calls it.
+    """
+
+    exits: ClassVar[tuple[int, ...]]
+    patch: ClassVar[int] = 1
+    side: ClassVar[int | None] = None
+    normalisation: ClassVar[Normalisation | None] = None
+    packaged: ClassVar[bool] = False
+    signals: ClassVar[bool] = False
+    name: str
+
+
+def encoder_traits(name: str) -> type[EncoderTraits]:
+    """What an encoder of a name can do; other packages are asked only for a name that the product does not have.
+
+    Raises:
+        SettingsError: There is none of that name.
+    """
+    known = EncoderTraits.choices()
+    if name not in known:
+        load_parts()
+        known = EncoderTraits.choices()
+    if name not in known:
+        raise SettingsError(f"there is no encoder {name!r}: use one of {', '.join(known)}.")
+    return known[name]
+
+
+def packaged_encoders() -> list[str]:
+    """Names of the encoders whose weights an installed package brings."""
+    return [name for name, traits in EncoderTraits.choices().items() if traits.packaged]
+
+
+class ResNet18Traits(EncoderTraits):
+    """ResNet-18."""
+
+    exits: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)  # FedEE: after blocks 1, 3, 5 and 7, counted from 0
+    normalisation: ClassVar[Normalisation | None] = "imagenet"
+    name: Literal["resnet18"] = "resnet18"
+
+
+class ResNet50Traits(EncoderTraits):
+    """ResNet-50, that of FedUAA."""
+
+    exits: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+    normalisation: ClassVar[Normalisation | None] = "imagenet"
+    name: Literal["resnet50"] = "resnet50"
+
+
+class EfficientNetLite0Traits(EncoderTraits):
+    """EfficientNet-Lite0, whose weights are installed with the product."""
+
+    exits: ClassVar[tuple[int, ...]] = (0, 1, 2, 3)  # all but the last; earlier than FedEE's of efficientnet_b0
+    normalisation: ClassVar[Normalisation | None] = "half"
+    packaged: ClassVar[bool] = True
+    name: Literal["efficientnet_lite0"] = "efficientnet_lite0"
+
+
+class MobileNetV2Traits(EncoderTraits):
+    """MobileNetV2."""
+
+    exits: ClassVar[tuple[int, ...]] = (3, 4, 5, 6)
+    normalisation: ClassVar[Normalisation | None] = "imagenet"
+    name: Literal["mobilenet_v2"] = "mobilenet_v2"
+
+
+class EfficientNetB0Traits(EncoderTraits):
+    """EfficientNet-B0, FedEE's for skin."""
+
+    exits: ClassVar[tuple[int, ...]] = (3, 4, 5, 6)  # FedEE: after MBConv blocks 4, 7, 10 and 14, counted from 0
+    normalisation: ClassVar[Normalisation | None] = "imagenet"
+    name: Literal["efficientnet_b0"] = "efficientnet_b0"
+
+
+class EfficientNetB4Traits(EncoderTraits):
+    """EfficientNet-B4, that of the OCT paper."""
+
+    exits: ClassVar[tuple[int, ...]] = (3, 4, 5, 6)
+    normalisation: ClassVar[Normalisation | None] = "imagenet"
+    name: Literal["efficientnet_b4"] = "efficientnet_b4"
+
+
+class ViTSmallTraits(EncoderTraits):
+    """ViT-Small with fixed positions and no class token: published weights have others, and none fit."""
+
+    exits: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+    patch: ClassVar[int] = 16
+    name: Literal["vit_small"] = "vit_small"
+
+
+class SignalCnnTraits(EncoderTraits):
+    """Three convolutions over time, FedEE's for an accelerometer."""
+
+    exits: ClassVar[tuple[int, ...]] = (0, 1, 2)  # FedEE
+    signals: ClassVar[bool] = True
+    name: Literal["signal_cnn"] = "signal_cnn"

@@ -1,0 +1,45 @@
+"""Features of the frozen encoder: those of the run's own start, equal to the bit whatever stands beside an image."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedretina.data.site_data import Split
+from fedretina.local.features import BATCH, FrozenEncoder
+from fedretina.local.trainer import LocalTrainer
+
+
+def part(split: Split, rows: list[int]) -> Split:
+    patients, files = (tuple(names[row] for row in rows) for names in (split.patients, split.files))
+    return Split(split.images[rows], split.labels[rows], patients, files)
+
+
+@pytest.fixture
+def case(tiny, phantoms):
+    experiment = tiny(network={"projector": 8}, phantom_images=40)
+    return experiment, next(iter(phantoms(experiment).values()))
+
+
+def test_features_are_those_of_the_start_of_the_run(case):
+    experiment, data = case
+    split = data.split("val")
+    trainer = LocalTrainer(experiment, data)
+    net = trainer.model.net.eval()
+    with torch.inference_mode():
+        slow = torch.cat([net.encoder(net.normalised(image[None].float() / 255)) for image in split.images])
+    found = FrozenEncoder(experiment, data).features(split)
+    assert found.dtype == torch.float32
+    assert found.shape == (len(split.images), net.encoder.features)
+    torch.testing.assert_close(found, slow, rtol=1e-4, atol=1e-5)
+
+
+def test_an_image_has_the_same_bits_in_any_split(case):
+    experiment, data = case
+    encoder, split = FrozenEncoder(experiment, data), data.split("train")
+    whole = encoder.features(split)
+    assert len(split.images) > BATCH  # more than one batch, the last one not full
+    rows = [*range(5, 9), len(split.images) - 1, 0]
+    assert torch.equal(encoder.features(part(split, rows)), whole[rows])
+    assert torch.equal(FrozenEncoder(experiment, data).features(split), whole)
+    assert encoder.features(part(split, [])).shape == (0, whole.shape[1])
