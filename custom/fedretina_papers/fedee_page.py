@@ -62,15 +62,15 @@ def write_fedee_page(out: Path, page: Path, pictures: Path) -> None:
     if (out / "answers").exists():
         store_fedee_figures(out)
     results = fedee_results(out)
-    found = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
+    statistics = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
     shown = Pictures(page, pictures, f"benchmark_{results.benchmark.plan['name']}")
-    lines = [*_head(results, found), *_answers(results), *_referral(results, shown), *_beyond(results, shown)]
+    lines = [*_head(results, statistics), *_answers(results), *_referral(results, shown), *_beyond(results, shown)]
     lines += [*cost_lines(results, out, shown), *tuning_tables(results), *personal_table(results)]
-    lines += [*_sites(results, shown), *_differences(results, found)]
+    lines += [*_sites(results, shown), *_differences(results, statistics)]
     write_page(page, "\n".join(lines).rstrip() + "\n")
 
 
-def _head(results: FedeeResults, found: Record | None) -> list[str]:
+def _head(results: FedeeResults, statistics: Record | None) -> list[str]:
     benchmark, paper = results.benchmark, published_fedee()
     if results.printed is None:
         beside = "it has no set like ours, so that nothing of it stands beside our figures."
@@ -85,8 +85,8 @@ def _head(results: FedeeResults, found: Record | None) -> list[str]:
         "Research software, not a medical device. Written from the stored runs; do not edit. The paper is "
         f"{paper.paper}; {beside}",
         "",
-        *warnings(benchmark, found),
-        *what_was_run(benchmark, found, course_words(benchmark, benchmark.reference), _BY_SIZE),
+        *warnings(benchmark, statistics),
+        *what_was_run(benchmark, statistics, course_words(benchmark, benchmark.reference), _BY_SIZE),
         *departures(results),
     ]
 
@@ -200,15 +200,15 @@ def _sites(results: FedeeResults, shown: Pictures) -> list[str]:
     return lines
 
 
-def _differences(results: FedeeResults, found: Record | None) -> list[str]:
+def _differences(results: FedeeResults, statistics: Record | None) -> list[str]:
     benchmark = results.benchmark
-    if found is None or not found["comparisons"]:
+    if statistics is None or not statistics["comparisons"]:
         return []
     named = partial(label, results)
     lines = [f"## What may be claimed: {named(benchmark.reference)} less each row", ""]
     tested = {"accuracy": "Share of right answers", "error_auroc": "Misdiagnosis detection", "aurc": "AURC"}
     for key, name in tested.items():
-        lines += [f"**{name}**, plain mean of the sites:", "", *tables.mean_tests(benchmark, found, key, named)]
+        lines += [f"**{name}**, plain mean of the sites:", "", *tables.mean_tests(benchmark, statistics, key, named)]
     seeds = several(len(benchmark.plan["seeds"]), "seed")
     return [*lines, f"Holm's p below 0.05 carries a claim; {seeds} show large differences only.", ""]
 

@@ -47,14 +47,14 @@ def write_oct_page(out: Path, page: Path, pictures: Path | None = None) -> None:
     if (out / "answers").exists():
         store_oct_figures(out)
     benchmark = read_benchmark(out)
-    found = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
+    statistics = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
     before = [
-        *warnings(benchmark, found),
+        *warnings(benchmark, statistics),
         *_shorter(benchmark),
         *_encoder_rates(benchmark),
-        *what_was_run(benchmark, found, course_words(benchmark, benchmark.reference), _POOLED),
+        *what_was_run(benchmark, statistics, course_words(benchmark, benchmark.reference), _POOLED),
     ]
-    after = [*_differences(benchmark, found), *out_of_distribution_table(benchmark)]
+    after = [*_differences(benchmark, statistics), *out_of_distribution_table(benchmark)]
     target, planned = float(benchmark.plan.get("target", 0.9)), tuple(benchmark.plan["rows"])
     results, dealt = read_oct_figures(out), _dealt(out / CLIENTS)
     shown = Pictures(page, pictures, f"benchmark_{benchmark.plan['name']}") if pictures else None
@@ -134,10 +134,10 @@ def _rounds(benchmark: Benchmark, name: str) -> Mapping[str, int]:
     return max(counted, key=lambda one: sum(one.values()), default=Counter())
 
 
-def _differences(benchmark: Benchmark, found: Record | None) -> list[str]:
-    if found is None or not found["comparisons"]:
+def _differences(benchmark: Benchmark, statistics: Record | None) -> list[str]:
+    if statistics is None or not statistics["comparisons"]:
         return []
     lines = [f"## What may be claimed: {benchmark.title(benchmark.reference)} less each row", ""]
     for key, title in ((MAIN, "Macro AUC"), ("accuracy", "Accuracy")):
-        lines += [f"**{title}**, plain mean of the sites:", "", *tables.mean_tests(benchmark, found, key)]
+        lines += [f"**{title}**, plain mean of the sites:", "", *tables.mean_tests(benchmark, statistics, key)]
     return lines

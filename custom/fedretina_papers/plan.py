@@ -89,11 +89,11 @@ class BenchmarkPlan(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _rows_by_name(cls, words: Any) -> Any:
-        if isinstance(words, dict) and isinstance(words.get("rows"), list | tuple):
-            listed = [{"name": one} if isinstance(one, str) else one for one in words["rows"]]
-            return {**words, "rows": listed}
-        return words
+    def _rows_by_name(cls, settings: Any) -> Any:
+        if isinstance(settings, dict) and isinstance(settings.get("rows"), list | tuple):
+            listed = [{"name": one} if isinstance(one, str) else one for one in settings["rows"]]
+            return {**settings, "rows": listed}
+        return settings
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -135,7 +135,7 @@ class BenchmarkPlan(BaseModel):
         return self
 
     @classmethod
-    def read(cls, words: Mapping[str, Any]) -> BenchmarkPlan:
+    def read(cls, settings: Mapping[str, Any]) -> BenchmarkPlan:
         """Check a plan and every run of it before anything trains.
 
         Raises:
@@ -143,7 +143,7 @@ class BenchmarkPlan(BaseModel):
             RefusedError: A site's name could leave its folder.
         """
         try:
-            plan = cls.model_validate(dict(words))
+            plan = cls.model_validate(dict(settings))
         except ValidationError as error:
             faults = settings_faults(error, "plan", cls)
             raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
@@ -192,11 +192,11 @@ class BenchmarkPlan(BaseModel):
             change: The candidate of its grid.
         """
         own = merged(choice.settings, choice.by_seed.get(seed, {}))
-        words = merged(merged(self.experiment, own), change)
-        if isinstance(words.get("phases"), Mapping):
-            words["phases"] = _phases(words["phases"], choice.of)
+        joined = merged(merged(self.experiment, own), change)
+        if isinstance(joined.get("phases"), Mapping):
+            joined["phases"] = _phases(joined["phases"], choice.of)
         # The papers compared nothing at the end: their figures and times stay those of their rows alone.
-        return Experiment.resolve({"verdict": "off", **words, "name": self.name, "row": choice.of, "seed": seed})
+        return Experiment.resolve({"verdict": "off", **joined, "name": self.name, "row": choice.of, "seed": seed})
 
     def title(self, choice: RowChoice) -> str:
         """What the tables call a row; its head is called personal only where it is."""
