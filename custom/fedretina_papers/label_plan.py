@@ -106,14 +106,14 @@ class LabelPlan(BaseModel):
         return self
 
     @classmethod
-    def read(cls, words: Mapping[str, Any]) -> LabelPlan:
+    def read(cls, settings: Mapping[str, Any]) -> LabelPlan:
         """Check a plan and every run of it before anything trains.
 
         Raises:
             SettingsError: What is wrong, in one sentence a fault.
         """
         try:
-            plan = cls.model_validate(dict(words))
+            plan = cls.model_validate(dict(settings))
         except ValidationError as error:
             faults = settings_faults(error, "plan", cls)
             raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error

@@ -26,8 +26,8 @@ COVERING = {
         "network": {"encoder": "efficientnet_lite0", "contrast": {"hidden": 16, "width": 8}, "calibrator": True},
         "sampling": {"fraction": 0.67},
     },
-    # The whole network, exits, projection and head too, bounded by the server; BatchNorm's weights without statistics; a part of the
-    # encoder that neither trains nor travels.
+    # The whole network, exits, projection and head too, bounded by the server; BatchNorm's weights without statistics;
+    # a part of the encoder that neither trains nor travels.
     "a_head_that_travels": {
         "row": "moon_projected",
         "quorum": 3,

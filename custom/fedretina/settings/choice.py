@@ -73,39 +73,39 @@ class Choice(BaseModel):
         return field is not None and not field.is_required()
 
     @classmethod
-    def of(cls, words: Any) -> Self:
-        """The settings that words of a file mean: a name, or a mapping with one.
+    def of(cls, given: Any) -> Self:
+        """Settings from what a file gives: a name, or a mapping with one.
 
         Raises:
             ValidationError: They cannot be used.
         """
-        return cls.model_validate(words)
+        return cls.model_validate(given)
 
     @model_validator(mode="wrap")
     @classmethod
-    def _chosen(cls, words: Any, own: ModelWrapValidatorHandler[Self]) -> Self:
-        if cls.is_method() or isinstance(words, cls):
-            return own(words)
-        given = {cls.key: words} if isinstance(words, str) else words
-        if not isinstance(given, Mapping):
-            return own(words)
+    def _chosen(cls, given: Any, own: ModelWrapValidatorHandler[Self]) -> Self:
+        if cls.is_method() or isinstance(given, cls):
+            return own(given)
+        asked = {cls.key: given} if isinstance(given, str) else given
+        if not isinstance(asked, Mapping):
+            return own(given)
         choices = cls.choices()
-        name = given.get(cls.key, cls.default)
+        name = asked.get(cls.key, cls.default)
         if isinstance(name, str) and name not in choices:
             load_parts()
             choices = cls.choices()
         if not isinstance(name, str) or name not in choices:
             listed = ", ".join(map(repr, choices))
-            raise _faults(cls, {cls.key: ("choice_unknown", f"it is {name!r}, but may be {listed}")}, given)
+            raise _faults(cls, {cls.key: ("choice_unknown", f"it is {name!r}, but may be {listed}")}, asked)
         chosen = choices[name]
         unread = {}
-        for setting in map(str, given):
+        for setting in map(str, asked):
             readers = [other for other, one in choices.items() if setting in one.model_fields]
             if readers and setting not in chosen.model_fields:
                 unread[setting] = (repr(name), readers)
         if unread:
-            raise unread_faults(cls, unread, given)
-        return chosen.model_validate({**given, cls.key: name})
+            raise unread_faults(cls, unread, asked)
+        return chosen.model_validate({**asked, cls.key: name})
 
 
 @dataclass(frozen=True)

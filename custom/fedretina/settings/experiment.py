@@ -119,17 +119,20 @@ class Experiment(BaseModel):
         return self
 
     @classmethod
-    def resolve(cls, words: Mapping[str, Any]) -> Experiment:
-        """Fill a job's words with its row and check the whole.
+    def resolve(cls, settings: Mapping[str, Any]) -> Experiment:
+        """Fill a job's settings with those of its row and check the whole.
+
+        Args:
+            settings: As they are read from the experiment file.
 
         Raises:
             SettingsError: What is wrong and where, in one sentence per fault.
         """
-        name = "feduaa" if words.get("row") is None else str(words["row"])
+        name = "feduaa" if settings.get("row") is None else str(settings["row"])
         if name not in ROWS:
             load_parts()
         chosen = row(name).settings
-        joined = merged(chosen, words)
+        joined = merged(chosen, settings)
         if isinstance(joined.get("phases"), list | tuple):
             joined["phases"] = resolved_phases(joined, chosen.get("phases", ()))
         try:
@@ -138,7 +141,7 @@ class Experiment(BaseModel):
             faults = settings_faults(error, "experiment", cls)
             raise SettingsError(f"the experiment's settings cannot be used: {faults}") from error
         # A row fills them for its phases with labels, so they are no fault of the settings as a whole.
-        unread = [name for name in READ_WITH_LABELS if name in words]
+        unread = [name for name in READ_WITH_LABELS if name in settings]
         if unread and not found.supervised:
             raise SettingsError(
                 f"the experiment's settings cannot be used: no phase trains with labels, so nothing reads "

@@ -321,10 +321,10 @@ class AugmentSettings(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_unused(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Settings of runs from before there were these fields keep their words, and so their digests.
-        words: dict[str, Any] = plain(self)
+        # Settings of runs from before there were these fields stay as they were, and so their digests.
+        settings: dict[str, Any] = plain(self)
         later = ("flip_vertical", "quarter_turns", "roll", "gain")
-        return {name: value for name, value in words.items() if value or name not in later}
+        return {name: value for name, value in settings.items() if value or name not in later}
 
     @property
     def endless(self) -> tuple[str, ...]:

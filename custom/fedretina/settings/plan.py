@@ -75,7 +75,7 @@ class PhaseSettings(BaseModel):
         label_share: Share of the labels that a phase with labels uses, whole patients of each site, in (0, 1]. It is
             for asking what pre-training is worth where labels are few.
         sums: Heads from sums, in one round without training; None for a phase that trains. It is a run's only phase.
-        training: Local training in this phase; a job's words here are laid over the run's own `training`.
+        training: Local training in this phase; a job's settings here are laid over the run's own `training`.
         augment: Random transforms in this phase, likewise.
     """
 
@@ -137,26 +137,26 @@ class PhaseSettings(BaseModel):
         return "train" if self.contrastive is None else "pretrain"
 
 
-def resolved_phases(words: Mapping[str, Any], row: Sequence[Mapping[str, Any]]) -> list[Any]:
+def resolved_phases(settings: Mapping[str, Any], row: Sequence[Mapping[str, Any]]) -> list[Any]:
     """The phases of a job: a phase is filled from the row's phase of its name, its settings from the run's.
 
     Args:
-        words: The job's words, laid over its row already.
+        settings: The job's settings, laid over its row already.
         row: The phases of the row.
 
     Returns:
-        Words for `PhaseSettings`; what is no mapping is left for it to refuse.
+        Settings of each phase for `PhaseSettings`; what is no mapping is left for it to refuse.
     """
     named = {str(phase.get("name", "train")): phase for phase in row}
     found: list[Any] = []
-    for phase in words["phases"]:
+    for phase in settings["phases"]:
         if not isinstance(phase, Mapping):
             found.append(phase)
             continue
         full = merged(named.get(str(phase.get("name", "train")), {}), phase)
         for name in _LAID_OVER:
-            if isinstance(full.get(name), Mapping) and isinstance(words.get(name, {}), Mapping):
-                full[name] = merged({name: words.get(name, {})}, {name: full[name]})[name]
+            if isinstance(full.get(name), Mapping) and isinstance(settings.get(name, {}), Mapping):
+                full[name] = merged({name: settings.get(name, {})}, {name: full[name]})[name]
         found.append(full)
     return found
 

@@ -196,11 +196,11 @@ class PolicySettings(BaseModel):
     @classmethod
     def _can_do_without(cls, names: frozenset[str]) -> frozenset[str]:
         optional = {name for name, (_, _, needed) in RANGES.items() if not needed}
-        strangers = sorted(names - optional)
-        if strangers:
+        unknown = sorted(names - optional)
+        if unknown:
             listed = ", ".join(sorted(optional - COUNTS.keys()))
             raise ValueError(
-                f"{strangers[0]!r} cannot be held back: a run can do without {listed}, and without the counts "
+                f"{unknown[0]!r} cannot be held back: a run can do without {listed}, and without the counts "
                 "(bin_..., confusion_...), of which data.min_count holds back all at once."
             )
         return names
@@ -294,22 +294,21 @@ def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -
     Raises:
         DataError: The settings point to a file that is missing or cannot be used.
     """
-    found = properties.get(PROPERTY)
-    if found is None and os.environ.get(SITE_FILE):
-        found, folder = {"site_file": os.environ[SITE_FILE]}, Path.cwd()
-    if found is None:
+    settings = properties.get(PROPERTY)
+    if settings is None and os.environ.get(SITE_FILE):
+        settings, folder = {"site_file": os.environ[SITE_FILE]}, Path.cwd()
+    if settings is None:
         return SiteSettings()
-    if not isinstance(found, Mapping) or not found:
+    if not isinstance(settings, Mapping) or not settings:
         raise DataError(
-            f"the scope property {PROPERTY!r} of {site} must hold settings, got {found!r}: name a site_file."
+            f"the scope property {PROPERTY!r} of {site} must hold settings, got {settings!r}: name a site_file."
         )
-    words, base = dict(found), folder
-    if "site_file" in words:
-        if not words["site_file"]:
+    if "site_file" in settings:
+        if not settings["site_file"]:
             raise DataError(f"the site file of {site} is not set: name a file, or remove the property.")
-        path = folder / str(words["site_file"]).replace(SITE_NAME, site)
+        path = folder / str(settings["site_file"]).replace(SITE_NAME, site)
         return read_site_file(path, site)
-    return _site_settings(words, base, site, f"the settings of {site}")
+    return _site_settings(dict(settings), folder, site, f"the settings of {site}")
 
 
 def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
@@ -318,9 +317,9 @@ def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
     Raises:
         SettingsError: The property cannot be used.
     """
-    found = properties.get(SERVER_PROPERTY) or {}
+    settings = properties.get(SERVER_PROPERTY) or {}
     try:
-        return ServerSettings.model_validate(found)
+        return ServerSettings.model_validate(settings)
     except ValidationError as error:
         faults = settings_faults(error, SERVER_PROPERTY, ServerSettings)
         raise SettingsError(
@@ -340,28 +339,28 @@ def read_site_file(path: Path, site: str | None) -> SiteSettings:
         DataError: The file cannot be read, or holds settings that cannot be used.
     """
     try:
-        words = read_yaml(path, "the site file")
+        settings = read_yaml(path, "the site file")
     except YamlFileError as error:
         raise DataError(str(error)) from error
-    return _site_settings(words, path.parent, site, f"the site file {path}")
+    return _site_settings(settings, path.parent, site, f"the site file {path}")
 
 
-def _site_settings(words: dict[str, Any], base: Path, site: str | None, what: str) -> SiteSettings:
-    if not isinstance(words.get("data") or {}, Mapping):
+def _site_settings(settings: dict[str, Any], base: Path, site: str | None, what: str) -> SiteSettings:
+    if not isinstance(settings.get("data") or {}, Mapping):
         raise DataError(f"{what} holds no settings of its data: write `data:` and below it manifest and scheme.")
-    data = dict(words.get("data") or {})
+    data = dict(settings.get("data") or {})
     for holder, name in (
         (data, "manifest"),
         (data, "images"),
         (data, "cache"),
-        (words, "state_root"),
-        (words, "weights_file"),
-        (words, "he_keys"),
+        (settings, "state_root"),
+        (settings, "weights_file"),
+        (settings, "he_keys"),
     ):
         if holder.get(name) is not None:
             holder[name] = base / str(holder[name]).replace(SITE_NAME, SITE_NAME if site is None else site)
     try:
-        return SiteSettings.model_validate({**words, "data": data})
+        return SiteSettings.model_validate({**settings, "data": data})
     except ValidationError as error:
         raise DataError(f"{what} cannot be used: {settings_faults(error, 'settings', SiteSettings)}") from error
 
