@@ -15,7 +15,7 @@ ANALYTIC_ROWS: Mapping[str, Row] = MappingProxyType(
             {
                 "phases": ({"name": "sums", "rounds": 1, "sums": {}},),
                 "classes": ("no_dr", "mild", "moderate", "severe", "proliferative"),
-                "network": {"head": {"layout": "linear"}, "frozen": "all"},
+                "network": {"head": {"layout": "linear"}},
                 "objective": {"name": "cross_entropy"},
                 "exchange": {"personal": "everything"},
                 "aggregation": {"rule": "uniform"},
