@@ -169,7 +169,7 @@ def build_card(
         "data_changes": list(data_changes),
         "model_digest": model_digest,
         "normalisation": normalisation,
-        "encoder": {"name": experiment.network.encoder, **start},
+        "encoder": _encoder(experiment, start),
         "transforms_digest": experiment.images.digest(),
         "settings": experiment.agreed(),
         **({} if sums is None else {"sums": dict(sums)}),
@@ -216,6 +216,16 @@ def _changed(steps: Sequence[str]) -> list[str]:
         f"{' and later' if len(steps) > 1 else ''}): the model may have learned from images that it was then tested "
         "on, so every figure here may be too good."
     ]
+
+
+def _encoder(experiment: Experiment, start: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the encoder comes from, with what the size of the images means for it."""
+    side, height = experiment.network.traits.side, experiment.images.shape[1]
+    told = {"name": experiment.network.encoder, **start}
+    if "layout" in start and side not in (None, height):
+        note = f"its positions, learned with images of {side} pixels, are resampled for {height}"
+        told["notes"] = [*start.get("notes", ()), note]
+    return told
 
 
 def _seen(start: Mapping[str, Any], public_sets: Sequence[str]) -> list[str]:
