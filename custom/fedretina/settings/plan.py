@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
 
 from fedretina.errors import RefusedError
+from fedretina.settings.aggregation import ChoiceSettings
 from fedretina.settings.choice import ReadSettings
 from fedretina.settings.contrastive import ContrastiveSettings
 from fedretina.settings.images import AugmentSettings, TwoViewSettings
@@ -50,7 +51,11 @@ def new_run_name(experiment: Experiment) -> str:
 _LAID_OVER = ("training", "augment")
 _CHOOSES = ("name", "method", "estimator")
 """Settings that choose a method: those beside it are the method's own."""
-_READ: Mapping[str, type[ReadSettings]] = {"training": TrainingSettings, "head": HeadSettings}
+_READ: Mapping[str, type[ReadSettings]] = {
+    "training": TrainingSettings,
+    "head": HeadSettings,
+    "choice": ChoiceSettings,
+}
 """Settings of which some are read under a choice beside them alone."""
 
 
