@@ -67,6 +67,7 @@ class SiteData:
         listed: SHA-256 over the manifest's files, labels, patients and splits, those of files that cannot be read
             among them; "" where nothing is listed, for phantoms.
         changes: What becomes of a run whose site comes with another list later; see `SiteDataSettings`.
+        public_sets: Names of the public sets that the images are of; empty for a hospital's own.
         features: Where what frozen stages make of the images is kept; None where it is not.
     """
 
@@ -80,6 +81,7 @@ class SiteData:
     min_count: int = MIN_COUNT
     listed: str = ""
     changes: Literal["refuse", "accept"] = "refuse"
+    public_sets: tuple[str, ...] = ()
     features: FeaturePlace | None = None
 
     @property
@@ -276,6 +278,7 @@ def _from_cache(
         settings.min_count,
         manifest.digest(),
         settings.changes,
+        () if settings.public_set is None else (settings.public_set,),
         _features(settings, cache, folder.name, frozenset(found.digests)),
     )
 
@@ -355,6 +358,7 @@ def _joined(name: str, parts: Sequence[SiteData]) -> SiteData:
         min_count=max(part.min_count for part in parts),
         listed=hashlib.sha256("\n".join(part.listed for part in parts).encode()).hexdigest(),
         changes="accept" if all(part.changes == "accept" for part in parts) else "refuse",
+        public_sets=tuple(sorted({one for part in parts for one in part.public_sets})),
         # In the first one's folder; under a name of its own, so that neither takes the other's rows for stale.
         features=None if place is None else place._replace(images=f"{name}-{place.images}", listed=None),
     )

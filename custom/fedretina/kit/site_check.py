@@ -253,6 +253,11 @@ def _forward(site: SiteData, experiment: Experiment) -> Finding:
         logits = net(images.to(device))
     text = f"{experiment.network.encoder} on {device.type}, {len(images)} images of {images.shape[-1]} pixels"
     faults = [] if bool(torch.isfinite(logits).all()) else ["the network's answer is not finite"]
+    start = net.provenance
+    seen = sorted({*site.public_sets} & {*(start["sets"] if start is not None and "sets" in start else ())})
+    if seen:
+        text += f"; the encoder was pre-trained on {', '.join(seen)}, which this site's images are of: figures on them "
+        text += "may be too good"
     return judged("dry forward pass", faults, text, "look at the images with `fedretina data check`.")
 
 

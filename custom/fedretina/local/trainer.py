@@ -40,6 +40,7 @@ from fedretina.local.training import reproducible_torch
 from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.dropout import answered_in_passes
 from fedretina.networks.encoder import Encoder
+from fedretina.networks.weights import Provenance
 from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import AugmentSettings
@@ -114,6 +115,13 @@ class LocalTrainer:
             clock = Clock(0, phase.rounds, 0, 1, 0, 1)
             heads = fitted_heads(self.model.net, self._seen(split), split.labels, self._objective, clock)
         return Snapshot({**self.model.start, **heads}, {})
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the start of the encoder comes from."""
+        found = self.model.net.provenance
+        assert found is not None  # only a network without memory has none
+        return found
 
     def train(
         self,

@@ -38,11 +38,7 @@ class Exits(nn.ModuleList):
         )
         self.after = after
 
-    def answers(self, number: int, seen: Tensor) -> list[Tensor]:
-        """Logits `[B, K]` of the exit after a stage, given the stage's map `[B, C, h, w]`; none where it has none."""
-        return [self.of_average(number, seen.mean(dim=(2, 3)))] if number in self.after else []
-
-    def of_average(self, number: int, average: Tensor) -> Tensor:
-        """Logits `[B, K]` of the exit after a stage, given the average `[B, C]` of the stage's map."""
-        answer: Tensor = self[self.after.index(number)](average)
-        return answer
+    def answer(self, number: int, averaged: Tensor) -> Tensor:
+        """Logits `[B, K]` of the exit after a stage that has one, given the average `[B, C]` of the stage's map."""
+        found: Tensor = self[self.after.index(number)](averaged)
+        return found

@@ -130,7 +130,7 @@ class Network(nn.Module):
 
         def visit(number: int, seen: Tensor) -> Tensor:
             if number in self._exits_within():
-                averages.append(seen.mean(dim=(2, 3)))
+                averages.append(self.encoder.average(seen))
             return seen
 
         missing = x.new_zeros(size - len(x), *x.shape[1:])
@@ -170,8 +170,8 @@ class Network(nn.Module):
         def visit(number: int, seen: Tensor) -> Tensor:
             if str(number) in self.dropouts:
                 seen = self.dropouts[str(number)](seen)
-            if early is not None and self.exits is not None:
-                early.extend(self.exits.answers(number, seen))
+            if early is not None and self.exits is not None and number in self.exits.after:
+                early.append(self.exits.answer(number, self.encoder.average(seen)))
             return seen
 
         if not self.frozen:
@@ -180,7 +180,7 @@ class Network(nn.Module):
             *averages, last = self._outputs(x if x.dim() == 2 else self.frozen_outputs(x))
             if early is not None and self.exits is not None:
                 stages = self._exits_within()
-                early.extend(map(self.exits.of_average, stages, averages))
+                early.extend(map(self.exits.answer, stages, averages))
             if self.frozen < self.encoder.steps:
                 last = visit(self.frozen - 1, last)
             out = self.encoder(last, visit, self.frozen)

@@ -111,9 +111,9 @@ class WeightsSettings(BaseModel):
     Attributes:
         source: "none" starts from the seed; "package" reads an installed package (EfficientNet-Lite0
             only); "file" reads `file`.
-        file: An encoder that a run exported, or a `state_dict` with the published keys (torchvision's but for
-            EfficientNet-Lite0; none fit ViT-Small), safetensors or torch format. A job names only the digest; each end
-            adds its own path before it builds the network.
+        file: An encoder that a run exported, or weights in a form that others publish for the encoder, such as
+            RETFound's (docs/encoders.md), safetensors or torch format. A job names only the digest; each end adds its
+            own path before it builds the network.
         sha256: Digest that the file must have, 64 hex digits; it is checked before anything is unpacked.
     """
 
@@ -141,8 +141,8 @@ class NetworkSettings(BaseModel):
     """What answers.
 
     Attributes:
-        encoder: Architecture of the shared part. FedUAA uses "resnet50", the OCT paper "efficientnet_b4"; "vit_small"
-            needs images whose side is a multiple of 16.
+        encoder: Architecture of the shared part. FedUAA uses "resnet50", the OCT paper "efficientnet_b4". Some need
+            images whose side is a multiple of their patches'.
         weights: Where the encoder starts.
         projector: Width of a two-layer projection between encoder and head, which travels; 256 in MOON. None for none.
         head: Layers of the personal part.

@@ -41,6 +41,8 @@ class SiteDataSettings(BaseModel):
         scheme: The grading scheme or a preset's name; must be given with a manifest, save for pre-training alone.
         modality: What the images are, so that a job for others is refused; None is what the preset that `scheme` names
             grades, and for a scheme of the site's own nothing is refused.
+        public_set: Name of the public set that the images are of, as `fedretina data import` calls it and writes it
+            here; None for a hospital's own. The model's card warns where its encoder was pre-trained on that set.
         cache: Folder of the image cache.
         feature_cache_gb: Gigabytes of the disk, beside the image cache, that may be filled with what frozen stages of
             networks make of the images, so that a round does not compute it anew; what was not read for longest is
@@ -62,6 +64,7 @@ class SiteDataSettings(BaseModel):
     images: Path | None = None
     scheme: GradingScheme | str | None = None
     modality: Modality | None = None
+    public_set: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]*$")
     cache: Path | None = None
     feature_cache_gb: float = Field(default=20.0, ge=0, le=100_000)
     bad_files: Literal["skip", "refuse"] = "skip"
