@@ -21,12 +21,16 @@ class HeadSettings(ReadSettings):
         layout: "linear_bn_relu_linear" is the classifier of the official FedUAA code; "linear" is the one
             fully connected layer that its paper describes.
         width: Hidden units of the first layout, 512 in FedUAA; refused with "linear".
+        start: Where the head begins: "seed" at random, "ridge" as a ridge regression on what the network makes of the
+            site's own training images before anything is trained, with the last layer of each early exit likewise. Only
+            a head that stays at its site can begin so.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     layout: Literal["linear_bn_relu_linear", "linear"] = "linear_bn_relu_linear"
     width: Annotated[int, Field(ge=1), ReadBy("layout", ("linear_bn_relu_linear",))] = 512
+    start: Annotated[Literal["seed", "ridge"], ReadBy("layout", ("linear",))] = "seed"
 
 
 ContrastLayout = Literal["moco_v2", "moco_v3", "simclr"]
