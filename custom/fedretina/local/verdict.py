@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedretina.analytic.features import FeatureMap
 from fedretina.analytic.ridge import own_head
 from fedretina.analytic.sums import Sums
 from fedretina.data.site_data import SiteData, Split
@@ -40,7 +41,6 @@ from fedretina.uncertainty.temperature import fit_temperature
 _SHARP = 10.0
 """Logits of a ridge's scores before their temperature: scores run from about 0 to 1, and a softmax of those would call
 every grade about as likely as any other."""
-_STILL = 1e-6
 _log = logging.getLogger(__name__)
 
 
@@ -106,9 +106,9 @@ def own_settings(experiment: Experiment) -> Experiment:
 def own_model(experiment: Experiment, data: SiteData, splits: Splits) -> Contestant:
     """The site's own head on the encoder as the run starts with it, folded into one linear layer.
 
-    Features are standardised by the mean and deviation of the training images; the ridge's strength has the least
-    squared leave-one-out error on them; one temperature on validation makes scores into probabilities, so that the
-    card, the report and the referral threshold mean the same as for any other model.
+    Features are centred by the training images and scaled by one number; the ridge's strength has the least squared
+    leave-one-out error on them; one temperature on validation makes scores into probabilities, so that the card, the
+    report and the referral threshold mean the same as for any other model.
 
     Raises:
         DataError: A feature is not finite.
@@ -154,7 +154,7 @@ def twin_model(settings: Experiment, data: SiteData, folder: Path, splits: Split
 
 
 def ridge_layer(features: Tensor, labels: Tensor, grades: int) -> tuple[dict[str, Tensor], float]:
-    """A ridge regression on standardised features as one linear layer on the features as they are.
+    """A ridge regression on centred and scaled features as one linear layer on the features as they are.
 
     Args:
         features: [n, F].
@@ -168,18 +168,12 @@ def ridge_layer(features: Tensor, labels: Tensor, grades: int) -> tuple[dict[str
     Raises:
         DataError: A feature is not finite.
     """
-    wide = features.double()
-    mean, deviation = wide.mean(0), wide.std(0, correction=0)
-    # A feature that hardly moves says nothing, and dividing by its deviation would blow up what noise it has.
-    still = deviation <= _STILL * (1 + mean.abs())
-    per_unit = torch.where(still, torch.zeros_like(deviation), 1 / deviation)
-    phi = torch.cat([(wide - mean) * per_unit, torch.ones(len(wide), 1, dtype=torch.float64)], dim=1)
+    mapped = FeatureMap.of_site(features, features.shape[1] + 1, 0)  # all of them, so there is no projection to draw
+    phi = mapped(features)
     shares = torch.nn.functional.one_hot(labels, grades).double()
     head = own_head(phi, shares, Sums.of(phi, shares, by_class=False).totals())
-    weight = head.weight[:-1] * per_unit.unsqueeze(1)  # [F, K], of features that are not standardised
-    bias = head.weight[-1] + head.prior - mean @ weight
-    layer = {"head.0.weight": (_SHARP * weight.T).float().contiguous(), "head.0.bias": (_SHARP * bias).float()}
-    return layer, head.strength
+    layer = mapped.folded(head)
+    return {"head.0.weight": _SHARP * layer.weight, "head.0.bias": _SHARP * layer.bias}, head.strength
 
 
 def judged(models: Sequence[Contestant], data: SiteData, splits: Splits, experiment: Experiment) -> dict[str, Any]:
