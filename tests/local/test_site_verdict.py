@@ -51,14 +51,15 @@ def test_the_own_head_is_a_ridge_regression_on_standardised_features():
     features[:, :3] += 3 * np.eye(4)[labels][:, :3]
     features[:, 7] = 4.2  # says nothing, and has no deviation to divide by
     layer, strength = ridge_head(torch.from_numpy(features).float(), torch.from_numpy(labels), 4)
-    scaled = StandardScaler().fit(features)
-    slow = Ridge(alpha=strength).fit(scaled.transform(features), np.eye(4)[labels])
+    scaled = StandardScaler(with_std=False).fit(features)
+    scale = np.sqrt(features.var(0).mean())
+    slow = Ridge(alpha=strength).fit(scaled.transform(features) / scale, np.eye(4)[labels])
     fresh = rng.normal(size=(9, 12)) * 10 + features.mean(0)
     fresh[:, 7] = 4.2
     got = torch.from_numpy(fresh).float() @ layer["head.0.weight"].T + layer["head.0.bias"]
-    assert got.numpy() == pytest.approx(10 * slow.predict(scaled.transform(fresh)), abs=1e-3)
+    assert got.numpy() == pytest.approx(10 * slow.predict(scaled.transform(fresh) / scale), abs=1e-3)
     assert np.argmax(features @ layer["head.0.weight"].numpy().T + layer["head.0.bias"].numpy(), 1).tolist() == (
-        np.argmax(slow.predict(scaled.transform(features)), 1).tolist()
+        np.argmax(slow.predict(scaled.transform(features) / scale), 1).tolist()
     )
 
 
