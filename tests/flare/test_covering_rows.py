@@ -25,11 +25,13 @@ COVERING = {
         "network": {"encoder": "efficientnet_lite0", "contrast": {"hidden": 16, "width": 8}, "calibrator": True},
         "sampling": {"fraction": 0.67},
     },
-    # One model for each site, statistics before the first round, training after the last, pages at both ends.
+    # One model for each site, statistics before the first round, training after the last, pages at both ends; the row's
+    # twin at each site, of which nothing travels.
     "personal_models": {
         "row": "fedap",
         "correction": {"name": "fedprox"},
         "tune": {"epochs": 1},
+        "verdict": "twin",
         "report": {"draws": 10, "page": True},
     },
     # The whole network, exits, projection and head too, bounded by the server; BatchNorm's weights without statistics.
@@ -73,5 +75,10 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
     if name == "personal_models":
         assert kinds["prepare"] == {"statistic"}
         assert kinds["tune"] == kinds["finalise"] == set()
+        for site in sites:
+            ours, loops = (root / site for root in (tmp_path / "again", tmp_path / "loop" / "oracle"))
+            for file in ("final/figures.json", "twin/twin.json", "twin/final/figures.json"):
+                assert (ours / file).read_text() == (loops / file).read_text()
+            assert "twin" in (ours / "final" / "figures.json").read_text()
         for page in ("server", "site-1/final"):
             assert "Research software" in (tmp_path / "again" / page / "report.html").read_text()

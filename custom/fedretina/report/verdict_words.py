@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedretina.evaluation.verdict import FEDERATED, LEAST_PATIENTS, MAJORITY, OWN, TWIN
-from fedretina.report.text import NONE, PERCENT, between, count, number, shown
+from fedretina.report.text import NONE, PERCENT, count, number, shown
 from fedretina.settings.scheme import in_words
 
 MODELS: Mapping[str, str] = MappingProxyType(
@@ -49,17 +49,17 @@ def verdict_sentence(verdict: Mapping[str, Any]) -> str:
     if verdict["outcome"] == "gained":
         return (
             f"With the others your model {skill} better than {control}: AUC {with_others} against {alone}, "
-            f"difference {between(gap, 'number')} ({behind})."
+            f"difference {_span(gap)} ({behind})."
         )
     if verdict["outcome"] == "lost":
         turned = {"low": -gap["high"], "high": -gap["low"]}
         return (
             f"Alone you do better: {control} {skill} with AUC {alone} against {with_others} with the others, "
-            f"difference {between(turned, 'number')} ({behind})."
+            f"difference {_span(turned)} ({behind})."
         )
     return (
         f"No difference can be seen with your {_images(test['images'])}: with the others your model {skill} with AUC "
-        f"{with_others}, {control} with {alone}, difference {between(gap, 'number')} (95{PERCENT} interval, "
+        f"{with_others}, {control} with {alone}, difference {_span(gap)} (95{PERCENT} interval, "
         f"{_patients(test['patients'])})."
     )
 
@@ -131,14 +131,21 @@ def _name(name: str, verdict: Mapping[str, Any]) -> str:
     return _control(name, verdict["start"])
 
 
+def _span(gap: Mapping[str, Any]) -> str:
+    """Both bounds; with a third decimal where one would round to the 0 that it does not reach."""
+    ends = gap["low"], gap["high"]
+    places = 3 if any(0 < abs(end) < 0.005 for end in ends) else 2
+    return " to ".join(number(end, places) for end in ends)
+
+
 def _gap(gap: Mapping[str, Any] | None, style: str) -> str:
     if gap is None or gap["value"] is None:
         return NONE
     value = _points(gap["value"]) if style == "percent" else number(gap["value"])
     if gap["low"] is None:
         return value
-    span = f"{_points(gap['low'])} to {_points(gap['high'])}" if style == "percent" else between(gap, "number")
-    return f"{value} ({span})"
+    span = f"{_points(gap['low'])} to {_points(gap['high'])}" if style == "percent" else _span(gap)
+    return f"{value} ({span}{' points' if style == 'percent' else ''})"
 
 
 def _points(share: float) -> str:
