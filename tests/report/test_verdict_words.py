@@ -17,6 +17,7 @@ def record(outcome="gained", rival=OWN, span=(0.02, 0.07), **words):
     models = {FEDERATED: (0.81, 0.7), rival: (0.77, 0.65), MAJORITY: (0.5, 0.6)}
     return {
         "asked": "own",
+        "shared": True,
         "start": "package",
         "measure": "referable_auc",
         "kept": FEDERATED,
@@ -110,6 +111,21 @@ def test_a_bound_near_zero_is_not_rounded_to_it():
 )
 def test_which_model_is_kept_and_why_is_another(words, says):
     assert kept_sentence(record(**words)) == says
+
+
+def test_where_nothing_is_exchanged_nobody_is_said_to_have_shared():
+    found = [
+        verdict_sentence(record(outcome, span=span, shared=False))
+        for outcome, span in (("gained", (0.02, 0.07)), ("lost", (-0.07, -0.02)), ("untold", (-0.02, 0.07)))
+    ]
+    assert [one.partition(" finds")[0] for one in found] == [
+        "The run's model",
+        "The run made it worse: your own head on the frozen encoder",
+        "No difference can be seen with your 102 images: the run's model",
+    ]
+    found += [verdict_sentence(record("untold", span=(None, None), shared=False)), kept_sentence(record(shared=False))]
+    assert verdict_table(record(shared=False))["rows"][0]["name"] == "the run's model"
+    assert not any("other" in one or "sharing" in one for one in found)
 
 
 def test_the_table_has_a_figure_and_a_difference_a_cell():

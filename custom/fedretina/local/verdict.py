@@ -214,6 +214,7 @@ def judged(models: Sequence[Contestant], data: SiteData, splits: Splits, experim
     }
     return {
         "asked": experiment.verdict,
+        "shared": experiment.exchange.personal != "everything",
         "start": experiment.network.weights.source,
         "measure": choice.measure,
         "kept": choice.kept,
