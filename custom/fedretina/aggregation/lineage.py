@@ -16,7 +16,7 @@ from fedretina.networks.network import Network
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import CALIBRATE, ROUNDS_BACK, Plan, Step
 
-_GIVES_STATE = ("pretrain", "train", "tune")
+_GIVES_STATE = ("pretrain", "train", "sums", "tune")
 
 
 class Lineage:
@@ -202,6 +202,8 @@ class ServerModel:
         # A run without labels ends with what its training moved.
         ends = "pretrain" if task == "finalise" and not self._experiment.supervised else task
         moving = self._parts.moving(ends)
+        if not self._lineage.learns and self._parts.sums:
+            return self._parts.sums
         if task == "finalise":
             return (*moving.shared, *self._parts.calibrator)
         return moving.travelling if self._lineage.learns else moving.shared
