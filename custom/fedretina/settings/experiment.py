@@ -208,6 +208,11 @@ class Experiment(BaseModel):
         return self.phases[0].sums
 
     @property
+    def shares(self) -> bool:
+        """Whether the sites get anything from each other: a part of a model, or sums."""
+        return self.sums is not None or self.exchange.personal != "everything"
+
+    @property
     def head_width(self) -> int | None:
         """Outputs of a head that travels; None where each site has its own."""
         if self.sums is not None:
@@ -476,7 +481,9 @@ def _a_twin_differs(run: Experiment) -> None:
         return
     if not run.supervised:
         raise ValueError("verdict is 'twin', but a run without labels has no answers to compare: leave it out.")
-    if run.exchange.personal == "everything":
+    if run.sums is not None:
+        raise ValueError("verdict is 'twin', but the twin of a head from sums is the own head: leave it out.")
+    if not run.shares:
         raise ValueError("verdict is 'twin', but nothing travels, so each site is its own twin: leave it out.")
 
 
