@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedretina.data.site_data import SiteData
-from fedretina.errors import TrainingError
-from fedretina.evaluation.model_selection import best_step
+from fedretina.errors import SettingsError, TrainingError
+from fedretina.evaluation.model_selection import chosen_step
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.exchange.stamp import Stamp
 from fedretina.settings.aggregation import AggregationSettings, SamplingSettings
@@ -48,7 +48,7 @@ def twin_settings(experiment: Experiment) -> Experiment:
     sites are such an exchange too. A head of classes that all sites share becomes one of the site's own grades.
 
     Raises:
-        ValueError: What is left does not go together.
+        SettingsError: What is left does not go together.
     """
     found = experiment.model_copy(
         update={
@@ -66,8 +66,11 @@ def twin_settings(experiment: Experiment) -> Experiment:
             "verdict": "off",
         }
     )
-    for check in CHECKS:
-        check(found)
+    try:
+        for check in CHECKS:
+            check(found)
+    except ValueError as error:
+        raise SettingsError(f"these settings have no twin of one site (verdict: twin): {error}") from error
     return found
 
 
@@ -140,7 +143,7 @@ class Twin:
     def _order(self, step: Step, digest: str) -> Order:
         gave = [number for number, record in enumerate(self._records) if record["task"] in _GIVES_STATE]
         accepted = gave[-1] if gave else None
-        best = best_step(self._records, self._plan.training, self.experiment.choice.window)
+        best = chosen_step(self._records, self._plan.training, self.experiment.choice)
         if best is None:  # nothing can be measured, or not yet
             over = step.task in ("tune", "finalise")
             best = self._plan.training[-1] if over else accepted
