@@ -367,13 +367,13 @@ def _random_transforms_fit_the_modality(run: Experiment) -> None:
 
 def _frozen_stages_fit_the_run(run: Experiment) -> None:
     frozen = run.network.frozen
+    if (frozen != "nothing" or run.network.frozen_statistics) and any(phase.contrastive for phase in run.phases):
+        raise ValueError(
+            f"network.frozen is {frozen!r} and frozen_statistics {run.network.frozen_statistics}, but a label-free "
+            "phase trains the whole encoder: leave both out, or drop the phase."
+        )
     if frozen == "nothing":
         return
-    if any(phase.contrastive for phase in run.phases):
-        raise ValueError(
-            f"network.frozen is {frozen!r}, but a label-free phase trains the whole encoder: leave frozen out, or drop "
-            "the phase."
-        )
     for phase in run.phases:
         training, random = phase.training or run.training, phase.augment or run.augment
         if run.network.frozen_cache == "strict" and random.endless:
