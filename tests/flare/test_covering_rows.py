@@ -1,5 +1,6 @@
 """Rows that bring each kind of tensor and each kind of step over the wire once: the real simulator against the loop.
 
+One model per site, with the steps `prepare` and `tune`: tests/poc/test_rehearsal.py. Ciphertexts: tests/provisioned.
 What never reaches the wire (losses, optimisers, uncertainty, the encoder's architecture) is held by tests/test_loop.py.
 """
 
@@ -25,20 +26,15 @@ COVERING = {
         "network": {"encoder": "efficientnet_lite0", "contrast": {"hidden": 16, "width": 8}, "calibrator": True},
         "sampling": {"fraction": 0.67},
     },
-    # One model for each site, statistics before the first round, training after the last, pages at both ends.
-    "personal_models": {
-        "row": "fedap",
-        "correction": {"name": "fedprox"},
-        "tune": {"epochs": 1},
-        "report": {"draws": 10, "page": True},
-    },
-    # The whole network, exits, projection and head too, bounded by the server; BatchNorm's weights without statistics.
+    # The whole network, exits, projection and head too, bounded by the server; BatchNorm's weights without statistics;
+    # a part of the encoder that neither trains nor travels.
     "a_head_that_travels": {
         "row": "moon_projected",
         "quorum": 3,
         "aggregation": {"robust": {"name": "norm_bound", "bound": 0.9}},
         "grades": 5,
-        "network": {"encoder": "efficientnet_lite0", "head": {"layout": "linear"}, "exits": {"width": 8}},
+        "network": {"encoder": "efficientnet_lite0", "head": {"layout": "linear"}, "exits": {"width": 8}, "frozen": 2},
+        "augment": {"rotate_degrees": 0},
         "exchange": {"personal": "nothing", "batchnorm": "local_stats"},
     },
     # Nothing but sums, once, and their total.
@@ -53,7 +49,6 @@ COVERING = {
 ALLOWED = {"encoder", "norm", "statistic", "control", "projector", "calibration", "head", "exit", "sums"}
 TRAIN_KINDS = {
     "with_labels_and_without": {"control", "encoder", "norm", "statistic", "head"},
-    "personal_models": {"encoder"},
     "a_head_that_travels": {"encoder", "norm", "projector", "head", "exit"},
 }
 
@@ -83,8 +78,5 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
         assert kinds["calibrate"] == {"calibration"}
         assert kinds["pretrain"] == {"control", "encoder", "norm", "statistic", "projector"}
         assert all(set(lines[0]["scalars"]) == {"images", "contrast_loss"} for lines in ledgers.values())
-    if name == "personal_models":
-        assert kinds["prepare"] == {"statistic"}
-        assert kinds["tune"] == kinds["finalise"] == set()
-        for page in ("server", "site-1/final"):
-            assert "Research software" in (tmp_path / "again" / page / "report.html").read_text()
+    if name == "a_head_that_travels":
+        assert list(tmp_path.rglob("features/*/rows-*"))  # what the frozen stages gave was kept

@@ -33,7 +33,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import read_site_settings
 from fedretina.storage import read_tensors
 
-pytestmark = [pytest.mark.flare, pytest.mark.provisioned, pytest.mark.xdist_group("federation")]
+pytestmark = [pytest.mark.flare, pytest.mark.provisioned]
 
 # What FLARE wraps around an answer: names of headers and of properties that say whose answer it is, to which task.
 ENVELOPE = {
@@ -238,6 +238,8 @@ def test_a_head_travels_encrypted_from_a_child_process_and_from_its_parent(feder
             assert torch.equal(opens.open(key, value, tuple(final[key].shape), final[key].dtype), final[key])
         lines = Ledger(federation.hospital(site) / "runs" / "sealed" / site / "ledger.jsonl").lines()
         assert [line["tensors"].get("head", 0) for line in lines] == [len(heads), len(heads), 0, 0]
+        sealed = sum(value.numel() for value in heads.values())
+        assert lines[1]["bytes"] == found["steps"][1]["bytes_up"][site] > sealed
 
 
 def test_heads_from_sums_have_the_loops_bits_and_are_encrypted_where_there_are_keys(federation):

@@ -11,10 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedretina.aggregation.admission import admit, require_finite
+from fedretina.aggregation.admission import admit, proportions, refusal, require_finite, told
 from fedretina.aggregation.lineage import Lineage, ServerModel
 from fedretina.aggregation.mixing import Mixer, Round
-from fedretina.aggregation.proportion import proportions, refusal, told
 from fedretina.aggregation.run_store import RunStore, run_head, run_results, write_results
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperature_model import temperature_model
@@ -77,7 +76,7 @@ class Coordinator:
         self._head = run_head(run, experiment, self.partition)
         self._store = RunStore(folder, self.digest, self._head, lambda step: self.plan[step].name)
         self._go_back()
-        self._lineage = Lineage(self.plan, self._store.records, experiment.choice.window)
+        self._lineage = Lineage(self.plan, self._store.records, experiment.choice)
         self._model = ServerModel(experiment, net, self.partition, self._store, self._lineage)
         self._answers = StepAnswers(folder / "spool")
         self._enrolled: tuple[str, ...] = ()

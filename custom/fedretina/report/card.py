@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from fedretina.evaluation.figures import Triage, triage
@@ -86,6 +87,8 @@ def build_card(
     sums: Mapping[str, Any] | None = None,
     model: str = FEDERATED,
     verdict: Mapping[str, Any] | None = None,
+    start: Mapping[str, Any] = MappingProxyType({}),
+    public_sets: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Put together what a site must know of its model; plain values that JSON can hold.
 
@@ -111,6 +114,8 @@ def build_card(
         sums: Which head from sums answers, and how each did on validation; None of a model that was trained.
         model: Which of the models of a verdict it is; see `evaluation.verdict`.
         verdict: As `local.verdict.judged` gives it; None where the run compares nothing.
+        start: Where the encoder's start comes from, a `networks.weights.Provenance`; empty where it is not known.
+        public_sets: Names of the public sets that the site's images are of.
 
     Returns:
         The card.
@@ -126,7 +131,11 @@ def build_card(
         "notice": NOT_A_DEVICE,
         "intended_use": _intended_use(scheme),
         "not_intended": _not_intended(),
-        "limits": [*_changed(data_changes), *_limits(scheme, synthetic, threshold, temperature.reason, expected)],
+        "limits": [
+            *_changed(data_changes),
+            *_seen(start, public_sets),
+            *_limits(scheme, synthetic, threshold, temperature.reason, expected),
+        ],
         "synthetic": synthetic,
         "fedretina": __version__,
         "site": site,
@@ -160,6 +169,7 @@ def build_card(
         "data_changes": list(data_changes),
         "model_digest": model_digest,
         "normalisation": normalisation,
+        "encoder": _encoder(experiment, start),
         "transforms_digest": experiment.images.digest(),
         "settings": experiment.agreed(),
         **({} if sums is None else {"sums": dict(sums)}),
@@ -206,6 +216,41 @@ def _changed(steps: Sequence[str]) -> list[str]:
         f"{' and later' if len(steps) > 1 else ''}): the model may have learned from images that it was then tested "
         "on, so every figure here may be too good."
     ]
+
+
+def _encoder(experiment: Experiment, start: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the encoder comes from, with what the size of the images means for it."""
+    side, height = experiment.network.traits.side, experiment.images.shape[1]
+    told = {"name": experiment.network.encoder, **start}
+    if "layout" in start and side not in (None, height):
+        note = f"its positions, learned with images of {side} pixels, are resampled for {height}"
+        told["notes"] = [*start.get("notes", ()), note]
+    return told
+
+
+def _seen(start: Mapping[str, Any], public_sets: Sequence[str]) -> list[str]:
+    """Whether the encoder may have seen the site's images before the run."""
+    seen = sorted(set(start.get("sets", ())) & set(public_sets))
+    if not seen:
+        return []
+    return [
+        f"The site's images are of the public set {', '.join(seen)}, on which the encoder may have been pre-trained: "
+        "it may have seen the very images that it was tested on, so every figure here may be too good."
+    ]
+
+
+def pretrained_words(encoder: Mapping[str, Any]) -> str:
+    """What an encoder had learned before the run, in a sentence; `encoder` is the card's."""
+    name = encoder.get("name")
+    if "words" in encoder:
+        return f"Its encoder, {name}, began as an earlier run left it: {encoder['words']}."
+    if "pretrained_on" in encoder:
+        notes = "".join(f" {note[0].upper()}{note[1:]}." for note in encoder.get("notes", ()))
+        return (
+            f"Its encoder, {name}, was pre-trained on: {encoder['pretrained_on']} (form: {encoder['layout']}; licence: "
+            f"{encoder['licence']}).{notes}"
+        )
+    return f"Its encoder, {name}, was not pre-trained." if encoder.get("source") == "none" else ""
 
 
 def _limits(
@@ -314,6 +359,7 @@ def card_page(card: Mapping[str, Any]) -> str:
         + _images(card)
         + _head(card),
         "",
+        *_pretrained(card),
         f"Temperature {card['temperature']['value']:.2f} on the probabilities shown. "
         + f"Model {card['model_digest'][:12]}, data {card['data_fingerprint'][:12]}.",
     ]
@@ -364,6 +410,11 @@ def _images(card: Mapping[str, Any]) -> str:
         f"It learned from {counts['train']} {kind} of this site{others}; {counts['val']} set the threshold and "
         f"{counts['test']} tested it."
     )
+
+
+def _pretrained(card: Mapping[str, Any]) -> list[str]:
+    told = pretrained_words(card.get("encoder", {}))  # older cards do not say
+    return [_escaped(told), ""] if told else []
 
 
 def _head(card: Mapping[str, Any]) -> str:

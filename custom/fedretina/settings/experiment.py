@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationErr
 
 from fedretina.errors import SettingsError
 from fedretina.rows import ROWS, row
+from fedretina.rows.recipes import recipe
 from fedretina.settings.aggregation import AggregationSettings, ChoiceSettings, SamplingSettings
 from fedretina.settings.choice import load_parts
 from fedretina.settings.correction import CorrectionSettings, NoCorrectionSettings
@@ -38,6 +39,10 @@ _STRICT = ConfigDict(frozen=True, extra="forbid")
 _OWN: dict[str, Any] = {"run": True, "restart": True, "network": {"weights": {"file": True}}}
 
 
+READ_WITH_LABELS = ("objective", "augment", "evaluation", "theta", "choice")
+"""Settings that a run reads in its phases with labels, and after them."""
+
+
 class Digested(Protocol):
     """Anything with a digest: the partition of a network, which this module does not know."""
 
@@ -54,6 +59,8 @@ class Experiment(BaseModel):
         run: Name of a run to continue; a run is new unless it is named.
         restart: Where the run goes back to; written by `fedretina resume RUN --from STEP`.
         row: The row of the table (`fedretina.rows`) that fills what is not set here.
+        recipe: A recipe (`fedretina.rows.recipes`) that is laid over the row, below what is set here; None for none, as
+            the rows of the papers are.
         seed: Seed of every draw.
         phases: Federated phases in order.
         grades: Number of grades of every site, for a head that travels (`personal: nothing`).
@@ -77,6 +84,7 @@ class Experiment(BaseModel):
     run: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     restart: RestartSettings | None = None
     row: str = "feduaa"
+    recipe: str | None = None
     seed: int = Field(default=1, ge=0)
     phases: tuple[PhaseSettings, ...] = (PhaseSettings(),)
     grades: int | None = Field(default=None, ge=2)
@@ -115,24 +123,39 @@ class Experiment(BaseModel):
         return self
 
     @classmethod
-    def resolve(cls, words: Mapping[str, Any]) -> Experiment:
-        """Fill a job's words with its row and check the whole.
+    def resolve(cls, settings: Mapping[str, Any]) -> Experiment:
+        """Fill a job's settings with those of its recipe and its row, and check the whole.
+
+        Args:
+            settings: As they are read from the experiment file.
 
         Raises:
             SettingsError: What is wrong and where, in one sentence per fault.
         """
-        name = "feduaa" if words.get("row") is None else str(words["row"])
+        name = "feduaa" if settings.get("row") is None else str(settings["row"])
         if name not in ROWS:
             load_parts()
         chosen = row(name).settings
-        joined = merged(chosen, words)
+        base = chosen
+        if settings.get("recipe") is not None:
+            for more in recipe(str(settings["recipe"])).over(merged(chosen, settings)):
+                base = merged(base, more)
+        joined = merged(base, settings)
         if isinstance(joined.get("phases"), list | tuple):
             joined["phases"] = resolved_phases(joined, chosen.get("phases", ()))
         try:
-            return cls.model_validate(joined)
+            found = cls.model_validate(joined)
         except ValidationError as error:
             faults = settings_faults(error, "experiment", cls)
             raise SettingsError(f"the experiment's settings cannot be used: {faults}") from error
+        # A row fills them for its phases with labels, so they are no fault of the settings as a whole.
+        unread = [name for name in READ_WITH_LABELS if name in settings]
+        if unread and not found.supervised:
+            raise SettingsError(
+                f"the experiment's settings cannot be used: no phase trains with labels, so nothing reads "
+                f"{' and '.join(unread)}: leave it out, or add such a phase."
+            )
+        return found
 
     @classmethod
     def load(cls, path: Path) -> Experiment:
@@ -241,6 +264,11 @@ def _phases_are_distinct(run: Experiment) -> None:
 def _a_label_free_phase_has_its_layers(run: Experiment) -> None:
     methods = {phase.contrastive.layout for phase in run.phases if phase.contrastive is not None}
     layers = None if run.network.contrast is None else run.network.contrast.layout
+    if layers is not None and not methods:
+        raise ValueError(
+            f"network.contrast has the layers of {layers}, but no phase trains without labels, so nothing reads it: "
+            "set network.contrast to null, or add a phase with contrastive."
+        )
     if methods - {layers}:
         raise ValueError(
             f"phases pre-train by {', '.join(sorted(methods))}, but network.contrast is for {layers}: set "
@@ -332,6 +360,55 @@ def _random_transforms_fit_the_modality(run: Experiment) -> None:
         raise ValueError(f"label-free phases draw views of pictures, and samples of {kind} are none: leave them out.")
 
 
+def _frozen_stages_fit_the_run(run: Experiment) -> None:
+    frozen = run.network.frozen
+    if frozen == "nothing":
+        return
+    if any(phase.contrastive for phase in run.phases):
+        raise ValueError(
+            f"network.frozen is {frozen!r}, but a label-free phase trains the whole encoder: leave frozen out, or drop "
+            "the phase."
+        )
+    for phase in run.phases:
+        training, random = phase.training or run.training, phase.augment or run.augment
+        if run.network.frozen_cache == "strict" and random.endless:
+            raise ValueError(
+                f"augment: {', '.join(random.endless)} gives other pixels each time, so that what the frozen stages "
+                "make of an image cannot be kept: set it to 0 (flip, flip_vertical and quarter_turns can be kept), or "
+                "network.frozen_cache to 'lenient' to run the frozen stages anew for every batch."
+            )
+        if frozen == "all" and any(stretch.train == "encoder" for stretch in training.resolved_stretches()):
+            raise ValueError(
+                f"phase {phase.name!r} trains the encoder alone for a while, but network.frozen is 'all': drop that "
+                "stretch, or freeze fewer stages."
+            )
+
+
+def _a_recipe_fits_the_phases(run: Experiment) -> None:
+    blind = [phase.name for phase in run.phases if phase.contrastive is not None]
+    if run.recipe is not None and blind:
+        raise ValueError(
+            f"recipe {run.recipe!r} is for runs that train with labels alone, but phase {blind[0]!r} pre-trains "
+            "without: leave recipe out, or drop the phase and start from the encoder that a run exported."
+        )
+
+
+def _a_fitted_head_stays_at_its_site(run: Experiment) -> None:
+    if run.network.head.start == "seed":
+        return
+    if run.exchange.personal not in ("head", "everything"):
+        raise ValueError(
+            f"network.head.start is {run.network.head.start!r}, but the head travels (exchange.personal: "
+            f"{run.exchange.personal}), and a head that sites share begins alike at all of them: set it to 'seed', or "
+            "let the head be personal."
+        )
+    if any(phase.contrastive for phase in run.phases):
+        raise ValueError(
+            f"network.head.start is {run.network.head.start!r}, but heads are fitted before the first round, and here "
+            "a phase without labels comes first and changes the encoder: set it to 'seed', or drop that phase."
+        )
+
+
 def _members_have_an_estimator(run: Experiment) -> None:
     chosen, network = run.evaluation, run.network
     if chosen.passes > 1 and network.dropout is None:
@@ -350,6 +427,34 @@ def _members_have_an_estimator(run: Experiment) -> None:
         raise ValueError(
             "exchange.encrypt hides the head from the server, but early exits that know the same grades would "
             "travel in the clear: let one of the two be."
+        )
+
+
+def _all_that_trains_with_labels_is_read(run: Experiment) -> None:
+    if run.theta.reference_grades is not None and not run.evaluation.evidential:
+        raise ValueError(
+            f"theta.reference_grades reads u as K / S, but evaluation.estimator {run.evaluation.estimator!r} answers "
+            "with another: leave it out, or choose an estimator of evidence."
+        )
+    if run.sampling.fraction < 1 and run.choice != ChoiceSettings():
+        raise ValueError(
+            "choice.window averages the figures of rounds, but with sampling.fraction below 1 a run ends with its last "
+            "model: leave one of the two out."
+        )
+
+
+def _what_stays_is_not_corrected(run: Experiment) -> None:
+    if run.exchange.personal != "everything":
+        return
+    if run.correction != NoCorrectionSettings():
+        raise ValueError(
+            f"correction {run.correction.name!r} holds the sites together by what travels, but exchange.personal is "
+            "'everything': set correction to 'none', or let something travel."
+        )
+    if run.aggregation.personal:
+        raise ValueError(
+            f"aggregation.rule {run.aggregation.rule.name!r} mixes a model per site of what travels, but "
+            "exchange.personal is 'everything': set it to 'uniform', or let something travel."
         )
 
 
@@ -420,18 +525,23 @@ def _what_is_encrypted_is_only_averaged(run: Experiment) -> None:
 
 
 CHECKS: tuple[Callable[[Experiment], None], ...] = (
+    _a_recipe_fits_the_phases,
     _phases_are_distinct,
     _a_label_free_phase_has_its_layers,
     _a_travelling_head_has_one_width,
     _sums_train_nothing,
     _images_fit_the_encoder,
     _random_transforms_fit_the_modality,
+    _frozen_stages_fit_the_run,
+    _a_fitted_head_stays_at_its_site,
     _members_have_an_estimator,
+    _all_that_trains_with_labels_is_read,
     _temperatures_have_a_calibrator,
     _pooled_sites_exchange_nothing,
     _a_twin_differs,
     _one_model_for_a_server_half,
     _a_robust_rule_sees_all_that_travels,
     _what_is_encrypted_is_only_averaged,
+    _what_stays_is_not_corrected,
 )
 """In the order in which they are asked; the first that fails speaks, by a ValueError."""

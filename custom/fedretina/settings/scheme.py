@@ -42,10 +42,10 @@ class GradingScheme(BaseModel):
     @model_serializer(mode="wrap")
     def _without_empty(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Schemes that cover their own names are stored, and fingerprinted, as before there was this field.
-        words: dict[str, Any] = plain(self)
+        settings: dict[str, Any] = plain(self)
         if not self.covers:
-            words.pop("covers", None)
-        return words
+            settings.pop("covers", None)
+        return settings
 
     @model_validator(mode="before")
     @classmethod
@@ -64,9 +64,9 @@ class GradingScheme(BaseModel):
             raise ValueError("a grade's name is empty or has blanks around it: write plain names.")
         if len(set(self.grades)) != len(self.grades):
             raise ValueError(f"a grade is named twice in {list(self.grades)}: each name stands for one grade.")
-        strangers = sorted(set(self.labels.values()) - set(self.grades))
-        if strangers:
-            raise ValueError(f"labels name {strangers}, which are not grades: use names of {list(self.grades)}.")
+        unknown = sorted(set(self.labels.values()) - set(self.grades))
+        if unknown:
+            raise ValueError(f"labels name {unknown}, which are not grades: use names of {list(self.grades)}.")
         unused = [name for name in self.grades if name not in self.labels.values()]
         if unused:
             raise ValueError(f"no raw label means {unused}: add one for each, or leave the grades out.")
@@ -81,9 +81,9 @@ class GradingScheme(BaseModel):
         return self
 
     def _check_covers(self) -> None:
-        strangers = sorted(set(self.covers) - set(self.grades))
-        if strangers:
-            raise ValueError(f"covers names {strangers}, which are not grades: use names of {list(self.grades)}.")
+        unknown = sorted(set(self.covers) - set(self.grades))
+        if unknown:
+            raise ValueError(f"covers names {unknown}, which are not grades: use names of {list(self.grades)}.")
         empty = [grade for grade, names in self.covers.items() if not names]
         if empty:
             raise ValueError(f"covers gives {empty} no class: name those that it stands for, or leave the grade out.")
@@ -130,10 +130,10 @@ class GradingScheme(BaseModel):
         found = []
         for grade in self.grades:
             names = (grade,) if grade in shared else self.covers.get(grade, () if outside else (grade,))
-            strangers = [name for name in names if name not in shared]
-            if strangers:
+            unknown = [name for name in names if name not in shared]
+            if unknown:
                 raise DataError(
-                    f"grade {grade!r} stands for {strangers}, but the sites share {list(shared)}: say under `covers` "
+                    f"grade {grade!r} stands for {unknown}, but the sites share {list(shared)}: say under `covers` "
                     "which of these it stands for, or take the grade and its images out."
                 )
             for name in names:

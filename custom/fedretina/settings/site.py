@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedretina.errors import DataError, SettingsError
 from fedretina.settings.exchange import Kind
@@ -37,11 +37,17 @@ class SiteDataSettings(BaseModel):
 
     Attributes:
         manifest: The manifest; without one the site is a phantom hospital.
-        images: Image root; by default the manifest's folder.
+        images: Image root; by default the manifest's folder. It, `cache`, `bad_files` and `changes` are refused
+            without a manifest.
         scheme: The grading scheme or a preset's name; must be given with a manifest, save for pre-training alone.
         modality: What the images are, so that a job for others is refused; None is what the preset that `scheme` names
             grades, and for a scheme of the site's own nothing is refused.
+        public_set: Name of the public set that the images are of, as `fedretina data import` calls it and writes it
+            here; None for a hospital's own. The model's card warns where its encoder was pre-trained on that set.
         cache: Folder of the image cache.
+        feature_cache_gb: Gigabytes of the disk, beside the image cache, that may be filled with what frozen stages of
+            networks make of the images, so that a round does not compute it anew; what was not read for longest is
+            removed first. 0 keeps nothing. It changes how long a run takes, never its figures.
         bad_files: Whether images that cannot be read are left out or stop the site.
         limit: At most so many images of a split, chosen by a hash of the file's name, for short runs. "pretrain" takes
             from the images of train that its own limit leaves and from those without a label.
@@ -50,7 +56,7 @@ class SiteDataSettings(BaseModel):
         changes: What happens when the manifest lists other files, labels, patients or splits than when the site's
             rounds of a run began, so that it could be tested on what it was trained on: "refuse" keeps the site out of
             the run until the old manifest is back, "accept" goes on, and the model's card says so.
-        phantom_images: Training images of an average phantom hospital.
+        phantom_images: Training images of an average phantom hospital; refused with a manifest.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,12 +65,29 @@ class SiteDataSettings(BaseModel):
     images: Path | None = None
     scheme: GradingScheme | str | None = None
     modality: Modality | None = None
+    public_set: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]*$")
     cache: Path | None = None
+    feature_cache_gb: float = Field(default=20.0, ge=0, le=100_000)
     bad_files: Literal["skip", "refuse"] = "skip"
     limit: dict[Literal["train", "val", "test", "pretrain"], int] | None = None
     min_count: int = Field(default=MIN_COUNT, ge=2)
     changes: Literal["refuse", "accept"] = "refuse"
     phantom_images: int = Field(default=160, ge=1)
+
+    @model_validator(mode="after")
+    def _all_is_read(self) -> Self:
+        phantom = self.manifest is None
+        named = ("images", "cache", "bad_files", "changes") if phantom else ("phantom_images",)
+        unread = [name for name in named if getattr(self, name) != type(self).model_fields[name].default]
+        if unread:
+            listed = " and ".join(unread)
+            raise ValueError(
+                f"{listed} can only be used with a manifest: name the manifest that lists and grades the site's "
+                f"images, or leave {listed} out."
+                if phantom
+                else f"{listed} is for a phantom hospital, and a manifest is set: leave one of the two out."
+            )
+        return self
 
     @field_validator("limit")
     @classmethod
@@ -173,11 +196,11 @@ class PolicySettings(BaseModel):
     @classmethod
     def _can_do_without(cls, names: frozenset[str]) -> frozenset[str]:
         optional = {name for name, (_, _, needed) in RANGES.items() if not needed}
-        strangers = sorted(names - optional)
-        if strangers:
+        unknown = sorted(names - optional)
+        if unknown:
             listed = ", ".join(sorted(optional - COUNTS.keys()))
             raise ValueError(
-                f"{strangers[0]!r} cannot be held back: a run can do without {listed}, and without the counts "
+                f"{unknown[0]!r} cannot be held back: a run can do without {listed}, and without the counts "
                 "(bin_..., confusion_...), of which data.min_count holds back all at once."
             )
         return names
@@ -271,22 +294,21 @@ def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -
     Raises:
         DataError: The settings point to a file that is missing or cannot be used.
     """
-    found = properties.get(PROPERTY)
-    if found is None and os.environ.get(SITE_FILE):
-        found, folder = {"site_file": os.environ[SITE_FILE]}, Path.cwd()
-    if found is None:
+    settings = properties.get(PROPERTY)
+    if settings is None and os.environ.get(SITE_FILE):
+        settings, folder = {"site_file": os.environ[SITE_FILE]}, Path.cwd()
+    if settings is None:
         return SiteSettings()
-    if not isinstance(found, Mapping) or not found:
+    if not isinstance(settings, Mapping) or not settings:
         raise DataError(
-            f"the scope property {PROPERTY!r} of {site} must hold settings, got {found!r}: name a site_file."
+            f"the scope property {PROPERTY!r} of {site} must hold settings, got {settings!r}: name a site_file."
         )
-    words, base = dict(found), folder
-    if "site_file" in words:
-        if not words["site_file"]:
+    if "site_file" in settings:
+        if not settings["site_file"]:
             raise DataError(f"the site file of {site} is not set: name a file, or remove the property.")
-        path = folder / str(words["site_file"]).replace(SITE_NAME, site)
+        path = folder / str(settings["site_file"]).replace(SITE_NAME, site)
         return read_site_file(path, site)
-    return _site_settings(words, base, site, f"the settings of {site}")
+    return _site_settings(dict(settings), folder, site, f"the settings of {site}")
 
 
 def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
@@ -295,9 +317,9 @@ def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
     Raises:
         SettingsError: The property cannot be used.
     """
-    found = properties.get(SERVER_PROPERTY) or {}
+    settings = properties.get(SERVER_PROPERTY) or {}
     try:
-        return ServerSettings.model_validate(found)
+        return ServerSettings.model_validate(settings)
     except ValidationError as error:
         faults = settings_faults(error, SERVER_PROPERTY, ServerSettings)
         raise SettingsError(
@@ -317,28 +339,28 @@ def read_site_file(path: Path, site: str | None) -> SiteSettings:
         DataError: The file cannot be read, or holds settings that cannot be used.
     """
     try:
-        words = read_yaml(path, "the site file")
+        settings = read_yaml(path, "the site file")
     except YamlFileError as error:
         raise DataError(str(error)) from error
-    return _site_settings(words, path.parent, site, f"the site file {path}")
+    return _site_settings(settings, path.parent, site, f"the site file {path}")
 
 
-def _site_settings(words: dict[str, Any], base: Path, site: str | None, what: str) -> SiteSettings:
-    if not isinstance(words.get("data") or {}, Mapping):
+def _site_settings(settings: dict[str, Any], base: Path, site: str | None, what: str) -> SiteSettings:
+    if not isinstance(settings.get("data") or {}, Mapping):
         raise DataError(f"{what} holds no settings of its data: write `data:` and below it manifest and scheme.")
-    data = dict(words.get("data") or {})
+    data = dict(settings.get("data") or {})
     for holder, name in (
         (data, "manifest"),
         (data, "images"),
         (data, "cache"),
-        (words, "state_root"),
-        (words, "weights_file"),
-        (words, "he_keys"),
+        (settings, "state_root"),
+        (settings, "weights_file"),
+        (settings, "he_keys"),
     ):
         if holder.get(name) is not None:
             holder[name] = base / str(holder[name]).replace(SITE_NAME, SITE_NAME if site is None else site)
     try:
-        return SiteSettings.model_validate({**words, "data": data})
+        return SiteSettings.model_validate({**settings, "data": data})
     except ValidationError as error:
         raise DataError(f"{what} cannot be used: {settings_faults(error, 'settings', SiteSettings)}") from error
 
