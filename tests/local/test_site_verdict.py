@@ -74,18 +74,16 @@ def test_the_own_head_is_a_ridge_regression_on_standardised_features():
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_what_a_control_is_made_of_can_be_read_from_its_card(row, tiny):
-    phases = ROWS[row].settings.get("phases")  # pre-training ones of the row, which its layers are for
-    asked = {"row": row} if phases is None else {"row": row, "phases": phases}
-    experiment = tiny(**asked)
+def test_what_a_control_is_made_of_can_be_read_from_its_card(row):
+    experiment = Experiment.resolve({"row": row})
     again = Experiment.model_validate(own_settings(experiment).agreed())
     assert again.network.encoder == experiment.network.encoder
     if experiment.exchange.personal == "everything":
         why = "each site is its own twin" if experiment.sums is None else "is the own head"
         with pytest.raises(SettingsError, match=why):
-            tiny(**asked, verdict="twin")
+            Experiment.resolve({"row": row, "verdict": "twin"})
     else:
-        alone = Experiment.model_validate(twin_settings(tiny(**asked, verdict="twin")).agreed())
+        alone = Experiment.model_validate(twin_settings(Experiment.resolve({"row": row, "verdict": "twin"})).agreed())
         assert (alone.exchange.personal, alone.verdict, alone.training) == ("everything", "off", experiment.training)
         assert [phase.rounds for phase in alone.phases] == [phase.rounds for phase in experiment.phases]
 
