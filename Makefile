@@ -5,9 +5,9 @@ PYTHON ?=
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SPREAD := -n auto --maxprocesses 4 --dist worksteal --durations 15 --durations-min 5
-WAIT   := -n 2 --dist loadgroup --durations 15 --durations-min 5
+WAIT   := -n 2 --dist loadfile --durations 15 --durations-min 5
 
-.PHONY: demo poc test test-papers everyday jobs docs house lint lock benchmark clean
+.PHONY: demo poc test test-alone test-flare test-papers everyday jobs docs house lint lock benchmark clean
 
 demo: $(READY)
 	$(BIN)/nvflare simulator jobs/feduaa
@@ -17,14 +17,20 @@ demo: $(READY)
 poc: $(READY)
 	$(BIN)/python -m poc
 
-# First what stays in a process of its own, on all cores; then what starts FLARE's processes and mostly waits for them,
-# two files at a time; files that share a federation are done one after another (xdist_group).
+# Two at once: what stays in its own process and keeps the cores busy, and what starts FLARE's processes and mostly waits
+# for them. Each prints its lines whole.
 test: lint
-	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned" --ignore tests/papers
-	$(BIN)/python -m pytest $(WAIT) -m "flare or provisioned"
-	$(MAKE) test-papers
+	$(MAKE) --jobs 2 --output-sync=line test-alone test-flare
 
-# The papers' tables, their figures and the stored studies; none of it is on a hospital's machine.
+test-alone: $(READY)
+	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned"
+
+# Two files at a time; files that share a federation are done one after another (tests/conftest.py).
+test-flare: $(READY)
+	$(BIN)/python -m pytest $(WAIT) -m "flare or provisioned"
+
+# The papers' tables, their figures and the stored studies, which `make test` runs too; none of it is on a hospital's
+# machine.
 test-papers: $(READY)
 	$(BIN)/python -m pytest $(SPREAD) tests/papers
 

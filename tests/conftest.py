@@ -9,6 +9,7 @@ os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 # isort: split
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,19 +24,52 @@ from fedretina.settings.site import SiteDataSettings
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+ONE_FEDERATION = ("test_federation", "test_hostile_jobs", "test_intruders")
+"""Files that share one federation (tests/provisioned/conftest.py)."""
+LONGEST = (*ONE_FEDERATION, "test_faults", "test_admin_commands")
+"""Files that begin first, so that no process is left with one of them alone at the end."""
+
+
+@pytest.hookimpl(optionalhook=True)  # where pytest-xdist is
+def pytest_xdist_make_scheduler(config, log):
+    """Under `--dist loadfile` a federation is started once: its tests share one process, whatever file they stand in.
+
+    Not by the marks of `--dist loadgroup`: with pytest 9.2 pytest-xdist 3.8 passes over them without a word.
+    """
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneFederation(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "federation" if Path(file).stem in ONE_FEDERATION else file
+
+    config.option.loadscopereorder = False  # in the order of the collection
+    return OneFederation(config, log)
+
+
 def pytest_collection_modifyitems(items):
-    """Tests of real images skip where there are none, and say so; tests of one file share one process."""
-    for item in items:
-        # Under `--dist loadgroup`: what starts FLARE's processes once a file, or once for some files that name a group.
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    # Those of the longest group begin first, so that no process is left with it alone at the end.
-    items.sort(key=lambda item: next(item.iter_markers("xdist_group")).args[0] != "federation")
+    """The longest files begin first; tests of real images skip where there are none, and say so."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
     if not SHARED.is_dir():
         for item in items:
             if item.get_closest_marker("real"):
                 item.add_marker(pytest.mark.skip(reason="the real images of ../shared/data are not here"))
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory) -> Callable[[str], None]:
+    """Fails where a second process of a test run starts a federation that its tests should share."""
+
+    def claim(name: str) -> None:
+        if "PYTEST_XDIST_WORKER" not in os.environ:
+            return
+        started = tmp_path_factory.getbasetemp().parent / f"{name}.started"
+        assert not started.exists(), f"{name} is started by two processes of this test run: give pytest --dist loadfile"
+        started.touch()
+
+    return claim
 
 
 @pytest.fixture
@@ -43,8 +77,8 @@ def shared() -> Path:
     return SHARED
 
 
-@pytest.fixture
-def little_encoder() -> Iterator[None]:
+@contextmanager
+def few_blocks() -> Iterator[None]:
     """EfficientNet-Lite0 of its own blocks, but few and narrow: 14 convolutions for 49, 17,000 weights for 3.4 million.
 
     ViT-Small likewise: 4 blocks of width 48 for 12 of 384.
@@ -70,6 +104,20 @@ def little_encoder() -> Iterator[None]:
 
 
 @pytest.fixture
+def little_encoder() -> Iterator[None]:
+    """As `few_blocks`, for a test."""
+    with few_blocks():
+        yield
+
+
+@pytest.fixture(scope="module")
+def little_encoders() -> Iterator[None]:
+    """As `few_blocks`, for what all tests of a file share."""
+    with few_blocks():
+        yield
+
+
+@pytest.fixture
 def tiny(little_encoder) -> Callable[..., Experiment]:
     """An experiment that trains in a tenth of a second per site; settings may be given as nested words."""
 
@@ -88,6 +136,8 @@ def tiny(little_encoder) -> Callable[..., Experiment]:
         asked = _merged(base, words)
         if merged(row(asked["row"]).settings, words).get("network", {}).get("head", {}).get("layout") == "linear":
             del asked["network"]["head"]["width"]  # which a linear head does not read
+        if "training" in asked and asked["row"] == "analytic":
+            asked["phases"] = words.get("phases", row("analytic").settings["phases"])
         return Experiment.resolve(asked)
 
     return make

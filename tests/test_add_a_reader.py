@@ -10,7 +10,18 @@ import pytest
 from test_docs import ROOT, apply, blocks, in_subprocess
 
 PAGE = "add_a_reader.md"
-COMMAND = "import sys; from fedretina.cli import main; main()"
+BETWEEN = "--- next\n"
+# All in one process: each of its own would import torch or OpenCV.
+COMMANDS = f"""
+import sys
+from fedretina.cli import main
+for words in sys.argv[1:]:
+    try:
+        assert not main(words.split(), standalone_mode=False)
+    except SystemExit as end:
+        assert not end.code
+    print({BETWEEN!r}, end="", flush=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +38,9 @@ def copy(tmp_path_factory) -> Path:
     return root
 
 
-def printed(copy, *words):
-    return in_subprocess("-c", COMMAND, *words, python_path=copy / "custom", cwd=copy)
+def printed(copy, *commands):
+    """What each of some commands prints."""
+    return in_subprocess("-c", COMMANDS, *commands, python_path=copy / "custom", cwd=copy).split(BETWEEN)[:-1]
 
 
 def test_the_reader_of_the_page_holds_what_is_demanded_and_imports(copy):
@@ -41,19 +53,23 @@ def test_the_reader_of_the_page_holds_what_is_demanded_and_imports(copy):
         cv2.imwrite(str(copy / "set" / "pictures" / f"p{number:02}.png"), pixels)
         rows.append(f"p{number:02},{number % 5},person{number // 2:02}")
     (copy / "set" / "grades.csv").write_text("\n".join(rows))
-    assert printed(copy, "data", "import", "clinic2030", "set", "--out", "site") == shown(0)
-    assert "clinic2030: Clinic 2030" in printed(copy, "data", "import", "--list")
+    imported, listed = printed(copy, "data import clinic2030 set --out site", "data import --list")
+    assert imported == shown(0)
+    assert "clinic2030: Clinic 2030" in listed
 
 
 @pytest.mark.slow
 def test_the_modality_of_the_page_is_drawn_checked_and_trained(copy):
-    words = ("--modality", "infrared", "--site", "site-1", "--images", "64", "--size", "64", "--out", "hospital")
-    assert printed(copy, "data", "phantom", *words) == shown(2)
-    assert '"modality": "infrared"' in printed(
-        copy, "data", "check", "hospital/site.yaml", "--json", "--image-size", "64"
-    )
     (copy / "infrared.yaml").write_text(blocks(PAGE, "yaml")[0][1])
-    table = printed(copy, "loop", "infrared.yaml", "--sites", "site-1,site-2", "--run", "try-infrared").splitlines()
+    drawn, checked, table = printed(
+        copy,
+        "data phantom --modality infrared --site site-1 --images 64 --size 64 --out hospital",
+        "data check hospital/site.yaml --json --image-size 64",
+        "loop infrared.yaml --sites site-1,site-2 --run try-infrared",
+    )
+    assert drawn == shown(2)
+    assert '"modality": "infrared"' in checked
+    table = table.splitlines()
     told = shown(3).splitlines()
     assert [line.split()[:3] for line in table[:3]] == [line.split()[:3] for line in told[:3]]
     assert len(table) == len(told)

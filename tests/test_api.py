@@ -47,6 +47,7 @@ def test_nothing_heavy_comes_with_the_import(tmp_path):
     assert {"torch", "numpy", "pydantic", "yaml", "nvflare"}.isdisjoint(loaded)
 
 
+@pytest.mark.slow
 def test_the_page_prints_what_it_says(tmp_path):
     assert python("\n".join(fences("python")), tmp_path) == "".join(fences("text"))
 

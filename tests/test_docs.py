@@ -99,6 +99,7 @@ def test_the_figures_of_the_robust_rules_are_the_stored_ones():
     assert f"figures -->\n{rendered}\n<!-- end" in (DOCS / "robust_rules.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_settings_page_is_what_the_classes_say():
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
     rendered = in_subprocess(
@@ -109,6 +110,7 @@ def test_the_settings_page_is_what_the_classes_say():
     assert page == rendered, "run `.venv/bin/python docs/render_settings.py` and look at what changed"
 
 
+@pytest.mark.slow
 def test_the_table_of_attacks_is_what_the_tests_show():
     page = (DOCS / "trust.md").read_text(encoding="utf-8")
     rendered = in_subprocess(
@@ -175,6 +177,19 @@ def test_the_plain_loop_example_runs(tmp_path):
     assert all(0 < float(line.split()[3]) <= 1 for line in table[1:4])
 
 
+BETWEEN = "--- next\n"
+# In one process: each of its own would import torch.
+TESTS_AND_COMMANDS = f"""
+import pytest
+from fedretina.cli import main
+tests = ("losses/test_smoothed.py", "losses/test_objective_settings.py", "test_experiment.py")
+assert pytest.main(["-q", "-p", "no:cacheprovider", *(f"tests/{{test}}" for test in tests)]) == 0
+for words in ("loop smoothed.yaml --sites site-1,site-2 --run try-smoothed", "methods"):
+    print({BETWEEN!r}, end="")
+    assert not main(words.split(), standalone_mode=False)
+"""
+
+
 @pytest.mark.slow
 def test_the_worked_example_of_a_new_method_runs(tmp_path):
     shutil.copytree(ROOT / "custom", tmp_path / "custom", ignore=shutil.ignore_patterns("__pycache__"))
@@ -185,27 +200,15 @@ def test_the_worked_example_of_a_new_method_runs(tmp_path):
         (tmp_path / file).write_text(text)
     for file, text in blocks("add_a_method.md", "diff"):
         apply(tmp_path / file, text)
-    tests = ("losses/test_smoothed.py", "losses/test_objective_settings.py", "test_experiment.py")
-    code = tmp_path / "custom"
-    in_subprocess(
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *(f"tests/{test}" for test in tests),
-        python_path=code,
-        cwd=tmp_path,
-    )
     (tmp_path / "smoothed.yaml").write_text(blocks("add_a_method.md", "yaml")[0][1])
-    run = ("loop", "smoothed.yaml", "--sites", "site-1,site-2", "--run", "try-smoothed")
-    command = "import sys; from fedretina.cli import main; main()"
-    table = in_subprocess("-c", command, *run, python_path=code, cwd=tmp_path)
-    assert [line.split()[0] for line in table.splitlines()[1:4]] == ["site-1", "site-2", "mean"]
-    assert "fedbn_smoothed" in in_subprocess("-c", command, "methods", python_path=code, cwd=tmp_path)
+    told = in_subprocess("-c", TESTS_AND_COMMANDS, python_path=tmp_path / "custom", cwd=tmp_path).split(BETWEEN)
+    assert len(told) == 3
+    assert [line.split()[0] for line in told[1].splitlines()[1:4]] == ["site-1", "site-2", "mean"]
+    assert "fedbn_smoothed" in told[2]
     assert "fedbn_smoothed" not in ROWS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["own_parts", "own_encoder", "own_estimator"])
 def test_the_parts_of_another_package_do_what_the_page_prints(tmp_path, module):
     files = dict(blocks("add_a_method.md", "python"))

@@ -38,11 +38,11 @@ def test_every_row_runs_to_its_end(row, tiny, phantoms, tmp_path):
     weights = [entry["weight"] for entry in results["sites"].values()]
     # With a model per site, each weight is the site's own share of its own model.
     assert sum(weights) == pytest.approx(1.5 if experiment.aggregation.personal else 1)
-    assert results["chosen"] == "train-0000"
+    assert results["chosen"] == ("train-0000" if experiment.sums is None else "sums-0000")
     # No honest update comes near what is refused as out of all proportion (aggregation.proportion, 300).
     assert all(step["refused"] == {} for step in results["steps"])
     measured = [value for step in results["steps"] for value in step.get("proportion", {}).values()]
-    assert bool(measured) == (experiment.exchange.personal != "everything")
+    assert bool(measured) == (experiment.exchange.personal != "everything" or experiment.sums is not None)
     assert max(measured, default=0) < 30
     for site in results["sites"]:
         card = json.loads((tmp_path / "r" / site / "final" / "card.json").read_text())

@@ -25,7 +25,7 @@ def finished(tmp_path_factory):
             "seed": 3,
             "phases": [{"name": "train", "rounds": 1}],
             "images": {"image_size": 32},
-            "network": {"encoder": "resnet18", "head": {"width": 16}},
+            "network": {"encoder": "efficientnet_lite0", "head": {"width": 16}},
             "training": {"batch_size": 8, "threads": 1},
             "phantom_images": 24,
         }

@@ -29,7 +29,7 @@ BEAT_S, DEAD_S = 2, 16
 
 
 class Disturbed:
-    """A server and three sites with short heartbeats; the first site trains in a child process."""
+    """A server and three sites with short heartbeats."""
 
     def __init__(self, folder: Path) -> None:
         self.local = LocalFederation(folder, SITES)
@@ -48,9 +48,7 @@ class Disturbed:
             if subprocess.run(words, capture_output=True, check=False).returncode == 0:
                 self._mounted.append(disk)
         for site in SITES:
-            words = {"state_root": str(self.disks[site])} if site in self.disks else {}
-            words |= {"trainer": "child"} if site == "site-1" else {}
-            (self.folder / f"{site}.yaml").write_text(yaml.safe_dump({**words, "tracking": {"log": True}}))
+            self._write_site_file(site)
         self.local.prepare(str(self.folder / "{SITE_NAME}.yaml"))
         tracking = {"log": True, "tensorboard": HAS_TENSORBOARD}
         server = {"state_root": str(self.disks[SERVER]), "tracking": tracking}
@@ -66,6 +64,15 @@ class Disturbed:
                 script.read_text().replace("secure_train=true", f"secure_train=true heart_beat_interval={BEAT_S}")
             )
         self.local.start(CEILING_S)
+
+    def train_in_a_child(self, child: bool) -> None:
+        """Let the first site train in child processes from its next job on, or in its own; each child imports torch."""
+        self._write_site_file("site-1", trainer="child" if child else "inline")
+
+    def _write_site_file(self, site: str, **more: str) -> None:
+        words = {"state_root": str(self.disks[site])} if site in self.disks else {}
+        text = yaml.safe_dump({**words, "tracking": {"log": True}, **more})
+        (self.folder / f"{site}.yaml").write_text(text)
 
     def stop(self) -> None:
         """End everything and give the disks back."""
@@ -210,7 +217,7 @@ class Disturbed:
                 logs = [self.local.kit(name) / "console.txt" for name in (SERVER, *SITES)]
                 said = standing(belonging(self.local.flare), logs, self.folder)
                 raise AssertionError(f"{what}: not within {seconds:.0f} s\n{said}")
-            time.sleep(0.05)
+            time.sleep(0.1)  # a look at all processes is not free
 
     @property
     def has_disks(self) -> bool:

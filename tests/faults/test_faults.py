@@ -12,7 +12,8 @@ pytestmark = pytest.mark.flare
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory):
+def federation(tmp_path_factory, once):
+    once("the federation of the faults")
     disturbed = Disturbed(tmp_path_factory.mktemp("faults"))
     try:
         disturbed.start()
@@ -22,12 +23,20 @@ def federation(tmp_path_factory):
 
 
 @pytest.fixture
+def children(federation):
+    """The first site trains in child processes."""
+    federation.train_in_a_child(True)
+    yield
+    federation.train_in_a_child(False)
+
+
+@pytest.fixture
 def disks(federation):
     if not federation.has_disks:
         pytest.skip("small disks cannot be mounted here: that needs root")
 
 
-def test_a_killed_trainer_and_a_full_disk_at_its_site_cost_an_answer_each(federation, disks, tmp_path):
+def test_a_killed_trainer_and_a_full_disk_at_its_site_cost_an_answer_each(federation, children, disks, tmp_path):
     words = rounds(3)
     job = federation.submit("answers", words, repeats=20)
     federation.wait_for(lambda: federation.done("answers") == 1, "round 0")
@@ -57,7 +66,7 @@ def test_a_killed_trainer_and_a_full_disk_at_its_site_cost_an_answer_each(federa
     assert (lines[0]["event"], lines[-1]["event"]) == ("opened", "completed")
 
 
-def test_where_the_job_ends_a_resume_ends_with_the_bits_of_an_undisturbed_run(federation, disks, tmp_path):
+def test_where_the_job_ends_a_resume_ends_with_the_bits_of_an_undisturbed_run(federation, children, disks, tmp_path):
     words = rounds(4)
     job = federation.submit("jobs", words)
 
@@ -75,6 +84,7 @@ def test_where_the_job_ends_a_resume_ends_with_the_bits_of_an_undisturbed_run(fe
     federation.job_process("site-1", job).kill()
     federation.wait_for(lambda: not trainer.is_running(), "the trainer's end")
     ended_at(1, "FINISHED:EXECUTION_EXCEPTION")
+    federation.train_in_a_child(False)  # with the same bits
 
     job = federation.admin("resume", "jobs")[0]["job"]
     federation.wait_for(lambda: federation.done("jobs") == 2, "round 1")

@@ -1,23 +1,44 @@
-"""Executors that misbehave, shipped inside a test job's app/custom; each site is told how by its name."""
+"""Parts that misbehave, shipped inside a test job's app/custom; a site's name tells it how, and in which round."""
 
+import json
 import os
 import time
+from pathlib import Path
 
 import numpy as np
+from nvflare.apis.controller_spec import Task
 from nvflare.apis.dxo import from_shareable
 
+from fedretina.flare.controller import RoundController
 from fedretina.flare.executor import TrainerExecutor
 
+FAULTS = {
+    "north": ("absurd", "digest", "entry"),
+    "east": ("head-leaks", "meta", "nan"),
+    "south": ("raises", "shape", "slow"),
+    "west": ("stale", "stretched", "theta"),
+    "fails": ("raises", None, "raises always"),
+}
+"""What a site does in each round of training: in its first attempt, unless it says `always`; None where it behaves."""
 TENSORS = {
     "nan": lambda update, sent: np.full_like(update, np.nan),
     "absurd": lambda update, sent: np.full_like(update, 1e29),
     "stretched": lambda update, sent: sent + np.float32(1e4) * (update - sent),
 }
-"""What these sites make of every tensor of their update and of what they were sent."""
+"""What these faults make of every tensor of an update and of what the site was sent."""
+
+
+ROOT, WAITS = Path(os.environ["FEDRETINA_STATE_ROOT"]), "the slow site waits"
+
+
+def fault_of(site, stamp):
+    """The fault of a site in a round, by the order's stamp; None where it behaves."""
+    planned = dict(enumerate(FAULTS.get(site, ()))).get(stamp[2])
+    return planned if planned == "raises always" or stamp[3] == 0 else None
 
 
 class HostileExecutor(TrainerExecutor):
-    """Behaves in every step but the first attempt of the first training round, or in `finalise` while told so."""
+    """Misbehaves in training as planned, and in `finalise` while told so."""
 
     def execute(self, task_name, shareable, fl_ctx, abort_signal):
         site = fl_ctx.get_identity_name()
@@ -25,29 +46,60 @@ class HostileExecutor(TrainerExecutor):
             raise RuntimeError("away when the run ends")
         reply = super().execute(task_name, shareable, fl_ctx, abort_signal)
         stamp = from_shareable(shareable).meta["fedretina"]["stamp"]
-        if task_name != "train" or stamp[2] != 0 or stamp[3] != 0:
+        fault = fault_of(site, stamp) if task_name == "train" else None
+        if fault is None:
+            return reply
+        if fault.startswith("raises"):
+            raise RuntimeError(f"a secret path: {os.getcwd()}/patients/smith.jpg")
+        if fault == "slow":
+            (ROOT / WAITS).touch()
+            while not closed(stamp[2]):
+                time.sleep(0.05)
             return reply
         dxo = from_shareable(reply)
-        key = sorted(dxo.data)[0]
-        if site == "head-leaks":
-            dxo.data["head.0.bias"] = np.ones(16, np.float32)
-        elif site in TENSORS:
-            sent = from_shareable(shareable).data
-            dxo.data = {name: TENSORS[site](value, sent[name]) for name, value in dxo.data.items()}
-        elif site == "stale":
-            dxo.meta["fedretina"]["stamp"] = [*stamp[:2], 7, *stamp[3:]]
-        elif site == "theta":
-            dxo.meta["fedretina"]["scalars"]["theta"] = float("inf")
-        elif site == "meta":
-            dxo.meta["patient"] = "somebody"
-        elif site == "shape":
-            dxo.data[key] = np.zeros(7, np.float32)
-        elif site == "digest":
-            dxo.meta["fedretina"]["stamp"] = [*stamp[:4], "smith, born 1950"]
-        elif site == "entry":
-            dxo.meta["fedretina"]["patient"] = "smith"
-        elif site == "slow":
-            time.sleep(25)
-        elif site == "raises":
-            raise RuntimeError(f"a secret path: {os.getcwd()}/patients/smith.jpg")
+        spoil(dxo, fault, from_shareable(shareable).data, stamp)
         return dxo.update_shareable(reply)
+
+
+def spoil(dxo, fault, sent, stamp):
+    """Put a fault into an answer."""
+    words = dxo.meta["fedretina"]
+    if fault in TENSORS:
+        dxo.data = {name: TENSORS[fault](value, sent[name]) for name, value in dxo.data.items()}
+    elif fault == "head-leaks":
+        dxo.data["head.0.bias"] = np.ones(16, np.float32)
+    elif fault == "shape":
+        dxo.data[min(dxo.data)] = np.zeros(7, np.float32)
+    elif fault == "stale":
+        words["stamp"] = [*stamp[:2], 7, *stamp[3:]]
+    elif fault == "digest":
+        words["stamp"] = [*stamp[:4], "smith, born 1950"]
+    elif fault == "theta":
+        words["scalars"]["theta"] = float("inf")
+    elif fault == "entry":
+        words["patient"] = "smith"
+    elif fault == "meta":
+        dxo.meta["patient"] = "somebody"
+
+
+def closed(number):
+    """Whether the server has closed a round: a simulator's sites see its folder."""
+    return json.loads((ROOT / os.environ["FEDRETINA_RUN"] / "server" / "run.json").read_text())["done"] > number
+
+
+class SpentTask(Task):
+    """Its time is over as soon as its site has begun to wait: never before the others, however slow the machine is."""
+
+    @property
+    def timeout(self):
+        return 1 if (ROOT / WAITS).exists() else vars(self)["timeout"]
+
+
+class SpentBudget(RoundController):
+    """Closes a round without the site that is slow in it."""
+
+    def _task(self, site, coordinator):
+        task = super()._task(site, coordinator)
+        if fault_of(site, (None, None, coordinator.step.round, 0)) == "slow":
+            task.__class__ = SpentTask
+        return task

@@ -46,7 +46,7 @@ def write_job(folder: Path, experiment: Mapping[str, Any], sites: Sequence[str],
 
 
 def make_hostile(job: Path, **controller: Any) -> Path:
-    """Give a job the executors of hostile.py, and its controllers other settings."""
+    """Give a job the executors and controllers of hostile.py, and the controllers other settings."""
     shutil.copy(Path(__file__).parent / "hostile.py", job / "app/custom/hostile.py")
     client = job / "app/config/config_fed_client.json"
     client.write_text(client.read_text().replace("fedretina.flare.executor.TrainerExecutor", "hostile.HostileExecutor"))
@@ -54,7 +54,7 @@ def make_hostile(job: Path, **controller: Any) -> Path:
     words = json.loads(path.read_text())
     for workflow in words["workflows"]:
         workflow["args"].update(controller)
-    path.write_text(json.dumps(words))
+    path.write_text(json.dumps(words).replace("fedretina.flare.controller.RoundController", "hostile.SpentBudget"))
     return job
 
 

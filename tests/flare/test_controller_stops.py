@@ -1,4 +1,4 @@
-"""The controller around a step that fails at the server; no FLARE process."""
+"""The controller around a step that fails at the server, and around a run that it need not begin; no FLARE process."""
 
 import json
 from types import SimpleNamespace
@@ -11,11 +11,13 @@ from nvflare.apis.signal import Signal
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import QuorumError, RefusedError, StateError
+from fedretina.exchange.encryption import SITE_FILE, new_keys
 from fedretina.flare import server_run
 from fedretina.flare.aggregator import SpoolAggregator
 from fedretina.flare.controller import RoundController
 from fedretina.flare.results_upload import FOLDER, STOPPED
 from fedretina.flare.server_run import ServerRun
+from fedretina.loop import run_loop
 from fedretina.settings.site import ServerSettings, TrackingSettings
 from fedretina.told import told
 from fedretina.tracking.tracker import Tracker
@@ -38,10 +40,33 @@ class Engine:
 
 
 class Asking(RoundController):
-    """Asks nobody."""
+    """Asks nobody, and counts how often it should."""
+
+    asked = 0
 
     def _ask(self, coordinator, abort_signal, fl_ctx):
-        pass
+        self.asked += 1
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """Runs a job of some settings over a folder of runs; gives its controller and what FLARE was told."""
+
+    def run(experiment, **settings):
+        monkeypatch.setattr(server_run, "load_experiment", lambda *_: experiment)
+        own = ServerSettings(state_root=str(tmp_path), **settings)
+        monkeypatch.setattr(server_run, "load_server_settings", lambda _: own)
+        engine = Engine(tmp_path, {"run": ServerRun(), "aggregator": SpoolAggregator()})
+        fl_ctx = FLContext()
+        fl_ctx.set_prop(ReservedKey.ENGINE, engine, private=True, sticky=False)
+        fl_ctx.set_prop(ReservedKey.RUN_NUM, JOB, private=False, sticky=False)
+        controller = Asking(["train", "validate", "finalise"])
+        monkeypatch.setattr(controller, "_engine", engine, raising=False)
+        controller.start_controller(fl_ctx)
+        controller.control_flow(Signal(), fl_ctx)
+        return controller, engine.panics
+
+    return run
 
 
 @pytest.fixture
@@ -104,3 +129,23 @@ def test_a_run_that_cannot_be_opened_is_named(tiny, tmp_path, monkeypatch):
         run.open(FLContext())
     assert "spring/server holds a run of other settings" in told(found.value, run.known, end="server")
     assert str(tmp_path) not in told(found.value, run.known, end="server")
+
+
+def test_a_run_that_is_complete_asks_nobody_and_hands_its_results_on(begun, tiny, phantoms, tmp_path):
+    experiment = tiny(run="whole", phases=[{"name": "train", "rounds": 1}])
+    run_loop(experiment, phantoms(experiment, "site-1"), tmp_path, "whole")
+    before = (tmp_path / "whole" / "server" / "run.json").read_bytes()
+    controller, panics = begun(experiment)
+    assert (controller.asked, panics) == (0, [])
+    assert (tmp_path / JOB / FOLDER / "results.json").exists()
+    assert (tmp_path / "whole" / "server" / "run.json").read_bytes() == before
+
+
+def test_a_server_with_the_sites_key_is_stopped_before_a_round(begun, tiny, tmp_path):
+    pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")
+    new_keys(tmp_path / "keys")
+    experiment = tiny(run="sealed", grades=5, exchange={"personal": "nothing", "encrypt": "head"})
+    controller, (why,) = begun(experiment, he_keys=str(tmp_path / "keys" / SITE_FILE))
+    assert "he_keys of this end names the file of the sites" in why
+    assert controller.asked == 0
+    assert not list(tmp_path.rglob("train-*"))

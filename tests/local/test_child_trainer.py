@@ -49,12 +49,14 @@ def first_order(recipe, tmp_path):
     return coordinator.order("site-1"), coordinator.down("site-1")
 
 
-def drive(host, experiment, folder):
-    """One site's run; the answers' digests and scalars."""
+def drive(host, experiment, folder, before=lambda order, down: None):
+    """One site's run; the answers' digests and scalars. Something may be done with the first order before."""
     coordinator = Coordinator(experiment, "r", folder / "server")
     told = []
     while coordinator.done < len(coordinator.plan):
         coordinator.begin(["site-1"])
+        if not told:
+            before(coordinator.order("site-1"), coordinator.down("site-1"))
         payload = host.handle(coordinator.order("site-1"), coordinator.down("site-1"))
         told.append((tensors_digest(payload.tensors), dict(payload.scalars), payload.stamp))
         coordinator.accept("site-1", payload)
@@ -87,14 +89,20 @@ def once_there(then):
 
 
 @pytest.mark.slow
-def test_a_child_gives_the_bits_of_a_site_in_this_process(recipe, tmp_path):
+def test_a_child_gives_the_bits_of_a_site_in_this_process_after_a_death_too(recipe, tmp_path):
     words = {
         "row": "feduaa_scaffold",
         "tune": {"epochs": 1},
     }  # controls and memory, a tuning step, no tensors at the end
     inline, child = recipe("inline/site-1", **words), recipe("child/site-1", **words)
     expected = drive(inline.build(), inline.experiment, tmp_path / "inline")
-    assert drive(ChildTrainer(child), child.experiment, tmp_path / "child") == expected
+    host = ChildTrainer(child)
+
+    def killed(order, down):
+        with pytest.raises(TrainingError):
+            host.handle(order, down, once_there(lambda process: process.kill()))
+
+    assert drive(host, child.experiment, tmp_path / "child", killed) == expected
     files = {path.relative_to(inline.folder) for path in inline.folder.rglob("*") if path.is_file()}
     assert {path.relative_to(child.folder) for path in child.folder.rglob("*") if path.is_file()} == files
     for name in ("state.json", "history.json", "final/figures.json", "final/card.json", "final/report.json"):
@@ -123,16 +131,6 @@ def test_a_childs_death_is_an_error_like_any_other(recipe, first_order, how):
     assert not psutil.pid_exists(stop.seen[0])
     assert not (recipe("site-1").folder / "child").exists()
     assert not (recipe("site-1").folder / "state.json").exists()
-
-
-def test_the_order_is_done_after_a_death_as_if_nothing_had_been(recipe, first_order):
-    order, tensors = first_order
-    host = ChildTrainer(recipe("site-1"))
-    with pytest.raises(TrainingError):
-        host.handle(order, tensors, once_there(lambda child: child.kill()))
-    again, undisturbed = host.handle(order, tensors), recipe("other").build().handle(order, tensors)
-    assert tensors_digest(again.tensors) == tensors_digest(undisturbed.tensors)
-    assert again.scalars == undisturbed.scalars
 
 
 def test_an_abort_reaches_the_child(recipe, first_order):

@@ -22,11 +22,12 @@ from fedretina.cli import main
 
 pytestmark = pytest.mark.flare
 SITES = ("site-1", "site-2")
-LONGER = {**SMALL, "phantom_images": 120, "phases": [{"name": "train", "rounds": 3}]}
+LONGER = {**SMALL, "phantom_images": 64, "phases": [{"name": "train", "rounds": 3}]}
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory):
+def federation(tmp_path_factory, once):
+    once("the federation of the admin's commands")
     running = LocalFederation(tmp_path_factory.mktemp("federation"), SITES)
     try:
         running.prepare()
@@ -34,6 +35,12 @@ def federation(tmp_path_factory):
         yield running
     finally:
         running.stop()
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory):
+    """Results of the plain loop for the longer job."""
+    return run_oracle(tmp_path_factory.mktemp("loop"), LONGER, SITES)
 
 
 @pytest.fixture
@@ -89,6 +96,13 @@ def done(federation, run):
     return json.loads(path.read_text())["done"] if path.exists() else -1
 
 
+def job_processes(federation, site):
+    """The processes that run jobs at a site."""
+    kit, found = str(federation.kit(site)), belonging(federation.flare)
+    words = [(process, process.cmdline()) for process in found]
+    return [process for process, line in words if kit in line and any("client.worker_process" in one for one in line)]
+
+
 def wait_for(federation, condition, what):
     deadline = time.monotonic() + CEILING_S
     while not condition():
@@ -99,7 +113,7 @@ def wait_for(federation, condition, what):
         time.sleep(0.2)
 
 
-def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, tmp_path):
+def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, oracle, tmp_path):
     job = write_job(tmp_path / "job", LONGER, SITES)
     (first,) = admin("submit", job, "--run", "study", "--poc", as_json=True)
     (second,) = admin("submit", job, "--run", "study", as_json=True)  # is there: nothing is sent, nothing refused
@@ -123,7 +137,6 @@ def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, tmp_pat
 
     table = admin("results", "--run", "study", "--out", tmp_path / "out")
     assert f"results: {tmp_path / 'out' / first['job']}/workspace/fedretina/results.json" in table
-    oracle = run_oracle(tmp_path / "loop", LONGER, SITES)
     (fetched,) = admin("results", "--run", "study", "--out", tmp_path / "out", as_json=True)  # over the first
     assert {key: value for key, value in fetched["results"].items() if key != "run"} == oracle
     assert results(federation.state, "study") == oracle
@@ -200,7 +213,7 @@ def test_what_is_not_there(federation, admin, tmp_path):
     )
 
 
-def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(federation, admin, tmp_path):
+def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(federation, admin, oracle, tmp_path):
     job = write_job(tmp_path / "job", LONGER, SITES)
     (first,) = admin("submit", job, "--run", "crash", "--poc", as_json=True)
     server = federation.kit(SERVER)
@@ -222,7 +235,7 @@ def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(fede
     assert (gone_on["new"], gone_on["resumes"]) == (True, first["job"])
     (*_, end) = admin("watch", "--run", "crash", as_json=True)
     assert (end["job"], end["complete"]) == (gone_on["job"], True)
-    assert results(federation.state, "crash") == run_oracle(tmp_path / "loop", LONGER, SITES)
+    assert results(federation.state, "crash") == oracle
 
 
 @pytest.mark.attack(
@@ -237,12 +250,14 @@ def test_every_command_ends_in_time_where_nothing_answers(federation, program, t
     with silence() as port:
         path.write_text(path.read_text().replace(str(federation.port), str(port)))
         calls = (("status",), ("watch", "--run", "r"), ("results", "--run", "r"), ("resume", "r"), ("submit", job))
-        for words in calls:
-            out, err, code = ended(program(*words, "--timeout", 4, "--json", kit=kit))
+        started = [program(*words, "--timeout", 4, "--json", kit=kit) for words in calls]
+        hasty = program("status", "--connect-timeout", 2, kit=kit)
+        for process in started:
+            out, err, code = ended(process)
             assert code == 4, err
             assert json.loads(out)["exit"] == 4
             assert "the time of --timeout was over before we could connect" in err
-        out, err, code = ended(program("status", "--connect-timeout", 2, kit=kit))
+        out, err, code = ended(hasty)
         assert code == 2
         assert "no server answers this admin" in err
 
@@ -253,17 +268,20 @@ def test_every_command_ends_in_time_where_nothing_answers(federation, program, t
     "the watching ends by its timeout, and without one goes on when the server does",
 )
 def test_a_server_that_stops_answering_holds_no_command(federation, program, tmp_path):
-    words = {**LONGER, "phantom_images": 24, "phases": [{"name": "train", "rounds": 6}]}
-    job = write_job(tmp_path / "job", words, SITES)
+    job = write_job(tmp_path / "job", {**SMALL, "phases": [{"name": "train", "rounds": 3}]}, SITES)
     _, err, code = ended(program("submit", job, "--run", "frozen", "--poc"))
     assert code == 0, err
+    # A job that is still being deployed would not survive this: FLARE waits only seconds for the sites' answers then.
+    wait_for(federation, lambda: done(federation, "frozen") >= 1, "round 0")
+    held = job_processes(federation, "site-2")
+    assert held
+    for process in held:  # the job goes on until it is let go, however long the next lines take
+        process.suspend()
     patient = program("watch", "--run", "frozen", "--interval", 0.5)
-    hasty = program("watch", "--run", "frozen", "--interval", 0.5, "--timeout", 40)
+    hasty = program("watch", "--run", "frozen", "--interval", 0.5, "--timeout", 20)
     for process in (patient, hasty):
         assert "run frozen" in process.stdout.readline()
         assert process.stdout.readline()  # it has seen the job
-    # A job that is still being deployed would not survive this: FLARE waits only seconds for the sites' answers then.
-    wait_for(federation, lambda: done(federation, "frozen") >= 1, "round 0")
     federation.signal_one(SERVER, signal.SIGSTOP)
     try:
         _, err, code = ended(program("status", "--timeout", 5))
@@ -273,6 +291,8 @@ def test_a_server_that_stops_answering_holds_no_command(federation, program, tmp
         assert "when it was last seen" in err or "no server answers" in err
     finally:
         federation.signal_one(SERVER, signal.SIGCONT)
+        for process in held:
+            process.resume()
     out, err, code = ended(patient)
     assert code == 0, (out, err)
     assert "FINISHED:COMPLETED" in out

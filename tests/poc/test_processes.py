@@ -5,6 +5,8 @@ import sys
 
 from poc.processes import belonging, end_all
 
+from poc import processes
+
 SLEEP = "import time; time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 
@@ -13,7 +15,8 @@ def start(code, *words):
     return subprocess.Popen([sys.executable, "-c", code, *map(str, words)], stdout=subprocess.PIPE)
 
 
-def test_what_belongs_is_ended_and_nothing_else(tmp_path):
+def test_what_belongs_is_ended_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_GENTLE_S", 0.5)  # the stubborn one would use up all of it
     ours = start(SLEEP, "nvflare.private.fed.app.server.server_train", "-m", tmp_path / "here" / "kit")
     stubborn = start(STUBBORN, "nvflare.private.fed.app.client.worker_process", "-m", tmp_path / "here" / "kit")
     elsewhere = start(SLEEP, "nvflare.private.fed.app.server.server_train", "-m", tmp_path / "here-too" / "kit")

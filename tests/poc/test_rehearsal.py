@@ -1,4 +1,4 @@
-"""`python -m poc` as its user runs it: the loop's bits, and nothing left behind, two rehearsals at the same time."""
+"""`python -m poc` as its user runs it: the loop's bits, and nothing left behind, three rehearsals at the same time."""
 
 import json
 import os
@@ -14,8 +14,19 @@ from poc.processes import belonging, end_all
 from simulation import REPOSITORY, SMALL, results, run_oracle, write_job
 from standing import CEILING_S, standing
 
+from fedretina.exchange.ledger import Ledger
+
 pytestmark = pytest.mark.flare
 SITES = ("site-1", "site-2", "site-3")
+# One model for each site, statistics before the first round, training after the last, pages at both ends: what
+# tests/flare/test_covering_rows.py does for the other kinds of tensors and steps.
+PERSONAL = {
+    **SMALL,
+    "row": "fedap",
+    "correction": {"name": "fedprox"},
+    "tune": {"epochs": 1},
+    "report": {"draws": 10, "page": True},
+}
 
 
 class Rehearsal:
@@ -62,6 +73,17 @@ class Rehearsal:
         end_all(self.folder)
 
 
+def one_site_too_few(folder):
+    """A job that asks once, and whose quorum is more than its sites."""
+    job = write_job(folder, {**SMALL, "quorum": 2}, ("site-1",))
+    path = job / "app/config/config_fed_server.json"
+    words = json.loads(path.read_text())
+    for workflow in words["workflows"]:
+        workflow["args"]["repeats"] = 0
+    path.write_text(json.dumps(words))
+    return job
+
+
 @pytest.fixture
 def rehearse():
     """Rehearsals that end with the test, whatever happens."""
@@ -76,31 +98,45 @@ def rehearse():
         rehearsal.end()
 
 
-def test_a_rehearsal_ends_with_the_loops_bits_while_another_is_interrupted(tmp_path, rehearse):
-    words = {**SMALL, "phases": [{"name": "train", "rounds": 2}]}
-    job = write_job(tmp_path / "job", words, SITES)
+def test_a_rehearsal_ends_with_the_loops_bits_while_another_is_interrupted_and_a_third_fails(tmp_path, rehearse):
+    job = write_job(tmp_path / "job", PERSONAL, SITES)
     before = {path: path.stat().st_mtime_ns for path in job.rglob("*")}
     whole = rehearse(job, tmp_path / "whole", "--run", "again")
-    whole.wait_for("up and connected")
     interrupted = rehearse(job, tmp_path / "interrupted", "--sites", "1", "--run", "cut")
+    fails = rehearse(one_site_too_few(tmp_path / "one"), tmp_path / "fails")
+    whole.wait_for("up and connected")
+    command = [sys.executable, "-m", "poc", "--job", job, "--folder", whole.folder / "poc"]
+    refused = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "in use by another process" in refused.stderr
+
     interrupted.wait_for("train round 1 of 2")
     interrupted.process.send_signal(signal.SIGINT)
     assert interrupted.process.wait(CEILING_S) == 130, interrupted.text()
     assert "interrupted" in interrupted.text()
-    assert interrupted.left() == []
-    assert interrupted.port_is_closed()
-
+    assert fails.process.wait(CEILING_S) == 1, fails.text()
+    assert "1 update was accepted, the quorum is 2" in fails.text()
     assert whole.process.wait(CEILING_S) == 0, whole.text()
-    assert whole.left() == []
-    assert whole.port_is_closed()
-    oracle = run_oracle(tmp_path / "loop", words, SITES)
-    assert results(whole.folder / "poc" / "state", "again") == oracle
+    for rehearsal in (interrupted, fails, whole):
+        assert rehearsal.left() == []
+        assert rehearsal.port_is_closed()
+
+    oracle = run_oracle(tmp_path / "loop", PERSONAL, SITES)
+    state = whole.folder / "poc" / "state"
+    assert results(state, "again") == oracle
+    kinds = {}
     for site in SITES:
         ours, loops = (
             json.loads((root / site / "final" / "figures.json").read_text())
-            for root in (whole.folder / "poc/state/again", tmp_path / "loop/oracle")
+            for root in (state / "again", tmp_path / "loop" / "oracle")
         )
         assert ours == loops
+        for line in Ledger(state / "again" / site / "ledger.jsonl").lines():
+            kinds.setdefault(line["phase"], set()).update(line["tensors"])
+    assert (kinds["prepare"], kinds["train"]) == ({"statistic"}, {"encoder"})
+    assert kinds["tune"] == kinds["finalise"] == set()
+    for page in ("server", "site-1/final"):
+        assert "Research software" in (state / "again" / page / "report.html").read_text()
     fetched = json.loads(next(whole.folder.glob("poc/results/*/workspace/fedretina/results.json")).read_text())
     assert fetched.pop("run") == "again"
     assert fetched == oracle
@@ -108,24 +144,6 @@ def test_a_rehearsal_ends_with_the_loops_bits_while_another_is_interrupted(tmp_p
     # The kits' registry of FLARE's command line, and the signatures of a submitted job, lie in the folder too.
     assert not (whole.folder / "home").exists()
     assert {path: path.stat().st_mtime_ns for path in job.rglob("*")} == before
-
-
-def test_a_folder_in_use_is_refused_and_its_rehearsal_goes_on(tmp_path, rehearse):
-    job = write_job(tmp_path / "job", {**SMALL, "quorum": 2}, ("site-1",))
-    words = json.loads((job / "app/config/config_fed_server.json").read_text())
-    for workflow in words["workflows"]:
-        workflow["args"]["repeats"] = 0
-    (job / "app/config/config_fed_server.json").write_text(json.dumps(words))
-    first = rehearse(job, tmp_path / "first")
-    first.wait_for("up and connected")
-    command = [sys.executable, "-m", "poc", "--job", job, "--folder", first.folder / "poc"]
-    second = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert second.returncode == 2
-    assert "in use by another process" in second.stderr
-    # It goes on, and fails for its own reason: one site cannot make a quorum of two.
-    assert first.process.wait(CEILING_S) == 1, first.text()
-    assert "1 update was accepted, the quorum is 2" in first.text()
-    assert first.left() == []
 
 
 def test_what_cannot_be_rehearsed_is_a_sentence(tmp_path, rehearse):

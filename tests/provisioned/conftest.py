@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -51,12 +51,13 @@ def kits(tmp_path_factory: pytest.TempPathFactory, lasting: None) -> Iterator[Fe
 
 
 @pytest.fixture(scope="session")
-def federation(kits: Federation) -> Iterator[Federation]:
+def federation(kits: Federation, once: Callable[[str], None]) -> Iterator[Federation]:
     """Server under a tap; a job changed in its store; then the sites; then the run `good`, done.
 
-    Files of tests share it, and are done in one process, in their order (`xdist_group`). What a test changes of it is
-    in that test's own runs and files, or is put back.
+    Files of tests share it, and are done in one process, in their order (`ONE_FEDERATION`, tests/conftest.py). What a
+    test changes of it is in that test's own runs and files, or is put back.
     """
+    once("the provisioned federation")
     tap = kits.folder / "tap"
     server = kits.start("server", FEDRETINA_TEST_TAP=str(tap))
     server.wait_until("Server started")

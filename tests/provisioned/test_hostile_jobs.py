@@ -18,7 +18,7 @@ from federation import (
 )
 from fedretina.kit.job_folder import ALLOWED_CLASSES
 
-pytestmark = [pytest.mark.flare, pytest.mark.provisioned, pytest.mark.xdist_group("federation")]
+pytestmark = [pytest.mark.flare, pytest.mark.provisioned]
 NOT_LISTED = f"Component '{ANOTHER}' at config path"
 
 

@@ -30,7 +30,7 @@ from federation import (
     wait_for,
 )
 
-pytestmark = [pytest.mark.flare, pytest.mark.provisioned, pytest.mark.xdist_group("federation")]
+pytestmark = [pytest.mark.flare, pytest.mark.provisioned]
 CONSOLE = (
     *("pwd server", "ls server", "cat server log.txt", "head site-1 log.txt", "tail server log.txt"),
     *("grep site-1 patient log.txt", "env site-1", "report_env site-1", "ls site-1", "cat site-1 log.txt"),

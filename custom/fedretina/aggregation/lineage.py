@@ -17,7 +17,7 @@ from fedretina.settings.aggregation import ChoiceSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import CALIBRATE, ROUNDS_BACK, Plan, Step
 
-_GIVES_STATE = ("pretrain", "train", "tune")
+_GIVES_STATE = ("pretrain", "train", "sums", "tune")
 
 
 class Lineage:
@@ -203,6 +203,8 @@ class ServerModel:
         # A run without labels ends with what its training moved.
         ends = "pretrain" if task == "finalise" and not self._experiment.supervised else task
         moving = self._parts.moving(ends)
+        if not self._lineage.learns and self._parts.sums:
+            return self._parts.sums
         if task == "finalise":
             return (*moving.shared, *self._parts.calibrator)
         return moving.travelling if self._lineage.learns else moving.shared

@@ -7,10 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedretina.analytic.features import FeatureMap
 from fedretina.analytic.ridge import leave_one_out, own_head
 from fedretina.analytic.sums import Sums
-
-_STILL = 1e-6
 
 
 class RidgeLayer(NamedTuple):
@@ -30,7 +29,7 @@ class RidgeLayer(NamedTuple):
 
 
 def ridge_layer(features: Tensor, labels: Tensor, grades: int) -> RidgeLayer:
-    """Fit a ridge regression on standardised features; the layer takes the features as they are.
+    """Fit a ridge regression on centred and scaled features (`FeatureMap.of_site`); the layer takes them as they are.
 
     Args:
         features: [n, F].
@@ -40,15 +39,11 @@ def ridge_layer(features: Tensor, labels: Tensor, grades: int) -> RidgeLayer:
     Raises:
         DataError: A feature is not finite.
     """
-    wide = features.double()
-    mean, deviation = wide.mean(0), wide.std(0, correction=0)
-    # A feature that hardly moves says nothing, and dividing by its deviation would blow up what noise it has.
-    still = deviation <= _STILL * (1 + mean.abs())
-    per_unit = torch.where(still, torch.zeros_like(deviation), 1 / deviation)
-    phi = torch.cat([(wide - mean) * per_unit, torch.ones(len(wide), 1, dtype=torch.float64)], dim=1)
+    mapped = FeatureMap.of_site(features, features.shape[1] + 1, 0)  # all of them, so there is no projection to draw
+    phi = mapped(features)
     shares = torch.nn.functional.one_hot(labels, grades).double()
     head = own_head(phi, shares, Sums.of(phi, shares, by_class=False).totals())
-    weight = head.weight[:-1] * per_unit.unsqueeze(1)  # [F, K], of features that are not standardised
-    bias = head.weight[-1] + head.prior - mean @ weight
+    weight = head.weight[:-1] / mapped.scale  # [F, K], of features as they are
+    bias = head.weight[-1] + head.prior - mapped.mean @ weight
     left_out = leave_one_out(phi, shares, torch.tensor([head.strength], dtype=torch.float64))[0]
     return RidgeLayer(weight.T.contiguous(), bias, head.strength, left_out)

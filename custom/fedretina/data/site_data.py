@@ -191,8 +191,6 @@ def load_site_data(
     require_modality(site_modality(settings), images.modality)
     scheme = site_scheme(settings)
     if settings.manifest is None:
-        if settings.images is not None:
-            raise DataError("images are set but no manifest: name the manifest that lists and grades them.")
         from fedretina.data.phantoms.draw import phantom_site_data
 
         drawn = phantom_site_data(site, settings, scheme, images, seed)

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -31,6 +32,8 @@ STATISTIC, MEAN, VARIANCE = "statistic:", ".mean", ".variance"
 """Prefix and endings of what a site says of its activations."""
 GRAM, MOMENT = "calibration:gram", "calibration:moment"
 """What a site says of its features once, for temperatures per image."""
+SUMS = "sums:"
+"""Prefix of the sums over features that a site sends once, and of their total (`analytic.sums`)."""
 CONTRAST = "contrast"
 """The network's part that only label-free training has."""
 _CALIBRATOR = "calibrator"
@@ -59,7 +62,7 @@ _AT_HOME = {
 _PARAMETER = 1e6
 _SQUARE = _PARAMETER**2
 _SUM = _SQUARE * 1e6
-_LARGEST: Mapping[Kind, float] = {Kind.STATISTIC: _SQUARE, Kind.CALIBRATION: _SUM}
+_LARGEST: Mapping[Kind, float] = {Kind.STATISTIC: _SQUARE, Kind.CALIBRATION: _SUM, Kind.SUMS: _SUM}
 
 
 class StepKeys(NamedTuple):
@@ -104,10 +107,12 @@ class Partition:
         shapes: Shapes of all keys that a site may send or be sent.
         dtypes: Their dtypes.
         sizes: For every key, how many numbers and how many bytes it holds.
-        sealed: The shared keys that travel encrypted, sorted; their shapes and dtypes are those of what is inside.
+        sealed: The shared keys, or those of sums, that travel encrypted, sorted; their shapes and dtypes are those of
+            what is inside.
         keys: Keys of the key network's tensors that travel in label-free training, sorted; none unless it is averaged.
         frozen: Keys of the network that are neither shared nor personal, sorted: both ends have them from the weights
             that the run starts with, and they never change.
+        sums: Keys of the sums over features, which go up once and come down as their total; none in a run that trains.
     """
 
     kinds: Mapping[str, Kind]
@@ -124,6 +129,7 @@ class Partition:
     sealed: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
 
     @property
     def travelling(self) -> tuple[str, ...]:
@@ -149,17 +155,17 @@ class Partition:
         """Keys that a site's answer to a task holds."""
         if task in ("train", "pretrain"):
             return self.moving(task).travelling
-        return {"prepare": self.statistics, "calibrate": self.moments}.get(task, ())
+        return {"prepare": self.statistics, "calibrate": self.moments, "sums": self.sums}.get(task, ())
 
     @property
     def sendable(self) -> tuple[str, ...]:
         """All keys that a site ever sends."""
-        return (*self.travelling, *self.statistics, *self.moments)
+        return (*self.travelling, *self.statistics, *self.moments, *self.sums)
 
     @property
     def receivable(self) -> tuple[str, ...]:
         """All keys that a site is ever sent."""
-        return (*self.travelling, *self.calibrator)
+        return (*self.travelling, *self.calibrator, *self.sums)
 
     def shared_kinds(self) -> frozenset[Kind]:
         """Return the kinds that travel."""
@@ -206,8 +212,13 @@ class Partition:
         return "\n".join(lines)
 
 
-def partition_of(experiment: Experiment, net: Network) -> Partition:
+def partition_of(experiment: Experiment, net: Network, encrypted: bool = False) -> Partition:
     """What travels and what stays of the network of a run, the correction's controls included; see `partition`.
+
+    Args:
+        experiment: The run's settings.
+        net: Its network.
+        encrypted: Whether this end has the federation's keys: then it takes sums under encryption alone.
 
     Raises:
         SettingsError: Nothing of the network travels although the run's settings mean it to; or as `partition`.
@@ -219,6 +230,8 @@ def partition_of(experiment: Experiment, net: Network) -> Partition:
         experiment.aggregation.personal,
         experiment.keys_travel,
         net.frozen_keys(),
+        _sums(experiment, net.encoder.features),
+        encrypted,
     )
     if found.frozen and not found.shared and experiment.exchange.personal != "everything":
         raise SettingsError(
@@ -236,6 +249,8 @@ def partition(
     statistics: bool = False,
     keys: bool = False,
     frozen: Collection[str] = (),
+    sums: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    encrypted: bool = False,
 ) -> Partition:
     """Divide the state of a network; one on the meta device will do.
 
@@ -252,6 +267,8 @@ def partition(
         keys: Whether a key network's tensors travel beside those of the encoder and the projector that do, of the same
             kinds as theirs.
         frozen: Keys of the state that neither travel nor change.
+        sums: Shapes of the sums over features that go up once, and whose total comes down, by key.
+        encrypted: Whether the sums travel encrypted.
 
     Raises:
         SettingsError: A part is unknown, an entry of the state is no tensor, or the policy "none" meets a
@@ -283,11 +300,13 @@ def partition(
     once = _statistics({n: m for n, m in owners.items() if f"{n}.weight" not in frozen}) if statistics else {}
     calibrator = tuple(sorted(key for key in state if kinds[key] is Kind.CALIBRATION))
     last = _moments(state[f"{_CALIBRATOR}.weight"].numel()) if calibrator else {}
-    sent = {**{key: state[key] for key in shared}, **beside, **followers, **once, **last}
+    summed = {key: torch.empty(shape, dtype=torch.float64, device="meta") for key, shape in sorted(sums.items())}
+    sent = {**{key: state[key] for key in shared}, **beside, **followers, **once, **last, **summed}
     wire = {**sent, **{key: state[key] for key in calibrator}}
     return Partition(
         kinds={**kinds, **dict.fromkeys(beside, Kind.CONTROL), **dict.fromkeys(once, Kind.STATISTIC)}
         | dict.fromkeys(last, Kind.CALIBRATION)
+        | dict.fromkeys(summed, Kind.SUMS)
         | {f"{KEY}{key}": kinds[key] for key in following},
         shared=shared,
         personal=tuple(sorted(k for k in state if stays[k] and k not in frozen)),
@@ -299,9 +318,11 @@ def partition(
         shapes={k: tuple(v.shape) for k, v in wire.items()},
         dtypes={k: v.dtype for k, v in wire.items()},
         sizes={k: (v.numel(), v.numel() * v.element_size()) for k, v in {**state, **sent}.items()},
-        sealed=tuple(key for key in shared if settings.encrypt == kinds[key].value),
+        sealed=tuple(key for key in shared if settings.encrypt == kinds[key].value)
+        + (tuple(summed) if encrypted else ()),
         keys=tuple(followers),
         frozen=tuple(sorted(frozen)),
+        sums=tuple(summed),
     )
 
 
@@ -314,6 +335,16 @@ def _statistics(owners: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     names = [f"{STATISTIC}{layer}{end}" for layer in layers for end in (MEAN, VARIANCE)]
     width = {name: layers[name.removeprefix(STATISTIC).rpartition(".")[0]] for name in names}
     return {name: torch.empty(width[name], device="meta") for name in sorted(names)}
+
+
+def _sums(experiment: Experiment, features: int) -> dict[str, tuple[int, ...]]:
+    settings, classes = experiment.sums, experiment.classes
+    if settings is None or classes is None:
+        return {}
+    d = settings.width(features)
+    shapes = {"counts": (len(classes),), "first": (len(classes), d)}
+    shapes["second"] = (len(classes) if settings.balance else 1, d * (d + 1) // 2)  # upper triangles
+    return {f"{SUMS}{name}": shape for name, shape in shapes.items()}
 
 
 def _moments(features: int) -> dict[str, Tensor]:

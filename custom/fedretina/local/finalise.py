@@ -152,6 +152,7 @@ def _card(ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None, 
         test=_labelled(model, splits, "test"),
         model=model.name,
         verdict=verdict,
+        sums=ending.kept.record.get("sums") if model.name == FEDERATED else None,
     )
 
 
@@ -185,7 +186,7 @@ def _scalars(
     data = ending.data
     values = {name: report["figures"].get(name, {}).get("value") for name in _LEAVING}
     figures = {f"test_{name}": value for name, value in values.items() if value is not None} | leaving_scalars(report)
-    if verdict is not None and verdict["outcome"] is not None:
+    if verdict is not None and verdict["shared"] and verdict["outcome"] is not None:
         figures["verdict"] = next(code for code, name in OUTCOMES.items() if name == verdict["outcome"])
     if len(set(test.patients)) < data.min_count:
         figures = {}  # an accuracy of one patient is that patient's

@@ -152,7 +152,7 @@ def site_network(
         )
     width = experiment.head_width or grades
     net = build_network(settings or experiment.network, width, experiment.seed if seed is None else seed)
-    if scheme is not None and experiment.classes is not None:
+    if scheme is not None and experiment.classes is not None and experiment.head_width is not None:
         try:
             cover = scheme.cover(experiment.classes)
         except DataError as error:

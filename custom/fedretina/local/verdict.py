@@ -106,9 +106,9 @@ def own_settings(experiment: Experiment) -> Experiment:
 def own_model(experiment: Experiment, data: SiteData, splits: Splits) -> Contestant:
     """The site's own head on the encoder as the run starts with it, folded into one linear layer.
 
-    Features are standardised by the mean and deviation of the training images; the ridge's strength has the least
-    squared leave-one-out error on them; one temperature on validation makes scores into probabilities, so that the
-    card, the report and the referral threshold mean the same as for any other model.
+    Features are centred by the training images and scaled by one number; the ridge's strength has the least squared
+    leave-one-out error on them; one temperature on validation makes scores into probabilities, so that the card, the
+    report and the referral threshold mean the same as for any other model.
 
     Raises:
         DataError: A feature is not finite.
@@ -154,7 +154,7 @@ def twin_model(settings: Experiment, data: SiteData, folder: Path, splits: Split
 
 
 def ridge_head(features: Tensor, labels: Tensor, grades: int) -> tuple[dict[str, Tensor], float]:
-    """A ridge regression on standardised features as the linear head of a network.
+    """A ridge regression on centred and scaled features as the linear head of a network.
 
     Args:
         features: [n, F].
@@ -205,6 +205,7 @@ def judged(models: Sequence[Contestant], data: SiteData, splits: Splits, experim
     }
     return {
         "asked": experiment.verdict,
+        "shared": experiment.shares,
         "start": experiment.network.weights.source,
         "measure": choice.measure,
         "kept": choice.kept,

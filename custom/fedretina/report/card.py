@@ -53,6 +53,12 @@ TEMPERATURE_WORDS: Mapping[str, str] = {
     "uninformative": "On validation the probabilities were no better than equal ones, and nothing corrects them.",
     "at_bound": "The probabilities could not be corrected within sensible limits: do not rely on them.",
 }
+HEADS: Mapping[str, str] = {
+    "own": "this site's own head",
+    "federated": "the head from the sums of all sites",
+    "both": "the mean of the two",
+}
+"""Heads from sums, in words."""
 _FIGURES = (
     ("load", "Patients that would be referred"),
     ("doubt_load", "Patients that would be referred for doubt alone"),
@@ -78,6 +84,7 @@ def build_card(
     validation: LabelledPredictions,
     test: LabelledPredictions | None,
     data_changes: Sequence[str] = (),
+    sums: Mapping[str, Any] | None = None,
     model: str = FEDERATED,
     verdict: Mapping[str, Any] | None = None,
     start: Mapping[str, Any] = MappingProxyType({}),
@@ -104,6 +111,7 @@ def build_card(
         validation: Answers over the validation split, as the run's estimator gives them.
         test: The same over the test split; None where it was not read, and then nothing is promised.
         data_changes: Names of the steps that the site began with other data than those before.
+        sums: Which head from sums answers, and how each did on validation; None of a model that was trained.
         model: Which of the models of a verdict it is; see `evaluation.verdict`.
         verdict: As `local.verdict.judged` gives it; None where the run compares nothing.
         start: Where the encoder's start comes from, a `networks.weights.Provenance`; empty where it is not known.
@@ -161,9 +169,10 @@ def build_card(
         "data_changes": list(data_changes),
         "model_digest": model_digest,
         "normalisation": normalisation,
-        "encoder": {"name": experiment.network.encoder, **start},
+        "encoder": _encoder(experiment, start),
         "transforms_digest": experiment.images.digest(),
         "settings": experiment.agreed(),
+        **({} if sums is None else {"sums": dict(sums)}),
     }
 
 
@@ -207,6 +216,16 @@ def _changed(steps: Sequence[str]) -> list[str]:
         f"{' and later' if len(steps) > 1 else ''}): the model may have learned from images that it was then tested "
         "on, so every figure here may be too good."
     ]
+
+
+def _encoder(experiment: Experiment, start: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the encoder comes from, with what the size of the images means for it."""
+    side, height = experiment.network.traits.side, experiment.images.shape[1]
+    told = {"name": experiment.network.encoder, **start}
+    if "layout" in start and side not in (None, height):
+        note = f"its positions, learned with images of {side} pixels, are resampled for {height}"
+        told["notes"] = [*start.get("notes", ()), note]
+    return told
 
 
 def _seen(start: Mapping[str, Any], public_sets: Sequence[str]) -> list[str]:
@@ -337,7 +356,8 @@ def card_page(card: Mapping[str, Any]) -> str:
         f"Method {card['method']} (row {card['row']}), run {_escaped(card['run'])}"
         + (f", model of {card['chosen']}" if card.get("model", FEDERATED) == FEDERATED else "")
         + f", fedretina {card['fedretina']}. "
-        + _images(card),
+        + _images(card)
+        + _head(card),
         "",
         *_pretrained(card),
         f"Temperature {card['temperature']['value']:.2f} on the probabilities shown. "
@@ -359,7 +379,7 @@ def verdict_words(card: Mapping[str, Any]) -> list[str]:
 
 def _compared(card: Mapping[str, Any]) -> list[str]:
     words = verdict_words(card)
-    return [] if not words else ["## What sharing was worth here", "", _escaped(" ".join(words)), ""]
+    return [] if not words else ["## The verdict", "", _escaped(" ".join(words)), ""]
 
 
 def _expected(card: Mapping[str, Any], figures: Mapping[str, Any] | None) -> list[str]:
@@ -382,7 +402,10 @@ def _expected(card: Mapping[str, Any], figures: Mapping[str, Any] | None) -> lis
 def _images(card: Mapping[str, Any]) -> str:
     counts = card["images"]
     kind = "drawn images (phantoms)" if card["synthetic"] else "images"
-    others = "" if card["settings"]["exchange"]["personal"] == "everything" else ", beside those of the other sites"
+    alone = card["settings"]["exchange"]["personal"] == "everything"
+    if "sums" in card:
+        alone = card["sums"]["answer"] == "own"
+    others = "" if alone else ", beside those of the other sites"
     return (
         f"It learned from {counts['train']} {kind} of this site{others}; {counts['val']} set the threshold and "
         f"{counts['test']} tested it."
@@ -392,6 +415,17 @@ def _images(card: Mapping[str, Any]) -> str:
 def _pretrained(card: Mapping[str, Any]) -> list[str]:
     told = pretrained_words(card.get("encoder", {}))  # older cards do not say
     return [_escaped(told), ""] if told else []
+
+
+def _head(card: Mapping[str, Any]) -> str:
+    """Which head from sums answers, and why; nothing of a model that was trained."""
+    if "sums" not in card:
+        return ""
+    answer, losses = card["sums"]["answer"], card["sums"]["validation_nll"]
+    asked = card["settings"]["phases"][0]["sums"]["answer"]
+    why = "which the job asks for" if asked == answer else "which answered the validation images best"
+    listed = ", ".join(f"{HEADS[name]} {losses[name]:.3f}" for name in HEADS)
+    return f" It answers by {HEADS[answer]}, {why} (negative log likelihood: {listed})."
 
 
 def _bullets(sentences: list[str]) -> list[str]:

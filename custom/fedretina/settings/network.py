@@ -149,7 +149,7 @@ class NetworkSettings(BaseModel):
         calibrator: Whether a temperature for each image, told from its features, divides the logits. The sites and
             the server find it after training (multi-domain temperature scaling).
         contrast: Projector and predictor of contrastive pre-training, which travel; None for none. They hang on the
-            encoder beside the head: no answer passes through them.
+            encoder beside the head: no answer passes through them. Refused without a phase that pre-trains.
         exits: Early exits after some stages of the encoder; None for none. With them the network gives an answer per
             exit and the final head's last, and the objective sums over all.
         dropout: Dropout after some stages, for MC-dropout (`evaluation.passes`); None for none.

@@ -218,10 +218,10 @@ def check_row(words: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     whole = run_loop(experiment, sites, folder, "whole")
     for place, value in _numbers(whole):
         _require(math.isfinite(value), f"gives {value} at {place} of its results")
-    again = run_loop(experiment, sites, folder, "again")
-    _require(_figures(again) == _figures(whole), "gives other bits when the same run is done again")
-    stopped = _stopped(experiment, sites, folder)
-    _require(_figures(stopped) == _figures(whole), "gives other bits when a run is stopped and goes on")
+    if _figures(_stopped(experiment, sites, folder)) != _figures(whole):  # equal bits say both things at once
+        again = run_loop(experiment, sites, folder, "again")
+        _require(_figures(again) == _figures(whole), "gives other bits when the same run is done again")
+        _require(False, "gives other bits when a run is stopped and goes on")
     return whole
 
 
