@@ -23,7 +23,8 @@ class HeadSettings(ReadSettings):
         width: Hidden units of the first layout, 512 in FedUAA; refused with "linear".
         start: Where the head begins: "seed" at random, "ridge" as a ridge regression on what the network makes of the
             site's own training images before anything is trained, with the last layer of each early exit likewise. Only
-            a head that stays at its site can begin so.
+            a head that stays at its site can begin so. Where stages with BatchNorm train, set
+            `network.frozen_statistics` with it, or the features move away from under the head.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
