@@ -9,13 +9,15 @@ import yaml
 from simulation import SMALL, Simulation, results, run_oracle, write_job
 
 from fedretina.exchange.ledger import Ledger
+from fedretina.storage import read_json
 
 pytestmark = pytest.mark.flare
 
 SHORT = {"training": {"epochs": 1, "batch_size": 8}}
 # Grades of sites 1, 4 and 5 are alike, so their heads can travel.
 COVERING = {
-    # Control variates, a contrastive projector, key networks and calibration; two phases; a share of the sites a round.
+    # Control variates, a contrastive projector, key networks and calibration; two phases; a share of the sites a round;
+    # the row's twin at each site, of which nothing travels.
     "with_labels_and_without": {
         "row": "oct_moco_scaffold",
         "phases": [
@@ -25,6 +27,7 @@ COVERING = {
         "images": {"modality": "oct", "image_size": 32},
         "network": {"encoder": "efficientnet_lite0", "contrast": {"hidden": 16, "width": 8}, "calibrator": True},
         "sampling": {"fraction": 0.67},
+        "verdict": "twin",
     },
     # The whole network, exits, projection and head too, bounded by the server; BatchNorm's weights without statistics;
     # a part of the encoder that neither trains nor travels.
@@ -76,6 +79,11 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
         assert all(lines[0]["scalars"] == {} for lines in ledgers.values())
     if name == "with_labels_and_without":
         assert kinds["calibrate"] == {"calibration"}
+        for site in sites:
+            ours, loops = (root / site for root in (tmp_path / "again", tmp_path / "loop" / "oracle"))
+            for file in ("final/figures.json", "twin/twin.json", "twin/final/figures.json"):
+                assert (ours / file).read_text() == (loops / file).read_text()
+            assert "twin" in read_json(ours / "final" / "figures.json")["verdict"]["test"]["models"]
         assert kinds["pretrain"] == {"control", "encoder", "norm", "statistic", "projector"}
         assert all(set(lines[0]["scalars"]) == {"images", "contrast_loss"} for lines in ledgers.values())
     if name == "a_head_that_travels":

@@ -6,14 +6,20 @@ import re
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
+from PIL import Image
 
 from fedretina import storage
 from fedretina.aggregation.results_table import results_table
+from fedretina.cli import main
 from fedretina.errors import DataError, SettingsError, TrainingError
 from fedretina.evaluation import verdict as core
 from fedretina.evaluation.verdict import FEDERATED, OWN, TWIN
+from fedretina.exchange.payload import Order
+from fedretina.exchange.stamp import Stamp
 from fedretina.local import verdict as at_site
 from fedretina.local.features import FrozenEncoder
+from fedretina.local.site import Site
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.twin import twin_settings
 from fedretina.local.verdict import own_settings, ridge_head
@@ -31,6 +37,10 @@ def kept_by_validation(monkeypatch, name):
     monkeypatch.setattr(
         core, "choose", lambda answers, truth: real(answers, truth)._replace(kept=name, reason="better")
     )
+
+
+def folder_beside(root):
+    return final(root, "site-1") / FEDERATED
 
 
 def final(root, site, run="r"):
@@ -64,15 +74,16 @@ def test_the_own_head_is_a_ridge_regression_on_standardised_features():
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_what_a_control_is_made_of_can_be_read_from_its_card(row, tiny):
-    experiment = tiny(row=row)
+def test_what_a_control_is_made_of_can_be_read_from_its_card(row):
+    experiment = Experiment.resolve({"row": row})
     again = Experiment.model_validate(own_settings(experiment).agreed())
     assert again.network.encoder == experiment.network.encoder
     if experiment.exchange.personal == "everything":
-        with pytest.raises(SettingsError, match="each site is its own twin"):
-            tiny(row=row, verdict="twin")
+        why = "each site is its own twin" if experiment.sums is None else "is the own head"
+        with pytest.raises(SettingsError, match=why):
+            Experiment.resolve({"row": row, "verdict": "twin"})
     else:
-        alone = Experiment.model_validate(twin_settings(tiny(row=row, verdict="twin")).agreed())
+        alone = Experiment.model_validate(twin_settings(Experiment.resolve({"row": row, "verdict": "twin"})).agreed())
         assert (alone.exchange.personal, alone.verdict, alone.training) == ("everything", "off", experiment.training)
         assert [phase.rounds for phase in alone.phases] == [phase.rounds for phase in experiment.phases]
 
@@ -130,6 +141,25 @@ def test_the_own_model_is_kept_with_the_federated_one_beside_it(tiny, phantoms, 
         assert "which is not kept" in (folder / FEDERATED / "report.html").read_text()
         assert "not the one that is kept" in (folder / FEDERATED / "card.md").read_text()
         assert "your commonest grade in training" in page
+    # The commands that use the model know no more than its folder.
+    (tmp_path / "eyes").mkdir()
+    Image.new("RGB", (40, 40), (120, 60, 20)).save(tmp_path / "eyes" / "10_left.png")
+    for folder, words in ((final(tmp_path, "site-1"), "and is kept"), (folder_beside(tmp_path), "not the one that is")):
+        said = CliRunner().invoke(
+            main, ["predict", str(tmp_path / "eyes"), "--model", str(folder), "--out", str(tmp_path / "list")]
+        )
+        assert said.exit_code == 0, said.output
+        assert words in said.output
+        assert words in (tmp_path / "list" / "worklist.html").read_text()
+    # A run that went back and ends with another model that is kept leaves nothing of the old verdict.
+    monkeypatch.undo()
+    (final(tmp_path, "site-1") / "figures.json").unlink()
+    aggregate, _ = storage.read_tensors(tmp_path / "r" / "server" / f"{results['chosen']}.safetensors")
+    chosen = int(results["chosen"][-1])
+    order = Order("finalise", Stamp("r", "finalise", 0, 0, results["digest"]), 1, chosen)
+    Site(experiment, data["site-1"], tmp_path / "r" / "site-1").handle(order, aggregate)
+    assert verdict_of(final(tmp_path, "site-1"))["kept"] == FEDERATED
+    assert not folder_beside(tmp_path).exists()
 
 
 def test_with_too_few_patients_the_federated_model_stays_and_the_own_one_is_only_measured(tiny, phantoms, tmp_path):

@@ -186,7 +186,7 @@ def _scalars(
     data = ending.data
     values = {name: report["figures"].get(name, {}).get("value") for name in _LEAVING}
     figures = {f"test_{name}": value for name, value in values.items() if value is not None} | leaving_scalars(report)
-    if verdict is not None and verdict["outcome"] is not None:
+    if verdict is not None and verdict["shared"] and verdict["outcome"] is not None:
         figures["verdict"] = next(code for code, name in OUTCOMES.items() if name == verdict["outcome"])
     if len(set(test.patients)) < data.min_count:
         figures = {}  # an accuracy of one patient is that patient's

@@ -70,7 +70,8 @@ def fitted_heads(
         fitted = ridge_layer(torch.cat(entered[name]), labels, int(layer.get_parameter("bias").numel()))
         scale, shift = _logits_of(fitted, labels, objective, clock)
         right = float((fitted.left_out.argmax(1) == labels).double().mean())
-        _log.info("%s fitted: strength %.3g, right when left out: %.3f", name, fitted.strength, right)
+        said = "%s fitted: strength %.3g, scale %.3g, shift %.3g, right when left out: %.3f"
+        _log.info(said, name, fitted.strength, scale, shift, right)
         found[f"{name}.weight"] = (scale * fitted.weight).float()
         found[f"{name}.bias"] = (scale * fitted.bias + shift).float()
     return found

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedretina.data.site_data import SiteData
-from fedretina.errors import TrainingError
+from fedretina.errors import SettingsError, TrainingError
 from fedretina.evaluation.model_selection import chosen_step
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.exchange.stamp import Stamp
@@ -48,7 +48,7 @@ def twin_settings(experiment: Experiment) -> Experiment:
     sites are such an exchange too. A head of classes that all sites share becomes one of the site's own grades.
 
     Raises:
-        ValueError: What is left does not go together.
+        SettingsError: What is left does not go together.
     """
     found = experiment.model_copy(
         update={
@@ -66,8 +66,11 @@ def twin_settings(experiment: Experiment) -> Experiment:
             "verdict": "off",
         }
     )
-    for check in CHECKS:
-        check(found)
+    try:
+        for check in CHECKS:
+            check(found)
+    except ValueError as error:
+        raise SettingsError(f"these settings have no twin of one site (verdict: twin): {error}") from error
     return found
 
 

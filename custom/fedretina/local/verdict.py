@@ -205,6 +205,7 @@ def judged(models: Sequence[Contestant], data: SiteData, splits: Splits, experim
     }
     return {
         "asked": experiment.verdict,
+        "shared": experiment.shares,
         "start": experiment.network.weights.source,
         "measure": choice.measure,
         "kept": choice.kept,

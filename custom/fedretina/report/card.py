@@ -379,7 +379,7 @@ def verdict_words(card: Mapping[str, Any]) -> list[str]:
 
 def _compared(card: Mapping[str, Any]) -> list[str]:
     words = verdict_words(card)
-    return [] if not words else ["## What sharing was worth here", "", _escaped(" ".join(words)), ""]
+    return [] if not words else ["## The verdict", "", _escaped(" ".join(words)), ""]
 
 
 def _expected(card: Mapping[str, Any], figures: Mapping[str, Any] | None) -> list[str]:

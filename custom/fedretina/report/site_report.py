@@ -158,7 +158,9 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         "auc_classes": found.auc_classes,
         "confusion": np.bincount(labels * grades + predicted, minlength=grades**2).reshape(grades, grades).tolist(),
         "reliability": _reliability(answer.probabilities, wrong),
-        "reliability_tempered": None if temperature in (None, 1) else _reliability(seen, wrong),
+        "reliability_tempered": None
+        if temperature is None or round(temperature, 2) == 1
+        else _reliability(seen, wrong),
         "temperature": temperature,
         "uncertainty": _uncertainty_bins(answer.uncertainty, wrong),
         "risk_coverage": _thinned(curve.coverage, curve.risk),

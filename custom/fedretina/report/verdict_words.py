@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedretina.evaluation.verdict import FEDERATED, LEAST_PATIENTS, MAJORITY, OWN, TWIN
-from fedretina.report.text import NONE, PERCENT, between, count, number, shown
+from fedretina.report.text import NONE, PERCENT, count, number, shown
 from fedretina.settings.scheme import in_words
 
 MODELS: Mapping[str, str] = MappingProxyType(
@@ -40,26 +40,30 @@ def verdict_sentence(verdict: Mapping[str, Any]) -> str:
     skill = MEASURES[measure]
     with_others, alone = (_auc(test["models"][name][measure]) for name in (FEDERATED, rival))
     gap = test["differences"][rival].get(measure, {})
+    shared = verdict["shared"]
     behind = f"95{PERCENT} interval, {_images(test['images'])} of {_patients(test['patients'])}"
     if gap.get("low") is None:
         return (
-            f"Whether sharing helped cannot be told with your {_images(test['images'])} of "
-            f"{_patients(test['patients'])}: they give no interval for how well a model {skill}."
+            f"Whether {'sharing' if shared else 'the run'} helped cannot be told with your {_images(test['images'])} "
+            f"of {_patients(test['patients'])}: they give no interval for how well a model {skill}."
         )
     if verdict["outcome"] == "gained":
+        model = "With the others your model" if shared else "The run's model"
         return (
-            f"With the others your model {skill} better than {control}: AUC {with_others} against {alone}, "
-            f"difference {between(gap, 'number')} ({behind})."
+            f"{model} {skill} better than {control}: AUC {with_others} against {alone}, "
+            f"difference {_span(gap)} ({behind})."
         )
     if verdict["outcome"] == "lost":
         turned = {"low": -gap["high"], "high": -gap["low"]}
+        better, where = ("Alone you do better", "with the others") if shared else ("The run made it worse", "now")
         return (
-            f"Alone you do better: {control} {skill} with AUC {alone} against {with_others} with the others, "
-            f"difference {between(turned, 'number')} ({behind})."
+            f"{better}: {control} {skill} with AUC {alone} against {with_others} {where}, "
+            f"difference {_span(turned)} ({behind})."
         )
+    model = "with the others your model" if shared else "the run's model"
     return (
-        f"No difference can be seen with your {_images(test['images'])}: with the others your model {skill} with AUC "
-        f"{with_others}, {control} with {alone}, difference {between(gap, 'number')} (95{PERCENT} interval, "
+        f"No difference can be seen with your {_images(test['images'])}: {model} {skill} with AUC "
+        f"{with_others}, {control} with {alone}, difference {_span(gap)} (95{PERCENT} interval, "
         f"{_patients(test['patients'])})."
     )
 
@@ -72,7 +76,8 @@ def kept_sentence(verdict: Mapping[str, Any]) -> str:
         name = "Your own model" if kept == OWN else "The model trained at home alone"
         why = f"AUC {number(values[kept])} against {number(values[FEDERATED])}, {patients}"
         return f"{name} is better on your validation images ({why}) and is kept."
-    base = "The model trained with the others is kept"
+    model = "The model trained with the others" if verdict["shared"] else "The run's model"
+    base = f"{model} is kept"
     if verdict["reason"] == "not_better":
         rivals = {name: value for name, value in values.items() if name != FEDERATED and value is not None}
         best = max(rivals.values())
@@ -125,10 +130,17 @@ def _control(name: str, start: str) -> str:
 
 def _name(name: str, verdict: Mapping[str, Any]) -> str:
     if name == FEDERATED:
-        return "trained with the others"
+        return "trained with the others" if verdict["shared"] else "the run's model"
     if name == MAJORITY:
         return f"always “{in_words(verdict['test']['majority'])}”, your commonest grade in training"
     return _control(name, verdict["start"])
+
+
+def _span(gap: Mapping[str, Any]) -> str:
+    """Both bounds; with a third decimal where one would round to the 0 that it does not reach."""
+    ends = gap["low"], gap["high"]
+    places = 3 if any(0 < abs(end) < 0.005 for end in ends) else 2
+    return " to ".join(number(end, places) for end in ends)
 
 
 def _gap(gap: Mapping[str, Any] | None, style: str) -> str:
@@ -137,8 +149,8 @@ def _gap(gap: Mapping[str, Any] | None, style: str) -> str:
     value = _points(gap["value"]) if style == "percent" else number(gap["value"])
     if gap["low"] is None:
         return value
-    span = f"{_points(gap['low'])} to {_points(gap['high'])}" if style == "percent" else between(gap, "number")
-    return f"{value} ({span})"
+    span = f"{_points(gap['low'])} to {_points(gap['high'])}" if style == "percent" else _span(gap)
+    return f"{value} ({span}{' points' if style == 'percent' else ''})"
 
 
 def _points(share: float) -> str:

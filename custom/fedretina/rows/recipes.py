@@ -16,18 +16,32 @@ Words = Mapping[str, Any]
 """Nested settings, as a row has them."""
 
 
+class Besides(NamedTuple):
+    """What a recipe fixes where row and job, taken together, read it.
+
+    Attributes:
+        where: Where that is, in print.
+        holds: Whether it is so, asked of the row's settings with the job's over them.
+        settings: What it fixes there.
+    """
+
+    where: str
+    holds: Callable[[Words], bool]
+    settings: Words
+
+
 class Recipe(NamedTuple):
     """A recipe.
 
     Attributes:
         title: What it is for, in print.
         settings: What it fixes, as nested settings of `Experiment`.
-        only_where: Settings that it fixes besides where the row and the job, taken together, read them.
+        besides: What it fixes in some runs only.
     """
 
     title: str
     settings: Words
-    only_where: tuple[tuple[Callable[[Words], bool], Words], ...] = ()
+    besides: tuple[Besides, ...] = ()
 
     def over(self, words: Words) -> list[Words]:
         """The settings to lay over a row.
@@ -35,7 +49,7 @@ class Recipe(NamedTuple):
         Args:
             words: The row's settings with the job's over them.
         """
-        return [self.settings, *(more for holds, more in self.only_where if holds(words))]
+        return [self.settings, *(more.settings for more in self.besides if more.holds(words))]
 
 
 def _evidential(words: Words) -> bool:
@@ -54,7 +68,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             "some dozens to some hundreds of images a site, a pre-trained encoder",
             {
                 # Kumar et al., ICLR 2022: first the heads, then all of it slowly.
-                "network": {"frozen": 3, "head": {"layout": "linear"}},
+                "network": {"frozen": 3, "frozen_statistics": True, "head": {"layout": "linear"}},
                 "training": {
                     "optimizer": "adam",
                     "learning_rate": 3e-4,
@@ -67,8 +81,8 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "choice": {"model": "last"},
             },
             (
-                (_head_stays, {"network": {"head": {"start": "ridge"}}}),
-                (_evidential, {"objective": {"kl_anneal": "paper_pace"}}),
+                Besides("a head that stays at its site", _head_stays, {"network": {"head": {"start": "ridge"}}}),
+                Besides("an evidential objective", _evidential, {"objective": {"kl_anneal": "paper_pace"}}),
             ),
         ),
     }

@@ -208,6 +208,11 @@ class Experiment(BaseModel):
         return self.phases[0].sums
 
     @property
+    def shares(self) -> bool:
+        """Whether the sites get anything from each other: a part of a model, or sums."""
+        return self.sums is not None or self.exchange.personal != "everything"
+
+    @property
     def head_width(self) -> int | None:
         """Outputs of a head that travels; None where each site has its own."""
         if self.sums is not None:
@@ -362,13 +367,13 @@ def _random_transforms_fit_the_modality(run: Experiment) -> None:
 
 def _frozen_stages_fit_the_run(run: Experiment) -> None:
     frozen = run.network.frozen
+    if (frozen != "nothing" or run.network.frozen_statistics) and any(phase.contrastive for phase in run.phases):
+        raise ValueError(
+            f"network.frozen is {frozen!r} and frozen_statistics {run.network.frozen_statistics}, but a label-free "
+            "phase trains the whole encoder: leave both out, or drop the phase."
+        )
     if frozen == "nothing":
         return
-    if any(phase.contrastive for phase in run.phases):
-        raise ValueError(
-            f"network.frozen is {frozen!r}, but a label-free phase trains the whole encoder: leave frozen out, or drop "
-            "the phase."
-        )
     for phase in run.phases:
         training, random = phase.training or run.training, phase.augment or run.augment
         if run.network.frozen_cache == "strict" and random.endless:
@@ -476,7 +481,9 @@ def _a_twin_differs(run: Experiment) -> None:
         return
     if not run.supervised:
         raise ValueError("verdict is 'twin', but a run without labels has no answers to compare: leave it out.")
-    if run.exchange.personal == "everything":
+    if run.sums is not None:
+        raise ValueError("verdict is 'twin', but the twin of a head from sums is the own head: leave it out.")
+    if not run.shares:
         raise ValueError("verdict is 'twin', but nothing travels, so each site is its own twin: leave it out.")
 
 

@@ -160,6 +160,9 @@ class NetworkSettings(BaseModel):
             turn of it that `augment` asks for, so that a round costs the other stages only. "strict" refuses random
             transforms that give other pixels each time, "lenient" applies them and runs the frozen stages anew for
             each batch of training, "off" keeps nothing. Figures do not depend on whether something was kept.
+        frozen_statistics: Whether the BatchNorm of the whole encoder normalises by the statistics that the run starts
+            with, in training as in evaluation, while its scale and shift train. A few dozen images of another kind than
+            the weights were trained on move the statistics, and with them all features, faster than a head can follow.
         normalise: How images in [0, 1] are normalised. "auto" is what the weights were trained with, as an exported
             encoder's file says, and "half" when they come from the seed. The official FedUAA code feeds ImageNet
             weights with images that are not normalised; "none" reproduces that.
@@ -177,6 +180,7 @@ class NetworkSettings(BaseModel):
     dropout: DropoutSettings | None = None
     frozen: FrozenStages = "nothing"
     frozen_cache: Literal["strict", "lenient", "off"] = "strict"
+    frozen_statistics: bool = False
     normalise: Literal["auto", "none", "imagenet", "half"] = "auto"
 
     @field_validator("encoder")
