@@ -23,6 +23,7 @@ from fedretina.flare.controller import RoundController
 from fedretina.networks.build import build_on_meta
 from fedretina.networks.layout import layouts_of
 from fedretina.rows import ROWS
+from fedretina.rows.recipes import RECIPES
 from fedretina.settings.choice import Choice
 from fedretina.settings.encoder import EncoderTraits
 from fedretina.settings.experiment import Experiment
@@ -146,6 +147,19 @@ def rows_table() -> str:
 _TOLD = ("torchvision", "efficientnet-lite0")  # by the names of their files
 
 
+def recipes_table() -> str:
+    """Render what each recipe fixes."""
+    lines = [_row("recipe", "for", "what it fixes", "besides"), "|---|---|---|---|"]
+    for name, recipe in RECIPES.items():
+        fixed = ", ".join(f"`{setting}: {value}`" for setting, value in _flat(recipe.settings))
+        more = "; ".join(
+            f"{extra.where}: " + ", ".join(f"`{setting}: {value}`" for setting, value in _flat(extra.settings))
+            for extra in recipe.besides
+        )
+        lines.append(_row(f"`{name}`", recipe.title, fixed, more))
+    return "\n".join(lines)
+
+
 def encoders_table() -> str:
     """Render the encoders: their weights, stages, and what there is to start from."""
     from torchvision.models import get_model_weights, list_models
@@ -182,6 +196,7 @@ def controller_table() -> str:
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "experiment": lambda: model_tables(Experiment, "", {"": "The run", "phases[].": "`phases`, a list"}),
     "rows": rows_table,
+    "recipes": recipes_table,
     "encoders": encoders_table,
     "controller": controller_table,
     "site": lambda: model_tables(SiteSettings, "", {"": "The site"}),

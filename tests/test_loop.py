@@ -69,6 +69,7 @@ AWAY_FROM_THE_WIRE = {
             "stretches": [{"train": "head", "epochs": 1}, {"train": "encoder", "epochs": 1}],
         },
     },
+    "recipe": {"row": "fedee_tweu", "recipe": "small_sites", "training": {"learning_rate": 0.001}},
     "evidence": {
         "row": "moon_projected",
         "grades": 5,

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedretina.aggregation.admission import admit_tensors
+from fedretina.aggregation.admission import _admit_sums, admit_tensors
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.analytic.sums import Sums
 from fedretina.errors import RefusedError, SettingsError, TrainingError
@@ -132,12 +132,12 @@ def test_the_most_that_a_patient_changes_is_bounded_and_met():
     assert norms[0] == pytest.approx(bound)
 
 
-def drawn(images):
+def drawn(images, by_class=False):
     generator = torch.Generator().manual_seed(1)
     labels = torch.randint(3, (images,), generator=generator)
     phi = torch.randn(images, 6, generator=generator, dtype=torch.float64)
     phi[:, -1] = 1
-    return Sums.of(phi, torch.nn.functional.one_hot(labels, 3).double(), False)
+    return Sums.of(phi, torch.nn.functional.one_hot(labels, 3).double(), by_class)
 
 
 def test_noised_sums_are_those_of_some_images_and_as_noisy_as_is_paid_for():
@@ -147,8 +147,12 @@ def test_noised_sums_are_those_of_some_images_and_as_noisy_as_is_paid_for():
     assert float(spread) == pytest.approx(1.5 * sums_sensitivity(math.sqrt(6)), rel=0.05)
     again = noised_sums(sums, noise, math.sqrt(6), bytes([0] * 32))
     assert torch.equal(again.second, found[0].second)  # sent twice, the same
-    few = noised_sums(drawn(30), SumsNoise(multiplier=5), math.sqrt(6), bytes(32))
-    assert float(torch.linalg.eigvalsh(few.second.sum(0))[0]) >= 0
+    for by_class in (False, True):  # noise as large as the sums: what leaves is admitted all the same
+        few = drawn(300, by_class)
+        loud = [noised_sums(few, SumsNoise(multiplier=2), math.sqrt(6), bytes([at] * 32)) for at in range(20)]
+        for one in loud:
+            _admit_sums(one.packed())
+        assert all(not bool(one.first[one.counts == 0].any()) for one in loud)
     assert cost(noise).rho == pytest.approx(1 / (2 * 1.5**2))
 
 

@@ -196,6 +196,10 @@ def hostile(tensors, name):
         counts.zero_(), first.zero_(), second.zero_()
     elif name == "nan":
         first[0, 0] = torch.nan
+    elif name == "one_class":  # positive in all, but not where a site weighs classes
+        moved = second[0].clone()
+        second[0] += moved
+        second[1] -= moved
     elif name == "absurd":
         second.mul_(1e19)
     else:
@@ -207,6 +211,7 @@ HOSTILE = {
     "negative": "not positive",
     "counts": "not negative",
     "first": "not positive",
+    "one_class": "not positive",
     "nobody": "count 0 images",
     "nan": "not finite",
     "absurd": "at most 1e",
@@ -217,7 +222,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.attack("a hostile site", "sums that no images have", "refused by name, and the others' total counts")
 def test_sums_of_no_images_are_refused(name, analytic, phantoms, tmp_path):
-    experiment = analytic()
+    experiment = analytic({"balance": name == "one_class"})
     data = phantoms(experiment, "site-1", "site-2")
     coordinator = Coordinator(experiment, "r", tmp_path / "server")
     coordinator.begin(data)

@@ -88,6 +88,8 @@ def test_rows_of_images_that_are_no_longer_listed_are_removed(tmp_path):
     assert read(where, [("a", 0), ("c", 0), ("d", 0)])[1] == []
     folder = where.folder / next(iter(folders(where)))
     assert len(list(folder.glob("rows-*"))) == 1
+    where = place(tmp_path, listed=frozenset("a"))
+    assert read(where, [("c", 0), ("e", 0)])[1] == [("e", 0)]  # what is asked for is not removed, listed or not
 
 
 @pytest.mark.attack("an accident", "a file of the cache of frozen outputs is cut off or damaged", "it is computed anew")

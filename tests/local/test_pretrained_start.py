@@ -1,11 +1,13 @@
 """A run that starts from a file of somebody else's: from its tensors to the card and to the model that answers."""
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
+from fedretina.kit.site_check import _forward
 from fedretina.loop import run_loop
 from fedretina.networks import vision_transformer
 from fedretina.prediction.predictor import Predictor
@@ -39,7 +41,8 @@ def test_a_run_starts_from_retfound_greens_form_and_its_model_answers(shallow, t
         images={"image_size": 56},
         phases=[{"name": "train", "rounds": 1}],
     )
-    run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path, "green")
+    sites = phantoms(experiment, "site-1", "site-2")
+    run_loop(experiment, sites, tmp_path, "green")
     final = tmp_path / "green" / "site-1" / "final"
     told = read_json(final / "card.json")["encoder"]
     assert (told["name"], told["sha256"], told["sets"]) == ("retfound_green", digest, ["ddr", "odir5k"])
@@ -47,6 +50,8 @@ def test_a_run_starts_from_retfound_greens_form_and_its_model_answers(shallow, t
     assert "was pre-trained on: DINOv2's images, then 75,000 fundus photographs" in page
     assert "Its positions, learned with images of 392 pixels, are resampled for 56." in page
     assert str(tmp_path) not in page
+    seen = [_forward(replace(sites["site-1"], public_sets=sets), experiment).found for sets in ((), ("ddr",))]
+    assert ["pre-trained on ddr" in one for one in seen] == [False, True]
     file.unlink()  # the model stands on its own
     logits = Predictor.load(final, device="cpu").logits(torch.zeros(2, 3, 56, 56, dtype=torch.uint8))
     assert logits.isfinite().all()

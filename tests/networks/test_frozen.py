@@ -8,7 +8,8 @@ import torch
 from fedretina.errors import SettingsError
 from fedretina.exchange.partition import partition, partition_of
 from fedretina.networks.build import build_network, build_on_meta
-from fedretina.settings.exchange import ExchangeSettings
+from fedretina.settings.encoder import EncoderTraits
+from fedretina.settings.exchange import ExchangeSettings, Kind
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import NetworkSettings
 
@@ -104,6 +105,28 @@ def test_nothing_frozen_trains_or_moves_its_statistics(little_encoder, frozen):
     }
 
 
+def test_frozen_statistics_stand_still_while_scale_and_shift_train(little_encoder):
+    net = made(frozen=1, frozen_statistics=True)
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    optimiser = torch.optim.SGD(
+        [one for one in net.train().requires_grad_(True).parameters() if one.requires_grad], 0.1
+    )
+    images = pictures()
+    seen = net(images)
+    seen.square().sum().backward()
+    optimiser.step()
+    changed = {key for key, value in net.state_dict().items() if not torch.equal(value, before[key])}
+    buffers = {key for key, _ in net.encoder.named_buffers(prefix="encoder")}
+    assert buffers <= net.frozen_keys()
+    assert not changed & buffers
+    assert changed == set(dict(net.named_parameters())) - net.frozen_keys()
+    net.load_state_dict(before)
+    assert torch.equal(net.eval()(images), seen)  # what trains is what answers
+    parts = partition(net, ExchangeSettings(batchnorm="shared_all"), frozen=net.frozen_keys())
+    assert not any(parts.kinds[key] in (Kind.STATISTIC, Kind.COUNTER) for key in parts.shared)
+    assert any(parts.kinds[key] is Kind.NORM for key in parts.shared)
+
+
 def test_nothing_frozen_travels_or_is_kept_by_round(little_encoder):
     net = build_on_meta(NetworkSettings(encoder=LITE, frozen=3), 4)
     parts = partition(net, ExchangeSettings(), controls=True, statistics=True, frozen=net.frozen_keys())
@@ -158,6 +181,10 @@ def settings_of(**words):
             "augment: brightness gives other pixels each time",
         ),
         ({"row": "oct_moco_scaffold", "network": {"frozen": 2}}, "a label-free phase trains the whole encoder"),
+        (
+            {"row": "oct_moco_scaffold", "network": {"frozen_statistics": True}},
+            "a label-free phase trains the whole encoder",
+        ),
         ({"row": "fedrep", "network": {"frozen": "all"}}, "trains the encoder alone for a while"),
     ],
 )
@@ -176,3 +203,13 @@ def test_sites_that_would_learn_nothing_from_each_other_are_refused(little_encod
         partition_of(run, build_on_meta(run.network))
     alone = settings_of(row="singleset", network={"encoder": LITE, "frozen": "all"})
     assert partition_of(alone, build_on_meta(alone.network)).shared == ()
+
+
+@pytest.mark.parametrize("encoder", sorted({name for name, one in EncoderTraits.choices().items() if not one.signals}))
+@pytest.mark.parametrize("frozen", [1, 2])
+def test_every_encoder_can_be_frozen(encoder, frozen):
+    net = build_on_meta(NetworkSettings(encoder=encoder, frozen=frozen))
+    begins = tuple(f"encoder.stages.{number}." for number in range(frozen))
+    assert net.frozen_keys() == {key for key in net.state_dict() if key.startswith(begins)}
+    whole = build_on_meta(NetworkSettings(encoder=encoder, frozen="all"))
+    assert whole.frozen_keys() == {key for key in whole.state_dict() if key.startswith("encoder.")}

@@ -289,6 +289,23 @@ def test_each_starts_by_the_seed_and_agrees_with_itself_without_memory(shallow, 
     assert not [key for key, one in net.named_parameters() if one.grad is None or not one.grad.isfinite().all()]
 
 
+@pytest.mark.parametrize("name", ["retfound_mae", "retfound_green", "dinov2_large", "swinv2_tiny", "convnext_tiny"])
+@pytest.mark.parametrize("frozen", [2, "all"])
+def test_frozen_stages_answer_as_those_that_train(shallow, name, frozen):
+    settings = {"encoder": name, "head": {"layout": "linear"}, "exits": {"width": 8}}
+    plain, held = (
+        build_network(NetworkSettings(**settings, **more), 3, seed=1).eval() for more in ({}, {"frozen": frozen})
+    )
+    x = images(EncoderTraits.choices()[name].patch * 2).clamp(0, 1)
+    stored = held.frozen_outputs(x)
+    torch.testing.assert_close(held(stored), plain(x), rtol=1e-2, atol=1e-2)  # stored in float16
+    held.train()(stored).square().sum().backward()
+    trained = {key for key, one in held.encoder.named_parameters() if one.grad is not None}
+    begins = tuple(f"stages.{stage}." for stage in range(2))
+    keys = {key for key, _ in held.encoder.named_parameters()}
+    assert trained == (set() if frozen == "all" else {key for key in keys if not key.startswith(begins)})
+
+
 def test_an_exit_of_a_vision_transformer_reads_the_patches_alone(shallow):
     encoder = build_encoder("dinov2_large").eval()
     seen = encoder.forward_stages(images(28))[2]

@@ -119,18 +119,17 @@ def _admit_sums(tensors: Tensors) -> None:
     images = float(sums.counts.sum())
     if images < 1:
         raise RefusedError(f"the sums count {images:g} images, at least 1 must be behind them.")
-    joint = torch.cat(
-        [
-            torch.cat([sums.second.sum(0), sums.first.T], dim=1),
-            torch.cat([sums.first, torch.diag(sums.counts)], dim=1),
-        ]
-    )
-    least = float(torch.linalg.eigvalsh(joint)[0])
-    if least < -1e-6 * float(joint.diagonal().abs().sum()):
-        raise RefusedError(
-            "the sums are not those of any images: their second moments are not positive, or smaller than their first "
-            "moments and counts allow."
-        )
+    # By class, where they are kept by class: a site weighs classes, and each of them must stay positive.
+    for at, second in enumerate(sums.second):
+        chosen = slice(at, at + 1) if sums.by_class else slice(None)
+        first, counts = sums.first[chosen], sums.counts[chosen]
+        joint = torch.cat([torch.cat([second, first.T], dim=1), torch.cat([first, torch.diag(counts)], dim=1)])
+        least = float(torch.linalg.eigvalsh(joint)[0])
+        if least < -1e-6 * float(joint.diagonal().abs().sum()):
+            raise RefusedError(
+                "the sums are not those of any images: their second moments are not positive, or smaller than their "
+                "first moments and counts allow."
+            )
 
 
 def _admit_once(key: str, tensor: torch.Tensor) -> None:

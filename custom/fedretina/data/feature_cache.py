@@ -120,7 +120,8 @@ class FeatureCache:
 
     def _fill(self, wanted: Sequence[Wanted], fresh: Sequence[int], compute: Callable[[Sequence[int]], Rows]) -> bool:
         listed = self._place.listed
-        live = [name for name in self._known if listed is None or name[0] in listed]
+        asked = {digest for digest, _ in wanted}
+        live = [name for name in self._known if listed is None or name[0] in listed or name[0] in asked]
         if not self._room(len(live) + len(fresh), len(fresh)):
             return False
         stale = len(self._known) - len(live)

@@ -135,12 +135,13 @@ def noised_sums(sums: Sums, noise: SumsNoise, length: float, key: bytes) -> Sums
     counts = drawn["counts"].where(there, torch.zeros_like(drawn["counts"]))
     first = drawn["first"] * there.unsqueeze(1)
     found = Sums.unpacked({"counts": counts, "first": first, "second": drawn["second"]})
-    means = first[there] / counts[there].unsqueeze(1)
-    least = float(torch.linalg.eigvalsh(found.second.sum(0) - first[there].T @ means)[0])
-    if least >= 0:
-        return found
-    lift = -least * (1 + 1e-6) / len(found.second) * torch.eye(found.second.shape[1], dtype=torch.float64)
-    return Sums(found.counts, found.first, found.second + lift)
+    lifted = []
+    for at, second in enumerate(found.second):
+        mine = there & (torch.arange(len(there)) == at) if found.by_class else there
+        within = second - first[mine].T @ (first[mine] / counts[mine].unsqueeze(1))
+        least = float(torch.linalg.eigvalsh(within)[0])
+        lifted.append(second + max(0.0, -least * (1 + 1e-6)) * torch.eye(len(second), dtype=torch.float64))
+    return Sums(found.counts, found.first, torch.stack(lifted))
 
 
 def noise_key(path: Path) -> bytes:

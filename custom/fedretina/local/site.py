@@ -210,7 +210,7 @@ class Site:
 
     def _train(self, request: _Request) -> Reply:
         received = self._received(request)
-        start = request.start or self.trainer.initial()
+        start = request.start or self.trainer.initial(request.tensors, request.step)
         try:
             update = self.trainer.train(request.tensors, start, request.step, request.stop, request.order.share)
         except DivergedError as error:

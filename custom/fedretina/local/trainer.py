@@ -24,6 +24,7 @@ from fedretina.evaluation.figures import Evaluation, evaluate
 from fedretina.exchange.partition import GRAM, MEAN, MOMENT, STATISTIC, VARIANCE
 from fedretina.exchange.payload import Tensors
 from fedretina.local.features import FrozenOutputs
+from fedretina.local.head_start import fitted_heads
 from fedretina.local.model import LocalModel, to_cpu
 from fedretina.local.optimiser import MEMORY
 from fedretina.local.site_state import Snapshot
@@ -36,7 +37,7 @@ from fedretina.local.supervised import (
     require_a_batch,
 )
 from fedretina.local.training import reproducible_torch
-from fedretina.losses.objective import build_objective
+from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.dropout import answered_in_passes
 from fedretina.networks.encoder import Encoder
 from fedretina.networks.weights import Provenance
@@ -99,16 +100,28 @@ class LocalTrainer:
         """How the network normalises images: as set, else as the weights that it started from ask for."""
         return self.model.net.normalisation
 
+    def initial(self, shared: Tensors | None = None, step: Step | None = None) -> Snapshot:
+        """The personal part that the seed gives, before any training; heads fitted where the settings say so.
+
+        Args:
+            shared: The aggregate that the site's first round with labels received; without it nothing is fitted.
+            step: That round.
+        """
+        if shared is None or step is None or self._experiment.network.head.start == "seed":
+            return Snapshot(self.model.start, {})
+        split, phase = self._labelled(step), self._experiment.phase(step.phase)
+        with reproducible_torch(self._settings(step)):
+            self.model.load(shared, self.model.start)
+            clock = Clock(0, phase.rounds, 0, 1, 0, 1)
+            heads = fitted_heads(self.model.net, self._seen(split), split.labels, self._objective, clock)
+        return Snapshot({**self.model.start, **heads}, {})
+
     @property
     def provenance(self) -> Provenance:
         """Where the start of the encoder comes from."""
         found = self.model.net.provenance
         assert found is not None  # only a network without memory has none
         return found
-
-    def initial(self) -> Snapshot:
-        """The personal part that the seed gives, before any training."""
-        return Snapshot(self.model.start, {})
 
     def train(
         self,

@@ -145,5 +145,14 @@ def _join(
         )
     frozen = len(encoder.stages) if settings.frozen == "all" else frozen
     return Network(
-        encoder, head, normalisation, beside.projector, calibrator, beside.contrast, beside.exits, dropouts, frozen
+        encoder,
+        head,
+        normalisation,
+        beside.projector,
+        calibrator,
+        beside.contrast,
+        beside.exits,
+        dropouts,
+        frozen,
+        settings.frozen_statistics,
     )

@@ -7,6 +7,7 @@ from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedretina.errors import SettingsError
 from fedretina.parts import Register
@@ -28,6 +29,7 @@ class Encoder(nn.Module):
         widths: Channels after each stage.
         features: Length F of the pooled vector, the width of the last stage where that is only averaged.
         frozen: So many stages from the input on are frozen: they are never in training mode and take no gradient.
+        frozen_statistics: Whether no BatchNorm is ever in training mode, so that all keep their statistics.
 
     Args:
         stages: The stages.
@@ -48,9 +50,14 @@ class Encoder(nn.Module):
         self.widths: tuple[int, ...] = tuple(widths)
         self.features: int = self.widths[-1]
         self.frozen = 0
+        self.frozen_statistics = False
 
-    def freeze(self, stages: int) -> None:
+    def freeze(self, stages: int, statistics: bool = False) -> None:
         """Freeze so many stages from the input on; all of them with what the encoder has beside them.
+
+        Args:
+            stages: How many.
+            statistics: Whether the statistics of every BatchNorm are frozen too.
 
         Raises:
             SettingsError: There are not so many.
@@ -59,7 +66,7 @@ class Encoder(nn.Module):
             raise SettingsError(
                 f"network.frozen is {stages}, but this encoder has {len(self.stages)} stages: name fewer, or 'all'."
             )
-        self.frozen = stages
+        self.frozen, self.frozen_statistics = stages, statistics
         self._hold_still()
 
     def frozen_parts(self) -> list[nn.Module]:
@@ -70,7 +77,8 @@ class Encoder(nn.Module):
         """Keys of the encoder's state that are frozen."""
         whole = self.frozen == len(self.stages)
         begins = tuple(f"stages.{number}." for number in range(self.frozen))
-        return frozenset(key for key in self.state_dict() if whole or key.startswith(begins))
+        still = {f"{name}.{leaf}" for name, module in self._still_norms() for leaf, _ in module.named_buffers()}
+        return frozenset(key for key in self.state_dict() if whole or key.startswith(begins) or key in still)
 
     def train(self, mode: bool = True) -> Self:
         """As torch's; frozen stages stay in evaluation mode, so that the statistics of their BatchNorm stand still."""
@@ -90,6 +98,13 @@ class Encoder(nn.Module):
                 module.training = False
             for parameter in part.parameters():
                 parameter.requires_grad = False
+        for _, module in self._still_norms():
+            module.training = False
+
+    def _still_norms(self) -> list[tuple[str, nn.Module]]:
+        if not self.frozen_statistics:
+            return []
+        return [(name, module) for name, module in self.named_modules() if isinstance(module, _BatchNorm)]
 
     def forward_stages(self, x: Tensor) -> list[Tensor]:
         """Return one map per stage, `[B, widths[i], h_i, w_i]`, of normalised images `[B, 3, H, W]`."""

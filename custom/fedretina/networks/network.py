@@ -66,6 +66,7 @@ class Network(nn.Module):
         exits: Exits | None = None,
         dropouts: Mapping[int, PassDropout] = MappingProxyType({}),
         frozen: int = 0,
+        frozen_statistics: bool = False,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -78,7 +79,7 @@ class Network(nn.Module):
         self.space: LabelSpace | None = None
         self.normalisation: Normalisation = normalisation
         self.provenance: Provenance | None = None
-        self.frozen = self._freeze(frozen)
+        self.frozen = self._freeze(frozen, frozen_statistics)
         self._map: tuple[int, ...] = ()  # shape of what the frozen stages give for an image
         mean, std = MEAN_STD[normalisation]
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
@@ -148,8 +149,8 @@ class Network(nn.Module):
         pooled = self.frozen == self.encoder.steps
         return tuple(stage for stage in self.exits.after if stage < self.encoder.frozen - (not pooled))
 
-    def _freeze(self, stages: int) -> int:
-        self.encoder.freeze(stages)
+    def _freeze(self, stages: int, statistics: bool) -> int:
+        self.encoder.freeze(stages, statistics)
         passed = sorted(int(stage) for stage in self.dropouts if int(stage) < stages - 1)
         if passed:
             raise SettingsError(

@@ -218,10 +218,10 @@ def _unpacked(opened: IO[bytes], suffix: str) -> tuple[Any, EncoderHeader | None
             return load(data), read_header(data)
         # RETFound's and MAE's checkpoints hold the arguments of their training: a plain object without code.
         with torch.serialization.safe_globals([argparse.Namespace]):
-            if zipfile.is_zipfile(opened):
-                # Mapped, not read: a checkpoint's optimiser may be twice as large as the weights. The descriptor is the
-                # one whose digest was taken, whatever the name means by now.
-                name = f"/dev/fd/{opened.fileno()}"
+            # Mapped, not read: a checkpoint's optimiser may be twice as large as the weights. The descriptor is the one
+            # whose digest was taken, whatever the name means by now.
+            name = Path(f"/dev/fd/{opened.fileno()}")
+            if zipfile.is_zipfile(opened) and name.exists():
                 return torch.load(name, map_location="cpu", weights_only=True, mmap=True), None
             opened.seek(0)
             return torch.load(opened, map_location="cpu", weights_only=True), None

@@ -213,12 +213,17 @@ def _missing(report: Mapping[str, Any]) -> str:
 def _traffic(rounds: Sequence[Mapping[str, Any]]) -> str:
     up, down = (sum(entry[way] for entry in rounds) for way in ("bytes_up", "bytes_down"))
     refused = sum(entry["refused"] for entry in rounds)
+    if any(entry["task"] == "sums" for entry in rounds):
+        return f"One message of sums a site moved {size(up)} up and {size(down)} down.{_refusals(refused)}"
     training = sum(entry["task"] in ("pretrain", "train") for entry in rounds)
-    refusals = (
-        f" {count(refused)} answers were refused." if refused > 1 else " One answer was refused." if refused else ""
-    )
     rounds_moved = "round moved" if training == 1 else "rounds moved"
-    return f"{count(training)} {rounds_moved} {size(up)} of weights up and {size(down)} down.{refusals}"
+    return f"{count(training)} {rounds_moved} {size(up)} of weights up and {size(down)} down.{_refusals(refused)}"
+
+
+def _refusals(refused: int) -> str:
+    if refused > 1:
+        return f" {count(refused)} answers were refused."
+    return " One answer was refused." if refused else ""
 
 
 def _share(share: Mapping[str, Any]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
 
-from fedretina.settings.choice import Choice
+from fedretina.settings.choice import Choice, ReadBy, ReadSettings
 
 
 class RuleSettings(Choice):
@@ -243,10 +243,12 @@ class SamplingSettings(BaseModel):
     fraction: float = Field(default=1.0, gt=0, le=1)
 
 
-class ChoiceSettings(BaseModel):
+class ChoiceSettings(ReadSettings):
     """How the round is chosen.
 
     Attributes:
+        model: "best" ends with the round of the best mean validation AUC over the sites, as FedUAA does; "last" with
+            the last round, for small validation splits, whose best round is best by luck, and schedules that end at 0.
         window: Rounds over which the mean validation AUC is averaged, the round itself and those before it. 1 is what
             FedUAA does; a few steady the choice where validation splits are small. A round is chosen as soon as it is
             the best, so that its sites keep what belongs to it: later rounds have no part in its figure. Refused where
@@ -254,4 +256,5 @@ class ChoiceSettings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    window: int = Field(default=1, ge=1, le=100)
+    model: Literal["best", "last"] = "best"
+    window: Annotated[int, Field(ge=1, le=100), ReadBy("model", ("best",))] = 1

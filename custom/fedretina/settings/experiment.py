@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationErr
 
 from fedretina.errors import SettingsError
 from fedretina.rows import ROWS, row
+from fedretina.rows.recipes import recipe
 from fedretina.settings.aggregation import AggregationSettings, ChoiceSettings, SamplingSettings
 from fedretina.settings.choice import load_parts
 from fedretina.settings.correction import CorrectionSettings, NoCorrectionSettings
@@ -58,6 +59,8 @@ class Experiment(BaseModel):
         run: Name of a run to continue; a run is new unless it is named.
         restart: Where the run goes back to; written by `fedretina resume RUN --from STEP`.
         row: The row of the table (`fedretina.rows`) that fills what is not set here.
+        recipe: A recipe (`fedretina.rows.recipes`) that is laid over the row, below what is set here; None for none, as
+            the rows of the papers are.
         seed: Seed of every draw.
         phases: Federated phases in order.
         grades: Number of grades of every site, for a head that travels (`personal: nothing`).
@@ -81,6 +84,7 @@ class Experiment(BaseModel):
     run: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     restart: RestartSettings | None = None
     row: str = "feduaa"
+    recipe: str | None = None
     seed: int = Field(default=1, ge=0)
     phases: tuple[PhaseSettings, ...] = (PhaseSettings(),)
     grades: int | None = Field(default=None, ge=2)
@@ -120,7 +124,7 @@ class Experiment(BaseModel):
 
     @classmethod
     def resolve(cls, settings: Mapping[str, Any]) -> Experiment:
-        """Fill a job's settings with those of its row and check the whole.
+        """Fill a job's settings with those of its recipe and its row, and check the whole.
 
         Args:
             settings: As they are read from the experiment file.
@@ -132,7 +136,11 @@ class Experiment(BaseModel):
         if name not in ROWS:
             load_parts()
         chosen = row(name).settings
-        joined = merged(chosen, settings)
+        base = chosen
+        if settings.get("recipe") is not None:
+            for more in recipe(str(settings["recipe"])).over(merged(chosen, settings)):
+                base = merged(base, more)
+        joined = merged(base, settings)
         if isinstance(joined.get("phases"), list | tuple):
             joined["phases"] = resolved_phases(joined, chosen.get("phases", ()))
         try:
@@ -359,13 +367,13 @@ def _random_transforms_fit_the_modality(run: Experiment) -> None:
 
 def _frozen_stages_fit_the_run(run: Experiment) -> None:
     frozen = run.network.frozen
+    if (frozen != "nothing" or run.network.frozen_statistics) and any(phase.contrastive for phase in run.phases):
+        raise ValueError(
+            f"network.frozen is {frozen!r} and frozen_statistics {run.network.frozen_statistics}, but a label-free "
+            "phase trains the whole encoder: leave both out, or drop the phase."
+        )
     if frozen == "nothing":
         return
-    if any(phase.contrastive for phase in run.phases):
-        raise ValueError(
-            f"network.frozen is {frozen!r}, but a label-free phase trains the whole encoder: leave frozen out, or drop "
-            "the phase."
-        )
     for phase in run.phases:
         training, random = phase.training or run.training, phase.augment or run.augment
         if run.network.frozen_cache == "strict" and random.endless:
@@ -379,6 +387,31 @@ def _frozen_stages_fit_the_run(run: Experiment) -> None:
                 f"phase {phase.name!r} trains the encoder alone for a while, but network.frozen is 'all': drop that "
                 "stretch, or freeze fewer stages."
             )
+
+
+def _a_recipe_fits_the_phases(run: Experiment) -> None:
+    blind = [phase.name for phase in run.phases if phase.contrastive is not None]
+    if run.recipe is not None and blind:
+        raise ValueError(
+            f"recipe {run.recipe!r} is for runs that train with labels alone, but phase {blind[0]!r} pre-trains "
+            "without: leave recipe out, or drop the phase and start from the encoder that a run exported."
+        )
+
+
+def _a_fitted_head_stays_at_its_site(run: Experiment) -> None:
+    if run.network.head.start == "seed":
+        return
+    if run.exchange.personal not in ("head", "everything"):
+        raise ValueError(
+            f"network.head.start is {run.network.head.start!r}, but the head travels (exchange.personal: "
+            f"{run.exchange.personal}), and a head that sites share begins alike at all of them: set it to 'seed', or "
+            "let the head be personal."
+        )
+    if any(phase.contrastive for phase in run.phases):
+        raise ValueError(
+            f"network.head.start is {run.network.head.start!r}, but heads are fitted before the first round, and here "
+            "a phase without labels comes first and changes the encoder: set it to 'seed', or drop that phase."
+        )
 
 
 def _members_have_an_estimator(run: Experiment) -> None:
@@ -499,6 +532,7 @@ def _what_is_encrypted_is_only_averaged(run: Experiment) -> None:
 
 
 CHECKS: tuple[Callable[[Experiment], None], ...] = (
+    _a_recipe_fits_the_phases,
     _phases_are_distinct,
     _a_label_free_phase_has_its_layers,
     _a_travelling_head_has_one_width,
@@ -506,6 +540,7 @@ CHECKS: tuple[Callable[[Experiment], None], ...] = (
     _images_fit_the_encoder,
     _random_transforms_fit_the_modality,
     _frozen_stages_fit_the_run,
+    _a_fitted_head_stays_at_its_site,
     _members_have_an_estimator,
     _all_that_trains_with_labels_is_read,
     _temperatures_have_a_calibrator,

@@ -21,12 +21,17 @@ class HeadSettings(ReadSettings):
         layout: "linear_bn_relu_linear" is the classifier of the official FedUAA code; "linear" is the one
             fully connected layer that its paper describes.
         width: Hidden units of the first layout, 512 in FedUAA; refused with "linear".
+        start: Where the head begins: "seed" at random, "ridge" as a ridge regression on what the network makes of the
+            site's own training images before anything is trained, with the last layer of each early exit likewise. Only
+            a head that stays at its site can begin so. Where stages with BatchNorm train, set
+            `network.frozen_statistics` with it, or the features move away from under the head.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     layout: Literal["linear_bn_relu_linear", "linear"] = "linear_bn_relu_linear"
     width: Annotated[int, Field(ge=1), ReadBy("layout", ("linear_bn_relu_linear",))] = 512
+    start: Annotated[Literal["seed", "ridge"], ReadBy("layout", ("linear",))] = "seed"
 
 
 ContrastLayout = Literal["moco_v2", "moco_v3", "simclr"]
@@ -156,6 +161,9 @@ class NetworkSettings(BaseModel):
             turn of it that `augment` asks for, so that a round costs the other stages only. "strict" refuses random
             transforms that give other pixels each time, "lenient" applies them and runs the frozen stages anew for
             each batch of training, "off" keeps nothing. Figures do not depend on whether something was kept.
+        frozen_statistics: Whether the BatchNorm of the whole encoder normalises by the statistics that the run starts
+            with, in training as in evaluation, while its scale and shift train. A few dozen images of another kind than
+            the weights were trained on move the statistics, and with them all features, faster than a head can follow.
         normalise: How images in [0, 1] are normalised. "auto" is what the weights were trained with, as an exported
             encoder's file says, and "half" when they come from the seed. The official FedUAA code feeds ImageNet
             weights with images that are not normalised; "none" reproduces that.
@@ -173,6 +181,7 @@ class NetworkSettings(BaseModel):
     dropout: DropoutSettings | None = None
     frozen: FrozenStages = "nothing"
     frozen_cache: Literal["strict", "lenient", "off"] = "strict"
+    frozen_statistics: bool = False
     normalise: Literal["auto", "none", "imagenet", "half"] = "auto"
 
     @field_validator("encoder")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
 
 from fedretina.errors import RefusedError
+from fedretina.settings.aggregation import ChoiceSettings
 from fedretina.settings.choice import ReadSettings
 from fedretina.settings.contrastive import ContrastiveSettings
 from fedretina.settings.exchange import ExchangeSettings
@@ -56,6 +57,7 @@ _READ: Mapping[str, type[ReadSettings]] = {
     "training": TrainingSettings,
     "head": HeadSettings,
     "exchange": ExchangeSettings,
+    "choice": ChoiceSettings,
 }
 """Settings of which some are read under a choice beside them alone."""
 
