@@ -79,7 +79,8 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
         assert all(lines[0]["scalars"] == {} for lines in ledgers.values())
     if name == "with_labels_and_without":
         assert kinds["calibrate"] == {"calibration"}
-        for site in sites:
+        assert expected["sites"].keys() < set(sites)  # one was drawn too late; others missed a round, their twins none
+        for site in expected["sites"]:
             ours, loops = (root / site for root in (tmp_path / "again", tmp_path / "loop" / "oracle"))
             for file in ("final/figures.json", "twin/twin.json", "twin/final/figures.json"):
                 assert (ours / file).read_text() == (loops / file).read_text()

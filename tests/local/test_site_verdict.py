@@ -202,7 +202,7 @@ def test_a_control_that_cannot_be_fitted_costs_no_site_its_model(tiny, phantoms,
 TWINS = {
     "feduaa": {},
     "scaffold": {"sampling": {"fraction": 0.5}},
-    "fedap": {"tune": {"epochs": 1}},
+    "fedap": {"tune": {"epochs": 1}, "choice": {"model": "last"}},
     "mdt": {"choice": {"window": 2}},
     "oct_moco_scaffold": {
         "phases": [
