@@ -36,7 +36,10 @@ def two(row="oct_moco_scaffold", rounds=ROUNDS, **words):
         "seed": 3,
         "phases": phases,
         "images": {"image_size": 32},
-        "network": {"encoder": "efficientnet_lite0", "contrast": {"hidden": 16, "width": 8}},
+        "network": {
+            "encoder": "efficientnet_lite0",
+            "contrast": {"hidden": 16, "width": 8} if "pretrain" in rounds else None,
+        },
         "training": {"batch_size": 8, "threads": 1},
         "phantom_images": 24,
         "report": {"draws": 10, "page": False},

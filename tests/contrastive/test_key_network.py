@@ -145,7 +145,7 @@ def test_an_averaged_key_network_begins_with_what_was_sent_and_keeps_what_did_no
     settings = MocoV2Settings(key_sync="aggregate", momentum=0.5, key_bn="train")
     query, slow = tiny_network(seed=1), tiny_network(seed=2)
     sent = sent_of(slow)
-    memory = {"key:encoder.norm.num_batches_tracked": torch.tensor(41)}
+    memory = {"key:encoder.stages.1.0.num_batches_tracked": torch.tensor(41)}
     key = KeyNetwork(context(query, memory, keys=sent), settings)
     assert equal(key.module["encoder"].parameters(), slow.encoder.parameters())
     assert equal(key.module["projector"].parameters(), slow.contrast.projector.parameters())
@@ -156,7 +156,7 @@ def test_an_averaged_key_network_begins_with_what_was_sent_and_keeps_what_did_no
     for name, value in query.encoder.named_parameters():
         torch.testing.assert_close(left[f"encoder.{name}"], 0.5 * sent[f"encoder.{name}"] + 0.5 * value.detach())
     assert key.memory().keys() == memory.keys()
-    assert int(key.memory()["key:encoder.norm.num_batches_tracked"]) == 42
+    assert int(key.memory()["key:encoder.stages.1.0.num_batches_tracked"]) == 42
 
 
 def test_where_nothing_of_the_key_network_travels_an_averaged_one_is_the_sites_own():

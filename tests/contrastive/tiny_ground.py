@@ -6,6 +6,7 @@ from torch import nn
 
 from fedretina.contrastive.objective import ContrastiveContext, Views
 from fedretina.networks.contrast import ContrastHead
+from fedretina.networks.encoder import Encoder
 from fedretina.networks.network import Network
 from fedretina.seeds import generator
 from fedretina.settings.network import ContrastSettings
@@ -14,16 +15,20 @@ SIZE = 8
 PATIENTS = torch.arange(24) // 2
 
 
-class TinyEncoder(nn.Module):
+class TinyEncoder(Encoder):
     features = 6
 
     def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, self.features, 3, stride=2)
-        self.norm = nn.BatchNorm2d(self.features)
+        conv, norm = nn.Conv2d(3, 6, 3, stride=2), nn.BatchNorm2d(6)
+        super().__init__([conv, nn.Sequential(norm, nn.ReLU())], [6, 6])
 
-    def forward(self, x):
-        return self.norm(self.conv(x)).relu().mean(dim=(2, 3))
+    @property
+    def conv(self):
+        return self.stages[0]
+
+    @property
+    def norm(self):
+        return self.stages[1][0]
 
 
 def tiny_network(layout="moco_v2", seed=0):

@@ -40,8 +40,8 @@ def test_the_modality_chooses_and_fundus_is_meant_where_it_is_missing(words, kin
     ("words", "message"),
     [
         ({"modality": "xray"}, "modality must be one of 'fundus', 'oct', 'dermoscopy', 'heart_sound', 'activity'"),
-        ({"modality": "oct", "crop": True}, "Extra inputs"),
-        ({"modality": "activity", "image_size": 64}, "Extra inputs"),
+        ({"modality": "oct", "crop": True}, "'oct' does not read it, 'fundus' alone does"),
+        ({"modality": "activity", "image_size": 64}, "'activity' does not read it, 'fundus', 'oct'"),
         ({"image_size": 8}, "greater than or equal to 32"),
         (5, "FundusSettings"),
     ],
