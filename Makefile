@@ -18,9 +18,9 @@ poc: $(READY)
 	$(BIN)/python -m poc
 
 # Two at once: what stays in its own process and keeps the cores busy, and what starts FLARE's processes and mostly waits
-# for them. Each prints its lines whole.
+# for them. What they print is mixed as it comes, so that one sees at which test a run hangs.
 test: lint
-	$(MAKE) --jobs 2 --output-sync=line test-alone test-flare
+	$(MAKE) --jobs 2 test-alone test-flare
 
 test-alone: $(READY)
 	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned"

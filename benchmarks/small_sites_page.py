@@ -1,0 +1,141 @@
+"""Renders docs/small_sites_study.md from the stored runs of `benchmarks.small_sites`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from benchmarks.common import ROOT
+from benchmarks.render import machine_line
+from fedretina.storage import write_text
+from fedretina_papers.packed import read_packed
+
+PAGE = ROOT / "docs" / "small_sites_study.md"
+FIGURES = {"auc": "macro AUC", "referable_auc": "referable AUC"}
+_SETS = {
+    "fundus": "Fundus photographs",
+    "oct": "OCT scans, clients of skewed classes",
+    "oct_even": "OCT scans, clients of even classes",
+}
+_ROWS = {
+    "own": "own head, nothing shared",
+    "federated": "`analytic`, the federated head",
+    "both": "`analytic`, the mean of own and federated head",
+    "kept": "what validation keeps of own head and `analytic`",
+    "feduaa": "`feduaa`",
+    "fedbn": "`fedbn`",
+    "fedavg": "`fedavg`",
+    "fedee_tweu": "`fedee_tweu`",
+}
+_ABOUT = """# What sharing gives small hospitals
+
+Written by `python -m benchmarks.small_sites --render` from stored runs. Research software, not a medical device.
+
+Of every site *n* training images are drawn by whole patients, and a quarter as many (10 or more) to validate on; the
+test images are all that the site has, the same in every draw. The encoder is EfficientNet-Lite0 with the ImageNet
+weights of its package, at 224 pixels. Every run is one of the product's own in the plain loop, and its figures are
+those of the [verdict](verdict.md) of each site. The control is each site's own head on the same encoder without any
+training: what one person could do in an afternoon. Every grade is in the sums, as where they are
+[encrypted](analytic.md). The draws share their test images, so "above own" counts draws and is no test of
+significance.
+"""
+
+Runs = list[dict[str, Any]]
+
+
+def write_page(stored: Path) -> None:
+    """Write the page."""
+    runs: Runs = list(read_packed(stored).values())
+    parts = [_ABOUT]
+    for name in sorted({run["set"] for run in runs}, key=list(_SETS).index):
+        parts += _of_set(name, [run for run in runs if run["set"] == name])
+    parts.append(machine_line(runs[-1]["machine"]))
+    write_text(PAGE, "\n".join(parts) + "\n")
+
+
+def _of_set(name: str, runs: Runs) -> list[str]:
+    sizes = sorted({run["size"] for run in runs})
+    sites = sorted(runs[0]["sites"])
+    found = [f"## {_SETS[name]}", ""]
+    tested = ", ".join(f"{site} {runs[0]['images'][site]['test']}" for site in sites)
+    found += [f"Test images: {tested}. Macro AUC / referable AUC, mean of the sites and draws.", ""]
+    found += _means(runs, sizes)
+    found += ["### By site", "", "Own head, then what `analytic` answers with (mean of both heads).", ""]
+    found += _by_site([run for run in runs if run["row"] == "both"], sizes, sites)
+    found += ["### What it cost", ""]
+    found += _costs(runs)
+    return found
+
+
+def value(run: Mapping[str, Any], site: str, model: str, figure: str) -> float | None:
+    """A figure of a site's test images; "kept" is the model that the site's validation kept."""
+    verdict = run["sites"][site]
+    wanted = verdict["kept"] if model == "kept" else model
+    found: float | None = verdict["test"]["models"].get(wanted, {}).get(figure)
+    return found
+
+
+def of_run(run: Mapping[str, Any], model: str, figure: str) -> float | None:
+    """A figure of a run, mean of the sites that have it."""
+    values = [one for site in run["sites"] if (one := value(run, site, model, figure)) is not None]
+    return fmean(values) if values else None
+
+
+def _means(runs: Runs, sizes: Sequence[int]) -> list[str]:
+    lines = [f"| row | {' | '.join(_size(size, runs) for size in sizes)} |", f"|---|{'---|' * len(sizes)}"]
+    for row, title in _ROWS.items():
+        source, model = ("both", row) if row in ("own", "kept") else (row, "federated")
+        mine = [run for run in runs if run["row"] == source]
+        if mine:
+            cells = [_cell([run for run in mine if run["size"] == size], model) for size in sizes]
+            lines.append(f"| {title} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _cell(runs: Runs, model: str) -> str:
+    if not runs:
+        return ""
+    texts, above = [], []
+    for figure in FIGURES:
+        pairs = [(of_run(run, model, figure), of_run(run, "own", figure)) for run in runs]
+        known = [(mine, own) for mine, own in pairs if mine is not None and own is not None]
+        if known:
+            texts.append(f"{fmean(mine for mine, _ in known):.3f}")
+            above.append(f"{sum(mine > own for mine, own in known)}")
+    told = "" if model == "own" else f" ({', '.join(above)} of {len(runs)} above own)"
+    return " / ".join(texts) + told
+
+
+def _by_site(runs: Runs, sizes: Sequence[int], sites: Sequence[str]) -> list[str]:
+    lines = [f"| site | {' | '.join(_size(size, runs) for size in sizes)} |", f"|---|{'---|' * len(sizes)}"]
+    for site in sites:
+        cells = []
+        for size in sizes:
+            there = [run for run in runs if run["size"] == size]
+            texts = []
+            for figure in FIGURES:
+                pairs = [(value(run, site, "own", figure), value(run, site, "federated", figure)) for run in there]
+                known = [(own, mine) for own, mine in pairs if own is not None and mine is not None]
+                if known:
+                    texts.append(f"{fmean(own for own, _ in known):.3f} to {fmean(mine for _, mine in known):.3f}")
+            cells.append("; ".join(texts))
+        lines.append(f"| {site} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _costs(runs: Runs) -> list[str]:
+    lines = ["| row | seconds a run, median, all sites in one process | bytes up a run |", "|---|---|---|"]
+    for row in (row for row in _ROWS if any(run["row"] == row for run in runs)):
+        mine = [run for run in runs if run["row"] == row]
+        lines.append(
+            f"| {row} | {median(run['seconds'] for run in mine):.0f} | {median(run['bytes_up'] for run in mine):,.0f} |"
+        )
+    return [*lines, "", "Features of images that an earlier run has seen are read from the disk.", ""]
+
+
+def _size(size: int, runs: Runs) -> str:
+    draws = len({run["draw"] for run in runs if run["size"] == size})
+    told = f"{draws} draws" if draws > 1 else "1 draw"
+    return f"all ({told})" if size > 100_000 else f"n = {size} ({told})"
