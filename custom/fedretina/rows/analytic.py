@@ -15,7 +15,8 @@ ANALYTIC_ROWS: Mapping[str, Row] = MappingProxyType(
             {
                 "phases": ({"name": "sums", "rounds": 1, "sums": {}},),
                 "classes": ("no_dr", "mild", "moderate", "severe", "proliferative"),
-                "network": {"head": {"layout": "linear"}},
+                # All of it stands still, so that it answers from the kept features that the heads are fitted on.
+                "network": {"head": {"layout": "linear"}, "frozen": "all", "frozen_cache": "lenient"},
                 "objective": {"name": "cross_entropy"},
                 "exchange": {"personal": "everything"},
                 "aggregation": {"rule": "uniform"},

@@ -323,6 +323,8 @@ def _sums_train_nothing(run: Experiment) -> None:
             "a head from sums is one linear layer on the encoder: set network.head.layout to 'linear'"
             + (f", and leave network.{' and network.'.join(named)} out." if named else ".")
         )
+    if network.frozen != "all":
+        raise ValueError("heads from sums stand on the whole encoder as the run starts: set network.frozen to 'all'.")
     if run.exchange.personal != "everything":
         raise ValueError(
             "a run of sums sends no part of the network, whatever exchange.personal lets go: set it to 'everything'."
@@ -395,6 +397,10 @@ def _a_recipe_fits_the_phases(run: Experiment) -> None:
         raise ValueError(
             f"recipe {run.recipe!r} is for runs that train with labels alone, but phase {blind[0]!r} pre-trains "
             "without: leave recipe out, or drop the phase and start from the encoder that a run exported."
+        )
+    if run.recipe is not None and run.sums is not None:
+        raise ValueError(
+            f"recipe {run.recipe!r} says how to train, and a run of sums trains nothing: leave recipe out."
         )
 
 
@@ -532,10 +538,10 @@ def _what_is_encrypted_is_only_averaged(run: Experiment) -> None:
 
 
 CHECKS: tuple[Callable[[Experiment], None], ...] = (
-    _a_recipe_fits_the_phases,
     _phases_are_distinct,
     _a_label_free_phase_has_its_layers,
     _a_travelling_head_has_one_width,
+    _a_recipe_fits_the_phases,
     _sums_train_nothing,
     _images_fit_the_encoder,
     _random_transforms_fit_the_modality,
