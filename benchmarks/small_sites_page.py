@@ -45,14 +45,14 @@ significance.
 Runs = list[dict[str, Any]]
 
 
-def write_page(stored: Path) -> None:
+def write_page(stored: Path, page: Path = PAGE) -> None:
     """Write the page."""
     runs: Runs = list(read_packed(stored).values())
     parts = [_ABOUT]
     for name in sorted({run["set"] for run in runs}, key=list(_SETS).index):
         parts += _of_set(name, [run for run in runs if run["set"] == name])
     parts.append(machine_line(runs[-1]["machine"]))
-    write_text(PAGE, "\n".join(parts) + "\n")
+    write_text(page, "\n".join(parts) + "\n")
 
 
 def _of_set(name: str, runs: Runs) -> list[str]:
