@@ -20,9 +20,10 @@ from fedretina.evaluation.model_selection import chosen_step
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.exchange.stamp import Stamp
 from fedretina.settings.aggregation import AggregationSettings, SamplingSettings
+from fedretina.settings.combinations import CHECKS
 from fedretina.settings.correction import NoCorrectionSettings
 from fedretina.settings.exchange import ExchangeSettings
-from fedretina.settings.experiment import CHECKS, Experiment
+from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
 from fedretina.settings.training import CalibrationSettings
 from fedretina.storage import read_json, write_json
