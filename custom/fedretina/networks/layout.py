@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -34,7 +35,7 @@ class Fitted(NamedTuple):
         return sorted(key.removeprefix(UNKNOWN) for key in self.state if key.startswith(UNKNOWN))
 
 
-class Layout:
+class Layout(ABC):
     """A form in which weights are published; a subclass stands beside its encoder, below `@published`.
 
     Attributes:
@@ -57,9 +58,9 @@ class Layout:
         """Whether a state has this form, as far as its keys tell."""
         return all(mark in state for mark in self.marks)
 
+    @abstractmethod
     def homes(self, encoder: Encoder) -> Mapping[str, str]:
         """Our name for each published name of a module or tensor; the longest that fits a key counts."""
-        raise NotImplementedError
 
     def prepare(self, encoder: Encoder, state: Mapping[str, Tensor]) -> Fitted:
         """Change what names alone cannot: give the state by published keys, and say what was done."""

@@ -14,6 +14,8 @@ from fedretina.errors import SettingsError
 
 Words = Mapping[str, Any]
 """Nested settings, as a row has them."""
+Reads = Callable[[str, str], bool]
+"""Whether the method that stands on an axis ("objective") reads a setting of that axis ("kl_anneal")."""
 
 
 class Besides(NamedTuple):
@@ -21,12 +23,12 @@ class Besides(NamedTuple):
 
     Attributes:
         where: Where that is, in print.
-        holds: Whether it is so, asked of the row's settings with the job's over them.
+        holds: Whether it is so, asked of the row's settings with the job's over them, and of what its methods read.
         settings: What it fixes there.
     """
 
     where: str
-    holds: Callable[[Words], bool]
+    holds: Callable[[Words, Reads], bool]
     settings: Words
 
 
@@ -43,23 +45,23 @@ class Recipe(NamedTuple):
     settings: Words
     besides: tuple[Besides, ...] = ()
 
-    def over(self, words: Words) -> list[Words]:
+    def over(self, words: Words, reads: Reads) -> list[Words]:
         """The settings to lay over a row.
 
         Args:
             words: The row's settings with the job's over them.
+            reads: What the methods that they choose read.
         """
-        return [self.settings, *(more.settings for more in self.besides if more.holds(words))]
+        return [self.settings, *(more.settings for more in self.besides if more.holds(words, reads))]
 
 
-def _evidential(words: Words) -> bool:
-    objective = words.get("objective", {"name": "tweu"})  # the default of `Experiment`
-    return (objective if isinstance(objective, str) else objective.get("name")) in ("tweu", "evidential")
-
-
-def _head_stays(words: Words) -> bool:
+def _head_stays(words: Words, reads: Reads) -> bool:
     exchange = words.get("exchange", {})
     return not isinstance(exchange, Mapping) or exchange.get("personal", "head") in ("head", "everything")
+
+
+def _has_a_pace(words: Words, reads: Reads) -> bool:
+    return reads("objective", "kl_anneal")
 
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
@@ -82,7 +84,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             },
             (
                 Besides("a head that stays at its site", _head_stays, {"network": {"head": {"start": "ridge"}}}),
-                Besides("an evidential objective", _evidential, {"objective": {"kl_anneal": "paper_pace"}}),
+                Besides("an evidential objective", _has_a_pace, {"objective": {"kl_anneal": "paper_pace"}}),
             ),
         ),
     }

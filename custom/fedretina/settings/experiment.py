@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
@@ -14,7 +15,7 @@ from fedretina.errors import SettingsError
 from fedretina.rows import ROWS, row
 from fedretina.rows.recipes import recipe
 from fedretina.settings.aggregation import AggregationSettings, ChoiceSettings, SamplingSettings
-from fedretina.settings.choice import load_parts
+from fedretina.settings.choice import Choice, load_parts
 from fedretina.settings.combinations import CHECKS
 from fedretina.settings.correction import CorrectionSettings, NoCorrectionSettings
 from fedretina.settings.evaluation import EvaluationSettings, EvidenceSettings
@@ -139,7 +140,8 @@ class Experiment(BaseModel):
         chosen = row(name).settings
         base = chosen
         if settings.get("recipe") is not None:
-            for more in recipe(str(settings["recipe"])).over(merged(chosen, settings)):
+            asked = merged(chosen, settings)
+            for more in recipe(str(settings["recipe"])).over(asked, partial(cls._reads, asked)):
                 base = merged(base, more)
         joined = merged(base, settings)
         if isinstance(joined.get("phases"), list | tuple):
@@ -157,6 +159,15 @@ class Experiment(BaseModel):
                 f"{' and '.join(unread)}: leave it out, or add such a phase."
             )
         return found
+
+    @classmethod
+    def _reads(cls, settings: Mapping[str, Any], axis: str, setting: str) -> bool:
+        """Whether the method that settings choose on an axis, or the axis' default, reads a setting."""
+        field = cls.model_fields[axis]
+        given, kind = settings.get(axis), cast(type[Choice], field.annotation)
+        name = given.get(kind.key) if isinstance(given, Mapping) else given
+        method = type(field.default) if name is None else kind.choices().get(str(name))
+        return method is not None and setting in method.model_fields
 
     @classmethod
     def load(cls, path: Path) -> Experiment:
