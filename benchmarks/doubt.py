@@ -30,6 +30,7 @@ from fedretina.data.site_data import SiteData, Split, load_site_data
 from fedretina.evaluation.metrics import error_detection_auroc
 from fedretina.local.features import FrozenEncoder
 from fedretina.losses.evidential import evidential_loss
+from fedretina.settings.evaluation import SoftmaxGatedSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
 from fedretina.settings.site import read_data_settings
@@ -127,7 +128,7 @@ class _Study:
 
     def _kinds(self, site: str, data: SiteData) -> dict[str, Tensor]:
         """Strangers to a site, by kind."""
-        found = {f"eyes of {other}": seen for other, seen in self._tests.items() if other != site}
+        found = {f"images of {other}": seen for other, seen in self._tests.items() if other != site}
         for name, seen in self._strangers.items():
             owner, _, kind = name.rpartition("/")
             if owner in ("", site):
@@ -236,7 +237,7 @@ class _Doubts:
         self._evidence = _evidential(phi, part.labels["train"], part.graded.shape[1])
         ones = torch.ones(len(phi), 1)
         self._wide = ClassDistance.of(Sums.of(part.seen["train"].double() - part.mapped.mean, ones, False))
-        self._gate = gate_layer(part.seen["train"], part.seen["val"])
+        self._gate = gate_layer(part.seen["train"], part.seen["val"], SoftmaxGatedSettings().within)
         self._shown = [1 - self.answers(part.seen["val"]).max(1).values, self._single(val)]
 
     def answers(self, seen: Tensor, head: str = "both") -> Tensor:

@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from benchmarks.common import ROOT
+from benchmarks.doubt import SHARES
 from benchmarks.render import machine_line
 from fedretina.storage import write_text
 from fedretina_papers.packed import read_packed
@@ -15,6 +16,18 @@ from fedretina_papers.packed import read_packed
 PAGE = ROOT / "docs" / "doubt.md"
 _SETS = {"fundus": "Fundus photographs", "oct": "OCT scans"}
 _OTHERS = "other sites"
+_KINDS = {
+    _OTHERS: "other sites",
+    "oct": "OCT scans",
+    "eyes": "fundus photographs",
+    "ungraded": "diseases that nobody grades",
+    "ungradable": "ungradable",
+    "darkened to a tenth": "darkened to a tenth",
+    "blurred": "blurred",
+    "half covered": "half covered",
+    "overexposed": "overexposed",
+}
+"""Strangers in the order of the page; ungradable ones are those that a site calls so, held out of its heads."""
 _DOUBTS = {
     "entropy": "entropy of the softmax",
     "least": "1 - max p",
@@ -93,16 +106,20 @@ def _of_set(name: str, runs: Runs) -> list[str]:
 
 
 def _kind(kind: str) -> str:
-    return _OTHERS if kind.startswith("eyes of ") else kind
+    return _OTHERS if kind.startswith("images of ") else kind
 
 
 def _kinds(runs: Runs) -> list[str]:
-    return list(dict.fromkeys(_kind(kind) for site in runs[0]["sites"].values() for kind in site["strangers"]))
+    there = {_kind(kind) for site in runs[0]["sites"].values() for kind in site["strangers"]}
+    return [kind for kind in _KINDS if kind in there]
 
 
 def _doubts(runs: Runs) -> list[str]:
     kinds = _kinds(runs)
-    lines = [f"| doubt | wrong answers | {' | '.join(kinds)} |", f"|---|---|{'---|' * len(kinds)}"]
+    lines = [
+        f"| doubt | wrong answers | {' | '.join(_KINDS[kind] for kind in kinds)} |",
+        f"|---|---|{'---|' * len(kinds)}",
+    ]
     for doubt, title in _DOUBTS.items():
         cells = [_spread(runs, lambda site, doubt=doubt: site["wrong"][doubt])]  # type: ignore[misc]
         cells += [_spread(runs, lambda site, kind=kind, doubt=doubt: _auroc(site, kind, doubt)) for kind in kinds]  # type: ignore[misc]
@@ -132,7 +149,8 @@ def _plain(value: float) -> str:
 
 
 def _gates(runs: Runs, sites: Sequence[str]) -> list[str]:
-    kinds = list(dict.fromkeys(kind for run in runs for site in run["sites"].values() for kind in site["strangers"]))
+    others = [f"images of {site}" for site in sites]
+    kinds = [*others, *(kind for kind in _kinds(runs) if kind != _OTHERS)]
     lines = []
     for size in sorted({run["size"] for run in runs}):
         mine = [run for run in runs if run["size"] == size]
@@ -141,7 +159,10 @@ def _gates(runs: Runs, sites: Sequence[str]) -> list[str]:
         validated = [f"{fmean(run['sites'][site]['images']['val'] for run in mine):.0f}" for site in sites]
         lines.append(f"| validation images | {' | '.join(validated)} |")
         lines.append(f"| own test images | {' | '.join(_stopped(mine, site, None) for site in sites)} |")
-        lines += [f"| {kind} | {' | '.join(_stopped(mine, site, kind) for site in sites)} |" for kind in kinds]
+        lines += [
+            f"| {_KINDS.get(kind, kind)} | {' | '.join(_stopped(mine, site, kind) for site in sites)} |"
+            for kind in kinds
+        ]
         lines.append("")
     return lines
 
@@ -153,4 +174,5 @@ def _stopped(runs: Runs, site: str, kind: str | None) -> str:
     if not held:
         return ""
     gates = [one["stopped"]["distance"] for one in held]
-    return " / ".join(f"{fmean(gate[within] for gate in gates):.2f}" for within in gates[0])
+    shares = (fmean(gate[str(within)] for gate in gates) for within in SHARES)
+    return " / ".join(f"{share:.2f}".removeprefix("0") for share in shares)

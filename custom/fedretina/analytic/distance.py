@@ -20,7 +20,6 @@ from fedretina.errors import DataError
 
 SHRINK = 0.3
 """Share of the scaled identity in the covariance, so that it has an inverse however few the images."""
-WITHIN = 0.98
 DIRECTIONS = 384
 """Of wider features so many projections are taken: more told strangers no better."""
 _SLACK = 1e-3
@@ -93,13 +92,13 @@ def directions(features: int) -> int:
     return min(features, DIRECTIONS)
 
 
-def gate_layer(train: Tensor, validation: Tensor, within: float = WITHIN) -> GateLayer:
+def gate_layer(train: Tensor, validation: Tensor, within: float) -> GateLayer:
     """Measure a site's training images, and take the limit from its validation images.
 
     The distance is to the mean of all training images: to the nearest class mean it told strangers no better, and the
     mean of a class of one image would be that image. The limit is the quantile below which a new image of the same
     kind lies with probability `within` (the order statistic ceil(within (m + 1)) of m distances, as in split conformal
-    prediction). Where m is too small for that, fewer than 49 for 0.98, it is the largest, and about one in m + 1 of new
+    prediction). Where m is too small for that, fewer than 19 for 0.95, it is the largest, and about one in m + 1 of new
     ones lies beyond.
 
     Args:
@@ -133,7 +132,7 @@ def gate_layer(train: Tensor, validation: Tensor, within: float = WITHIN) -> Gat
     return GateLayer(weight.float(), -(weight @ middle).float(), True)
 
 
-def limit_of(distances: Tensor, within: float = WITHIN) -> float:
+def limit_of(distances: Tensor, within: float) -> float:
     """The distance within which a new image of the same kind lies with some probability; see `gate_layer`.
 
     Args:

@@ -72,29 +72,6 @@ class SoftmaxSettings(EvaluationSettings):
     auc_input: Literal["logits_softmax", "answer"] = "logits_softmax"
 
 
-class SoftmaxGatedSettings(EvaluationSettings):
-    """The softmax of the final head with 1 - max p, and 1 for an image unlike the site's own training images.
-
-    Attributes:
-        estimator: "softmax_gated".
-        auc_input: "logits_softmax" and "answer" are the same here.
-        within: Share of images like the validation images that are not called unlike them. With less of it more
-            strangers are noticed, and more of the site's own go to a doctor. Validation images fewer than
-            within / (1 - within), 49 for 0.98, cannot tell so rare a case: then only what lies beyond all of them is.
-    """
-
-    least_members: ClassVar[int] = 2
-    most_members: ClassVar[int | None] = 2
-    estimator: Literal["softmax_gated"] = "softmax_gated"
-    auc_input: Literal["logits_softmax", "answer"] = "logits_softmax"
-    within: float = Field(default=0.98, ge=0.5, lt=1)
-
-    @property
-    def gate(self) -> float | None:
-        """See `EvaluationSettings.gate`."""
-        return self.within
-
-
 class EvidenceSettings(EvaluationSettings):
     """Expected probability alpha/S with u = K/S of the final head.
 
@@ -155,3 +132,26 @@ class EvidenceDempsterSettings(EvaluationSettings):
     evidential: ClassVar[bool] = True
     estimator: Literal["evidence_dempster"] = "evidence_dempster"
     auc_input: Literal["answer"] = "answer"
+
+
+class SoftmaxGatedSettings(EvaluationSettings):
+    """The softmax of the final head with 1 - max p, and 1 for an image unlike the site's own training images.
+
+    Attributes:
+        estimator: "softmax_gated".
+        auc_input: "logits_softmax" and "answer" are the same here.
+        within: Share of images like the validation images that are not called unlike them. With less of it more
+            strangers are noticed, and more of the site's own go to a doctor. Validation images fewer than
+            within / (1 - within), 19 for 0.95, cannot tell so rare a case: then only what lies beyond all of them is.
+    """
+
+    least_members: ClassVar[int] = 2
+    most_members: ClassVar[int | None] = 2
+    estimator: Literal["softmax_gated"] = "softmax_gated"
+    auc_input: Literal["logits_softmax", "answer"] = "logits_softmax"
+    within: float = Field(default=0.95, ge=0.5, lt=1)
+
+    @property
+    def gate(self) -> float | None:
+        """See `EvaluationSettings.gate`."""
+        return self.within

@@ -246,15 +246,10 @@ class GatedEstimator(Estimator):
     """
 
     def answer(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Estimator.answer`.
-
-        Raises:
-            TrainingError: There are logits alone.
-        """
-        if logits.shape[1] < 2:
-            raise TrainingError("softmax_gated needs what the gate says before the logits: ask a network with a gate.")
-        far, probabilities = logits[:, 0, 0], logits[:, -1].softmax(1)
+        """See `Estimator.answer`; logits alone come from a head without a gate, and none lies beyond it."""
+        probabilities = logits[:, -1].softmax(1)
         doubt = 1 - probabilities.amax(1)
+        far = logits[:, 0, 0] if logits.shape[1] > 1 else torch.zeros_like(doubt)
         # A distance that is no number is not within the limit.
         return probabilities, torch.where(far <= 1, doubt, torch.ones_like(doubt)).clamp(0, 1)
 
