@@ -16,7 +16,9 @@ from fedretina.local.site import Site
 from fedretina.local.verdict import own_model
 from fedretina.loop import run_loop
 from fedretina.prediction.predictor import Predictor
+from fedretina.settings.evaluation import SoftmaxGatedSettings
 from fedretina.storage import read_json, read_tensors
+from fedretina.testing import check_estimator
 from fedretina.uncertainty.estimators import build_estimator
 from fedretina.uncertainty.referral import refer, referral_threshold
 
@@ -225,3 +227,7 @@ def test_images_that_tell_nothing_are_said_to_tell_nothing(analytic, phantoms, t
 def test_a_gate_without_what_it_stands_on_is_refused(words, said, tiny):
     with pytest.raises(SettingsError, match=said):
         tiny(**words)
+
+
+def test_the_estimator_holds_to_what_every_one_must(little_encoder, tmp_path):
+    check_estimator(SoftmaxGatedSettings(), tmp_path)
