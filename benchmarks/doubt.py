@@ -332,7 +332,6 @@ def _without_ungradable(data: SiteData) -> SiteData:
 
 
 def _unkept(data: SiteData) -> SiteData:
-
     return replace(data, features=None)
 
 

@@ -127,6 +127,11 @@ def analytic(tiny):
     return make
 
 
+@pytest.mark.attack(
+    "an accident",
+    "give a model of heads from sums a picture of another kind than its site's",
+    "it is doubtful and goes to a doctor, however sure its grade and whatever the threshold",
+)
 def test_report_card_predict_and_referral_follow_the_gate(analytic, phantoms, tmp_path):
     experiment = analytic()
     data = phantoms(experiment, "site-1", "site-2")
@@ -219,7 +224,7 @@ def test_images_that_tell_nothing_are_said_to_tell_nothing(analytic, phantoms, t
             },
             "choose row 'analytic'",
         ),
-        ({"row": "analytic", "evaluation": {"estimator": "softmax_gated", "passes": 2}}, "reads one alone"),
+        ({"row": "analytic", "evaluation": {"estimator": "softmax_gated", "passes": 2}}, "evaluation.passes to 1"),
         ({"row": "analytic", "evaluation": {"estimator": "softmax_gated", "within": 1}}, "within"),
         ({"row": "analytic", "evaluation": {"estimator": "softmax_mean"}}, "'softmax_gated' or 'softmax'"),
     ],

@@ -50,7 +50,7 @@ class EvaluationSettings(Choice):
 
     @model_validator(mode="after")
     def _every_pass_is_read(self) -> Self:
-        if self.most_members is not None and self.passes > 1:
+        if self.most_members is not None and self.passes > self.most_members:
             ensembles = [name for name, one in EvaluationSettings.choices().items() if one.most_members is None]
             raise ValueError(
                 f"passes is {self.passes}, but estimator {self.estimator!r} reads one alone: set it to 1, or choose "
