@@ -14,12 +14,12 @@ from fedretina.data.phantoms.draw import SITE_FILE, write_hospital
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.errors import DataError, SettingsError
-from fedretina.exchange.stamp import require_sites
 from fedretina.prediction.photographs import OF_SIGNALS, SUFFIXES, find_photographs
 from fedretina.prediction.predictor import ImageRow, Predictor
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import Modality
 from fedretina.settings.site import SiteDataSettings, read_data_settings
+from fedretina.storage import require_sites
 
 
 def load_site(

@@ -15,8 +15,7 @@ from fedretina.cli import main
 from fedretina.errors import DataError, SettingsError, TrainingError
 from fedretina.evaluation import verdict as core
 from fedretina.evaluation.verdict import FEDERATED, OWN, TWIN
-from fedretina.exchange.payload import Order
-from fedretina.exchange.stamp import Stamp
+from fedretina.exchange.payload import Order, Stamp
 from fedretina.local import verdict as at_site
 from fedretina.local.features import FrozenEncoder
 from fedretina.local.site import Site

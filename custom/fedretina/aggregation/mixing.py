@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedretina.aggregation.robust import RoundUpdates, combine
+from fedretina.aggregation.robust import RoundUpdates, combining
 from fedretina.aggregation.spool import Spool
-from fedretina.aggregation.weights import Scalars, among, site_weights
+from fedretina.aggregation.weights import Scalars, among, weighing
 from fedretina.corrections.correction import ServerRound, build_correction
 from fedretina.errors import SettingsError
 from fedretina.exchange.encryption import NO_KEYS, HeadCipher
@@ -54,15 +54,21 @@ class Mixer:
         always = experiment.sums is not None and experiment.sums.encrypt == "always"
         if (parts.sealed or always) and cipher is None:
             raise SettingsError(NO_KEYS)
-        self._experiment = experiment
-        self._settings = experiment.aggregation
+        chosen = experiment.aggregation
+        # A phase without labels has a rule of its own. What a name chooses is looked up here, before any site trains.
+        self._rules = {
+            phase.name: RuleSettings.of(phase.weights) if phase.task == "pretrain" else chosen.rule
+            for phase in experiment.phases
+        }
+        self._weigh = {phase: weighing(rule) for phase, rule in self._rules.items() if not rule.personal}
+        self._combine = combining(chosen.robust)
         self._parts = parts
         self._cipher = cipher
         self._correction = build_correction(experiment.correction, experiment.training)
 
     def needed(self, step: Step) -> frozenset[str]:
         """Scalars that the step's updates cannot be weighed without, besides those that every site must bring."""
-        return self._weighing(step).needs if step.task in ("pretrain", "train") else frozenset()
+        return self._rules[step.phase].needs if step.task in ("pretrain", "train") else frozenset()
 
     def require(self, tensors: Tensors) -> None:
         """Refuse an update whose encrypted part cannot be mixed.
@@ -81,10 +87,10 @@ class Mixer:
             The model with what the server keeps beside it, and what the step's record says of it.
         """
         moving = self._parts.moving(round_.step.task)
-        weights = site_weights(round_.scalars, self._weighing(round_.step))
+        weights = self._weigh[round_.step.phase](round_.scalars)
         dtypes = {key: self._parts.dtypes[key] for key in moving.mixed if key not in self._parts.sealed}
         accepted = RoundUpdates(round_.spool, weights, round_.state, dtypes, frozenset(moving.parameters))
-        combined = combine(accepted, self._settings.robust)
+        combined = self._combine(accepted)
         record: dict[str, Any] = {"weights": dict(combined.weights)}
         if combined.figures:
             record["robust"] = {name: dict(figure) for name, figure in combined.figures.items()}
@@ -142,12 +148,6 @@ class Mixer:
             "digests": digests,
             "digest": tensors_digest(mean),
         }
-
-    def _weighing(self, step: Step) -> RuleSettings:
-        """How a step weighs the sites: a label-free phase has a rule of its own."""
-        if step.task != "pretrain":
-            return self._settings.rule
-        return RuleSettings.of(self._experiment.phase(step.phase).weights)
 
     def _resting(self, state: Tensors) -> dict[str, torch.Tensor]:
         """What the server holds and the step did not move: a head while an encoder is pre-trained, and its controls."""

@@ -35,8 +35,8 @@ def loop(
     All sites' images are read by this one process, and no policy of a site holds anything back: it is for research on
     one machine. On a terminal a bar shows how many answers of sites are in.
     """
-    from fedretina.exchange.stamp import require_sites
     from fedretina.settings.experiment import Experiment
+    from fedretina.storage import require_sites
 
     try:
         files = site_files(pairs)

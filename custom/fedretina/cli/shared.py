@@ -20,7 +20,7 @@ import click
 
 from fedretina.data.scheme_presets import SCHEMES as _SCHEMES
 from fedretina.errors import FedretinaError
-from fedretina.exchange.stamp import require_name, require_sites
+from fedretina.storage import require_name, require_sites
 
 _LEAVING_S = 2.0
 _YEAR_S = 31_536_000

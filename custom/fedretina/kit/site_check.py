@@ -22,7 +22,7 @@ from fedretina.kit.check import check_kit
 from fedretina.kit.findings import Finding, bad, good, judged, note
 from fedretina.kit.hardened import is_temporary
 from fedretina.kit.startup_kit import StartupKit
-from fedretina.local.training import torch_device
+from fedretina.seeds import torch_device
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import SIGNALS
 from fedretina.settings.site import SiteSettings, read_site_settings

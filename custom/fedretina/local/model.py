@@ -11,11 +11,11 @@ from fedretina.errors import DataError, TrainingError
 from fedretina.exchange.partition import CONTROL, KEY, partition_of
 from fedretina.exchange.payload import Tensors
 from fedretina.local.site_state import Snapshot
-from fedretina.local.training import torch_device
 from fedretina.losses.objective import build_objective
 from fedretina.networks.build import build_network
 from fedretina.networks.label_space import label_space
 from fedretina.networks.network import Network
+from fedretina.seeds import torch_device
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import NetworkSettings
 from fedretina.settings.scalars import Task

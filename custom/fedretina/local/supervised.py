@@ -18,10 +18,9 @@ from fedretina.errors import DivergedError, StoppedError, TrainingError
 from fedretina.exchange.payload import Tensors
 from fedretina.local.model import LocalModel
 from fedretina.local.optimiser import RoundOptimiser
-from fedretina.local.training import seed_layers
 from fedretina.losses.objective import Clock, Objective, summed_score
 from fedretina.networks.network import Network
-from fedretina.seeds import generator
+from fedretina.seeds import generator, seed_layers
 from fedretina.settings.plan import Step
 from fedretina.settings.training import StretchSettings, TrainingSettings
 

@@ -36,11 +36,11 @@ from fedretina.local.supervised import (
     labelled_epochs,
     require_a_batch,
 )
-from fedretina.local.training import reproducible_torch
 from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.dropout import answered_in_passes
 from fedretina.networks.encoder import Encoder
 from fedretina.networks.weights import Provenance
+from fedretina.seeds import reproducible_torch
 from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import AugmentSettings

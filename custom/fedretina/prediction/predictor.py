@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedretina.errors import DataError, SettingsError, StateError, TrainingError
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.local.model import site_network
-from fedretina.local.training import reproducible_torch, torch_device
 from fedretina.networks.build import build_on_meta
 from fedretina.networks.dropout import answered_in_passes
 from fedretina.networks.network import Network
 from fedretina.report.card import CARD_FORMAT
+from fedretina.seeds import reproducible_torch, torch_device
 from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import SIGNALS

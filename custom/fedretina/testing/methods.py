@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from fedretina.aggregation.weights import Scalars, site_weights
+from fedretina.aggregation.weights import Scalars, weighing
 from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_network, build_on_meta
@@ -138,7 +138,7 @@ def check_rule(settings: RuleSettings, folder: Path) -> dict[str, Any]:
     spread: Scalars = {f"s{at}": {"theta": 0.1 * at + 0.05, "images": 10.0 + at} for at in range(7)}
     alike: Scalars = {name: {"theta": 0.3, "images": 20.0} for name in spread}
     for scalars in (spread, alike, {"s0": spread["s0"]}):
-        weights = site_weights(scalars, settings)
+        weights = weighing(settings)(scalars)
         _require(
             set(weights) == set(scalars), f"gives weights to {sorted(weights)}, but the sites are {sorted(scalars)}"
         )
@@ -146,7 +146,7 @@ def check_rule(settings: RuleSettings, folder: Path) -> dict[str, Any]:
         _require(
             math.isclose(sum(weights.values()), 1, abs_tol=1e-9), f"gives weights that sum to {sum(weights.values())}"
         )
-        backwards = site_weights(dict(reversed(list(scalars.items()))), settings)
+        backwards = weighing(settings)(dict(reversed(list(scalars.items()))))
         _require(backwards == weights, "gives other weights when the sites come in another order")
     return check_row({"row": "feduaa", "aggregation": {"rule": settings.model_dump()}}, folder)
 
