@@ -13,12 +13,13 @@ from fedretina.data.check.rows import open_source
 from fedretina.data.modalities import modality_named, require_modality
 from fedretina.data.readers import readers
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme_presets import PRESETS, preset, preset_modality, site_modality
 from fedretina.data.site_data import load_site_data
 from fedretina.errors import DataError, SettingsError
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import MODALITIES, SETTINGS_OF, SIGNALS, FundusSettings, OctSettings, image_settings
-from fedretina.settings.site import SiteDataSettings, read_data_settings, read_site_settings
+from fedretina.settings.scheme import preset, preset_modality
+from fedretina.settings.scheme_presets import PRESETS
+from fedretina.settings.site import SiteDataSettings, read_data_settings, read_site_settings, site_modality
 
 FUNDUS, OCT = FundusSettings(image_size=32), OctSettings(image_size=32)
 

@@ -1,9 +1,9 @@
 import pytest
 
-from fedretina.data.scheme_presets import PRESETS, SCHEMES, preset, presets_of
 from fedretina.errors import SettingsError
 from fedretina.settings.images import MODALITIES
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
+from fedretina.settings.scheme_presets import PRESETS, SCHEMES, presets_of
 
 
 def test_a_scheme_survives_json():

@@ -309,8 +309,8 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
     """  # noqa: D301
     from fedretina.data.phantoms.draw import SITE_FILE, write_hospital
     from fedretina.data.phantoms.hospital import phantom_hospital
-    from fedretina.data.scheme_presets import preset
     from fedretina.settings.images import SETTINGS_OF, SIGNALS
+    from fedretina.settings.scheme import preset
 
     if scheme and scheme not in SCHEMES_OF[modality]:
         fail(f"{scheme} grades no {SETTINGS_OF[modality].words}: name another scheme.")

@@ -18,8 +18,8 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from fedretina.data.scheme_presets import SCHEMES as _SCHEMES
 from fedretina.errors import FedretinaError
+from fedretina.settings.scheme_presets import SCHEMES as _SCHEMES
 from fedretina.storage import require_name, require_sites
 
 _LEAVING_S = 2.0

@@ -15,13 +15,13 @@ import torch
 from fedretina.data.feature_cache import FeaturePlace
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, Manifest, Record, read_manifest
 from fedretina.data.modalities import require_modality
-from fedretina.data.scheme_presets import PRESETS, site_modality, site_scheme
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed
 from fedretina.settings.images import ImageSettings
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.scheme import GradingScheme
-from fedretina.settings.site import SiteDataSettings
+from fedretina.settings.scheme_presets import PRESETS
+from fedretina.settings.site import SiteDataSettings, site_modality, site_scheme
 
 
 class Split(NamedTuple):
@@ -215,7 +215,7 @@ def _from_cache(
     tell: Callable[[int, int], None],
 ) -> SiteData:
     from fedretina.data.cache import build_cache
-    from fedretina.data.phantoms.canvas import is_phantom
+    from fedretina.data.decode import is_phantom
 
     chosen = {split: _limited(manifest.of(split), split, settings) for split in SPLITS}
     chosen[PRETRAIN] = _limited([*chosen["train"], *manifest.unlabelled()], PRETRAIN, settings)

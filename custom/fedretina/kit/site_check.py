@@ -15,7 +15,6 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedretina.data.scheme_presets import site_modality, site_scheme
 from fedretina.errors import DataError, FedretinaError
 from fedretina.kit.addresses import moved_finding
 from fedretina.kit.check import check_kit
@@ -25,7 +24,7 @@ from fedretina.kit.startup_kit import StartupKit
 from fedretina.seeds import torch_device
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import SIGNALS
-from fedretina.settings.site import SiteSettings, read_site_settings
+from fedretina.settings.site import SiteSettings, read_site_settings, site_modality, site_scheme
 from fedretina.version import __version__
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from fedretina.errors import DivergedError, StoppedError, TrainingError
 from fedretina.exchange.payload import Tensors
 from fedretina.local.model import LocalModel
 from fedretina.local.optimiser import RoundOptimiser
-from fedretina.losses.objective import Clock, Objective, summed_score
+from fedretina.losses.objective import Clock, Objective
 from fedretina.networks.network import Network
 from fedretina.seeds import generator, seed_layers
 from fedretina.settings.plan import Step
@@ -101,7 +101,8 @@ def labelled_epochs(
     logits_seen: list[torch.Tensor] = []
     labels_seen: list[torch.Tensor] = []
     # A round may have stages, first the head alone and then all of it; what follows sees only a list of epochs.
-    epochs = [stretch for stretch in settings.resolved_stretches() for _ in range(stretch.epochs)]
+    stretches = settings.stretches or (StretchSettings(epochs=settings.epochs),)
+    epochs = [stretch for stretch in stretches for _ in range(stretch.epochs)]
     for epoch, stretch in enumerate(epochs):
         _only(model.net, stretch)
         purpose = (*context.purpose, epoch)
@@ -127,6 +128,25 @@ def labelled_epochs(
             labels_seen.append(labels)
     answers = Predictions(torch.cat(logits_seen).float().cpu(), torch.cat(labels_seen).cpu())
     return EpochResult(answers, losses, optimiser.memory())
+
+
+def summed_score(scores: Objective, logits: torch.Tensor, labels: torch.Tensor, clock: Clock) -> torch.Tensor:
+    """Score what a network answers: one head, or the sum over early exits and the final head (FedEE, Eq. 6).
+
+    Every exit weighs 1, the final head included, as in the official code; the paper allows weights in [0, 1].
+
+    Args:
+        scores: Scores each answer by itself.
+        logits: [B, K], or [B, M, K] with the final head last.
+        labels: As for `Objective.score`.
+        clock: As for `Objective.score`.
+
+    Returns:
+        A scalar with gradient, float32.
+    """
+    if logits.ndim == 2:
+        return scores.score(logits, labels, clock)
+    return torch.stack([scores.score(one, labels, clock) for one in logits.unbind(1)]).sum()
 
 
 def finite(loss: torch.Tensor, clock: Clock, step: Step) -> float:

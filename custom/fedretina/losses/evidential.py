@@ -1,6 +1,7 @@
-"""The evidential loss L_uce: cross entropy expected under a Dirichlet, and a penalty on wrong evidence.
+"""The evidential loss L_uce, cross entropy expected under a Dirichlet with a penalty on wrong evidence, and TWEU's.
 
-The weight lambda of the penalty grows, so that a network learns before it is told to doubt.
+The objective of FedUAA's temperature-warmed evidential uncertainty head (TWEU) adds the cross entropy of the warmed
+belief. The weight lambda of the penalty grows, so that a network learns before it is told to doubt.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor
 
 from fedretina.errors import SettingsError
+from fedretina.losses.cross_entropy import cross_entropy
 from fedretina.losses.objective import Clock, objective
-from fedretina.settings.objective import EvidentialSettings, KlSchedule
+from fedretina.settings.objective import EvidentialSettings, KlSchedule, TweuSettings
 from fedretina.uncertainty.evidence import opinion
 
 
@@ -101,6 +103,49 @@ class EvidentialObjective:
         """
         weight = kl_weight(clock, self._settings.kl_anneal)
         return evidential_loss(opinion(logits).alpha, labels, weight).mean()
+
+
+def warmed_cross_entropy(belief: Tensor, labels: Tensor, tau: float) -> Tensor:
+    """Cross entropy of the warmed belief b_T = softmax(b / tau), L_tce (FedUAA Eq. 8 and section 2.1).
+
+    Args:
+        belief: Belief masses [B, K] in [0, 1).
+        labels: int64 [B], 0 to K - 1.
+        tau: Temperature, above 0.
+
+    Returns:
+        [B], in nats, within [0, log(K - 1 + e^(1/tau))], float32 (float64 for float64 input).
+
+    Raises:
+        RuntimeError: A label lies outside the classes (from torch, on the CPU).
+    """
+    return cross_entropy(belief / tau, labels)
+
+
+@objective(TweuSettings)
+class TweuObjective:
+    """Mean of L = L_ice + lambda L_kl + L_tce over the batch (FedUAA Eq. 4 and 7).
+
+    Args:
+        settings: Temperature, schedule of lambda and weight of L_tce.
+    """
+
+    evidential: bool = True
+
+    def __init__(self, settings: TweuSettings) -> None:
+        self._settings = settings
+
+    def score(self, logits: Tensor, labels: Tensor, clock: Clock) -> Tensor:
+        """See `Objective.score`.
+
+        Raises:
+            SettingsError: A count of the clock lies outside its total.
+        """
+        weight = kl_weight(clock, self._settings.kl_anneal)
+        view = opinion(logits)
+        evidential = evidential_loss(view.alpha, labels, weight)  # L_uce
+        warmed = warmed_cross_entropy(view.belief, labels, self._settings.tau)  # L_tce
+        return (evidential + self._settings.warmed_weight * warmed).mean()
 
 
 _PAPER_ROUNDS = 100

@@ -150,7 +150,7 @@ def _frozen_stages_fit_the_run(run: Experiment) -> None:
                 "make of an image cannot be kept: set it to 0 (flip, flip_vertical and quarter_turns can be kept), or "
                 "network.frozen_cache to 'lenient' to run the frozen stages anew for every batch."
             )
-        if frozen == "all" and any(stretch.train == "encoder" for stretch in training.resolved_stretches()):
+        if frozen == "all" and any(stretch.train == "encoder" for stretch in training.stretches):
             raise ValueError(
                 f"phase {phase.name!r} trains the encoder alone for a while, but network.frozen is 'all': drop that "
                 "stretch, or freeze fewer stages."

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from fedretina.errors import DataError
+from fedretina.errors import DataError, SettingsError
+from fedretina.settings.scheme_presets import PRESETS, SCHEMES
+
+if TYPE_CHECKING:
+    from fedretina.settings.images import Modality
 
 _WHOLE = re.compile(r"([+-]?[0-9]+)[.,]0+")
 
@@ -156,6 +160,29 @@ class GradingScheme(BaseModel):
         if name is None:
             raise DataError(f"label {str(raw)!r} is not in the grading scheme: allowed are {sorted(self.labels)}.")
         return self.grades.index(name)
+
+
+def preset(name: str) -> GradingScheme:
+    """A scheme by name, one of `PRESETS`.
+
+    Raises:
+        SettingsError: There is no such preset.
+    """
+    if name not in SCHEMES:
+        raise SettingsError(f"there is no grading scheme {name!r}: use one of {list(PRESETS)}, or list the grades.")
+    scheme = SCHEMES[name]
+    return GradingScheme(
+        grades=scheme.grades,
+        labels=dict(scheme.labels),
+        ungradable=scheme.ungradable,
+        referable=scheme.referable,
+        covers=dict(scheme.covers),
+    )
+
+
+def preset_modality(scheme: GradingScheme | str | None) -> Modality | None:
+    """What a grading scheme grades: a preset knows it by its name, a scheme of a site's own does not."""
+    return SCHEMES[scheme].modality if isinstance(scheme, str) and scheme in SCHEMES else None
 
 
 def whole_label(raw: str) -> str:

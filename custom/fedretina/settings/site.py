@@ -19,7 +19,7 @@ from fedretina.settings.exchange import Kind
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.images import Modality
 from fedretina.settings.scalars import COUNTS, MIN_COUNT, RANGES
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset, preset_modality
 from fedretina.yaml_file import YamlFileError, read_yaml
 
 PROPERTY = "fedretina"
@@ -100,6 +100,26 @@ class SiteDataSettings(BaseModel):
     def most(self, split: str) -> int | None:
         """How many images of a split are taken at most, 1 or more; None for all."""
         return {str(name): most for name, most in (self.limit or {}).items()}.get(split)
+
+
+def site_scheme(settings: SiteDataSettings) -> GradingScheme | None:
+    """The scheme that a site's settings name or hold; None where they say none.
+
+    Raises:
+        DataError: There is no such preset.
+    """
+    if not isinstance(settings.scheme, str):
+        return settings.scheme
+    try:
+        return preset(settings.scheme)
+    except SettingsError as error:
+        raise DataError(str(error)) from error
+
+
+def site_modality(settings: SiteDataSettings) -> Modality | None:
+    """What a site's images are; None where the site does not say. Phantoms are drawn as a job asks."""
+    said = settings.modality
+    return preset_modality(settings.scheme) if said is None and settings.manifest is not None else said
 
 
 class GaussianNoise(BaseModel):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedretina.data.check.rows import NO_LABEL, CheckSource, Image, check_counts, check_rows
 from fedretina.data.check.rules import EXIT_CODES, Finding, Findings, Severity
+from fedretina.data.decode import is_phantom
 from fedretina.data.manifest import SPLITS
-from fedretina.data.phantoms.canvas import is_phantom
 from fedretina.data.readers.image_folder import is_image
 from fedretina.errors import DataError, SeveralPagesError
 from fedretina.settings.images import SIGNALS, Modality

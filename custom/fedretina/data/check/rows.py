@@ -14,12 +14,12 @@ from fedretina.data.check.rules import Findings
 from fedretina.data.import_plan import to_train
 from fedretina.data.manifest import COLUMNS, SPLITS, one_spelling, raw_rows, require_inside
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme_presets import PRESETS, SCHEMES, preset, site_modality, site_scheme
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError
 from fedretina.settings.images import Modality
-from fedretina.settings.scheme import GradingScheme
-from fedretina.settings.site import read_data_settings
+from fedretina.settings.scheme import GradingScheme, preset
+from fedretina.settings.scheme_presets import PRESETS, SCHEMES
+from fedretina.settings.site import read_data_settings, site_modality, site_scheme
 
 
 class Row(NamedTuple):

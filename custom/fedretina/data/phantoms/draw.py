@@ -18,12 +18,12 @@ from fedretina.data.modalities import modality_named
 from fedretina.data.phantoms.canvas import Canvas, stamp, write_png, write_wave
 from fedretina.data.phantoms.hospital import PHANTOM_VERSION, PhantomHospital, phantom_hospital
 from fedretina.data.phantoms.kind import Case
-from fedretina.data.scheme_presets import PRESETS, preset
 from fedretina.data.site_data import SiteData, Split, fingerprint, require_splits
 from fedretina.errors import DataError
 from fedretina.seeds import generator
 from fedretina.settings.images import SIGNALS, ImageSettings, image_settings
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
+from fedretina.settings.scheme_presets import PRESETS
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import filled_folder
 

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from fedretina.data.modalities import modality_named
 from fedretina.data.phantoms.kind import Case, PhantomKind
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed, generator
 from fedretina.settings.images import SIGNALS, Modality
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 
 # Raised whenever the pixels or labels of any phantom change.
 PHANTOM_VERSION = 2

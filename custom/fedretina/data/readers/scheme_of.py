@@ -8,9 +8,9 @@ from collections.abc import Set
 from pydantic import ValidationError
 
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme_presets import PRESETS, preset
 from fedretina.errors import DataError
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
+from fedretina.settings.scheme_presets import PRESETS
 
 _UNGRADABLE = "ungradable"
 # Names of the ICDR grades as they occur, without case, blanks, hyphens and underscores.

@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fedretina.data.scheme_presets import PRESETS, preset
 from fedretina.errors import SettingsError
 from fedretina.settings.images import Modality
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
+from fedretina.settings.scheme_presets import PRESETS
 
 NO_PATIENTS = "none named: each image is its own"
 ALL_BY_SEED = "none: all by seed"

@@ -9,12 +9,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedretina.errors import DataError, SettingsError
-
 if TYPE_CHECKING:
     from fedretina.settings.images import Modality
-    from fedretina.settings.scheme import GradingScheme
-    from fedretina.settings.site import SiteDataSettings
 
 
 class SchemePreset(NamedTuple):
@@ -163,48 +159,3 @@ PRESETS = tuple(SCHEMES)
 def presets_of(modality: Modality) -> tuple[str, ...]:
     """The names of the schemes that grade a modality."""
     return tuple(name for name, scheme in SCHEMES.items() if scheme.modality == modality)
-
-
-def preset(name: str) -> GradingScheme:
-    """A scheme by name, one of `PRESETS`.
-
-    Raises:
-        SettingsError: There is no such preset.
-    """
-    from fedretina.settings.scheme import GradingScheme
-
-    if name not in SCHEMES:
-        raise SettingsError(f"there is no grading scheme {name!r}: use one of {list(PRESETS)}, or list the grades.")
-    scheme = SCHEMES[name]
-    return GradingScheme(
-        grades=scheme.grades,
-        labels=dict(scheme.labels),
-        ungradable=scheme.ungradable,
-        referable=scheme.referable,
-        covers=dict(scheme.covers),
-    )
-
-
-def preset_modality(scheme: GradingScheme | str | None) -> Modality | None:
-    """What a grading scheme grades: a preset knows it by its name, a scheme of a site's own does not."""
-    return SCHEMES[scheme].modality if isinstance(scheme, str) and scheme in SCHEMES else None
-
-
-def site_scheme(settings: SiteDataSettings) -> GradingScheme | None:
-    """The scheme that a site's settings name or hold; None where they say none.
-
-    Raises:
-        DataError: There is no such preset.
-    """
-    if not isinstance(settings.scheme, str):
-        return settings.scheme
-    try:
-        return preset(settings.scheme)
-    except SettingsError as error:
-        raise DataError(str(error)) from error
-
-
-def site_modality(settings: SiteDataSettings) -> Modality | None:
-    """What a site's images are; None where the site does not say. Phantoms are drawn as a job asks."""
-    said = settings.modality
-    return preset_modality(settings.scheme) if said is None and settings.manifest is not None else said
