@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fedretina.errors import TrainingError
-from fedretina.evaluation.figures import triage
-from fedretina.evaluation.predictions import LabelledPredictions
+from fedretina.evaluation.figures import LabelledPredictions, triage
 from fedretina.settings.scheme import GradingScheme, preset
 
 SCHEME = preset("icdr5_ungradable")  # classes 2, 3, 4 are referable, 5 is ungradable

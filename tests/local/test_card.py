@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from fedretina.evaluation.figures import triage
-from fedretina.evaluation.predictions import LabelledPredictions
+from fedretina.evaluation.figures import LabelledPredictions, triage
 from fedretina.report.card import THRESHOLD_WORDS, build_card, card_page, share_words, threshold_words
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import FundusSettings

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from fedretina import storage
-from fedretina.aggregation.results_table import results_table
+from fedretina.aggregation.results import results_table
 from fedretina.cli import main
 from fedretina.errors import DataError, SettingsError, TrainingError
 from fedretina.evaluation import verdict as core

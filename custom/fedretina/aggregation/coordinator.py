@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 from fedretina.aggregation.admission import admit, proportions, refusal, require_finite, told
 from fedretina.aggregation.lineage import Lineage, ServerModel
-from fedretina.aggregation.mixing import Mixer, Round
+from fedretina.aggregation.mixing import Mixer, Round, temperature_model
+from fedretina.aggregation.results import unfinished_at_end
 from fedretina.aggregation.run_store import RunStore, run_head, run_results, write_results
 from fedretina.aggregation.spool import Spool
-from fedretina.aggregation.temperature_model import temperature_model
-from fedretina.aggregation.unfinished import unfinished_at_end
 from fedretina.aggregation.weights import personal_weights
 from fedretina.errors import QuorumError, RefusedError, StateError
 from fedretina.exchange.encryption import HeadCipher

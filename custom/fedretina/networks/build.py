@@ -13,8 +13,7 @@ from fedretina.errors import SettingsError
 from fedretina.networks.contrast import ContrastHead
 from fedretina.networks.dropout import PassDropout
 from fedretina.networks.encoder import Encoder, build_encoder
-from fedretina.networks.exits import Exits
-from fedretina.networks.heads import build_head
+from fedretina.networks.heads import Exits, build_head
 from fedretina.networks.network import Calibrator, Network
 from fedretina.networks.weights import load_encoder_weights, trained_with
 from fedretina.settings.encoder import Normalisation
