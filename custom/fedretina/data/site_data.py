@@ -20,7 +20,7 @@ from fedretina.seeds import derive_seed
 from fedretina.settings.images import ImageSettings
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.scheme import GradingScheme
-from fedretina.settings.scheme_presets import PRESETS
+from fedretina.settings.scheme_presets import SCHEMES
 from fedretina.settings.site import SiteDataSettings, site_modality, site_scheme
 
 
@@ -159,7 +159,7 @@ def fingerprint(scheme: GradingScheme | None, lines: Sequence[str]) -> str:
 
 def scheme_not_set(site: str) -> DataError:
     """What is said where a site has told no grades and a job needs them."""
-    return DataError(f"the grading scheme of {site} is not set: name one of {', '.join(PRESETS)}, or list the grades.")
+    return DataError(f"the grading scheme of {site} is not set: name one of {', '.join(SCHEMES)}, or list the grades.")
 
 
 def load_site_data(
@@ -188,7 +188,7 @@ def load_site_data(
             a split that the job needs is empty, train has one class only, or no image can be read.
         SettingsError: The site's images are of another modality than the job's; it names nothing of the site.
     """
-    require_modality(site_modality(settings), images.modality)
+    require_modality(site_modality(settings), images)
     scheme = site_scheme(settings)
     if settings.manifest is None:
         from fedretina.data.phantoms.draw import phantom_site_data

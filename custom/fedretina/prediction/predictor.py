@@ -23,7 +23,6 @@ from fedretina.report.card import CARD_FORMAT
 from fedretina.seeds import reproducible_torch, torch_device
 from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.images import SIGNALS
 from fedretina.settings.network import WeightsSettings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.training import TrainingSettings
@@ -144,7 +143,7 @@ class Predictor:
     @property
     def of_signals(self) -> bool:
         """Whether it reads WAV files and no pictures."""
-        return self._images.modality in SIGNALS
+        return self._images.signal
 
     def predict(self, root: Path, files: Sequence[str]) -> Iterator[ImageRow]:
         """Answer files in their order, one row each; none is left out.

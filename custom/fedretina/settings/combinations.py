@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from fedretina.settings.aggregation import ChoiceSettings
 from fedretina.settings.correction import NoCorrectionSettings
-from fedretina.settings.images import SIGNALS
 from fedretina.settings.sums import SumsSettings
 from fedretina.settings.training import (
     CalibrationSettings,
@@ -126,10 +125,10 @@ def _images_fit_the_encoder(run: Experiment) -> None:
 def _random_transforms_fit_the_modality(run: Experiment) -> None:
     kind = run.images.modality
     used = (run.augment, *(phase.augment for phase in run.phases))
-    unfit = sorted({name for one in used if one is not None for name in one.unfit(kind)})
+    unfit = sorted({name for one in used if one is not None for name in one.unfit(run.images)})
     if unfit:
         raise ValueError(f"augment: {', '.join(unfit)} would spoil samples of {kind}: set them to 0 or false.")
-    if kind in SIGNALS and any(phase.contrastive for phase in run.phases):
+    if run.images.signal and any(phase.contrastive for phase in run.phases):
         raise ValueError(f"label-free phases draw views of pictures, and samples of {kind} are none: leave them out.")
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from fedretina.errors import DataError, SettingsError
-from fedretina.settings.scheme_presets import PRESETS, SCHEMES
-
-if TYPE_CHECKING:
-    from fedretina.settings.images import Modality
+from fedretina.settings.choice import load_parts
+from fedretina.settings.scheme_presets import SCHEMES
 
 _WHOLE = re.compile(r"([+-]?[0-9]+)[.,]0+")
 
@@ -162,14 +160,20 @@ class GradingScheme(BaseModel):
         return self.grades.index(name)
 
 
+def _is_known(name: str) -> bool:
+    if name not in SCHEMES:
+        load_parts()
+    return name in SCHEMES
+
+
 def preset(name: str) -> GradingScheme:
-    """A scheme by name, one of `PRESETS`.
+    """A scheme by name, one of `SCHEMES`.
 
     Raises:
         SettingsError: There is no such preset.
     """
-    if name not in SCHEMES:
-        raise SettingsError(f"there is no grading scheme {name!r}: use one of {list(PRESETS)}, or list the grades.")
+    if not _is_known(name):
+        raise SettingsError(f"there is no grading scheme {name!r}: use one of {list(SCHEMES)}, or list the grades.")
     scheme = SCHEMES[name]
     return GradingScheme(
         grades=scheme.grades,
@@ -180,9 +184,9 @@ def preset(name: str) -> GradingScheme:
     )
 
 
-def preset_modality(scheme: GradingScheme | str | None) -> Modality | None:
+def preset_modality(scheme: GradingScheme | str | None) -> str | None:
     """What a grading scheme grades: a preset knows it by its name, a scheme of a site's own does not."""
-    return SCHEMES[scheme].modality if isinstance(scheme, str) and scheme in SCHEMES else None
+    return SCHEMES[scheme].modality if isinstance(scheme, str) and _is_known(scheme) else None
 
 
 def whole_label(raw: str) -> str:
