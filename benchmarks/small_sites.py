@@ -44,7 +44,7 @@ _SUMS = {"row": "analytic"}
 _TRAINED: dict[str, Any] = {
     "recipe": "small_sites",
     "phases": [{"name": "train", "rounds": 8}],
-    "training": {"epochs": 1, "batch_size": 16, "threads": 1},
+    "training": {"epochs": 1, "threads": 1},
 }
 ROWS: Mapping[str, dict[str, Any]] = {
     "federated": {**_SUMS, "phases": [{"name": "sums", "sums": {"answer": "federated"}}]},

@@ -13,6 +13,8 @@ from fedretina.storage import write_text
 from fedretina_papers.packed import read_packed
 
 PAGE = ROOT / "docs" / "small_sites_study.md"
+README = ROOT / "README.md"
+_BEGIN, _END = "<!-- from benchmarks/small_sites_page.py -->", "<!-- end -->"
 FIGURES = {"auc": "macro AUC", "referable_auc": "referable AUC"}
 _SETS = {
     "fundus": "Fundus photographs",
@@ -45,14 +47,40 @@ significance.
 Runs = list[dict[str, Any]]
 
 
-def write_page(stored: Path, page: Path = PAGE) -> None:
-    """Write the page."""
+def write_page(stored: Path, page: Path = PAGE, readme: Path = README) -> None:
+    """Write the page, and the table of it that README begins with."""
     runs: Runs = list(read_packed(stored).values())
+    before, _, rest = readme.read_text(encoding="utf-8").partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    write_text(readme, f"{before}{_BEGIN}\n{readme_table(runs)}\n{_END}{after}")
     parts = [_ABOUT]
     for name in sorted({run["set"] for run in runs}, key=list(_SETS).index):
         parts += _of_set(name, [run for run in runs if run["set"] == name])
     parts.append(machine_line(runs[-1]["machine"]))
     write_text(page, "\n".join(parts) + "\n")
+
+
+def readme_table(runs: Runs) -> str:
+    """A line per set of images and row, a column per number of training images a site."""
+    lines: list[str] = []
+    for name in sorted({run["set"] for run in runs}, key=list(_SETS).index):
+        there = [run for run in runs if run["set"] == name]
+        sizes = sorted({run["size"] for run in there})
+        lines += ["", f"| {_SETS[name]} | {' | '.join(_size(size, there) for size in sizes)} |"]
+        lines.append(f"|---|{'---|' * len(sizes)}")
+        for row, title in _ROWS.items():
+            source, model = ("both", row) if row in ("own", "kept") else (row, "federated")
+            mine = [run for run in there if run["row"] == source]
+            if mine:
+                cells = [_figures([run for run in mine if run["size"] == size], model) for size in sizes]
+                lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines[1:])
+
+
+def _figures(runs: Runs, model: str) -> str:
+    """Mean of sites and draws of each figure."""
+    means = ([one for run in runs if (one := of_run(run, model, figure)) is not None] for figure in FIGURES)
+    return " / ".join(f"{fmean(values):.2f}" for values in means if values)
 
 
 def _of_set(name: str, runs: Runs) -> list[str]:
@@ -62,6 +90,8 @@ def _of_set(name: str, runs: Runs) -> list[str]:
     tested = ", ".join(f"{site} {runs[0]['images'][site]['test']}" for site in sites)
     found += [f"Test images: {tested}. Macro AUC / referable AUC, mean of the sites and draws.", ""]
     found += _means(runs, sizes)
+    found += ["### The model that is kept against the own head, site by site", ""]
+    found += _outcomes(runs, sizes)
     found += ["### By site", "", "Own head, then what `analytic` answers with (mean of both heads).", ""]
     found += _by_site([run for run in runs if run["row"] == "both"], sizes, sites)
     found += ["### What it cost", ""]
@@ -123,6 +153,42 @@ def _by_site(runs: Runs, sizes: Sequence[int], sites: Sequence[str]) -> list[str
             cells.append("; ".join(texts))
         lines.append(f"| {site} | {' | '.join(cells)} |")
     return [*lines, ""]
+
+
+def _outcomes(runs: Runs, sizes: Sequence[int]) -> list[str]:
+    lines = [
+        "Sites and draws in which the kept model was better than the own head beyond its 95 % interval over test",
+        "patients, and worse beyond it, by referable AUC where the site's grades have one, else by macro AUC. Of equal",
+        "models one in forty would be called better, and one in forty worse.",
+        "",
+        f"| row | {' | '.join(_size(size, runs) for size in sizes)} |",
+        f"|---|{'---|' * len(sizes)}",
+    ]
+    for row in (row for row in _ROWS if any(run["row"] == row for run in runs)):
+        mine = [run for run in runs if run["row"] == row]
+        cells = [
+            _counted([kept_outcome(site) for run in mine if run["size"] == size for site in run["sites"].values()])
+            for size in sizes
+        ]
+        lines.append(f"| {_ROWS[row]} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def kept_outcome(verdict: Mapping[str, Any]) -> int:
+    """1 where the kept model is better than the own head beyond its interval, -1 where it is worse, else 0."""
+    if verdict["kept"] != "federated":
+        return 0  # it is the own head
+    known = verdict["test"]["differences"].get("own", {})
+    interval = next((known[figure] for figure in ("referable_auc", "auc") if known.get(figure)), None)
+    if interval is None:
+        return 0
+    return int(interval["low"] > 0) - int(interval["high"] < 0)
+
+
+def _counted(outcomes: Sequence[int]) -> str:
+    if not outcomes:
+        return ""
+    return f"{outcomes.count(1)} better, {outcomes.count(-1)} worse of {len(outcomes)}"
 
 
 def _costs(runs: Runs) -> list[str]:

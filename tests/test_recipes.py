@@ -86,7 +86,7 @@ def test_an_unknown_recipe_is_told_with_those_there_are():
 
 
 def test_a_run_of_a_recipe_ends_with_its_last_round(tiny, phantoms, tmp_path):
-    words = {"training": {"batch_size": 8}, "images": {"image_size": 32}, "phantom_images": 24, "verdict": "off"}
+    words = {"images": {"image_size": 32}, "phantom_images": 24, "verdict": "off"}
     run = Experiment.resolve(
         {
             **words,

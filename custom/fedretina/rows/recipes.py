@@ -73,7 +73,10 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "network": {"frozen": 3, "frozen_statistics": True, "head": {"layout": "linear"}},
                 "training": {
                     "optimizer": "adam",
-                    "learning_rate": 3e-4,
+                    "learning_rate": 1e-3,
+                    # Fewer images than a batch of 32 would be refused, and of 40 the last 8 of each epoch left out.
+                    "batch_size": 8,
+                    "drop_last": False,
                     "encoder_factor": 0.1,
                     "optimizer_state": "keep",
                     "schedule": "cosine",
