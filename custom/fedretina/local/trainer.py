@@ -26,9 +26,9 @@ from fedretina.exchange.payload import Tensors
 from fedretina.local.features import FrozenOutputs
 from fedretina.local.head_start import fitted_heads
 from fedretina.local.model import LocalModel, to_cpu
-from fedretina.local.optimiser import MEMORY
 from fedretina.local.site_state import Snapshot
 from fedretina.local.supervised import (
+    MEMORY,
     EpochContext,
     EpochResult,
     Predictions,
