@@ -38,8 +38,8 @@ from typing import ClassVar, Literal
 
 from fedretina.data.modalities import ChannelsFirst, DataModality, ResizeArea, modality, picture_pipeline
 from fedretina.data.phantoms.fundus import PHANTOMS
-from fedretina.settings.scheme_presets import SchemePreset, add_scheme
 from fedretina.settings.images import SquareSettings
+from fedretina.settings.scheme_presets import SchemePreset, add_scheme
 
 add_scheme("two_tone", SchemePreset("wide_field", "made up", ("light", "dark"), {"0": "light", "1": "dark"}))
 
