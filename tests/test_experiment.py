@@ -204,7 +204,7 @@ def test_the_plan_is_rounds_then_validate_then_finalise():
         ({"row": "oct_fedavg", "grades": 4}, "keep classes alone"),
         ({"row": "oct_fedavg", "classes": ["a", "b", "a"]}, "names a class twice"),
         ({"row": "oct_moco_scaffold", "correction": {"name": "moon"}}, "contrast of its own"),
-        ({"images": {"modality": "x-ray"}}, "modality must be"),
+        ({"images": {"modality": "x-ray"}}, "images.modality: it is 'x-ray', but may be 'fundus', 'oct'"),
         (
             {"images": {"mask_borders": False}},
             "images.mask_borders: 'fundus' does not read it, 'oct' alone does: leave it out",

@@ -11,8 +11,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from fedretina.local.training import torch_device
 from fedretina.networks.build import build_network, build_on_meta
+from fedretina.seeds import torch_device
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import NetworkSettings
 from fedretina.storage import read_json, write_json

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedretina.errors import StateError
-from fedretina.exchange.stamp import Stamp, one_line
+from fedretina.exchange.payload import Stamp
+from fedretina.told import one_line
 
 if TYPE_CHECKING:  # a site's parent process notes refusals, and is to stay without torch
     from fedretina.exchange.partition import Partition

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedretina.errors import AdminError, NotFoundError, SettingsError
-from fedretina.exchange.stamp import one_line
 from fedretina.flare.admin_session import AdminSession, Federation
 from fedretina.flare.job_store import when_begun
 from fedretina.flare.submitted_job import DIGEST, SUBMITTED_AS, NamedJob, job_sites
 from fedretina.kit.job_folder import ALLOWED_CLASSES, classes_named
 from fedretina.settings.plan import RUN_KEY
+from fedretina.told import one_line
 
 COMPLETED = "FINISHED:COMPLETED"
 WAITING = "SUBMITTED"

@@ -18,13 +18,12 @@ from nvflare.apis.signal import Signal
 
 from fedretina.errors import DataError, FedretinaError, RefusedError, TrainingError
 from fedretina.exchange.noise import NOISE_KEY
-from fedretina.exchange.stamp import require_name
 from fedretina.flare.job_context import load_experiment, load_site_settings, state_root, with_weights_file
 from fedretina.flare.wire import pack_error, pack_payload, unpack_order, why
 from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.local.site import Site
 from fedretina.local.site_state import History
-from fedretina.storage import folder_lock
+from fedretina.storage import folder_lock, require_name
 from fedretina.told import told
 from fedretina.tracking.curves import site_points
 from fedretina.tracking.tracker import Tracker

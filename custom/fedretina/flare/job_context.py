@@ -13,7 +13,6 @@ from nvflare.apis.fl_context import FLContext
 from pydantic import ValidationError
 
 from fedretina.errors import DataError, SettingsError
-from fedretina.exchange.stamp import one_line
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import (
     PROPERTY,
@@ -24,6 +23,7 @@ from fedretina.settings.site import (
     read_server_settings,
     read_site_settings,
 )
+from fedretina.told import one_line
 from fedretina.yaml_file import YamlFileError
 
 __all__ = [

@@ -16,8 +16,8 @@ from nvflare.fuel.f3.cellnet.defs import ReturnCode
 from nvflare.fuel.f3.endpoint import Endpoint, EndpointMonitor
 from nvflare.fuel.f3.message import Message
 
-from fedretina.exchange.stamp import one_line
 from fedretina.kit.second_machine import CHANNEL, ONGOING_S, REFUSED, TOPIC
+from fedretina.told import one_line
 
 
 class OneMachineSite(FLComponent, EndpointMonitor):

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedretina.errors import SettingsError
-from fedretina.exchange.stamp import require_name
 from fedretina.settings.plan import RUN_KEY, new_run_name
+from fedretina.storage import require_name
 
 if TYPE_CHECKING:
     from fedretina.settings.experiment import Experiment

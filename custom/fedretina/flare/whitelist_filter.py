@@ -23,7 +23,6 @@ from fedretina.exchange.noise import NOISE_KEY, noise_key
 from fedretina.exchange.partition import Partition, partition_of
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
 from fedretina.exchange.policy import apply_policy, require_budget, require_kind
-from fedretina.exchange.stamp import require_name
 from fedretina.flare.job_context import load_experiment, load_server_settings, load_site_settings, state_root
 from fedretina.flare.wire import ENTRIES, META, WHY, pack_error, pack_payload, unpack_order, unpack_payload
 from fedretina.kit.job_folder import FILTER, RESULT_FILTERS
@@ -32,7 +31,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
 from fedretina.settings.scalars import allowed_scalars
 from fedretina.settings.site import SiteSettings, SvtNoise
-from fedretina.storage import folder_lock
+from fedretina.storage import folder_lock, require_name
 from fedretina.told import told
 
 _log = logging.getLogger(__name__)

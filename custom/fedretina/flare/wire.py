@@ -12,9 +12,9 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 
 from fedretina.errors import RefusedError
-from fedretina.exchange.payload import Order, Payload, Tensors
-from fedretina.exchange.stamp import Stamp, one_line
+from fedretina.exchange.payload import Order, Payload, Stamp, Tensors
 from fedretina.settings.scalars import Task
+from fedretina.told import one_line
 
 META = "fedretina"
 ENTRIES = frozenset({"stamp", "task", "accepted", "best", "share", "weight", "scalars"})

@@ -28,8 +28,7 @@ from fedretina.data.site_data import load_site_data
 from fedretina.errors import FedretinaError, StoppedError, TrainingError
 from fedretina.exchange.encryption import cipher_for
 from fedretina.exchange.noise import noise_key
-from fedretina.exchange.payload import Order, Payload, Tensors
-from fedretina.exchange.stamp import Stamp
+from fedretina.exchange.payload import Order, Payload, Stamp, Tensors
 from fedretina.local.heads_from_sums import SiteNoise
 from fedretina.local.site import Site
 from fedretina.settings.experiment import Experiment

@@ -34,8 +34,7 @@ def main(arguments: list[str]) -> None:
 
 def _answered(asked: Path, answered: Path) -> dict[str, Any]:
     from fedretina.errors import FedretinaError
-    from fedretina.exchange.payload import Order
-    from fedretina.exchange.stamp import Stamp
+    from fedretina.exchange.payload import Order, Stamp
     from fedretina.local.child_trainer import SiteRecipe
     from fedretina.storage import read_tensors, write_tensors
     from fedretina.told import told

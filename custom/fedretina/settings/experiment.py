@@ -93,7 +93,7 @@ class Experiment(BaseModel):
     classes: tuple[str, ...] | None = Field(default=None, min_length=2)
     quorum: int = Field(default=1, ge=1)
     network: NetworkSettings = NetworkSettings()
-    images: ImageSettings = FundusSettings()
+    images: SerializeAsAny[ImageSettings] = FundusSettings()
     augment: AugmentSettings = AugmentSettings()
     training: TrainingSettings = TrainingSettings()
     objective: SerializeAsAny[ObjectiveSettings] = TweuSettings()
