@@ -29,7 +29,7 @@ from fedretina.analytic.sums import Sums, total
 from fedretina.data.site_data import SiteData, Split, load_site_data
 from fedretina.evaluation.metrics import error_detection_auroc
 from fedretina.local.features import FrozenEncoder
-from fedretina.losses.cross_entropy import evidential_loss
+from fedretina.losses.evidential import evidential_loss
 from fedretina.settings.evaluation import SoftmaxGatedSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged

@@ -10,7 +10,7 @@ from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.site_data import load_site_data
 from fedretina.local.site import Site
 from fedretina.local.trainer import LocalTrainer
-from fedretina.losses.cross_entropy import TweuObjective
+from fedretina.losses.evidential import TweuObjective
 from fedretina.settings.plan import Plan
 from fedretina.settings.site import read_site_file
 
@@ -69,7 +69,7 @@ def test_a_photograph_passes_few_files_from_site_yaml_to_the_loss(tiny, tmp_path
 
     trip("second")  # imports what the next one only calls
     files = passed(lambda: trip("third"))
-    assert {"data/decode.py", "losses/cross_entropy.py"} <= set(files)
+    assert {"data/decode.py", "losses/evidential.py"} <= set(files)
     assert len(files) <= 24, "\n".join(["a photograph passes more than 24 files:", *files])
 
 

@@ -9,7 +9,7 @@ from scipy import integrate, stats
 from torch import nn
 from torch.distributions import Dirichlet, kl_divergence
 
-from fedretina.losses.cross_entropy import EvidentialObjective, evidential_loss, ice_loss, kl_loss
+from fedretina.losses.evidential import EvidentialObjective, evidential_loss, ice_loss, kl_loss
 from fedretina.losses.objective import Clock
 from fedretina.settings.objective import EvidentialSettings
 from fedretina.uncertainty.evidence import opinion

@@ -6,7 +6,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedretina.losses.cross_entropy import CrossEntropyObjective, EvidentialObjective, FocalObjective, TweuObjective
+from fedretina.losses.cross_entropy import CrossEntropyObjective, FocalObjective
+from fedretina.losses.evidential import EvidentialObjective, TweuObjective
 from fedretina.losses.objective import Clock, build_objective
 from fedretina.settings.objective import ObjectiveSettings, TweuSettings
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedretina.losses.cross_entropy import EvidentialObjective, TweuObjective, ice_loss, kl_loss, warmed_cross_entropy
+from fedretina.losses.evidential import EvidentialObjective, TweuObjective, ice_loss, kl_loss, warmed_cross_entropy
 from fedretina.losses.objective import Clock
 from fedretina.settings.objective import TweuSettings
 from fedretina.uncertainty.evidence import opinion
