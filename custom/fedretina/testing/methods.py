@@ -158,7 +158,8 @@ def check_estimator(settings: EvaluationSettings, folder: Path) -> dict[str, Any
 
     Its probabilities are finite and sum to 1, its uncertainty lies within the range that its settings say, for clear,
     even and very large logits of as many members as it reads; an image is answered alike alone and among others, and
-    twice; it refuses numbers that are none, and passes `check_row` under FedUAA, or FedEE where it reads members.
+    twice; it refuses numbers that are none, and passes `check_row` under FedUAA, under FedEE where it reads members, or
+    under heads from sums where it reads a gate.
 
     Args:
         settings: The estimator's.
@@ -190,7 +191,7 @@ def check_estimator(settings: EvaluationSettings, folder: Path) -> dict[str, Any
         pairs = zip(_arrays(answer), _arrays(asked.predict(logits[at : at + 1])), strict=True)
         alike = all(np.allclose(all_[at], alone[0], atol=1e-9) for all_, alone in pairs)
         require(alike, "answers an image otherwise when others are asked with it")
-    row = "fedee" if settings.most_members is None else "feduaa"
+    row = "analytic" if settings.gate is not None else "fedee" if settings.most_members is None else "feduaa"
     return check_row({"row": row, "evaluation": settings.model_dump()}, folder)
 
 
@@ -249,7 +250,10 @@ def _tiny(raw: Mapping[str, Any]) -> Experiment:
     asked = Experiment.resolve(raw)
     small = {name: least for name, least in _SMALL.items() if name in type(asked.images).model_fields}
     encoder = "signal_cnn" if asked.images.shape[1] == 1 else "efficientnet_lite0"
-    phases = [{"name": phase.name, "rounds": 2} for phase in asked.phases]
+    phases = [
+        {"name": phase.name, **({"rounds": 2} if phase.sums is None else {"sums": phase.sums.model_dump()})}
+        for phase in asked.phases
+    ]
     head = {} if asked.network.head.layout == "linear" else {"width": 16}
     base = merged(_TINY, {"images": small, "network": {"encoder": encoder, "head": head}, "phases": phases})
     return Experiment.resolve(merged(base, raw))
