@@ -44,9 +44,9 @@ def told(error: FedretinaError, known: Collection[str] = (), end: str = "site") 
     return shown or f"{type(error).__name__}: the {end}'s own log says what and where."
 
 
-def one_line(words: str, most: int = _LONGEST) -> str:
+def one_line(text: str, most: int = _LONGEST) -> str:
     """What another end says, as it may stand in a log or a record: one printable line, cut to so many characters."""
-    shown = "".join(letter if letter.isprintable() else " " for letter in words[: most + 1])
+    shown = "".join(letter if letter.isprintable() else " " for letter in text[: most + 1])
     return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 

@@ -84,8 +84,8 @@ class SiteHost:
         except FedretinaError as error:
             reply = self._told(error, error, known, fl_ctx)
         except Exception as error:  # noqa: BLE001 - FLARE would log its traceback as an error, and stream it
-            words = f"the site's trainer failed with {type(error).__name__}."
-            reply = self._told(TrainingError(words).telling(words), error, known, fl_ctx)
+            sentence = f"the site's trainer failed with {type(error).__name__}."
+            reply = self._told(TrainingError(sentence).telling(sentence), error, known, fl_ctx)
         self._track(where, reply, time.monotonic() - began)
         return reply
 

@@ -118,9 +118,9 @@ def _scope_properties(fl_ctx: FLContext) -> Mapping[str, Any]:
         # The simulator reads privacy.json but does not put its properties into the context, so they are read here.
         path = Path(fl_ctx.get_engine().get_workspace().get_site_privacy_file_path())
         try:
-            words = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            raw = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read: {error}") from error
-        scopes = {scope.get("name"): scope for scope in words.get("scopes", [])}
-        found = scopes.get(words.get("default_scope"), {}).get("properties")
+        scopes = {scope.get("name"): scope for scope in raw.get("scopes", [])}
+        found = scopes.get(raw.get("default_scope"), {}).get("properties")
     return found or {}

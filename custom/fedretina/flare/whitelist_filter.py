@@ -144,21 +144,21 @@ class WhitelistFilter(Filter):
 
     def _error(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Let an error's sentence go, once it stands in the ledger, and nothing that came with it."""
-        words = str(shareable.get_header(WHY) or "")
-        if len(words) > _WHY_LENGTH or set(shareable) - {ReservedHeaderKey.HEADERS}:
+        sentence = str(shareable.get_header(WHY) or "")
+        if len(sentence) > _WHY_LENGTH or set(shareable) - {ReservedHeaderKey.HEADERS}:
             raise RefusedError("an error reply may carry one sentence and no data.")
         if not self._answers_for(fl_ctx):
             return shareable
         stamp = fl_ctx.get_prop(_STAMP)
-        if words and stamp is None:
+        if sentence and stamp is None:
             raise RefusedError("an error reply answers no order that this filter let in.")
-        if words and (self._scope or self._keeps_ledger):
+        if sentence and (self._scope or self._keeps_ledger):
             try:
-                self._ledger(stamp.run, fl_ctx).note_words(stamp, words)
+                self._ledger(stamp.run, fl_ctx).note_words(stamp, sentence)
             except FedretinaError as error:  # no room, or no settings that say where: FLARE's code leaves alone
                 _log.warning("%s: %s", fl_ctx.get_identity_name(), error)
-                words = ""
-        return make_reply(shareable.get_return_code(), headers={WHY: words} if words else None)
+                sentence = ""
+        return make_reply(shareable.get_return_code(), headers={WHY: sentence} if sentence else None)
 
     def _ledger(self, run: str, fl_ctx: FLContext) -> Ledger:
         site = require_name(fl_ctx.get_identity_name(), "site")

@@ -69,13 +69,13 @@ def unpack_payload(shareable: Shareable) -> Payload:
     return Payload(tensors, scalars, _stamp(meta))
 
 
-def pack_error(words: str) -> Shareable:
+def pack_error(sentence: str) -> Shareable:
     """Turn an error into a reply.
 
     Args:
-        words: What may leave of it (`told.told`).
+        sentence: What may leave of it (`told.told`).
     """
-    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={WHY: one_line(words)})
+    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={WHY: one_line(sentence)})
 
 
 def why(shareable: Shareable) -> str:

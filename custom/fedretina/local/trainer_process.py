@@ -41,10 +41,10 @@ def _answered(asked: Path, answered: Path) -> dict[str, Any]:
 
     known: set[str] = set()
     try:
-        tensors, words = read_tensors(asked)
-        order = Order(**{**words["order"], "stamp": Stamp(*words["order"]["stamp"])})
+        tensors, header = read_tensors(asked)
+        order = Order(**{**header["order"], "stamp": Stamp(*header["order"]["stamp"])})
         known = {order.stamp.run, order.stamp.phase, order.stamp.digest[:12], *tensors}
-        payload = SiteRecipe.model_validate_json(words["recipe"]).build().handle(order, tensors)
+        payload = SiteRecipe.model_validate_json(header["recipe"]).build().handle(order, tensors)
         write_tensors(answered, payload.tensors, {}, durable=False)
         return {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)}
     except FedretinaError as error:

@@ -1,4 +1,4 @@
-"""The settings of one run: everything that both ends must agree on, resolved from a row and a job's own words."""
+"""The settings of one run: everything that both ends must agree on, resolved from a row and a job's own settings."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         # A method's name alone stands for the mapping that holds it.
         if isinstance(low, str) and isinstance(high, Mapping):
             low = {chooses[0]: low}
-        if isinstance(high, str) and isinstance(low, Mapping) and chooses[0] in low:
+        if isinstance(high, str) and isinstance(low, Mapping) and (chooses[0] in low or key in _CHOOSES_IN):
             high = {chooses[0]: high}
         if isinstance(low, Mapping) and isinstance(high, Mapping):
             low = _READ[key].still_read(low, high) if key in _READ else low

@@ -199,14 +199,14 @@ def _arrays(answer: Prediction) -> tuple[NDArray[np.float64], NDArray[np.float64
     return answer.probabilities, answer.uncertainty
 
 
-def check_row(words: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def check_row(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Hold a method, a row with whatever is laid over it, to what every one must do.
 
     It trains and finalises over three sites; every number of its results is finite; the same settings give the same
     bits again; and a run that is stopped in the midst of a round and begun again ends with the same bits.
 
     Args:
-        words: An experiment's settings, such as `{"row": "fedavg"}`; they are laid over tiny ones.
+        raw: An experiment's settings, such as `{"row": "fedavg"}`; they are laid over tiny ones.
         folder: An empty folder for the runs.
 
     Returns:
@@ -216,7 +216,7 @@ def check_row(words: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         AssertionError: It does not do what it must.
         SettingsError: The settings cannot be used.
     """
-    experiment = _tiny(words)
+    experiment = _tiny(raw)
     sites = {name: _site(name, experiment, folder) for name in _SITES}
     whole = run_loop(experiment, sites, folder, "whole")
     for place, value in _numbers(whole):
@@ -246,8 +246,8 @@ def _stopped(experiment: Experiment, sites: Mapping[str, SiteData], folder: Path
     raise AssertionError("the run asked fewer sites than it should.")
 
 
-def _tiny(words: Mapping[str, Any]) -> Experiment:
-    asked = Experiment.resolve(words)
+def _tiny(raw: Mapping[str, Any]) -> Experiment:
+    asked = Experiment.resolve(raw)
     small = {name: least for name, least in _SMALL.items() if name in type(asked.images).model_fields}
     encoder = "signal_cnn" if asked.images.shape[1] == 1 else "efficientnet_lite0"
     phases = [
@@ -256,7 +256,7 @@ def _tiny(words: Mapping[str, Any]) -> Experiment:
     ]
     head = {} if asked.network.head.layout == "linear" else {"width": 16}
     base = merged(_TINY, {"images": small, "network": {"encoder": encoder, "head": head}, "phases": phases})
-    return Experiment.resolve(merged(base, words))
+    return Experiment.resolve(merged(base, raw))
 
 
 def _site(name: str, experiment: Experiment, folder: Path) -> SiteData:

@@ -249,9 +249,9 @@ def _draw(
 def _site_file(hospital: PhantomHospital) -> str:
     named = [name for name in SCHEMES if preset(name) == hospital.scheme]
     scheme = named[0] if named else hospital.scheme.model_dump(mode="json")
-    words = {"data": {"manifest": MANIFEST, "images": IMAGES, "scheme": scheme, "modality": hospital.modality}}
+    raw = {"data": {"manifest": MANIFEST, "images": IMAGES, "scheme": scheme, "modality": hospital.modality}}
     head = "# SYNTHETIC: a phantom hospital, written by `fedretina data phantom`. For FEDRETINA_SITE_FILE.\n"
-    return head + yaml.safe_dump(words, sort_keys=False)
+    return head + yaml.safe_dump(raw, sort_keys=False)
 
 
 def _readme(record: dict[str, Any]) -> str:

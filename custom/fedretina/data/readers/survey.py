@@ -133,14 +133,14 @@ class ImportSettings(BaseModel):
         return self
 
     @classmethod
-    def of(cls, **words: Any) -> ImportSettings:
+    def of(cls, **raw: Any) -> ImportSettings:
         """Check settings.
 
         Raises:
             SettingsError: A setting is unknown or out of range.
         """
         try:
-            return cls(**words)
+            return cls(**raw)
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(str(part) for part in first["loc"])
