@@ -23,7 +23,7 @@ COVERING = {
             {"name": "train", "rounds": 1, **SHORT},
         ],
         "images": {"modality": "oct", "image_size": 32},
-        "network": {"encoder": "efficientnet_lite0", "contrast": {"hidden": 16, "width": 8}, "calibrator": True},
+        "network": {"encoder": "few_blocks", "contrast": {"hidden": 16, "width": 8}, "calibrator": True},
         "sampling": {"fraction": 0.67},
     },
     # The whole network, exits, projection and head too, bounded by the server; BatchNorm's weights without statistics.
@@ -32,7 +32,7 @@ COVERING = {
         "quorum": 3,
         "aggregation": {"robust": {"name": "norm_bound", "bound": 0.9}},
         "grades": 5,
-        "network": {"encoder": "efficientnet_lite0", "head": {"layout": "linear"}, "exits": {"width": 8}},
+        "network": {"encoder": "few_blocks", "head": {"layout": "linear"}, "exits": {"width": 8}},
         "exchange": {"personal": "nothing", "batchnorm": "local_stats"},
     },
 }
