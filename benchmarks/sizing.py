@@ -118,7 +118,7 @@ With N sites, R rounds, S pixels a side and n images:
 | a site's traffic in a run | R x (up + down), and down twice more for `validate` and `finalise` |
 | the server's traffic in a run | N times that; sites answer at about the same time |
 | time of a transfer | up / bandwidth: ResNet-50 under FedUAA takes UP s at 10 Mbit/s |
-| a site's disk | "a run" for each run that is kept (its model, and its part of two rounds; a longer run holds at most eight such parts, to go back by three rounds), and the cache: 3 S^2 bytes per image, {3 * _SIDE**2 / 1e6:.1f} MB at {_SIDE} px |
+| a site's disk | "a run" for each run that is kept (its model, and its part of two rounds; a longer run holds at most eight such parts, to go back by three rounds), and the cache: 3 S^2 bytes per image, {3 * _SIDE**2 / 1e6:.1f} MB at {_SIDE} px; [frozen stages](small_sites.md) keep up to `data.feature_cache_gb` beside it |
 | the server's disk | "kept" + N x "spool", for each run; a longer run keeps up to six models, to go back by three rounds; under `fedap` a model for each site besides |
 | the server's memory | flat in N ([measured](benchmarks.md#server-memory) with 4 sites and with 64), and what FLARE's \
 transport holds of messages that arrive at once: up to N x up |

@@ -116,7 +116,9 @@ def picture(graph: Graph) -> str:
     for order in range(9):  # up and down, so that lines are short
         for row in rows if order % 2 == 0 else rows[::-1]:
             near = lines if order % 2 == 0 else above
-            row.sort(key=lambda unit: _middle([place[one] for one in near[unit] if one in place], place.get(unit, 0.5)))
+            # Sorted: the mean of a set in another order may differ in its last bit, and change places of two boxes.
+            beside = {unit: [place[one] for one in sorted(near[unit]) if one in place] for unit in row}
+            row.sort(key=lambda unit: _middle(beside[unit], place.get(unit, 0.5)))
             place |= {unit: (at + 0.5) / len(row) for at, unit in enumerate(row)}
     high = len(rows) * _ROW + _HIGH
     middle: dict[str, tuple[float, float]] = {}

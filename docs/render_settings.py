@@ -143,6 +143,9 @@ def rows_table() -> str:
     return "\n".join(lines)
 
 
+_TOLD = ("torchvision", "efficientnet-lite0")  # by the names of their files
+
+
 def encoders_table() -> str:
     """Render the encoders: their weights, stages, and what there is to start from."""
     from torchvision.models import get_model_weights, list_models
@@ -160,6 +163,7 @@ def encoders_table() -> str:
             published.append("`source: package`, installed with fedretina; their file with its own keys")
         if layouts_of(name) and name in torchvisions:
             published.append("torchvision's: " + ", ".join(f"`{Path(w.url).name}`" for w in get_model_weights(name)))
+        published += [layout.title for layout in layouts_of(name) if not layout.title.startswith(_TOLD)]
         widths = ", ".join(map(str, encoder.widths))
         lines.append(_row(f"`{name}`", weights, str(encoder.features), widths, "; ".join(published) or "none fit"))
     return "\n".join(lines)

@@ -136,6 +136,8 @@ def tiny(little_encoder) -> Callable[..., Experiment]:
         asked = _merged(base, words)
         if merged(row(asked["row"]).settings, words).get("network", {}).get("head", {}).get("layout") == "linear":
             del asked["network"]["head"]["width"]  # which a linear head does not read
+        if "training" in asked and asked["row"] == "analytic":
+            asked["phases"] = words.get("phases", row("analytic").settings["phases"])
         return Experiment.resolve(asked)
 
     return make

@@ -99,6 +99,7 @@ def test_the_figures_of_the_robust_rules_are_the_stored_ones():
     assert f"figures -->\n{rendered}\n<!-- end" in (DOCS / "robust_rules.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_settings_page_is_what_the_classes_say():
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
     rendered = in_subprocess(
@@ -109,6 +110,7 @@ def test_the_settings_page_is_what_the_classes_say():
     assert page == rendered, "run `.venv/bin/python docs/render_settings.py` and look at what changed"
 
 
+@pytest.mark.slow
 def test_the_table_of_attacks_is_what_the_tests_show():
     page = (DOCS / "trust.md").read_text(encoding="utf-8")
     rendered = in_subprocess(

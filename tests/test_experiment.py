@@ -205,11 +205,60 @@ def test_the_plan_is_rounds_then_validate_then_finalise():
         ({"row": "oct_fedavg", "classes": ["a", "b", "a"]}, "names a class twice"),
         ({"row": "oct_moco_scaffold", "correction": {"name": "moon"}}, "contrast of its own"),
         ({"images": {"modality": "x-ray"}}, "modality must be"),
+        (
+            {"images": {"mask_borders": False}},
+            "images.mask_borders: 'fundus' does not read it, 'oct' alone does: leave it out",
+        ),
+        (
+            {
+                "network": {"contrast": {"layout": "simclr"}},
+                "phases": [{"name": "blind", "contrastive": {"method": "simclr"}}],
+                "choice": {"window": 3},
+                "augment": {"flip": False},
+            },
+            "no phase trains with labels, so nothing reads augment and choice",
+        ),
+        ({"network": {"contrast": {"width": 64}}}, "set network.contrast to null"),
+        ({"row": "oct_moco_fedavg", "phases": [{"name": "train"}]}, "set network.contrast to null"),
+        (
+            {
+                "row": "oct_simclr_fedavg",
+                "phases": [{"name": "pretrain", "augment": {"flip": False}}, {"name": "train"}],
+            },
+            "phase 'pretrain' trains without labels and does not read augment: say in views",
+        ),
+        (
+            {"row": "fedprox", "exchange": {"personal": "everything"}},
+            "correction 'fedprox' .* set correction to 'none'",
+        ),
+        ({"row": "fedap", "exchange": {"personal": "everything"}}, "aggregation.rule 'similarity' mixes a model"),
+        (
+            {"row": "fedavg", "exchange": {"personal": "everything", "batchnorm": "shared_all"}},
+            "exchange.batchnorm: personal 'everything' does not read it, 'nothing', 'exits' and 'head' do",
+        ),
+        ({"row": "fedavg", "theta": {"reference_grades": 5}}, "reads u as K / S, but evaluation.estimator 'softmax'"),
+        ({"sampling": {"fraction": 0.5}, "choice": {"window": 3}}, "a run ends with its last model: leave one"),
+        ({"training": {"optimizer_state": "keep"}}, "sgd without momentum has no state: set momentum"),
+        (
+            {
+                "quorum": 5,
+                "aggregation": {"robust": {"name": "norm_bound", "limit": 1.0, "hostile": 2}},
+            },
+            "hostile is 2, but a limit holds",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_a_way_out(words, said):
     with pytest.raises(SettingsError, match=said):
         Experiment.resolve(words)
+
+
+def test_what_a_row_says_falls_away_where_the_jobs_choice_does_not_read_it():
+    assert Experiment.resolve({"row": "fedavg"}).exchange.batchnorm == "shared_all"
+    alone = Experiment.resolve({"row": "fedavg", "exchange": {"personal": "everything"}})
+    assert alone.exchange.batchnorm == "local_all"
+    answered = Experiment.resolve({"row": "feduaa", "evaluation": {"estimator": "softmax"}}).evaluation
+    assert answered.auc_input == "logits_softmax"
 
 
 def test_a_phase_is_filled_from_the_rows_phase_of_its_name_and_the_runs_settings():

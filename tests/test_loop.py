@@ -38,11 +38,11 @@ def test_every_row_runs_to_its_end(row, tiny, phantoms, tmp_path):
     weights = [entry["weight"] for entry in results["sites"].values()]
     # With a model per site, each weight is the site's own share of its own model.
     assert sum(weights) == pytest.approx(1.5 if experiment.aggregation.personal else 1)
-    assert results["chosen"] == "train-0000"
+    assert results["chosen"] == ("train-0000" if experiment.sums is None else "sums-0000")
     # No honest update comes near what is refused as out of all proportion (aggregation.proportion, 300).
     assert all(step["refused"] == {} for step in results["steps"])
     measured = [value for step in results["steps"] for value in step.get("proportion", {}).values()]
-    assert bool(measured) == (experiment.exchange.personal != "everything")
+    assert bool(measured) == (experiment.exchange.personal != "everything" or experiment.sums is not None)
     assert max(measured, default=0) < 30
     for site in results["sites"]:
         card = json.loads((tmp_path / "r" / site / "final" / "card.json").read_text())
@@ -60,6 +60,8 @@ AWAY_FROM_THE_WIRE = {
     "stretches": {
         "row": "scaffold",
         "sampling": {"fraction": 0.67},
+        "network": {"frozen": 2},
+        "augment": {"rotate_degrees": 0, "quarter_turns": True},
         "training": {
             "optimizer": "adam",
             "learning_rate": 0.001,
@@ -67,6 +69,7 @@ AWAY_FROM_THE_WIRE = {
             "stretches": [{"train": "head", "epochs": 1}, {"train": "encoder", "epochs": 1}],
         },
     },
+    "recipe": {"row": "fedee_tweu", "recipe": "small_sites", "training": {"learning_rate": 0.001}},
     "evidence": {
         "row": "moon_projected",
         "grades": 5,

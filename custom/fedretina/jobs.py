@@ -22,9 +22,9 @@ from fedretina.settings.contrastive import ContrastiveSettings, MomentumSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import RUN_KEY
 from fedretina.storage import filled_folder, write_text
-from fedretina.yaml_file import parse_yaml, read_words
+from fedretina.yaml_file import parse_yaml, read_text
 
-TASKS = ("prepare", "pretrain", "train", "validate", "tune", "calibrate", "finalise")
+TASKS = ("prepare", "pretrain", "train", "sums", "validate", "tune", "calibrate", "finalise")
 SITES = ("site-1", "site-2", "site-3", "site-4", "site-5")
 _CONTROLLER = "fedretina.flare.controller.RoundController"
 _EXECUTOR = "fedretina.flare.executor.TrainerExecutor"
@@ -34,7 +34,7 @@ _LEARNER = "fedretina.flare.learner.TrainerLearner"
 _PATIENCE_S = 300.0
 
 _HEAD = """\
-# {title}, at a size that two cores finish in {minutes} minutes; {whose} sizes stand behind each value.
+# {title}, at a size that two cores finish in {minutes} minutes{sizes}.
 # Every setting, its range and its source: docs/settings.md. A run is new unless it is named (`run: NAME`).
 name: {name}
 row: {row}
@@ -53,6 +53,16 @@ training:
   epochs: 1                     # FedUAA: 1
   batch_size: 16                # FedUAA: 32
   learning_rate: 0.05           # FedUAA: 0.01
+  threads: 2
+phantom_images: 160             # training images of an average phantom site
+"""
+_SUMS = """\
+images:
+  image_size: 224
+network:
+  encoder: efficientnet_lite0   # it does not train
+  weights: {source: package}    # ImageNet; from an installed package, never a download
+training:
   threads: 2
 phantom_images: 160             # training images of an average phantom site
 """
@@ -106,9 +116,11 @@ _PHASES = {
     rounds: 2                   # paper: 100
 {contrastive}    training: {{epochs: 1, learning_rate: 0.01}}   # paper: 5 epochs, 0.03 at batches of 64""",
     "train": "  - {{name: {name}, rounds: 3}}    # {rounds}",
+    "sums": "  - {{name: {name}, rounds: 1}}     # one message up, one down",
     "tuned": "  - {{name: {name}, rounds: 3, training: {{epochs: 2}}}}    # paper: 50 rounds of 3 epochs",
 }
 
+_WHOSE = {"fundus": "FedUAA's"}
 _ROUNDS = {"oct": "paper: 50", "dermoscopy": "paper: 47", "heart_sound": "paper: 32", "activity": "paper: 10"}
 
 _APP = "app"
@@ -181,14 +193,18 @@ def _experiment(method: str, name: str) -> str:
     phases = []
     for phase in found.phases:
         own = phase.training is not None and not phase.training.stretches  # stretches have epochs of their own
-        kind = "pretrain" if phase.contrastive is not None else "tuned" if own else "train"
+        kind = "tuned" if phase.task == "train" and own else phase.task
         rounds = _ROUNDS.get(found.images.modality, "FedUAA: 100")
         phases.append(_PHASES[kind].format(name=phase.name, rounds=rounds, contrastive=_keys(phase.contrastive)))
     bodies = {"fundus": _FUNDUS, "oct": _OCT, **_OF_TASKS}
-    whose = "FedUAA's" if found.images.modality == "fundus" else "the paper's"
+    whose = _WHOSE.get(found.images.modality, "the paper's")
     minutes = "about three" if len(phases) == 1 else "about five"
-    words = {"title": row(method).title, "minutes": minutes, "whose": whose, "name": name, "row": method}
-    return _HEAD.format(**words, phases="\n".join(phases)) + bodies[found.images.modality]
+    sizes = f"; {whose} sizes stand behind each value"
+    if found.sums is not None:
+        minutes, sizes = "a few", ""
+    blanks = {"title": row(method).title, "minutes": minutes, "sizes": sizes, "name": name, "row": method}
+    body = bodies[found.images.modality] if found.sums is None else _SUMS
+    return _HEAD.format(**blanks, phases="\n".join(phases)) + body
 
 
 def _keys(settings: ContrastiveSettings | None) -> str:
@@ -237,7 +253,7 @@ def _server() -> dict[str, object]:
             {"id": "run", "path": "fedretina.flare.server_run.ServerRun", "args": {}},
             {"id": "aggregator", "path": "fedretina.flare.aggregator.SpoolAggregator", "args": {}},
         ],
-        "workflows": [workflow("train", TASKS[:3]), workflow("finalise", TASKS[3:])],
+        "workflows": [workflow("train", TASKS[:4]), workflow("finalise", TASKS[4:])],
     }
 
 
@@ -276,15 +292,15 @@ def export_job(
     """
     _check(job, out, sites, quorum, mandatory)
     source = job / _APP / "config" / EXPERIMENT
-    words = read_words(source, _CALLED)
-    parse_yaml(words, _CALLED, source)  # a setting that stands twice would be set twice below
+    text = read_text(source, _CALLED)
+    parse_yaml(text, _CALLED, source)  # a setting that stands twice would be set twice below
     if quorum is not None:
-        words = _with(words, "quorum", quorum)
+        text = _with(text, "quorum", quorum)
     if not phantoms:
-        words = _with(words, "phantom_images", 0)
+        text = _with(text, "phantom_images", 0)
     if run is not None:
-        words = _with(words, "run", json.dumps(require_name(run, "run")))  # 20261122 and on are names too
-    experiment = Experiment.resolve(parse_yaml(words, _CALLED, source))
+        text = _with(text, "run", json.dumps(require_name(run, "run")))  # 20261122 and on are names too
+    experiment = Experiment.resolve(parse_yaml(text, _CALLED, source))
     if experiment.quorum > len(sites):
         raise SettingsError(
             f"the quorum is {experiment.quorum}, but only {counted(len(sites), 'site is', 'sites are')} named."
@@ -301,7 +317,7 @@ def export_job(
         for name in CONFIGS:
             config = _read(job / _APP / "config" / name)
             write_text(half / _APP / "config" / name, json.dumps(config, indent=2) + "\n")
-        write_text(half / _APP / "config" / EXPERIMENT, words)
+        write_text(half / _APP / "config" / EXPERIMENT, text)
         write_text(half / META, json.dumps(meta, indent=2) + "\n")
     return experiment
 
@@ -343,9 +359,9 @@ def _check(job: Path, out: Path, sites: Sequence[str], quorum: int | None, manda
     require_sites(sites)
     if quorum is not None and not 1 <= quorum <= len(sites):
         raise SettingsError(f"the quorum must lie between 1 and the number of sites, {len(sites)}, got {quorum}.")
-    strangers = sorted(set(mandatory) - set(sites))
-    if strangers:
-        raise SettingsError(f"{strangers[0]} is mandatory but takes no part: name it among the sites.")
+    unknown = sorted(set(mandatory) - set(sites))
+    if unknown:
+        raise SettingsError(f"{unknown[0]} is mandatory but takes no part: name it among the sites.")
     foreign = sorted(_classes(job, [_APP]) - set(ALLOWED_CLASSES))
     if foreign:
         raise SettingsError(
@@ -364,12 +380,12 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _with(words: str, name: str, value: object) -> str:
+def _with(text: str, name: str, value: object) -> str:
     """Set a setting at the top of an experiment file, whose comments stay."""
     line = f"{name}: {value}"
 
     def changed(match: re.Match[str]) -> str:
         return (line.ljust(len(match.group(1))) + (match.group(2) or "")).rstrip()
 
-    text, found = re.subn(rf"^({name}:[^#\n]*)(#.*)?$", changed, words, flags=re.MULTILINE)
-    return text if found else f"{words.rstrip()}\n{line}\n"
+    replaced, found = re.subn(rf"^({name}:[^#\n]*)(#.*)?$", changed, text, flags=re.MULTILINE)
+    return replaced if found else f"{text.rstrip()}\n{line}\n"

@@ -60,8 +60,10 @@ def run_loop(
         for name in ("server", *sorted(sites)):
             held.enter_context(folder_lock(root / run / name, 0))
         try:
-            at_server = cipher_for(experiment.exchange, keys and keys / SERVER_FILE, private=False)
-            at_sites = cipher_for(experiment.exchange, keys and keys / SITE_FILE, private=True)
+            at_server = cipher_for(
+                experiment.exchange, keys and keys / SERVER_FILE, private=False, sums=experiment.sums
+            )
+            at_sites = cipher_for(experiment.exchange, keys and keys / SITE_FILE, private=True, sums=experiment.sums)
             coordinator = Coordinator(experiment, run, root / run / "server", at_server)
             _run(coordinator, sites, root / run, at_sites, tell)
         except FedretinaError:

@@ -40,9 +40,9 @@ class YamlFileError(SettingsError):
 class _FaultError(Exception):
     """A fault before it is known of which file: the words for home, and those for other ends."""
 
-    def __init__(self, told: str, outside: str | None = None) -> None:
-        super().__init__(told)
-        self.outside = told if outside is None else outside
+    def __init__(self, inside: str, outside: str | None = None) -> None:
+        super().__init__(inside)
+        self.outside = inside if outside is None else outside
 
 
 def read_yaml(path: Path, what: str) -> dict[str, Any]:
@@ -56,10 +56,10 @@ def read_yaml(path: Path, what: str) -> dict[str, Any]:
         YamlFileError: The file is missing, cannot be read, is too large, is no UTF-8 or no YAML, names a setting twice,
             or holds no settings.
     """
-    return parse_yaml(read_words(path, what), what, path)
+    return parse_yaml(read_text(path, what), what, path)
 
 
-def read_words(path: Path, what: str) -> str:
+def read_text(path: Path, what: str) -> str:
     """Read the text of a file of settings, without looking at what it says.
 
     Args:
@@ -75,11 +75,11 @@ def read_words(path: Path, what: str) -> str:
         _refuse(fault, what, path)
 
 
-def parse_yaml(words: str, what: str, path: Path | None = None) -> dict[str, Any]:
+def parse_yaml(text: str, what: str, path: Path | None = None) -> dict[str, Any]:
     """Read settings from text.
 
     Args:
-        words: The text.
+        text: The text.
         what: How the file that it comes from is called.
         path: That file, for the sentence; None where there is none.
 
@@ -87,12 +87,12 @@ def parse_yaml(words: str, what: str, path: Path | None = None) -> dict[str, Any
         YamlFileError: The text is no YAML, names a setting twice, or holds no settings.
     """
     try:
-        found = _parsed(words)
+        parsed = _parsed(text)
     except _FaultError as fault:
         _refuse(fault, what, path)
-    if isinstance(found, dict):
-        return found
-    kind = "is empty" if found is None else "holds a list" if isinstance(found, list) else "holds a single value"
+    if isinstance(parsed, dict):
+        return parsed
+    kind = "is empty" if parsed is None else "holds a list" if isinstance(parsed, list) else "holds a single value"
     told = f"holds no settings: it {kind}, where `name: value` lines should stand."
     raise YamlFileError(f"{_named(what, path)} {told}", f"{what} {told}")
 
@@ -160,9 +160,9 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def _parsed(words: str) -> Any:
+def _parsed(text: str) -> Any:
     try:
-        loader = _Loader(words)
+        loader = _Loader(text)
         try:
             node = loader.get_single_node()
             if node is None:
@@ -180,7 +180,7 @@ def _parsed(words: str) -> Any:
             f"{place} is no YAML ({error.problem or error.context}): {mend}", f"{place} is no YAML: {mend}"
         ) from error
     except yaml.reader.ReaderError as error:
-        line = words.count("\n", 0, error.position) + 1
+        line = text.count("\n", 0, error.position) + 1
         raise _FaultError(f"line {line} holds a character that no text has: take it out.") from error
     except (yaml.YAMLError, ValueError, LookupError) as error:  # such as `!!int word`
         raise _FaultError(f"a value in it is none ({error}): mend it.", "a value in it is none: mend it.") from error

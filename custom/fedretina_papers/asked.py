@@ -64,7 +64,7 @@ class Outside(NamedTuple):
     other_site: bool
 
 
-class Stranger(NamedTuple):
+class OutsideImages(NamedTuple):
     """Images to ask a site's model about; see `Outside`."""
 
     split: Split
@@ -99,14 +99,14 @@ class Asked(NamedTuple):
     outside: Mapping[str, Outside]
 
 
-def ask(experiment: Experiment, model: Tensors, data: SiteData, strangers: Mapping[str, Stranger]) -> Asked:
+def ask(experiment: Experiment, model: Tensors, data: SiteData, outside: Mapping[str, OutsideImages]) -> Asked:
     """Let a site's model answer its test and validation images, and images from outside.
 
     Args:
         experiment: The run's settings.
         model: All tensors of the site's model.
         data: The site.
-        strangers: Images from outside, by set.
+        outside: Out-of-distribution images, by set.
     """
     trainer = LocalTrainer(experiment, data)
 
@@ -136,7 +136,7 @@ def ask(experiment: Experiment, model: Tensors, data: SiteData, strangers: Mappi
                 one.synthetic,
                 one.other_site,
             )
-            for name, one in strangers.items()
+            for name, one in outside.items()
         },
     )
 

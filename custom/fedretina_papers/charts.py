@@ -50,9 +50,9 @@ def by_site(benchmark: Benchmark, key: str, label: str) -> Chart | None:
     return line_chart(key, series, "round", label)
 
 
-def uncertainty(benchmark: Benchmark, found: Record) -> Chart | None:
+def uncertainty(benchmark: Benchmark, statistics: Record) -> Chart | None:
     """Figures 2a and 2b: how u is spread over the right and the wrong answers of the reference at each site."""
-    sites = {site: found["uncertainty"].get(benchmark.reference, {}).get(site) for site in benchmark.sites}
+    sites = {site: statistics["uncertainty"].get(benchmark.reference, {}).get(site) for site in benchmark.sites}
     known = {site: spread for site, spread in sites.items() if spread is not None}
     if not known:
         return None
@@ -99,11 +99,11 @@ def uncertainty(benchmark: Benchmark, found: Record) -> Chart | None:
     )
 
 
-def differences(benchmark: Benchmark, found: Record, key: str = MAIN) -> Chart | None:
+def differences(benchmark: Benchmark, statistics: Record, key: str = MAIN) -> Chart | None:
     """Reference less each row, mean of the sites: each seed, their mean, the intervals over patients and together."""
     rows = {
         benchmark.title(name): one["mean"]["measures"][key]
-        for name, one in benchmark.compared(found)
+        for name, one in benchmark.compared(statistics)
         if one["mean"]["measures"][key]["difference"] is not None
     }
     if not rows:

@@ -35,17 +35,17 @@ class Verdicts(NamedTuple):
     untested: tuple[str, ...]
 
 
-def verdicts(benchmark: Benchmark, found: Record, key: str = MAIN, test: str = "together") -> Verdicts:
+def verdicts(benchmark: Benchmark, statistics: Record, key: str = MAIN, test: str = "together") -> Verdicts:
     """Sort the rows over the mean of the sites.
 
     Args:
         benchmark: What was run.
-        found: The stored statistics.
+        statistics: The stored statistics.
         key: The figure.
         test: "together", "seeds" or "patients"; "delong" for referable disease by DeLong's test.
     """
     sorted_rows: dict[str, list[str]] = {name: [] for name in Verdicts._fields}
-    for name, one in benchmark.compared(found):
+    for name, one in benchmark.compared(statistics):
         entry = one["mean"]["delong"] if test == "delong" else one["mean"]["measures"][key]
         tested = entry if test == "delong" else entry[test]
         adjusted, difference = None if tested is None else tested["holm"], entry["difference"]
@@ -58,9 +58,9 @@ def verdicts(benchmark: Benchmark, found: Record, key: str = MAIN, test: str = "
     return Verdicts(*(tuple(sorted_rows[name]) for name in Verdicts._fields))
 
 
-def verdict_words(benchmark: Benchmark, found: Record, key: str = MAIN, test: str = "together") -> str:
+def verdict_words(benchmark: Benchmark, statistics: Record, key: str = MAIN, test: str = "together") -> str:
     """The verdicts of one figure in a sentence."""
-    sides = verdicts(benchmark, found, key, test)
+    sides = verdicts(benchmark, statistics, key, test)
     title = benchmark.title(benchmark.reference)
     figure = f"{MEASURES[key].title}{', DeLong' if test == 'delong' else ''}"
     parts = [
@@ -78,11 +78,13 @@ def verdict_words(benchmark: Benchmark, found: Record, key: str = MAIN, test: st
     return f"**{figure}**: {title} {'. It '.join(parts) if parts else 'has no row beside it'}."
 
 
-def paper_style_words(benchmark: Benchmark, found: Record) -> list[str]:
+def paper_style_words(benchmark: Benchmark, statistics: Record) -> list[str]:
     """How many unadjusted p over seeds are below 0.05, ours and the paper's, and what that count is worth."""
-    means = [one["mean"]["measures"][MAIN]["seeds"]["p"] for one in found["comparisons"].values()]
+    means = [one["mean"]["measures"][MAIN]["seeds"]["p"] for one in statistics["comparisons"].values()]
     cells = [
-        site["measures"][MAIN]["seeds"]["p"] for one in found["comparisons"].values() for site in one["sites"].values()
+        site["measures"][MAIN]["seeds"]["p"]
+        for one in statistics["comparisons"].values()
+        for site in one["sites"].values()
     ]
     printed = list(published().tables["table4"].printed.values())
     theirs = [value for figures in printed for site, value in figures.items() if site != AVERAGE]
@@ -94,10 +96,10 @@ def paper_style_words(benchmark: Benchmark, found: Record) -> list[str]:
     ]
 
 
-def seeds_table(benchmark: Benchmark, found: Record, key: str = MAIN) -> list[str]:
+def seeds_table(benchmark: Benchmark, statistics: Record, key: str = MAIN) -> list[str]:
     """How many paired seeds show a difference of a given size with 80 % power at the 5 % level, with these patients."""
     rows = []
-    for name, one in benchmark.compared(found):
+    for name, one in benchmark.compared(statistics):
         entry, gain = one["mean"]["measures"][key], _paper_gain(name)
         seeds, drawn = entry["seeds"], entry["patients"]
         if seeds["sd"] is None or drawn is None or drawn["variance"] is None:
@@ -111,9 +113,9 @@ def seeds_table(benchmark: Benchmark, found: Record, key: str = MAIN) -> list[st
     return table(head, rows) if rows else ["With fewer than two seeds nothing is known of their spread.", ""]
 
 
-def seeds_words(benchmark: Benchmark, found: Record) -> list[str]:
+def seeds_words(benchmark: Benchmark, statistics: Record) -> list[str]:
     """What the seeds table says, and what more seeds cannot mend."""
-    entries = [one["mean"]["measures"][MAIN] for _, one in benchmark.compared(found)]
+    entries = [one["mean"]["measures"][MAIN] for _, one in benchmark.compared(statistics)]
     known = [one for one in entries if one["seeds"]["sd"] and one["patients"] and one["patients"]["variance"]]
     if not known:
         return []
@@ -130,21 +132,21 @@ def seeds_words(benchmark: Benchmark, found: Record) -> list[str]:
     ]
 
 
-def three_questions(benchmark: Benchmark, found: Record) -> list[str]:
+def three_questions(benchmark: Benchmark, statistics: Record) -> list[str]:
     """What each test asks, in plain words."""
-    shares = [float(site["shared"]) for site in found["tested"].values()]
+    shares = [float(site["shared"]) for site in statistics["tested"].values()]
     split = (
         f"Each seed split the patients anew, and two seeds share {percent(sum(shares) / len(shares))} of their test "
         "patients: they are not independent, so that this p alone is too small."
         if benchmark.resplit
         else "All seeds share one split of the patients, so this says nothing of other patients."
     )
-    patients = sum(site["patients"] for site in found["tested"].values())
+    patients = sum(site["patients"] for site in statistics["tested"].values())
     return [
         f"- **Over seeds** (paired t test): would another training come out alike? {split}",
-        f"- **Over patients** ({found['draws']} draws of the {several(patients, 'patient')} behind the test images, "
-        "both eyes together, the same draw for both rows and all seeds): would other patients of the same kind come "
-        "out alike? It takes the trained models as they are.",
+        f"- **Over patients** ({statistics['draws']} draws of the {several(patients, 'patient')} behind the test "
+        "images, both eyes together, the same draw for both rows and all seeds): would other patients of the same kind "
+        "come out alike? It takes the trained models as they are.",
         "- **Together** (t test with both variances added, degrees of freedom by Welch and Satterthwaite): would other "
         "trainings and other test patients come out alike? Only this carries a claim. What both variances have in "
         "common counts twice, so it errs to the wide side; other training images at the sites are not among its "
@@ -154,7 +156,7 @@ def three_questions(benchmark: Benchmark, found: Record) -> list[str]:
     ]
 
 
-def disease_words(benchmark: Benchmark, found: Record) -> list[str]:
+def disease_words(benchmark: Benchmark, statistics: Record) -> list[str]:
     """How referable disease was tested, and what came out."""
     return [
         "AUC of referable disease rests on two groups in place of five, so chance moves it less than macro AUC. "
@@ -164,16 +166,16 @@ def disease_words(benchmark: Benchmark, found: Record) -> list[str]:
         "beside it takes the mean over seeds, in which the chance of a training averages out, and so sees smaller "
         "differences.",
         "",
-        verdict_words(benchmark, found, DISEASE, "delong"),
+        verdict_words(benchmark, statistics, DISEASE, "delong"),
     ]
 
 
-def summary_rows(benchmark: Benchmark, found: Record | None) -> dict[str, Any]:
+def summary_rows(benchmark: Benchmark, statistics: Record | None) -> dict[str, Any]:
     """The main figures of each row, for a script."""
     rows: dict[str, Any] = {}
     for name, seeds in benchmark.runs.items():
         mean = benchmark.by_seed(name, MAIN)
-        one = None if found is None else found["comparisons"].get(name)
+        one = None if statistics is None else statistics["comparisons"].get(name)
         rows[name] = {
             "title": benchmark.title(name),
             "seeds": sorted(seeds),

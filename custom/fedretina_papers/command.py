@@ -64,18 +64,18 @@ def benchmark(
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the workers; torch's threads are a setting
     try:
-        words = merged(preset(name), _words(plan_file))
+        settings = merged(preset(name), _plan_of(plan_file))
         files = {site: str(Path(file).resolve()) for site, file in site_files(sites).items()}
-        words["sites"] = files or dict.fromkeys(phantoms or ()) or words.get("sites", {})
-        spare = words.get("spare_sites")
+        settings["sites"] = files or dict.fromkeys(phantoms or ()) or settings.get("sites", {})
+        spare = settings.get("spare_sites")
         if isinstance(spare, dict):
-            words["spare_sites"] = {site: file for site, file in spare.items() if site not in words["sites"]}
+            settings["spare_sites"] = {site: file for site, file in spare.items() if site not in settings["sites"]}
         if rows:
-            words = _chosen(words, name, rows)
+            settings = _chosen(settings, name, rows)
         if seeds:
-            words["seeds"] = _numbers(seeds)
-        kind = kind_of(words)
-        prepared = kind.prepare(words)
+            settings["seeds"] = _numbers(seeds)
+        kind = kind_of(settings)
+        prepared = kind.prepare(settings)
         if stored:
             unpack(stored, out)
         if render and not (out / "results").is_dir():
@@ -97,22 +97,22 @@ def benchmark(
         fail("runs are missing: " + "; ".join(f"{run}: {why}" for run, why in missing.items()))
 
 
-def _words(path: Path | None) -> dict[str, Any]:
+def _plan_of(path: Path | None) -> dict[str, Any]:
     from fedretina.yaml_file import read_yaml
 
     return {} if path is None else read_yaml(path, "the plan")
 
 
-def _chosen(words: dict[str, Any], name: str, rows: str) -> dict[str, Any]:
+def _chosen(settings: dict[str, Any], name: str, rows: str) -> dict[str, Any]:
     """The plan with the asked rows alone; a row of the table that the plan leaves out may be asked for too."""
     from fedretina.errors import SettingsError
     from fedretina.rows import ROWS
     from fedretina.settings.faults import did_you_mean
 
-    if "rows" not in words:
+    if "rows" not in settings:
         raise SettingsError(f"the benchmark {name} has no rows to choose from: say what to leave out in a --plan.")
     wanted = [row.strip() for row in rows.split(",") if row.strip()]
-    named, readings = _by_name(words["rows"], "rows"), _by_name(words.get("readings") or [], "readings")
+    named, readings = _by_name(settings["rows"], "rows"), _by_name(settings.get("readings") or [], "readings")
     for row in wanted:
         if row not in {*named, *readings, *ROWS}:
             meant = did_you_mean(row, [*named, *readings])
@@ -120,7 +120,7 @@ def _chosen(words: dict[str, Any], name: str, rows: str) -> dict[str, Any]:
     chosen = [named.get(row, row) for row in wanted if row not in readings]
     kept = _by_name(chosen, "rows")
     left = [one for one in readings.values() if not isinstance(one, dict) or one.get("of") in kept]
-    return {**words, "rows": chosen, "readings": left}
+    return {**settings, "rows": chosen, "readings": left}
 
 
 def _by_name(listed: Any, what: str) -> dict[str, Any]:
@@ -131,10 +131,10 @@ def _by_name(listed: Any, what: str) -> dict[str, Any]:
     return {str(one.get("name")) if isinstance(one, dict) else one: one for one in listed}
 
 
-def _numbers(words: str) -> list[int]:
+def _numbers(text: str) -> list[int]:
     from fedretina.errors import SettingsError
 
     try:
-        return [int(word) for word in words.split(",")]
+        return [int(word) for word in text.split(",")]
     except ValueError as error:
-        raise SettingsError(f"--seeds {words!r} are no whole numbers by comma.") from error
+        raise SettingsError(f"--seeds {text!r} are no whole numbers by comma.") from error

@@ -37,7 +37,7 @@ def _constant(key: str, site: Mapping[str, Any]) -> float:
 
 
 def member_table(results: FedeeResults) -> list[str]:
-    """Each exit alone, the final head last: its accuracy, and whether its own u notices strange images.
+    """Each exit alone, the final head last: its accuracy, and whether its own u notices out-of-distribution images.
 
     Nothing where no row answers with several members.
     """

@@ -1,4 +1,4 @@
-"""FedEE's pictures from our runs: accuracy as cases are referred, cases to refer, u of strangers, means over sites."""
+"""FedEE's pictures from our runs: accuracy as cases are referred, cases to refer, u inside and outside, site means."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def refer_chart(results: FedeeResults) -> Chart | None:
     )
 
 
-def strangers_chart(results: FedeeResults) -> Chart | None:
-    """Figure 6: u of the reference on own test images, other sites' images and each set of strangers, all together."""
+def out_of_distribution_chart(results: FedeeResults) -> Chart | None:
+    """Figure 6: u of the reference on own test images, other sites' images and each out-of-distribution set."""
     sums: dict[str, np.ndarray] = {}
     for run in results.runs(_own(results)).values():
         for site in run["sites"].values():
@@ -110,7 +110,8 @@ def strangers_chart(results: FedeeResults) -> Chart | None:
 
     middle = {kind: float(edges[int(np.searchsorted(np.cumsum(share), 0.5))]) for kind, share in shares.items()}
     told = "; ".join(f"{kind}: half of the images from {number(value)} up" for kind, value in middle.items())
-    return draw("strangers", f"How u is spread over own and strange images. {told}.", paint, right=1.5, width=6.0)
+    title = f"How u is spread over own and out-of-distribution images. {told}."
+    return draw("strangers", title, paint, right=1.5, width=6.0)
 
 
 def _own(results: FedeeResults) -> str:

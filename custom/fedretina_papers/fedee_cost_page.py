@@ -45,7 +45,7 @@ def cost_lines(results: FedeeResults, out: Path, shown: Pictures) -> list[str]:
     ]
 
 
-def cost_table(results: FedeeResults, found: Mapping[str, Any]) -> list[str]:
+def cost_table(results: FedeeResults, costs: Mapping[str, Any]) -> list[str]:
     """Table 4, with times and memory."""
     printed = {} if results.printed is None else published_fedee().table4[results.printed]
     head = ["method", "parameters (M)", "multiply-adds (G)"]
@@ -54,7 +54,7 @@ def cost_table(results: FedeeResults, found: Mapping[str, Any]) -> list[str]:
     head += ["memory, answer (MB)", "memory, training step (MB)"]
     rows = []
     for method in METHODS:
-        one = found["methods"].get(method)
+        one = costs["methods"].get(method)
         theirs = [number(value, 3) for value in printed.get(method, ())] if printed else []
         if one is None:
             rows.append([method, NOT_RUN, NOT_RUN, *theirs, *[NOT_RUN] * 6])
@@ -65,9 +65,9 @@ def cost_table(results: FedeeResults, found: Mapping[str, Any]) -> list[str]:
                 number(one["parameters"] / 1e6, 3),
                 number(one["multiply_adds"] / 1e9, 4),
                 *theirs,
-                number(1e3 * seconds_of(found["methods"], method, "inference"), 1),
+                number(1e3 * seconds_of(costs["methods"], method, "inference"), 1),
                 _spread(one.get("inference_ratio"), 3),
-                NONE if "training_s" not in one else number(1e3 * seconds_of(found["methods"], method, "training"), 1),
+                NONE if "training_s" not in one else number(1e3 * seconds_of(costs["methods"], method, "training"), 1),
                 _spread(one.get("training_ratio"), 3),
                 number(one["memory_inference"] / 1e6, 0),
                 NONE if one["memory_training"] is None else number(one["memory_training"] / 1e6, 0),
@@ -76,12 +76,12 @@ def cost_table(results: FedeeResults, found: Mapping[str, Any]) -> list[str]:
     return table(head, rows)
 
 
-def claim_words(found: Mapping[str, Any]) -> list[str]:
+def claim_words(costs: Mapping[str, Any]) -> list[str]:
     """Whether the exits answer within 1.05 of the backbone's time, as measured."""
-    one = found["methods"].get("FedEE")
+    one = costs["methods"].get("FedEE")
     if one is None:
         return []
-    ratio, ours = one["inference_ratio"], found["methods"]["Backbone"]
+    ratio, ours = one["inference_ratio"], costs["methods"]["Backbone"]
     added = one["multiply_adds"] / ours["multiply_adds"]
     held = "holds" if ratio["median"] <= CLAIMED else "does not hold"
     between = "" if ratio["low"] > CLAIMED or ratio["high"] <= CLAIMED else "; its quartiles lie on both sides of it"
@@ -93,15 +93,15 @@ def claim_words(found: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def cost_chart(found: Mapping[str, Any]) -> Chart | None:
+def cost_chart(costs: Mapping[str, Any]) -> Chart | None:
     """Figure 2: time of a batch's answer and of a training step, beside the backbone's."""
-    methods = [method for method in METHODS if method in found["methods"]]
-    members = found["asked"].get("Deep Ens.", {}).get("networks", 1)
+    methods = [method for method in METHODS if method in costs["methods"]]
+    members = costs["asked"].get("Deep Ens.", {}).get("networks", 1)
 
     def value(method: str, key: str) -> float:
         if key == "training_ratio" and method == "Deep Ens.":
             return float(members)  # one network after the other
-        return float(found["methods"][method][key]["median"])
+        return float(costs["methods"][method][key]["median"])
 
     bars = {
         title: [value(method, key) for method in methods]

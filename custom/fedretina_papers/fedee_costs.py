@@ -151,9 +151,9 @@ def _several(one: Method, plan: BenchmarkPlan) -> Method:
 
 def _method(experiment: Experiment) -> Method:
     training = experiment.phase(experiment.phases[-1].name).training or experiment.training
-    words = experiment.network.model_dump(mode="json") | {"contrast": None, "weights": {"source": "none"}}
+    network = experiment.network.model_dump(mode="json") | {"contrast": None, "weights": {"source": "none"}}
     return Method(
-        network=words,
+        network=network,
         width=experiment.head_width or _ANY_GRADES,
         shape=experiment.images.shape,
         batch_size=training.batch_size,

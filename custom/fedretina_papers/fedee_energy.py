@@ -38,44 +38,44 @@ class MethodEnergy(NamedTuple):
     run: Footprint
 
 
-def energy_lines(results: FedeeResults, found: Mapping[str, Any], shown: Pictures) -> list[str]:
+def energy_lines(results: FedeeResults, costs: Mapping[str, Any], shown: Pictures) -> list[str]:
     """Table 12 and Figure 10 with what they assume.
 
     Args:
         results: What was run.
-        found: The stored costs.
+        costs: The stored costs.
         shown: Takes the pictures.
     """
-    energies = energy_of(results, found)
+    energies = energy_of(results, costs)
     return [
         "## Table 12 and Figure 10: energy and CO2 equivalents of training",
         "",
         *energy_table(results, energies),
-        *_assumed(results, found),
+        *_assumed(results, costs),
         *shown.show("traffic", traffic_chart(energies)),
         *shown.show("computation", computation_chart(energies)),
         *shown.show("emission", emission_chart(energies)),
     ]
 
 
-def energy_of(results: FedeeResults, found: Mapping[str, Any]) -> dict[str, MethodEnergy]:
+def energy_of(results: FedeeResults, stored: Mapping[str, Any]) -> dict[str, MethodEnergy]:
     """Energy of a method's runs under FedAvg: time of its training steps times power, and what moved.
 
     Args:
         results: What was run.
-        found: The stored costs.
+        stored: The stored costs.
     """
     settings = EnergySettings.model_validate(results.benchmark.plan.get("energy") or {})
     told = {}
     for method, name in published_fedee().rows["FedAvg"].items():
         runs = list(results.benchmark.runs.get(name, {}).values())
         measured = "Backbone" if method == "Deep Ens." else method
-        costs = found["methods"].get(measured)
+        costs = stored["methods"].get(measured)
         if not runs or costs is None:
             continue
         members = len(runs[0].get("reading", {}).get("runs", (1,)))
         rounds, steps = int(runs[0]["rounds"]), members * steps_a_round(runs[0])
-        seconds = steps * seconds_of(found["methods"], measured, "training")
+        seconds = steps * seconds_of(stored["methods"], measured, "training")
         power = costs["power"]
         watts = settings.watts if power is None else float(power["watts"])
         if power is None:
@@ -161,9 +161,9 @@ def _by_round(name: str, energies: Mapping[str, MethodEnergy], each: Any, label:
     return line_chart(name, bold, "round", label)
 
 
-def _assumed(results: FedeeResults, found: Mapping[str, Any]) -> list[str]:
+def _assumed(results: FedeeResults, costs: Mapping[str, Any]) -> list[str]:
     settings = EnergySettings.model_validate(results.benchmark.plan.get("energy") or {})
-    metered = any(one.get("power") for one in found["methods"].values())
+    metered = any(one.get("power") for one in costs["methods"].values())
     power = (
         "Power is that of the machine's meters while it trained, all parts that have one."
         if metered

@@ -207,7 +207,7 @@ def _sets(answers: Answers, asked: Asked, val: np.ndarray, alpha: float) -> dict
 
 
 def _distributions(answers: Answers, asked: Asked, read: Read) -> dict[str, Any]:
-    """Images by u: own test images, other sites', and each set of strangers; counts, and the median."""
+    """Images by u: own test images, other sites', and each out-of-distribution set; counts, and the median."""
     kinds: dict[str, list[np.ndarray]] = {"own": [answers.uncertainty]}
     for name, one in asked.outside.items():
         kinds.setdefault("other sites" if one.other_site else name, []).append(read.predict(one.logits).uncertainty)

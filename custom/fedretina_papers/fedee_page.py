@@ -23,11 +23,11 @@ from fedretina_papers.fedee_results import FedeeResults, fedee_results
 from fedretina_papers.fedee_variant_tables import personal_table, tuning_tables
 from fedretina_papers.markdown import sentence_case, several
 from fedretina_papers.oct_benchmark_page import course_words
+from fedretina_papers.out_of_distribution_table import out_of_distribution_table
 from fedretina_papers.pictures import Pictures
 from fedretina_papers.published_fedee import KEYS, published_fedee
 from fedretina_papers.statistics.site_mean import PLAIN
 from fedretina_papers.stored import Record
-from fedretina_papers.stranger_table import stranger_table
 from fedretina_papers.what_was_run import warnings, what_was_run
 
 _BY_SIZE = (
@@ -37,7 +37,7 @@ _BY_SIZE = (
 _BALANCED = "**Balanced accuracy** is the mean recall of the classes, the paper's figure for skin images."
 _ALONE = (
     "Members from the input on, the final head last; passes of dropout and runs of an ensemble in their order. Means "
-    "by size, over seeds. AUROC above 0.5: strange images are less certain than own ones."
+    "by size, over seeds. AUROC above 0.5: out-of-distribution images are less certain than own ones."
 )
 _RISES = ", which may rise where a whole class is referred"
 _COLUMNS = (
@@ -62,15 +62,15 @@ def write_fedee_page(out: Path, page: Path, pictures: Path) -> None:
     if (out / "answers").exists():
         store_fedee_figures(out)
     results = fedee_results(out)
-    found = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
+    statistics = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
     shown = Pictures(page, pictures, f"benchmark_{results.benchmark.plan['name']}")
-    lines = [*_head(results, found), *_answers(results), *_referral(results, shown), *_beyond(results, shown)]
+    lines = [*_head(results, statistics), *_answers(results), *_referral(results, shown), *_beyond(results, shown)]
     lines += [*cost_lines(results, out, shown), *tuning_tables(results), *personal_table(results)]
-    lines += [*_sites(results, shown), *_differences(results, found)]
+    lines += [*_sites(results, shown), *_differences(results, statistics)]
     write_page(page, "\n".join(lines).rstrip() + "\n")
 
 
-def _head(results: FedeeResults, found: Record | None) -> list[str]:
+def _head(results: FedeeResults, statistics: Record | None) -> list[str]:
     benchmark, paper = results.benchmark, published_fedee()
     if results.printed is None:
         beside = "it has no set like ours, so that nothing of it stands beside our figures."
@@ -85,8 +85,8 @@ def _head(results: FedeeResults, found: Record | None) -> list[str]:
         "Research software, not a medical device. Written from the stored runs; do not edit. The paper is "
         f"{paper.paper}; {beside}",
         "",
-        *warnings(benchmark, found),
-        *what_was_run(benchmark, found, course_words(benchmark, benchmark.reference), _BY_SIZE),
+        *warnings(benchmark, statistics),
+        *what_was_run(benchmark, statistics, course_words(benchmark, benchmark.reference), _BY_SIZE),
         *departures(results),
     ]
 
@@ -163,12 +163,12 @@ def _beyond(results: FedeeResults, shown: Pictures) -> list[str]:
     return [
         "## Figure 6: images from elsewhere",
         "",
-        *shown.show("strangers", charts.strangers_chart(results)),
+        *shown.show("strangers", charts.out_of_distribution_chart(results)),
         *trust.others_table(results),
         "The chance that an image of another site is less certain than an own one, the plain mean over pairs of sites. "
         "Another site's images may be like one's own: then 0.5 is right.",
         "",
-        *stranger_table(results.benchmark, partial(label, results)),
+        *out_of_distribution_table(results.benchmark, partial(label, results)),
         "## Sets of grades",
         "",
         *trust.sets_table(results),
@@ -200,15 +200,15 @@ def _sites(results: FedeeResults, shown: Pictures) -> list[str]:
     return lines
 
 
-def _differences(results: FedeeResults, found: Record | None) -> list[str]:
+def _differences(results: FedeeResults, statistics: Record | None) -> list[str]:
     benchmark = results.benchmark
-    if found is None or not found["comparisons"]:
+    if statistics is None or not statistics["comparisons"]:
         return []
     named = partial(label, results)
     lines = [f"## What may be claimed: {named(benchmark.reference)} less each row", ""]
     tested = {"accuracy": "Share of right answers", "error_auroc": "Misdiagnosis detection", "aurc": "AURC"}
     for key, name in tested.items():
-        lines += [f"**{name}**, plain mean of the sites:", "", *tables.mean_tests(benchmark, found, key, named)]
+        lines += [f"**{name}**, plain mean of the sites:", "", *tables.mean_tests(benchmark, statistics, key, named)]
     seeds = several(len(benchmark.plan["seeds"]), "seed")
     return [*lines, f"Holm's p below 0.05 carries a claim; {seeds} show large differences only.", ""]
 

@@ -107,5 +107,5 @@ def _tuned(experiment: Experiment, data: SiteData, start: Path, step: Step) -> T
 
 def _deciding(experiment: Experiment, tune: TuneSettings | None = None) -> dict[str, Any]:
     """What decides a run, with other fine-tuning where it is given; nothing depends on the name of a row."""
-    words = (experiment if tune is None else experiment.model_copy(update={"tune": tune})).agreed()
-    return {name: value for name, value in words.items() if name != "row"}
+    settings = (experiment if tune is None else experiment.model_copy(update={"tune": tune})).agreed()
+    return {name: value for name, value in settings.items() if name != "row"}

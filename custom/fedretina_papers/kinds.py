@@ -40,7 +40,7 @@ class Kind(NamedTuple):
     """A kind of benchmark.
 
     Attributes:
-        prepare: Checks a plan's words.
+        prepare: Checks a plan's settings.
         render: Writes the page: the benchmark's folder, the page, the folder of its pictures.
     """
 
@@ -48,20 +48,20 @@ class Kind(NamedTuple):
     render: Callable[[Path, Path, Path], None]
 
 
-def kind_of(words: Mapping[str, Any]) -> Kind:
-    """The kind that a plan's words ask for.
+def kind_of(settings: Mapping[str, Any]) -> Kind:
+    """The kind that a plan's settings ask for.
 
     Raises:
         SettingsError: There is no such kind.
     """
-    paper = str(words.get("paper", "feduaa"))
+    paper = str(settings.get("paper", "feduaa"))
     if paper not in KINDS:
         raise SettingsError(f"paper is {paper!r}: a benchmark's page is one of {', '.join(KINDS)}.")
     return KINDS[paper]
 
 
-def _rows(words: Mapping[str, Any]) -> Prepared:
-    plan = BenchmarkPlan.read(words)
+def _rows(settings: Mapping[str, Any]) -> Prepared:
+    plan = BenchmarkPlan.read(settings)
 
     def cases(out: Path, page: Path) -> bool:
         return write_cases(plan, sites_of(plan, out, plan.seeds[0]), out, page)
@@ -69,8 +69,8 @@ def _rows(words: Mapping[str, Any]) -> Prepared:
     return Prepared(lambda out, jobs, tell, read: run_benchmark(plan, out, jobs, tell, read), cases)
 
 
-def _labels(words: Mapping[str, Any]) -> Prepared:
-    plan = LabelPlan.read(words)
+def _labels(settings: Mapping[str, Any]) -> Prepared:
+    plan = LabelPlan.read(settings)
     return Prepared(lambda out, jobs, tell, read: run_labels(plan, out, jobs, tell, read), lambda out, page: False)
 
 

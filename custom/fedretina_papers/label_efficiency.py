@@ -101,9 +101,9 @@ def _encoders(
     return found
 
 
-def _pretrained(words: dict[str, Any], out: Path, work: Work) -> str:
+def _pretrained(settings: dict[str, Any], out: Path, work: Work) -> str:
     """Pre-train one encoder; runs in a process of its own."""
-    plan = BenchmarkPlan.model_validate(words)
+    plan = BenchmarkPlan.model_validate(settings)
     choice = plan.rows[work.row]
     folder = train(plan, choice, work.seed, {}, out)
     results = read_json(folder / "server" / "results.json")

@@ -43,7 +43,7 @@ def write_label_page(out: Path, page: Path, pictures: Path) -> None:
         StateError: There is no plan, or a record is damaged.
     """
     benchmark, asked = read_benchmark(out), read_json(out / LABELS)
-    found = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
+    statistics = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
     shown = Pictures(page, pictures, f"benchmark_{benchmark.plan['name']}")
     lines = [
         f"# Benchmark: {benchmark.plan['name']}",
@@ -53,8 +53,8 @@ def write_label_page(out: Path, page: Path, pictures: Path) -> None:
         "each site, whole patients, and a smaller one lies within a larger one; the labels of validation, by which the "
         "round is chosen, are all used. Pre-training sees the images of train and no label.",
         "",
-        *warnings(benchmark, found),
-        *what_was_run(benchmark, found, _course(benchmark, asked), _MEANS),
+        *warnings(benchmark, statistics),
+        *what_was_run(benchmark, statistics, _course(benchmark, asked), _MEANS),
         *_pretraining(out, asked),
         "## Over shares of the labels",
         "",

@@ -9,6 +9,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedretina.errors import SettingsError
+from fedretina.settings.experiment import READ_WITH_LABELS
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.plan import merged
 from fedretina_papers.choices import SplitSettings
@@ -105,14 +106,14 @@ class LabelPlan(BaseModel):
         return self
 
     @classmethod
-    def read(cls, words: Mapping[str, Any]) -> LabelPlan:
+    def read(cls, settings: Mapping[str, Any]) -> LabelPlan:
         """Check a plan and every run of it before anything trains.
 
         Raises:
             SettingsError: What is wrong, in one sentence a fault.
         """
         try:
-            plan = cls.model_validate(dict(words))
+            plan = cls.model_validate(dict(settings))
         except ValidationError as error:
             faults = settings_faults(error, "plan", cls)
             raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
@@ -142,8 +143,10 @@ class LabelPlan(BaseModel):
             {"name": f"pretrain_{start.name}", "row": self.row, "settings": _alone("train", start.pretrain or {})}
             for start in self.pretrained
         ]
+        shared = self._shared()
+        shared["experiment"] = {name: one for name, one in self.experiment.items() if name not in READ_WITH_LABELS}
         more = {"rows": rows, "reference": rows[0]["name"], "seeds": self.all_seeds}
-        return BenchmarkPlan.read({**self._shared(), **more})
+        return BenchmarkPlan.read({**shared, **more})
 
     def fine_tuning(self, encoders: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> BenchmarkPlan:
         """The second stage: a row for each start and share.
@@ -159,7 +162,8 @@ class LabelPlan(BaseModel):
             files = encoders.get(start.name, {})
             by_seed = {seed: {"network": {"weights": {"source": "file", **one}}} for seed, one in files.items()}
             for share in self.shares:
-                asked = {"phases": {"train": {"label_share": share.share}}}
+                # Without the phase that pre-trains, nothing would read its layers.
+                asked = {"phases": {"train": {"label_share": share.share}}, "network": {"contrast": None}}
                 settings = merged(merged(_alone("pretrain", start.settings), share.settings), asked)
                 name = row_name(start.name, share.tag)
                 rows.append({"name": name, "row": self.row, "settings": settings, "by_seed": by_seed})

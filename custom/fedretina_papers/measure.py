@@ -63,22 +63,22 @@ def measured(asked: Asked, read: Read) -> dict[str, Any]:
             "referable_auc": None if disease is None else auroc(disease.score, disease.diseased),
         }
     }
-    strangers, others = {}, {}
+    outside, others = {}, {}
     for name, one in asked.outside.items():
         u = read.predict(one.logits).uncertainty
         told = out_of_distribution(answer.uncertainty, u)._asdict() | {"synthetic": one.synthetic}
         if one.other_site:
             others[name] = told
             continue
-        strangers[name] = told | {
+        outside[name] = told | {
             "diseases": {
                 disease: out_of_distribution(answer.uncertainty, u[one.labels == at])._asdict()
                 for at, disease in enumerate(one.diseases)
                 if np.any(one.labels == at)
             },
         }
-    if strangers:
-        found["strangers"] = strangers
+    if outside:
+        found["strangers"] = outside
     if others:
         found["others"] = others
     return found

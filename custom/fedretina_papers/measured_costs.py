@@ -87,8 +87,8 @@ def _timed(workload: Workload) -> float:
 def _answering(experiment: Experiment) -> NetworkSettings:
     """The network that answers, from no weights: they change no cost."""
     nothing: dict[str, Any] = {"source": "none"}
-    words = experiment.network.model_dump(mode="json") | {"contrast": None, "weights": nothing}
-    return NetworkSettings.model_validate(words)
+    network = experiment.network.model_dump(mode="json") | {"contrast": None, "weights": nothing}
+    return NetworkSettings.model_validate(network)
 
 
 def _decisive(experiment: Experiment) -> dict[str, Any]:

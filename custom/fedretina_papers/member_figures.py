@@ -1,4 +1,4 @@
-"""What each member of an ensemble would do alone: how often it is right, and whether it notices strange images."""
+"""Each member of an ensemble alone: how often it is right, and whether it notices out-of-distribution images."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ def member_figures(asked: Asked, read: Read) -> list[dict[str, Any]]:
         read: How all members are read together; each is read alone in the same way.
 
     Returns:
-        For each member its accuracy, and by set of strangers the AUROC of its own u, larger than 0.5 where strangers
-        are less certain than own images.
+        For each member its accuracy, and by set of out-of-distribution images the AUROC of its own u, larger than 0.5
+        where these images are less certain than own ones.
     """
     if asked.logits.ndim < 3 or asked.logits.shape[1] < 2 or not asked.labels.size:
         return []
     alone = Read(
         "evidence" if EvaluationSettings.of(read.estimator).evidential else "softmax", read.auc_input, read.tau
     )
-    strangers = {name: one for name, one in asked.outside.items() if not one.other_site and one.logits.shape[0]}
+    outside = {name: one for name, one in asked.outside.items() if not one.other_site and one.logits.shape[0]}
     found = []
     for member in range(asked.logits.shape[1]):
         own = alone.predict(asked.logits[:, member])
         right = np.argmax(own.probabilities, axis=1) == asked.labels
-        away = {name: alone.predict(one.logits[:, member]).uncertainty for name, one in strangers.items()}
+        away = {name: alone.predict(one.logits[:, member]).uncertainty for name, one in outside.items()}
         noticed = {name: rounded(_auroc(own.uncertainty, u)) for name, u in away.items()}
         found.append({"accuracy": rounded(float(np.mean(right))), "strangers": noticed})
     return found
 
 
 def _auroc(inside: np.ndarray, outside: np.ndarray) -> float | None:
-    strange = np.repeat([False, True], [inside.size, outside.size])
-    return auroc(np.concatenate([inside, outside]), strange)
+    is_outside = np.repeat([False, True], [inside.size, outside.size])
+    return auroc(np.concatenate([inside, outside]), is_outside)

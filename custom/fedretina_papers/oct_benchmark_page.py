@@ -1,4 +1,4 @@
-"""The page of the OCT benchmark with what stands around the paper's tables: what was run, differences, strangers."""
+"""The page of the OCT benchmark: what was run, the paper's tables, differences, unseen diseases."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fedretina_papers.measures import MAIN
 from fedretina_papers.oct_convergence import convergence_chart
 from fedretina_papers.oct_figures import read_oct_figures, store_oct_figures
 from fedretina_papers.oct_page import Dealt, oct_page
+from fedretina_papers.out_of_distribution_table import out_of_distribution_table
 from fedretina_papers.pictures import Pictures
 from fedretina_papers.stored import Benchmark, Record, read_benchmark
-from fedretina_papers.stranger_table import stranger_table
 from fedretina_papers.what_was_run import warnings, what_was_run
 
 _POOLED = (
@@ -47,14 +47,14 @@ def write_oct_page(out: Path, page: Path, pictures: Path | None = None) -> None:
     if (out / "answers").exists():
         store_oct_figures(out)
     benchmark = read_benchmark(out)
-    found = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
+    statistics = read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
     before = [
-        *warnings(benchmark, found),
+        *warnings(benchmark, statistics),
         *_shorter(benchmark),
         *_encoder_rates(benchmark),
-        *what_was_run(benchmark, found, course_words(benchmark, benchmark.reference), _POOLED),
+        *what_was_run(benchmark, statistics, course_words(benchmark, benchmark.reference), _POOLED),
     ]
-    after = [*_differences(benchmark, found), *stranger_table(benchmark)]
+    after = [*_differences(benchmark, statistics), *out_of_distribution_table(benchmark)]
     target, planned = float(benchmark.plan.get("target", 0.9)), tuple(benchmark.plan["rows"])
     results, dealt = read_oct_figures(out), _dealt(out / CLIENTS)
     shown = Pictures(page, pictures, f"benchmark_{benchmark.plan['name']}") if pictures else None
@@ -134,10 +134,10 @@ def _rounds(benchmark: Benchmark, name: str) -> Mapping[str, int]:
     return max(counted, key=lambda one: sum(one.values()), default=Counter())
 
 
-def _differences(benchmark: Benchmark, found: Record | None) -> list[str]:
-    if found is None or not found["comparisons"]:
+def _differences(benchmark: Benchmark, statistics: Record | None) -> list[str]:
+    if statistics is None or not statistics["comparisons"]:
         return []
     lines = [f"## What may be claimed: {benchmark.title(benchmark.reference)} less each row", ""]
     for key, title in ((MAIN, "Macro AUC"), ("accuracy", "Accuracy")):
-        lines += [f"**{title}**, plain mean of the sites:", "", *tables.mean_tests(benchmark, found, key)]
+        lines += [f"**{title}**, plain mean of the sites:", "", *tables.mean_tests(benchmark, statistics, key)]
     return lines

@@ -32,7 +32,7 @@ def store_oct_figures(out: Path) -> None:
     intervals = {name: results.accuracy_interval(name) for name in results.runs}
     record = {
         "sets": list(results.sets),
-        "runs": {name: {str(one.run.seed): _words(one) for one in many} for name, many in results.runs.items()},
+        "runs": {name: {str(one.run.seed): _record(one) for one in many} for name, many in results.runs.items()},
         "order": list(results.runs),
         "intervals": {name: None if one is None else one._asdict() for name, one in intervals.items()},
     }
@@ -68,7 +68,7 @@ def read_oct_figures(out: Path) -> OctResults:
     return OctResults({name: many for name, many in found.items() if many}, tuple(stored["sets"]), intervals)
 
 
-def _words(one: OctFigures) -> dict[str, Any]:
+def _record(one: OctFigures) -> dict[str, Any]:
     union = None
     if one.union is not None:
         union = one.union._asdict() | {
@@ -78,18 +78,18 @@ def _words(one: OctFigures) -> dict[str, Any]:
     return {"union": union, "accuracy": one.accuracy, "images": one.images, "unseen": sorted(one.unseen)}
 
 
-def _figures(run: OctRun, words: Mapping[str, Any]) -> OctFigures:
+def _figures(run: OctRun, record: Mapping[str, Any]) -> OctFigures:
     union = None
-    if words["union"] is not None:
-        classes = tuple(ClassFigures(**one) for one in words["union"]["classes"])
-        confusion = np.array(words["union"]["confusion"], dtype=np.int64)
-        union = Classification(**{**words["union"], "classes": classes, "confusion": confusion})
+    if record["union"] is not None:
+        classes = tuple(ClassFigures(**one) for one in record["union"]["classes"])
+        confusion = np.array(record["union"]["confusion"], dtype=np.int64)
+        union = Classification(**{**record["union"], "classes": classes, "confusion": confusion})
     return OctFigures(
         run=run,
         union=union,
-        accuracy=words["accuracy"],
-        images=words["images"],
-        unseen=frozenset(words["unseen"]),
+        accuracy=record["accuracy"],
+        images=record["images"],
+        unseen=frozenset(record["unseen"]),
         right=np.zeros(0, dtype=np.bool_),
         patients=(),
     )

@@ -25,11 +25,11 @@ from fedretina_papers.asked import ask, keep
 from fedretina_papers.choices import RowChoice
 from fedretina_papers.fine_tuned import begins_with, tune_on
 from fedretina_papers.measure import measured, reading_of, site_facts, under_noise
+from fedretina_papers.outside_images import outside_of, outside_sets
 from fedretina_papers.plan import BenchmarkPlan
 from fedretina_papers.resplit import resplit
 from fedretina_papers.run_course import moved_by_phase, rounds_of_sites
 from fedretina_papers.stored import answers_path
-from fedretina_papers.strangers import outside_of, strangers_of
 
 
 def sites_of(
@@ -112,11 +112,11 @@ def store(plan: BenchmarkPlan, choice: RowChoice, seed: int, change: Mapping[str
     results = read_json(folder / "server" / "results.json")
     home = homes(experiment, trained, sites)
     steps = [step for step in results["steps"] if step["task"] == "train"]
-    strangers, read = strangers_of(plan, out), reading_of(experiment)
+    outside, read = outside_sets(plan, out), reading_of(experiment)
     figures = {}
     for site, host in home.items():
         model = read_tensors(folder / host / "final" / "model.safetensors")[0]
-        asked = ask(experiment, model, sites[site], outside_of(site, sites, strangers, plan.others))
+        asked = ask(experiment, model, sites[site], outside_of(site, sites, outside, plan.others))
         keep(asked, read, answers_path(out, choice.name, seed, site))
         said = results["sites"][host] if site in trained else {"theta": None, "weight": None}
         figures[site] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedretina.report.render import write_page
 from fedretina.storage import read_json
-from fedretina_papers import charts, claims, tables, words
+from fedretina_papers import charts, claims, sentences, tables
 from fedretina_papers.compared import STATISTICS
 from fedretina_papers.measures import DISEASE, MAIN, MEASURES
 from fedretina_papers.pictures import Pictures
@@ -62,7 +62,7 @@ def _statistics(out: Path) -> Record | None:
     return read_json(out / STATISTICS) if (out / STATISTICS).exists() else None
 
 
-def _head(benchmark: Benchmark, found: Record | None) -> list[str]:
+def _head(benchmark: Benchmark, statistics: Record | None) -> list[str]:
     return [
         f"# Benchmark: {benchmark.plan['name']}",
         "",
@@ -70,8 +70,8 @@ def _head(benchmark: Benchmark, found: Record | None) -> list[str]:
         f"The paper is {published().paper}; its figures stand beside ours where a site holds the same public set, but "
         "with another split, size of the images and number of rounds: they are for orientation, not a target.",
         "",
-        *warnings(benchmark, found),
-        *what_was_run(benchmark, found),
+        *warnings(benchmark, statistics),
+        *what_was_run(benchmark, statistics),
         "Figures are of the test splits: mean over seeds, smallest and largest in brackets.",
         "",
     ]
@@ -81,7 +81,7 @@ def _paper_tables(benchmark: Benchmark) -> list[str]:
     first, second = published().tables["table1"], published().tables["table2"]
     others = tables.other_rows(benchmark)
     lines = ["## Table 1: macro AUC of the methods", "", *tables.paper_table(benchmark, "table1")]
-    lines += words.ranking_words(benchmark, list(first.rows))
+    lines += sentences.ranking_words(benchmark, list(first.rows))
     lines += _errors(first)
     lines += _apart("The paper's other sites, which are none of ours:", tables.elsewhere(benchmark, "table1"))
     lines += ["## Table 2: what the parts add", "", *tables.paper_table(benchmark, "table2")]
@@ -100,55 +100,55 @@ def _errors(table: PublishedTable) -> list[str]:
     return ["Known of the printed figures:", "", *(f"- {sentence}" for sentence in table.errors), ""]
 
 
-def _uncertainty_and_noise(benchmark: Benchmark, found: Record | None, shown: Pictures) -> list[str]:
+def _uncertainty_and_noise(benchmark: Benchmark, statistics: Record | None, shown: Pictures) -> list[str]:
     title = benchmark.title(benchmark.reference)
     lines: list[str] = []
-    if found is not None and found["uncertainty"].get(benchmark.reference):
+    if statistics is not None and statistics["uncertainty"].get(benchmark.reference):
         lines += [f"## Figures 2a and 2b: uncertainty of {title}, right and wrong answers", ""]
-        lines += shown.show("uncertainty", charts.uncertainty(benchmark, found))
-        lines += words.uncertainty_words(benchmark, found)
+        lines += shown.show("uncertainty", charts.uncertainty(benchmark, statistics))
+        lines += sentences.uncertainty_words(benchmark, statistics)
     chart = charts.noise(benchmark)
     lines += ["## Figure 2c: growing noise on the test images", "", *shown.show("noise", chart)]
     if chart is not None:
         lines += ["A line a row, the mean over seeds; the band reaches from the lowest seed to the highest.", ""]
-    return [*lines, *words.noise_words(benchmark)]
+    return [*lines, *sentences.noise_words(benchmark)]
 
 
-def _comparisons(benchmark: Benchmark, found: Record, shown: Pictures) -> list[str]:
+def _comparisons(benchmark: Benchmark, statistics: Record, shown: Pictures) -> list[str]:
     title = benchmark.title(benchmark.reference)
-    if not found["comparisons"]:
+    if not statistics["comparisons"]:
         return ["## Table 4: tests", "", f"No row shares a seed with {title}, so there is nothing to compare.", ""]
     return [
         "## Table 4: paired over seeds, as in the paper",
         "",
         f"p of the plain paired t test over seeds, macro AUC, each row against {title}.",
         "",
-        *tables.seed_tests(benchmark, found),
-        *(f"- {sentence}" for sentence in claims.paper_style_words(benchmark, found)),
+        *tables.seed_tests(benchmark, statistics),
+        *(f"- {sentence}" for sentence in claims.paper_style_words(benchmark, statistics)),
         "",
         *_errors(published().tables["table4"]),
         f"## What may be claimed: {title} less each row",
         "",
-        *claims.three_questions(benchmark, found),
+        *claims.three_questions(benchmark, statistics),
         "",
-        *shown.show("differences", charts.differences(benchmark, found)),
+        *shown.show("differences", charts.differences(benchmark, statistics)),
         "Small circles are seeds, the dot their mean, the bar the 95 % interval over patients, the line "
         "the one together.",
         "",
         f"**{MEASURES[MAIN].title}**, mean of the sites:",
         "",
-        *tables.mean_tests(benchmark, found),
-        *(f"- {claims.verdict_words(benchmark, found, key)}" for key in MEASURES if MEASURES[key].drawn),
+        *tables.mean_tests(benchmark, statistics),
+        *(f"- {claims.verdict_words(benchmark, statistics, key)}" for key in MEASURES if MEASURES[key].drawn),
         "",
         "## Referable disease",
         "",
-        *tables.disease_tests(benchmark, found),
-        *claims.disease_words(benchmark, found),
+        *tables.disease_tests(benchmark, statistics),
+        *claims.disease_words(benchmark, statistics),
         "",
         "## How many seeds a claim needs",
         "",
-        *claims.seeds_table(benchmark, found),
-        *(f"- {sentence}" for sentence in claims.seeds_words(benchmark, found)),
+        *claims.seeds_table(benchmark, statistics),
+        *(f"- {sentence}" for sentence in claims.seeds_words(benchmark, statistics)),
         "",
     ]
 
@@ -174,11 +174,11 @@ def _rounds(benchmark: Benchmark, shown: Pictures) -> list[str]:
     return ["## By round", "", *lines] if lines else []
 
 
-def _sites(benchmark: Benchmark, found: Record | None) -> list[str]:
+def _sites(benchmark: Benchmark, statistics: Record | None) -> list[str]:
     lines = ["## Each figure at each site", ""]
     for key in MEASURES:
         lines += [f"**{MEASURES[key].title}**", "", *tables.per_site(benchmark, key)]
-    if found is None or not found["comparisons"]:
+    if statistics is None or not statistics["comparisons"]:
         return lines
     title = benchmark.title(benchmark.reference)
     lines += [f"## {title} less each row at each site", ""]
@@ -187,6 +187,6 @@ def _sites(benchmark: Benchmark, found: Record | None) -> list[str]:
         lines += [
             f"**{MEASURES[key].title}**: difference (95 % {test} after Holm over all rows and sites",
             "",
-            *tables.site_tests(benchmark, found, key),
+            *tables.site_tests(benchmark, statistics, key),
         ]
     return lines

@@ -36,8 +36,8 @@ class BenchmarkPlan(BaseModel):
         spare_sites: Further sites, for the rows alone that name them.
         sets: The set that a site's images are of, such as "kermany"; several sites may share one. A site that is not
             named is a set of its own.
-        strangers: Site file of each set of images that no site's grades are for; it is asked of every row whether its
-            uncertainty tells them from a site's own.
+        strangers: Site file of each set of out-of-distribution images, which no site's grades are for: does a row's
+            uncertainty tell them from a site's own?
         others: At most so many test images of each other site are answered by a site's model too, chosen by a hash:
             does its uncertainty tell them from its own? 0 asks nothing.
         experiment: Settings of all rows, in the shape of `Experiment`; a row's own choice on its axes wins. `phases`
@@ -89,11 +89,11 @@ class BenchmarkPlan(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _rows_by_name(cls, words: Any) -> Any:
-        if isinstance(words, dict) and isinstance(words.get("rows"), list | tuple):
-            listed = [{"name": one} if isinstance(one, str) else one for one in words["rows"]]
-            return {**words, "rows": listed}
-        return words
+    def _rows_by_name(cls, settings: Any) -> Any:
+        if isinstance(settings, dict) and isinstance(settings.get("rows"), list | tuple):
+            listed = [{"name": one} if isinstance(one, str) else one for one in settings["rows"]]
+            return {**settings, "rows": listed}
+        return settings
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -135,7 +135,7 @@ class BenchmarkPlan(BaseModel):
         return self
 
     @classmethod
-    def read(cls, words: Mapping[str, Any]) -> BenchmarkPlan:
+    def read(cls, settings: Mapping[str, Any]) -> BenchmarkPlan:
         """Check a plan and every run of it before anything trains.
 
         Raises:
@@ -143,13 +143,13 @@ class BenchmarkPlan(BaseModel):
             RefusedError: A site's name could leave its folder.
         """
         try:
-            plan = cls.model_validate(dict(words))
+            plan = cls.model_validate(dict(settings))
         except ValidationError as error:
             faults = settings_faults(error, "plan", cls)
             raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
         require_sites([*plan.sites, *plan.spare_sites])
         for name in plan.strangers:
-            require_name(name, "set of strangers")
+            require_name(name, "out-of-distribution set")
         for choice in plan.rows:
             for change in plan.candidates(choice):
                 plan.experiment_of(choice, plan.seeds_of(choice)[0], change)
@@ -192,11 +192,11 @@ class BenchmarkPlan(BaseModel):
             change: The candidate of its grid.
         """
         own = merged(choice.settings, choice.by_seed.get(seed, {}))
-        words = merged(merged(self.experiment, own), change)
-        if isinstance(words.get("phases"), Mapping):
-            words["phases"] = _phases(words["phases"], choice.of)
+        joined = merged(merged(self.experiment, own), change)
+        if isinstance(joined.get("phases"), Mapping):
+            joined["phases"] = _phases(joined["phases"], choice.of)
         # The papers compared nothing at the end: their figures and times stay those of their rows alone.
-        return Experiment.resolve({"verdict": "off", **words, "name": self.name, "row": choice.of, "seed": seed})
+        return Experiment.resolve({"verdict": "off", **joined, "name": self.name, "row": choice.of, "seed": seed})
 
     def title(self, choice: RowChoice) -> str:
         """What the tables call a row; its head is called personal only where it is."""

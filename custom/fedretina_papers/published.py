@@ -60,20 +60,20 @@ class Published(NamedTuple):
 def published() -> Published:
     """Read the printed figures, which come with the package."""
     text = files("fedretina_papers").joinpath("published.yaml").read_text(encoding="utf-8")
-    words = parse_yaml(text, "published.yaml")
+    content = parse_yaml(text, "published.yaml")
     return Published(
-        paper=words["paper"],
-        proposed=words["proposed"],
-        seeds=words["seeds"],
-        sites=tuple(words["sites"]),
-        known_as={site: tuple(names) for site, names in words["known_as"].items()},
+        paper=content["paper"],
+        proposed=content["proposed"],
+        seeds=content["seeds"],
+        sites=tuple(content["sites"]),
+        known_as={site: tuple(names) for site, names in content["known_as"].items()},
         tables={
             name: PublishedTable(
                 table["rows"],
                 table["printed"],
-                tuple(words["errors"].get(name, ())),
+                tuple(content["errors"].get(name, ())),
                 {step: (pair[0], pair[1]) for step, pair in table.get("steps", {}).items()},
             )
-            for name, table in words["tables"].items()
+            for name, table in content["tables"].items()
         },
     )

@@ -60,29 +60,29 @@ class FedeePaper(NamedTuple):
 def published_fedee() -> FedeePaper:
     """Read the printed figures, which come with the package."""
     text = files("fedretina_papers").joinpath("published_fedee.yaml").read_text(encoding="utf-8")
-    words = parse_yaml(text, "published_fedee.yaml")
+    printed = parse_yaml(text, "published_fedee.yaml")
     return FedeePaper(
-        paper=words["paper"],
-        rows=words["rows"],
-        titles=words["titles"],
-        table10={name: _strategies(one) for name, one in words["table10"].items()},
-        table13=_strategies(words["table13"]),
-        table11=_three(words["table11"]["Global EE"]),
-        table4=words["table4"],
+        paper=printed["paper"],
+        rows=printed["rows"],
+        titles=printed["titles"],
+        table10={name: _strategies(one) for name, one in printed["table10"].items()},
+        table13=_strategies(printed["table13"]),
+        table11=_three(printed["table11"]["Global EE"]),
+        table4=printed["table4"],
         tuning={
             key: {
                 int(batch): {float(rate): Printed(*both) for rate, both in rates.items()}
-                for batch, rates in words[f"table{number}"].items()
+                for batch, rates in printed[f"table{number}"].items()
             }
             for key, number in zip(KEYS, (7, 8, 9), strict=True)
         },
-        table12={name: {who: tuple(row) for who, row in one.items()} for name, one in words["table12"].items()},
-        errors={name: tuple(" ".join(one.split()) for one in said) for name, said in words["errors"].items()},
+        table12={name: {who: tuple(row) for who, row in one.items()} for name, one in printed["table12"].items()},
+        errors={name: tuple(" ".join(one.split()) for one in said) for name, said in printed["errors"].items()},
     )
 
 
-def _strategies(words: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Printed]]]:
-    return {name: {who: _three(row) for who, row in methods.items()} for name, methods in words.items()}
+def _strategies(printed: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Printed]]]:
+    return {name: {who: _three(row) for who, row in methods.items()} for name, methods in printed.items()}
 
 
 def _three(row: list[float]) -> dict[str, Printed]:

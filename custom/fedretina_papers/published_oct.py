@@ -71,12 +71,12 @@ def recomputed(printed: Mapping[str, float]) -> Recomputed:
 def published_oct() -> OctPaper:
     """Read the printed figures, which come with the package."""
     text = files("fedretina_papers").joinpath("published_oct.yaml").read_text(encoding="utf-8")
-    words = parse_yaml(text, "published_oct.yaml")
+    content = parse_yaml(text, "published_oct.yaml")
     return OctPaper(
-        paper=words["paper"],
-        proposed=words["proposed"],
+        paper=content["paper"],
+        proposed=content["proposed"],
         tables={
             name: OctTable(table["title"], table["rows"], table["printed"], tuple(table["errors"]))
-            for name, table in words["tables"].items()
+            for name, table in content["tables"].items()
         },
     )

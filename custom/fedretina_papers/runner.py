@@ -178,14 +178,14 @@ def each_run(
         waiting: What is to be done.
         jobs: Works at a time.
         total: Works of this stage, those that are done already among them.
-        do: Function of a module; gets the plan's words, the folder and the work, and says what came out.
+        do: Function of a module; gets the plan's settings, the folder and the work, and says what came out.
         missing: Gets why a work failed, by "row, seed".
     """
     listed = list(waiting)
-    words = plan.model_dump(mode="json")
+    settings = plan.model_dump(mode="json")
     began, before = time.monotonic(), total - len(listed)
     with ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn")) as pool:
-        futures: Mapping[Future[str], Work] = {pool.submit(do, words, out, work): work for work in listed}
+        futures: Mapping[Future[str], Work] = {pool.submit(do, settings, out, work): work for work in listed}
         try:
             for done, future in enumerate(as_completed(futures), start=1):
                 work = futures[future]
@@ -202,9 +202,9 @@ def each_run(
             raise
 
 
-def _tried(words: dict[str, Any], out: Path, work: Work) -> str:
+def _tried(settings: dict[str, Any], out: Path, work: Work) -> str:
     """Train one candidate of a grid; runs in a process of its own."""
-    plan = BenchmarkPlan.model_validate(words)
+    plan = BenchmarkPlan.model_validate(settings)
     choice = plan.rows[work.row]
     change = plan.candidates(choice)[work.candidate]
     folder = train(plan, choice, work.seed, change, out)
@@ -214,9 +214,9 @@ def _tried(words: dict[str, Any], out: Path, work: Work) -> str:
     return f"tried {change}, validation AUC {'undefined' if auc is None else f'{auc:.3f}'}"
 
 
-def _stored(words: dict[str, Any], out: Path, work: Work) -> str:
+def _stored(settings: dict[str, Any], out: Path, work: Work) -> str:
     """Run and measure one row with one seed; runs in a process of its own."""
-    plan = BenchmarkPlan.model_validate(words)
+    plan = BenchmarkPlan.model_validate(settings)
     choice = plan.rows[work.row]
     record = store(plan, choice, work.seed, plan.candidates(choice)[work.candidate], out)
     aucs = [site["test"]["auc"] for site in record["sites"].values() if site["test"]["auc"] is not None]

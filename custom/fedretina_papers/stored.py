@@ -84,9 +84,10 @@ class Benchmark(NamedTuple):
         alone = sum(str(one["title"]) == title for one in first.values()) == 1
         return title if alone or itself else f"{title} ({name})"
 
-    def compared(self, found: Record) -> list[tuple[str, Record]]:
+    def compared(self, statistics: Record) -> list[tuple[str, Record]]:
         """The stored comparisons in the order of the plan."""
-        return [(name, found["comparisons"][name]) for name in self.plan["rows"] if name in found["comparisons"]]
+        compared = statistics["comparisons"]
+        return [(name, compared[name]) for name in self.plan["rows"] if name in compared]
 
     def paired_seeds(self, name: str) -> tuple[int, ...]:
         """Seeds that both a row and the reference have."""

@@ -59,7 +59,7 @@ def step_table(benchmark: Benchmark) -> list[str]:
     return table(["part", "adds here, over seeds", "adds in the paper"], rows)
 
 
-def seed_tests(benchmark: Benchmark, found: Record) -> list[str]:
+def seed_tests(benchmark: Benchmark, statistics: Record) -> list[str]:
     """Table 4 as the paper has it: p of the paired test over seeds, macro AUC, the paper's p beside."""
     paper = published().tables["table4"]
     head, rows = ["row"], []
@@ -67,7 +67,7 @@ def seed_tests(benchmark: Benchmark, found: Record) -> list[str]:
         head += [site, *_beside(site)]
     head += ["mean of the sites", "paper, its average"]
     for name in _compared(benchmark, paper.rows):
-        one = found["comparisons"].get(name)
+        one = statistics["comparisons"].get(name)
         cells = [benchmark.title(name) if name in benchmark.runs else f"{paper.rows[name]}: {NOT_RUN}"]
         for site in benchmark.sites:
             cells.append(_plain(None if one is None else one["sites"].get(site)))
@@ -78,18 +78,18 @@ def seed_tests(benchmark: Benchmark, found: Record) -> list[str]:
 
 
 def mean_tests(
-    benchmark: Benchmark, found: Record, key: str = MAIN, label: Callable[[str], str] | None = None
+    benchmark: Benchmark, statistics: Record, key: str = MAIN, label: Callable[[str], str] | None = None
 ) -> list[str]:
     """Differences over the mean of the sites, over seeds, over patients and together, adjusted over the rows.
 
     Args:
         benchmark: What was run.
-        found: Its statistics.
+        statistics: Its statistics.
         key: The measure.
         label: What a row is called; its title by default.
     """
     rows = []
-    for name, one in benchmark.compared(found):
+    for name, one in benchmark.compared(statistics):
         entry = one["mean"]["measures"][key]
         seeds, drawn, together = entry["seeds"], entry["patients"], entry["together"]
         rows.append(
@@ -109,10 +109,10 @@ def mean_tests(
     return table(head, rows)
 
 
-def disease_tests(benchmark: Benchmark, found: Record) -> list[str]:
+def disease_tests(benchmark: Benchmark, statistics: Record) -> list[str]:
     """Referable disease: DeLong's z combined over the sites, beside the bootstrap of the same figure."""
     rows = []
-    for name, one in benchmark.compared(found):
+    for name, one in benchmark.compared(statistics):
         test, drawn = one["mean"]["delong"], one["mean"]["measures"][DISEASE]["patients"]
         rows.append(
             [
@@ -129,10 +129,10 @@ def disease_tests(benchmark: Benchmark, found: Record) -> list[str]:
     return table(["row", "difference", "z", "p", "Holm", "95 % over patients", "p", "Holm"], rows)
 
 
-def site_tests(benchmark: Benchmark, found: Record, key: str) -> list[str]:
+def site_tests(benchmark: Benchmark, statistics: Record, key: str) -> list[str]:
     """Differences at each site, interval and Holm's p: over patients and seeds together, or over patients by DeLong."""
     rows = []
-    for name, one in benchmark.compared(found):
+    for name, one in benchmark.compared(statistics):
         cells = [benchmark.title(name)]
         for site in benchmark.sites:
             there = one["sites"].get(site)

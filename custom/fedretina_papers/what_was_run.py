@@ -17,7 +17,7 @@ OWN_CRITERIA = (
 )
 
 
-def warnings(benchmark: Benchmark, found: Record | None) -> list[str]:
+def warnings(benchmark: Benchmark, statistics: Record | None) -> list[str]:
     """What a reader must know before any figure."""
     lines = []
     drawn = benchmark.synthetic
@@ -39,25 +39,25 @@ def warnings(benchmark: Benchmark, found: Record | None) -> list[str]:
             f"{row} lacks {several(n, 'seed')}" for row, n in short.items()
         ]
         lines.append(f"> **Not all that was planned has run**: {'; '.join(told)}.")
-    if found is None:
+    if statistics is None:
         lines.append("> **The comparisons are not computed yet**: there is no `statistics.json`.")
-    elif {name: sorted(seeds) for name, seeds in benchmark.runs.items()} != found["runs"]:
+    elif {name: sorted(seeds) for name, seeds in benchmark.runs.items()} != statistics["runs"]:
         lines.append("> **The comparisons are older than the runs**: compute `statistics.json` again.")
     return [part for line in lines for part in (line, "")]
 
 
 def what_was_run(
-    benchmark: Benchmark, found: Record | None, settings: str = "", pooling: str = OWN_CRITERIA
+    benchmark: Benchmark, statistics: Record | None, settings: str = "", pooling: str = OWN_CRITERIA
 ) -> list[str]:
     """Sites, seeds, settings, machine and tuning.
 
     Args:
         benchmark: What was run.
-        found: Its statistics, where they are computed.
+        statistics: Its statistics, where they are computed.
         settings: The main settings in words; those of the runs by default.
         pooling: How figures of several sites come together.
     """
-    sites = [_site_words(benchmark, site, found) for site in benchmark.sites if benchmark.some(site)]
+    sites = [_site_words(benchmark, site, statistics) for site in benchmark.sites if benchmark.some(site)]
     unit = str(benchmark.plan.get("unit") or "patient")
     split = f"a new split of the {unit}s for each" if benchmark.resplit else f"one split of the {unit}s for all"
     seeds = ", ".join(str(seed) for seed in benchmark.plan["seeds"])
@@ -77,11 +77,11 @@ def what_was_run(
     ]
 
 
-def _site_words(benchmark: Benchmark, site: str, found: Record | None) -> str:
+def _site_words(benchmark: Benchmark, site: str, statistics: Record | None) -> str:
     there = benchmark.some(site)
     images = "/".join(count(there["images"][split]) for split in ("train", "val", "test"))
     words = f"**{site}** ({there['grades']} grades; {images} images for training, validation and test"
-    tested = None if found is None else found["tested"].get(site)
+    tested = None if statistics is None else statistics["tested"].get(site)
     if tested is not None:
         unit = str(benchmark.plan.get("unit") or "patient")
         words += (

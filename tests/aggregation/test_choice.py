@@ -2,7 +2,8 @@ import itertools
 
 import numpy as np
 
-from fedretina.evaluation.model_selection import best_step, candidates
+from fedretina.evaluation.model_selection import best_step, candidates, chosen_step
+from fedretina.settings.aggregation import ChoiceSettings
 
 
 def records(*aucs):
@@ -52,3 +53,11 @@ def test_the_choice_never_goes_back_to_a_round_whose_parts_were_dropped():
         chosen = [best_step(done[:end], range(30), window) for end in range(2, 32)]
         for newest, (before, after) in enumerate(itertools.pairwise(chosen), start=1):
             assert after in (before, newest)
+
+
+def test_the_last_round_is_taken_where_a_run_asks_for_it():
+    last = ChoiceSettings(model="last")
+    done = records({"a": 0.9}, {"a": 0.5}, {})
+    assert [chosen_step(done[:end], range(1, 3), last) for end in range(4)] == [None, None, 1, 2]
+    assert chosen_step([*done, {"scalars": {}}], range(1, 3), last) == 2  # steps after training do not count
+    assert chosen_step(done, range(3), ChoiceSettings()) == best_step(done, range(3))

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from fedretina.aggregation.admission import groups
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.aggregation.proportion import groups
 from fedretina.errors import QuorumError, RefusedError, SettingsError
 from fedretina.exchange.partition import CONTROL, GRAM, partition_of
 from fedretina.exchange.payload import Payload

@@ -86,14 +86,24 @@ def test_leaving_one_out_is_solving_without_it(images):
     features, shares = drawn(images)
     strengths = torch.tensor([0.5, 10.0], dtype=torch.float64)
     fast = leave_one_out(features, shares, strengths)
-    prior = shares.mean(0)
     for at, strength in enumerate(strengths):
         for one in range(images):
             rest = [other for other in range(images) if other != one]
-            weight = torch.linalg.solve(
-                features[rest].T @ features[rest] + strength * torch.eye(D), features[rest].T @ (shares[rest] - prior)
-            )
-            assert torch.allclose(fast[at, one], features[one] @ weight + prior, atol=1e-9)
+            mean, prior = features[rest].mean(0), shares[rest].mean(0)  # what centres is learned without it, too
+            phi, target = features[rest] - mean, shares[rest] - prior
+            weight = torch.linalg.solve(phi.T @ phi + strength * torch.eye(D), phi.T @ target)
+            assert torch.allclose(fast[at, one], (features[one] - mean) @ weight + prior, atol=1e-9)
+
+
+def test_fewer_centred_images_than_features_do_not_tell_on_each_other():
+    """What is centred sums to 0: the others' sum is the image left out, unless the centre is learned without it."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(20, 60, generator=generator, dtype=torch.float64)
+    features = torch.cat([features - features.mean(0), torch.ones(20, 1)], 1)
+    shares = torch.nn.functional.one_hot(torch.randint(2, (20,), generator=generator), 2).double()
+    weakest, strongest = leave_one_out(features, shares, torch.tensor([1e-3, 1e6], dtype=torch.float64))
+    error, nothing = (float(((found - shares) ** 2).sum()) for found in (weakest, strongest))
+    assert error > 0.5 * nothing  # labels that no feature tells
 
 
 def test_alone_the_federated_head_is_the_own_head_of_equal_strength():

@@ -87,6 +87,7 @@ def test_what_is_refused_in_a_sentence(manifest, tmp_path, monkeypatch):
         (["--out", out], "the grading scheme is not set"),
         (["--grades", "NORMAL,CNV", "--out", out], "row 3: label 'DRUSEN' is not in the grading scheme"),
         (["--grades", GRADES, "--alpha", 0, "--out", out], "alpha is 0.0: give"),
+        (["--grades", GRADES, "--skew", "even", "--alpha", 2, "--out", out], "alpha: name 'even' does not read it"),
         (["--grades", GRADES, "--minimum", 0, "--out", out], "minimum is 0"),
         (["--grades", GRADES, "--clients", 50, "--out", out], "50 clients"),
         (["--grades", GRADES, "--out", manifest.parent], "holds files already"),

@@ -8,11 +8,10 @@ from pydantic import ValidationError
 from safetensors.torch import load, save
 from tests.contrastive.tiny_ground import PATIENTS, context, pictures, tiny_network, views_of
 
-from fedretina.contrastive.build import build_contrastive
 from fedretina.contrastive.key_network import follow, shuffled_parts
 from fedretina.contrastive.moco_v2 import info_nce
 from fedretina.contrastive.moco_v3 import moco_v3_loss
-from fedretina.contrastive.objective import unit
+from fedretina.contrastive.objective import build_contrastive, unit
 from fedretina.contrastive.simclr import nt_xent
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.losses.objective import Clock

@@ -6,7 +6,7 @@ import torch
 from pydantic import ValidationError
 from scipy import ndimage, stats
 
-from fedretina.data.augment import augment, uniforms
+from fedretina.data.augment import ORIENTATIONS, augment, drawn_orientations, orientations, oriented, uniforms
 from fedretina.errors import SettingsError
 from fedretina.settings.images import AugmentSettings
 
@@ -203,3 +203,30 @@ def test_what_spoils_a_modality_is_told_and_new_settings_keep_old_digests():
 def test_only_square_samples_are_rotated():
     with pytest.raises(SettingsError, match="uint8 images"):
         augment(signals(), np.arange(6), AugmentSettings(), SEED)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("upside", [False, True])
+@pytest.mark.parametrize("quarters", [False, True])
+def test_what_flips_and_turns_by_quarters_is_one_of_eight_orientations(flip, upside, quarters):
+    settings = AugmentSettings(flip=flip, flip_vertical=upside, quarter_turns=quarters, rotate_degrees=0)
+    images, samples = batch(64), np.arange(64)
+    drawn = drawn_orientations(samples, settings, SEED)
+    assert torch.equal(augment(images, samples, settings, SEED), oriented(images, drawn).float() / 255)
+    assert sorted(set(drawn.tolist())) == list(orientations(settings))
+    assert settings.endless == ()
+
+
+def test_orientations_are_turns_and_turns_of_the_mirror_image():
+    image = batch(1).expand(ORIENTATIONS, -1, -1, -1)
+    found = oriented(image, np.arange(ORIENTATIONS)).numpy()
+    slow = [
+        np.rot90(image[0].numpy()[..., ::-1] if one >= 4 else image[0].numpy(), one % 4, (1, 2)) for one in range(8)
+    ]
+    assert all(np.array_equal(*pair) for pair in zip(found, slow, strict=True))
+    assert len({one.tobytes() for one in found}) == ORIENTATIONS
+
+
+def test_a_quarter_turn_needs_a_square():
+    with pytest.raises(SettingsError, match="augment takes uint8 images"):
+        augment(torch.zeros(1, 3, 4, 6, dtype=torch.uint8), np.arange(1), AugmentSettings(quarter_turns=True), SEED)

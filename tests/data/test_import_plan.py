@@ -145,6 +145,11 @@ def test_too_few_patients(tmp_path):
         plan("eyepacs", tmp_path)
 
 
+def test_a_salt_that_hashes_nobody_is_refused(tmp_path):
+    with pytest.raises(SettingsError, match="the import of eyepacs hashes none: set hash_patients, or leave it out"):
+        plan("eyepacs", tmp_path, salt=tmp_path / "salt")
+
+
 @pytest.mark.parametrize("name", [name for name in readers() if name not in ("class_folders", "dicom")])
 def test_an_option_of_other_readers(tmp_path, name):
     with pytest.raises(SettingsError, match=r"patient_pattern means nothing to the reader .* it is for"):

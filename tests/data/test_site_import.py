@@ -52,6 +52,7 @@ def test_an_import_is_whole_and_a_site_opens_it(eyes, tmp_path):
         "test": 8,
     }
     data = opened(out, tmp_path / "cache")
+    assert data.public_sets == ("eyepacs",)
     assert data.graded == {"train": 24, "val": 8, "test": 8}
     assert data.split("test").images.shape == (8, 3, 32, 32)
     assert data.bad_files == 0

@@ -127,7 +127,6 @@ def test_own_scheme_root_and_cache(tmp_path):
         ({"scheme": "icdr9"}, "no grading scheme"),
         ({"images": "/nowhere/at/all"}, "is no folder"),
         ({"manifest": "/nowhere/m.csv"}, "manifest .* is missing"),
-        ({"manifest": None, "images": "/nowhere"}, "no manifest"),
     ],
 )
 def test_settings_that_point_nowhere(tmp_path, settings, words):

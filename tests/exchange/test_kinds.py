@@ -2,7 +2,7 @@ from fedretina.settings.exchange import Kind
 
 
 def test_names_on_the_wire_are_fixed():
-    names = ["encoder", "norm", "statistic", "counter", "head", "exit", "projector", "control", "calibration"]
+    names = ["encoder", "norm", "statistic", "counter", "head", "exit", "projector", "control", "calibration", "sums"]
     assert [kind.value for kind in Kind] == names
 
 

@@ -187,3 +187,44 @@ def test_grades_in_words():
         "DME",
         "proliferative",
     ]
+
+
+RETFOUND = {
+    "source": "file",
+    "sha256": "a" * 64,
+    "normalisation": "imagenet",
+    "layout": "RETFound (MAE)",
+    "pretrained_on": "fundus photographs",
+    "sets": ["eyepacs", "kermany"],
+    "licence": "CC BY-NC 4.0",
+    "notes": ["positions were resampled"],
+}
+
+
+def test_the_card_says_what_the_encoder_was_pre_trained_on_and_warns_where_the_site_is_among_it():
+    made = card(start=RETFOUND, public_sets=("eyepacs",))
+    assert made["encoder"] == {"name": "resnet18", **RETFOUND}
+    (warning,) = [sentence for sentence in made["limits"] if "pre-trained" in sentence]
+    assert "public set eyepacs" in warning
+    page = card_page(made)
+    assert "Its encoder, resnet18, was pre-trained on: fundus photographs (form: RETFound (MAE); licence:" in page
+    assert "Positions were resampled." in page
+    assert warning in page
+    for own in ((), ("aptos2019",)):
+        assert not [
+            sentence for sentence in card(start=RETFOUND, public_sets=own)["limits"] if "pre-trained" in sentence
+        ]
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ({"source": "none"}, "Its encoder, resnet18, was not pre-trained."),
+        ({"source": "file", "words": "moco, run x"}, "began as an earlier run left it: moco, run x."),
+    ],
+)
+def test_the_card_tells_an_encoder_from_the_seed_and_one_of_an_earlier_run(start, said):
+    assert said in card_page(card(start=start))
+    old = card()
+    del old["encoder"]
+    assert "encoder" not in card_page(old)

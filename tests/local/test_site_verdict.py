@@ -16,7 +16,7 @@ from fedretina.local import verdict as at_site
 from fedretina.local.features import FrozenEncoder
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.twin import twin_settings
-from fedretina.local.verdict import own_settings, ridge_layer
+from fedretina.local.verdict import own_settings, ridge_head
 from fedretina.loop import run_loop
 from fedretina.prediction.predictor import Predictor
 from fedretina.rows import ROWS
@@ -50,15 +50,16 @@ def test_the_own_head_is_a_ridge_regression_on_standardised_features():
     features = rng.normal(size=(60, 12)) * rng.uniform(0.1, 30, 12) + 50 * rng.normal(size=12)
     features[:, :3] += 3 * np.eye(4)[labels][:, :3]
     features[:, 7] = 4.2  # says nothing, and has no deviation to divide by
-    layer, strength = ridge_layer(torch.from_numpy(features).float(), torch.from_numpy(labels), 4)
-    scaled = StandardScaler().fit(features)
-    slow = Ridge(alpha=strength).fit(scaled.transform(features), np.eye(4)[labels])
+    layer, strength = ridge_head(torch.from_numpy(features).float(), torch.from_numpy(labels), 4)
+    scaled = StandardScaler(with_std=False).fit(features)
+    scale = np.sqrt(features.var(0).mean())
+    slow = Ridge(alpha=strength).fit(scaled.transform(features) / scale, np.eye(4)[labels])
     fresh = rng.normal(size=(9, 12)) * 10 + features.mean(0)
     fresh[:, 7] = 4.2
     got = torch.from_numpy(fresh).float() @ layer["head.0.weight"].T + layer["head.0.bias"]
-    assert got.numpy() == pytest.approx(10 * slow.predict(scaled.transform(fresh)), abs=1e-3)
+    assert got.numpy() == pytest.approx(10 * slow.predict(scaled.transform(fresh) / scale), abs=1e-3)
     assert np.argmax(features @ layer["head.0.weight"].numpy().T + layer["head.0.bias"].numpy(), 1).tolist() == (
-        np.argmax(slow.predict(scaled.transform(features)), 1).tolist()
+        np.argmax(slow.predict(scaled.transform(features) / scale), 1).tolist()
     )
 
 
@@ -103,7 +104,7 @@ def test_the_own_model_is_kept_with_the_federated_one_beside_it(tiny, phantoms, 
         # The head is the ridge's, on the features of the encoder as the run starts with it.
         frozen = FrozenEncoder(experiment, data[site])
         train = data[site].split("train")
-        layer, _ = ridge_layer(frozen.features(train), train.labels, data[site].scheme.num_classes)
+        layer, _ = ridge_head(frozen.features(train), train.labels, data[site].scheme.num_classes)
         scores = frozen.features(test) @ layer["head.0.weight"].T + layer["head.0.bias"]
         sharp = float((scores / said).median())
         assert scores.numpy() == pytest.approx(sharp * said.numpy(), abs=1e-3 * float(scores.abs().max()))

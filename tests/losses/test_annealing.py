@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from fedretina.errors import SettingsError
-from fedretina.losses.annealing import SCHEDULES, kl_weight
+from fedretina.losses.evidential import SCHEDULES, kl_weight
 from fedretina.losses.objective import Clock
 
 

@@ -1,4 +1,4 @@
-"""Two phases in a benchmark: run, answered where nothing was trained, measured on strangers, stored and shown."""
+"""Two phases in a benchmark: run, answered where nothing was trained, asked about other images, stored, shown."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from fedretina.storage import write_json
 from fedretina_papers import runner
 from fedretina_papers.measured_costs import measure_costs, network_costs
 from fedretina_papers.one_run import homes, sites_of
+from fedretina_papers.outside_images import outside_sets
 from fedretina_papers.plan import BenchmarkPlan
 from fedretina_papers.run_course import moved_by_phase
-from fedretina_papers.strangers import strangers_of
 
 PHASES = {
     name: {"rounds": 1, "training": {"epochs": 1, "batch_size": 8, "threads": 1}} for name in ("pretrain", "train")
 }
+NO_LAYERS = {"network": {"contrast": None}}  # the plan's own are for rows that pre-train
 SMALL = {
     "name": "small",
     "paper": "oct",
@@ -45,7 +46,7 @@ def plan(**words):
 
 
 @pytest.fixture
-def strangers(tmp_path):
+def outside(tmp_path):
     """A set whose images lie in all splits, one without a label."""
     rows = [("train", "ERM"), ("train", ""), ("val", "RVO"), ("test", "ERM")]
     for at in range(len(rows)):
@@ -62,10 +63,10 @@ def strangers(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_of_both_phases_is_stored_with_all_that_the_tables_need(runs_here, tmp_path, strangers):
+def test_a_run_of_both_phases_is_stored_with_all_that_the_tables_need(runs_here, tmp_path, outside):
     out = tmp_path / "out"
     told = []
-    assert runner.run_benchmark(plan(strangers={"unseen": str(strangers)}), out, 1, told.append) == {}
+    assert runner.run_benchmark(plan(strangers={"unseen": str(outside)}), out, 1, told.append) == {}
     record = json.loads((out / "results" / "oct_moco_scaffold" / "seed-1.json").read_text())
     assert {site: one["trained"] for site, one in record["sites"].items()} == {"site-1": True, "site-4": False}
     assert record["sites"]["site-4"]["weight"] is None
@@ -81,13 +82,13 @@ def test_a_run_of_both_phases_is_stored_with_all_that_the_tables_need(runs_here,
     assert {disease: one["outside"] for disease, one in unseen["diseases"].items()} == {"erm": 2, "rvo": 1}
     answers = np.load(out / "answers" / "oct_moco_scaffold" / "seed-1" / "site-4.npz")
     assert len(answers["labels"]) == record["sites"]["site-4"]["images"]["test"]
-    assert not {str(strangers), "unseen.yaml"} & set((out / "plan.json").read_text().split('"'))
-    # A benchmark's folder takes strangers and sets later on; what results rest on it does not.
+    assert not {str(outside), "unseen.yaml"} & set((out / "plan.json").read_text().split('"'))
+    # A benchmark's folder takes sets, also from outside, later on; what results rest on it does not.
     assert runner.run_benchmark(plan(sets={"site-1": "a"}), out, 1, told.append) == {}
 
 
-def test_strangers_are_all_images_of_the_set_labelled_or_not(tmp_path, strangers):
-    found = strangers_of(plan(strangers={"unseen": str(strangers)}), tmp_path / "out")["unseen"]
+def test_images_from_outside_are_all_of_the_set_labelled_or_not(tmp_path, outside):
+    found = outside_sets(plan(strangers={"unseen": str(outside)}), tmp_path / "out")["unseen"]
     assert sorted(found.split.files) == ["0.png", "1.png", "2.png", "3.png"]
     assert dict(zip(found.split.files, found.split.labels.tolist(), strict=True)) == {
         "0.png": 0, "1.png": -1, "2.png": 1, "3.png": 0,
@@ -97,7 +98,7 @@ def test_strangers_are_all_images_of_the_set_labelled_or_not(tmp_path, strangers
 
 
 def test_whose_model_answers_where_nothing_was_trained(tmp_path):
-    made = plan(rows=["oct_moco_scaffold", "oct_centralised", "oct_moco_feduaa"])
+    made = plan(rows=["oct_moco_scaffold", {"name": "oct_centralised", "settings": NO_LAYERS}, "oct_moco_feduaa"])
     sites = sites_of(made, tmp_path, 1)
     trained = {"site-1": sites["site-1"]}
     shared, pooled, personal = (made.experiment_of(choice, 1, {}) for choice in made.rows)
@@ -124,8 +125,8 @@ def test_rows_with_one_network_share_a_measurement(tmp_path, monkeypatch):
         return {"parameters": 1}
 
     monkeypatch.setattr("fedretina_papers.measured_costs.network_costs", counted)
-    other = {"name": "other", "row": "oct_fedavg", "settings": {"network": {"encoder": "resnet18"}}}
-    made = plan(rows=["oct_moco_scaffold", "oct_fedavg", other])
+    other = {"name": "other", "row": "oct_fedavg", "settings": {"network": {"encoder": "resnet18", "contrast": None}}}
+    made = plan(rows=["oct_moco_scaffold", {"name": "oct_fedavg", "settings": NO_LAYERS}, other])
     told = []
     for _ in range(2):
         measure_costs(made, tmp_path, lambda *said: told.append(said))

@@ -1,4 +1,4 @@
-"""The OCT page from a stored folder: what is read, what is said of rows that are missing, and strangers."""
+"""The OCT page from a stored folder: what is read, what is said of rows that are missing, and images from outside."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fedretina_papers.compared import statistics
 from fedretina_papers.oct_benchmark_page import write_oct_page
 from fedretina_papers.oct_runs import OctResults
 from fedretina_papers.oct_stored import read_oct_runs
+from fedretina_papers.out_of_distribution_table import out_of_distribution_table
 from fedretina_papers.stored import read_benchmark
-from fedretina_papers.stranger_table import stranger_table
 
 ROWS = ("oct_moco_scaffold", "oct_fedavg", "oct_centralised", "oct_fedprox")
 
@@ -145,25 +145,25 @@ def test_fewer_rounds_than_the_reference_are_told(tmp_path):
     assert "**Fewer rounds than the reference**: oct fedavg (train 1 of 2)." in (tmp_path / "page.md").read_text()
 
 
-def test_strangers_are_a_mean_of_the_sites_over_seeds(out, tmp_path):
-    lines = stranger_table(read_benchmark(out))
+def test_images_from_outside_are_a_mean_of_the_sites_over_seeds(out, tmp_path):
+    lines = out_of_distribution_table(read_benchmark(out))
     row = next(line for line in lines if line.startswith("| oct moco scaffold"))
     assert "0.700 (0.700 to 0.700)" in row
     assert row.count("0.900") == 3
     assert next(line for line in lines if line.startswith("| oct_fedprox")).count("not run") == 6
     write_oct(tmp_path, ROWS[:1], outside=False)
-    assert "names no set of images" in "\n".join(stranger_table(read_benchmark(tmp_path)))
+    assert "names no set of images" in "\n".join(out_of_distribution_table(read_benchmark(tmp_path)))
 
 
 def test_a_set_without_diseases_is_of_another_kind(tmp_path):
     write_oct(tmp_path, ROWS[:1])
-    assert stranger_table(read_benchmark(tmp_path))[0] == "## Unseen disease"
+    assert out_of_distribution_table(read_benchmark(tmp_path))[0] == "## Unseen disease"
     for file in (tmp_path / "results" / ROWS[0]).glob("*.json"):
         record = json.loads(file.read_text())
         for site in record["sites"].values():
             site["strangers"]["unseen"]["diseases"] = {}
         file.write_text(json.dumps(record))
-    lines = stranger_table(read_benchmark(tmp_path))
+    lines = out_of_distribution_table(read_benchmark(tmp_path))
     assert lines[0] == "## Images of another kind"
     assert any(line.startswith("| oct moco scaffold | 0.700") for line in lines)
 
@@ -177,7 +177,7 @@ def test_unseen_disease_and_another_kind_are_told_apart(tmp_path):
         file.write_text(json.dumps(record))
     path = tmp_path / "plan.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "strangers": ["unseen", "skin"]}))
-    assert stranger_table(read_benchmark(tmp_path))[0] == "## Unseen disease and images of another kind"
+    assert out_of_distribution_table(read_benchmark(tmp_path))[0] == "## Unseen disease and images of another kind"
 
 
 def test_records_of_a_benchmark_without_phases_can_be_read(tmp_path):

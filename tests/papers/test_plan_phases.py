@@ -10,6 +10,7 @@ from fedretina_papers.plan import BenchmarkPlan, preset
 from fedretina_papers.published_oct import published_oct
 
 PHASES = {"pretrain": {"rounds": 2, "training": {"epochs": 1}}, "train": {"rounds": 3}}
+LAYERS = {"network": {"contrast": None}}
 SMALL = {
     "name": "small",
     "paper": "oct",
@@ -44,8 +45,12 @@ def test_each_row_gets_the_settings_of_the_phases_that_it_has():
 
 def test_a_phase_that_is_null_is_left_out_and_a_list_is_taken_as_it_is():
     rows = [
-        {"name": "alone", "row": "oct_moco_scaffold", "settings": {"phases": {"pretrain": None}}},
-        {"name": "listed", "row": "oct_moco_scaffold", "settings": {"phases": [{"name": "train", "rounds": 7}]}},
+        {"name": "alone", "row": "oct_moco_scaffold", "settings": {"phases": {"pretrain": None}, **LAYERS}},
+        {
+            "name": "listed",
+            "row": "oct_moco_scaffold",
+            "settings": {"phases": [{"name": "train", "rounds": 7}], **LAYERS},
+        },
     ]
     made = plan(rows=rows, reference="alone")
     assert [one.name for one in phases(made, "alone")] == ["train"]

@@ -1,19 +1,39 @@
-"""Which updates the server accepts: the right stamp, exactly the agreed keys and scalars, finite numbers."""
+"""Which updates the server accepts: as they come by stamp, keys, scalars and finite numbers, in the end by proportion.
+
+An update that is out of all proportion to the others' and to what was sent would end a run alone.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from statistics import median_high
+from typing import NamedTuple
 
 import torch
 
-from fedretina.errors import RefusedError
+from fedretina.aggregation.spool import Spool
+from fedretina.analytic.sums import Sums
+from fedretina.errors import DataError, RefusedError
 from fedretina.exchange.encryption import require_sealed
-from fedretina.exchange.partition import GRAM, STATISTIC, VARIANCE, Partition, largest, size_of
+from fedretina.exchange.partition import (
+    CONTROL,
+    GRAM,
+    KEY,
+    MOMENT,
+    STATISTIC,
+    SUMS,
+    VARIANCE,
+    Partition,
+    largest,
+    size_of,
+)
 from fedretina.exchange.payload import Payload, Tensors
 from fedretina.exchange.stamp import Stamp
 from fedretina.plurals import counted
-from fedretina.settings.scalars import RANGES
+from fedretina.settings.exchange import Kind
+from fedretina.settings.scalars import RANGES, Task
 
 
 def admit(
@@ -81,10 +101,39 @@ def admit_tensors(tensors: Tensors, partition: Partition, keys: tuple[str, ...])
                     f"tensor {key!r} holds a value of size {size:.3g}, at most {most:g} is taken: no training that "
                     "goes well comes near it."
                 )
-        _admit_sums(key, tensor)
+        _admit_once(key, tensor)
+    if partition.sums and not partition.sealed and set(partition.sums) <= set(tensors):
+        _admit_sums({key.removeprefix(SUMS): tensors[key] for key in partition.sums})
 
 
-def _admit_sums(key: str, tensor: torch.Tensor) -> None:
+def _admit_sums(tensors: Tensors) -> None:
+    """Check that sums are those of some images: nothing can be said of which, so a hostile site may invent images.
+
+    With y an image's classes and phi its features, the second moments of (phi, y) are positive, and counts are no less
+    than those of y.
+    """
+    try:
+        sums = Sums.unpacked(tensors)
+    except DataError as error:
+        raise RefusedError(f"the sums cannot be those of images: {error}") from error
+    images = float(sums.counts.sum())
+    if images < 1:
+        raise RefusedError(f"the sums count {images:g} images, at least 1 must be behind them.")
+    joint = torch.cat(
+        [
+            torch.cat([sums.second.sum(0), sums.first.T], dim=1),
+            torch.cat([sums.first, torch.diag(sums.counts)], dim=1),
+        ]
+    )
+    least = float(torch.linalg.eigvalsh(joint)[0])
+    if least < -1e-6 * float(joint.diagonal().abs().sum()):
+        raise RefusedError(
+            "the sums are not those of any images: their second moments are not positive, or smaller than their first "
+            "moments and counts allow."
+        )
+
+
+def _admit_once(key: str, tensor: torch.Tensor) -> None:
     """Check what a site says once of its activations or features, from which the server divides or draws roots."""
     if key.startswith(STATISTIC) and key.endswith(VARIANCE) and bool((tensor < 0).any()):
         raise RefusedError(
@@ -132,3 +181,159 @@ def admit_scalars(scalars: Mapping[str, float], names: frozenset[str], needed: f
     for name in sorted(names - set(scalars)):
         if RANGES[name][2] or name in needed:
             raise RefusedError(f"scalar {name!r} is missing, which this run cannot do without.")
+
+
+_PARAMETERS, _STATISTICS = 0.1, 1.0
+"""Share of the length of what was sent that a usual round may change, however little the others changed. Running
+statistics follow a site's images anew in every round, parameters are what all rounds before have learned."""
+
+
+_SQUARES = ("running_var", VARIANCE)
+
+
+class Group(NamedTuple):
+    """Tensors that are measured together.
+
+    Attributes:
+        name: As it stands in a sentence: the kind of the tensors.
+        keys: Their keys, sorted.
+        share: See `_PARAMETERS`.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    share: float
+
+
+class Proportion(NamedTuple):
+    """How far out of proportion an update is.
+
+    Attributes:
+        value: Its change over what the others' changes and the aggregate make plausible, in the worst group; 0 or more.
+        group: Name of that group.
+    """
+
+    value: float
+    group: str
+
+
+def groups(parts: Partition, task: Task) -> list[Group]:
+    """The tensors that a task's answers hold, by kind, in groups of one scale each.
+
+    Running statistics stand apart from the parameters of their kind, and so do controls and the key network: one length
+    over all would be the length of the largest. Left out are counters, from which nothing is computed, and what travels
+    encrypted, which nobody here can read.
+    """
+    found: dict[str, list[str]] = {}
+    parameters = set(parts.parameters)
+    for key in parts.sent(task):
+        if key in parts.sealed or not parts.dtypes[key].is_floating_point:
+            continue
+        name = parts.kinds[key].value
+        if key.startswith(KEY):
+            name = f"{name} of the key network"
+        elif key in parts.shared and key not in parameters and name != Kind.STATISTIC.value:
+            name = f"{name} statistic"
+        found.setdefault(name, []).append(key)
+    return [
+        Group(name, tuple(sorted(found[name])), _STATISTICS if name.endswith(Kind.STATISTIC.value) else _PARAMETERS)
+        for name in sorted(found)
+    ]
+
+
+def proportions(
+    spool: Spool, sites: Collection[str], parts: Partition, task: Task, sent: Callable[[str], Tensors]
+) -> dict[str, Proportion]:
+    """Measure each update against the others' and against what it started from.
+
+    In each group, p_i = ||x_i - w_i|| / max(median over the other sites of ||x_j - w_j||, s ||w_i||), where x_i is the
+    update, w_i what the site was sent, and s 0.1, of running statistics 1; the largest over the groups counts. It is
+    norm bounding (Sun et al., "Can You Really Backdoor Federated Learning?", 2019) with the median of the round's
+    lengths as its unit, so wide that it refuses what would end a run and shortens nothing. The second witness is for
+    honest sites: one that takes a thousand steps where the others take one is long beside them, and still moves its
+    model by about its own length at most; and of two sites it tells which is the odd one.
+
+    Controls begin at 0 and are changes already: beside them stands the longer of the server's own and the parameters
+    that they steer. Variances and sums over images are taken by their roots, since they grow with the square of what
+    they measure, or with the number of images. What is sent once, before or after the training, has nothing that it
+    started from: it is measured against the others alone, and not at all with fewer than two others, since nobody could
+    tell which of two is the odd one.
+
+    Args:
+        spool: The updates.
+        sites: Names of the sites whose update it holds.
+        parts: What travels.
+        task: What the sites were asked.
+        sent: What a site was sent, by its name; the same object where it is the same for all.
+
+    Returns:
+        By site, in alphabetical order; none where the answers hold no tensors, or there is nothing to compare with.
+    """
+    listed, names = groups(parts, task), sorted(sites)
+    once = task in ("prepare", "calibrate", "sums")
+    changes: dict[str, list[float]] = {}
+    lengths: dict[str, list[float]] = {}
+    known: Tensors | None = None
+    own: list[float] = []
+    for site in names:
+        start: Tensors = {} if once else sent(site)
+        changes[site] = [_length(group.keys, partial(spool.tensor, site), start) for group in listed]
+        if start is not known:
+            own, known = [_own_length(group.keys, start) for group in listed], start
+        lengths[site] = own
+    found: dict[str, Proportion] = {}
+    for site in names:
+        others = [other for other in names if other != site]
+        if once and len(others) < 2:
+            continue
+        worst = Proportion(0.0, "")
+        for at, group in enumerate(listed):
+            usual = median_high(changes[other][at] for other in others) if others else 0.0
+            plausible = max(usual, group.share * lengths[site][at])
+            if plausible > 0 and changes[site][at] / plausible > worst.value:
+                worst = Proportion(changes[site][at] / plausible, group.name)
+        if listed:
+            found[site] = worst
+    return found
+
+
+def _length(keys: Collection[str], tensor: Callable[[str], torch.Tensor], start: Tensors) -> float:
+    """||x - w|| over some keys; ||x|| where there is no w, as of controls, which are changes themselves."""
+    total = 0.0
+    for key in keys:
+        way = _even(key, tensor(key))
+        if key in start and not key.startswith(CONTROL):
+            way = way - _even(key, start[key])
+        total += float(way.square().sum())
+    return math.sqrt(total)
+
+
+def _own_length(keys: Collection[str], start: Tensors) -> float:
+    """||w|| over some keys; of controls the server's own or their parameters', whichever is longer."""
+    steered = [key.removeprefix(CONTROL) for key in keys if key.startswith(CONTROL)]
+    own, parameters = (
+        _length([key for key in these if key in start], start.__getitem__, {}) for these in (keys, steered)
+    )
+    return max(own, parameters)
+
+
+def _even(key: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in float64, squares and sums over images by their roots."""
+    value = tensor.to(torch.float64)
+    if key.endswith(_SQUARES) or key in (GRAM, MOMENT) or key.startswith(SUMS):
+        return value.abs().sqrt().copysign(value)
+    return value
+
+
+def refusal(found: Proportion, most: float) -> str:
+    """Why an update that is out of proportion is not taken."""
+    return (
+        f"the change of its {found.group} tensors is out of all proportion: {found.value:.3g} times the larger of the "
+        f"other sites' median change and a tenth of what it was sent; at most {most:g} times is taken "
+        "(aggregation.proportion)."
+    )
+
+
+def told(found: Mapping[str, Proportion]) -> dict[str, float]:
+    """The proportions for a step's record, to three digits."""
+    return {site: float(f"{one.value:.3g}") for site, one in found.items()}

@@ -11,10 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedretina.aggregation.admission import admit, require_finite
+from fedretina.aggregation.admission import admit, proportions, refusal, require_finite, told
 from fedretina.aggregation.lineage import Lineage, ServerModel
 from fedretina.aggregation.mixing import Mixer, Round
-from fedretina.aggregation.proportion import proportions, refusal, told
 from fedretina.aggregation.run_store import RunStore, run_head, run_results, write_results
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.temperature_model import temperature_model
@@ -71,13 +70,13 @@ class Coordinator:
         self.run = require_name(run, "run")
         self.plan = Plan.of(experiment)
         net = build_network(experiment.network, experiment.head_width or _ANY_GRADES, experiment.seed)
-        self.partition = partition_of(experiment, net)
+        self.partition = partition_of(experiment, net, cipher is not None)
         self._mixer = Mixer(experiment, self.partition, cipher)
         self.digest = experiment.digest(self.partition)
         self._head = run_head(run, experiment, self.partition)
         self._store = RunStore(folder, self.digest, self._head, lambda step: self.plan[step].name)
         self._go_back()
-        self._lineage = Lineage(self.plan, self._store.records, experiment.choice.window)
+        self._lineage = Lineage(self.plan, self._store.records, experiment.choice)
         self._model = ServerModel(experiment, net, self.partition, self._store, self._lineage)
         self._answers = StepAnswers(folder / "spool")
         self._enrolled: tuple[str, ...] = ()
@@ -280,6 +279,8 @@ class Coordinator:
 
     def _mixed(self) -> tuple[Tensors, dict[str, Any]]:
         round_ = Round(self._answers.spool, self._answers.scalars, self._enrolled, self.step, self._model.state())
+        if self.step.task == "sums":
+            return self._mixer.totalled(round_)
         if not self.experiment.aggregation.personal:
             return self._mixer.one_for_all(round_)
         number = self.step.number

@@ -8,15 +8,16 @@ from typing import Any
 import torch
 
 from fedretina.aggregation.run_store import RunStore
-from fedretina.evaluation.model_selection import best_step
+from fedretina.evaluation.model_selection import chosen_step
 from fedretina.exchange.partition import CONTROL, KEY, Partition
 from fedretina.exchange.payload import Tensors, tensors_bytes
 from fedretina.networks.encoder_file import write_encoder
 from fedretina.networks.network import Network
+from fedretina.settings.aggregation import ChoiceSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import CALIBRATE, ROUNDS_BACK, Plan, Step
 
-_GIVES_STATE = ("pretrain", "train", "tune")
+_GIVES_STATE = ("pretrain", "train", "sums", "tune")
 
 
 class Lineage:
@@ -25,13 +26,13 @@ class Lineage:
     Args:
         plan: The run's steps.
         records: Records of the steps that are done, in order; it grows as the run goes on.
-        window: Rounds over which the choice of a round is smoothed.
+        choice: How the round is chosen that the run ends with.
     """
 
-    def __init__(self, plan: Plan, records: Sequence[Mapping[str, Any]], window: int) -> None:
+    def __init__(self, plan: Plan, records: Sequence[Mapping[str, Any]], choice: ChoiceSettings) -> None:
         self._plan = plan
         self._records = records
-        self._window = window
+        self._choice = choice
 
     @property
     def done(self) -> int:
@@ -57,7 +58,7 @@ class Lineage:
     @property
     def best(self) -> int | None:
         """The best step so far; once training is over, the chosen one."""
-        best = best_step(self._records, self._plan.training, self._window)
+        best = chosen_step(self._records, self._plan.training, self._choice)
         if best is None and self.done < len(self._plan) and self.step.task in ("tune", "calibrate", "finalise"):
             # No site could measure any round (one class in every validation split): the last is as good as any.
             return self.last
@@ -202,6 +203,8 @@ class ServerModel:
         # A run without labels ends with what its training moved.
         ends = "pretrain" if task == "finalise" and not self._experiment.supervised else task
         moving = self._parts.moving(ends)
+        if not self._lineage.learns and self._parts.sums:
+            return self._parts.sums
         if task == "finalise":
             return (*moving.shared, *self._parts.calibrator)
         return moving.travelling if self._lineage.learns else moving.shared

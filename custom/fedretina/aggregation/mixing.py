@@ -13,7 +13,7 @@ from fedretina.aggregation.weights import Scalars, among, site_weights
 from fedretina.corrections.correction import ServerRound, build_correction
 from fedretina.errors import SettingsError
 from fedretina.exchange.encryption import NO_KEYS, HeadCipher
-from fedretina.exchange.partition import Partition
+from fedretina.exchange.partition import SUMS, Partition
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.settings.aggregation import RuleSettings
 from fedretina.settings.experiment import Experiment
@@ -51,7 +51,8 @@ class Mixer:
     """
 
     def __init__(self, experiment: Experiment, parts: Partition, cipher: HeadCipher | None) -> None:
-        if parts.sealed and cipher is None:
+        always = experiment.sums is not None and experiment.sums.encrypt == "always"
+        if (parts.sealed or always) and cipher is None:
             raise SettingsError(NO_KEYS)
         self._experiment = experiment
         self._settings = experiment.aggregation
@@ -93,6 +94,22 @@ class Mixer:
         mixed = self._resting(round_.state) | dict(self._correction.server(given))
         record["digest"] = tensors_digest({key: mixed[key] for key in moving.shared})
         return mixed, record
+
+    def totalled(self, round_: Round) -> tuple[Tensors, dict[str, Any]]:
+        """The total of the sites' sums, in float64 and in the order of their names; of ciphertexts without a weight.
+
+        Returns:
+            The total, and what the step's record says of it: by site its share of the images, where it can be read.
+        """
+        spool, sites = round_.spool, sorted(round_.scalars)
+        if self._cipher is not None:
+            total = {key: self._cipher.total([spool.tensor(site, key) for site in sites]) for key in self._parts.sums}
+            return total, {"digest": tensors_digest(total)}
+        dtypes = {key: self._parts.dtypes[key] for key in self._parts.sums}
+        total = spool.weighted_mean(dict.fromkeys(sites, 1.0), dtypes)
+        images = {site: float(spool.tensor(site, f"{SUMS}counts").sum()) for site in sites}
+        weights = {site: images[site] / sum(images.values()) for site in sites}
+        return total, {"weights": weights, "digest": tensors_digest(total)}
 
     def one_a_site(
         self,

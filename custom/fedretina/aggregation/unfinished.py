@@ -23,7 +23,8 @@ def sites_without_result(steps: Sequence[Mapping[str, Any]], chosen: str, answer
     Returns:
         Names in alphabetical order.
     """
-    task = "train" if any(step["task"] == "train" for step in steps) else "pretrain"
+    tasks = {step["task"] for step in steps}
+    task = next((task for task in ("train", "sums") if task in tasks), "pretrain")
     trained: set[str] = set()
     for step in steps:
         if step["task"] == task:

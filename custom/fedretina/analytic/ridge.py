@@ -100,11 +100,13 @@ def likeliest(totals: Totals) -> RidgeHead:
 def leave_one_out(features: Tensor, shares: Tensor, strengths: Tensor) -> Tensor:
     """What each image would be answered by a head that had not seen it, by strength, without solving anew.
 
-    The residual of image i without itself is r_i / (1 - h_i), with h the diagonal of the hat matrix. The prior that
-    centres the labels is that of all images. Work is done in the smaller of images and features.
+    The residual of image i without itself is r_i / (1 - h_i - 1/n), with h the diagonal of the hat matrix of centred
+    features; 1/n is the part of what centres features and labels, which is left out with the image. Without it images
+    fewer than features would tell on each other: what is centred sums to 0, so the others' sum is the image left out,
+    and the weakest head would seem the best. Work is done in the smaller of images and features.
 
     Args:
-        features: [n, d].
+        features: [n, d], n 2 or more.
         shares: Labels, [n, C].
         strengths: [k], above 0.
 
@@ -112,7 +114,8 @@ def leave_one_out(features: Tensor, shares: Tensor, strengths: Tensor) -> Tensor
         Scores, [k, n, C].
     """
     phi, labels = features.double(), shares.double()
-    prior = labels.sum(0) / labels.sum()
+    phi = phi - phi.mean(0)
+    prior = labels.mean(0)
     target = labels - prior
     left, singular, _ = torch.linalg.svd(phi, full_matrices=False)  # phi phi^T = U s^2 U^T
     projected = left.T @ target
@@ -120,7 +123,7 @@ def leave_one_out(features: Tensor, shares: Tensor, strengths: Tensor) -> Tensor
     for strength in strengths.double():
         shrink = singular**2 / (singular**2 + strength)
         fitted = left @ (shrink.unsqueeze(1) * projected)
-        leverage = ((left**2) @ shrink).clamp(max=1 - 1e-12).unsqueeze(1)
+        leverage = ((left**2) @ shrink + 1 / len(phi)).clamp(max=1 - 1e-12).unsqueeze(1)
         found.append(target - (target - fitted) / (1 - leverage) + prior)
     return torch.stack(found)
 

@@ -6,13 +6,16 @@ encryption, and whoever has it solves for the head that training on all images t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedretina.errors import DataError
+
+_NONE = 1e-3
+"""Of fewer images than this a class has none."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Sums:
         return {"counts": self.counts, "first": self.first, "second": self.second[:, rows, columns]}
 
     @classmethod
-    def unpacked(cls, tensors: dict[str, Tensor]) -> Sums:
+    def unpacked(cls, tensors: Mapping[str, Tensor]) -> Sums:
         """What `packed` gave.
 
         Raises:
@@ -115,8 +118,11 @@ class Sums:
                 f"sums do not fit each other: counts {list(counts.shape)}, first {list(first.shape)}, second "
                 f"{list(triangle.shape)}."
             )
-        if not all(bool(torch.isfinite(one).all()) for one in (counts, first, triangle)) or bool((counts < 0).any()):
+        finite = all(bool(torch.isfinite(one).all()) for one in (counts, first, triangle))
+        if not finite or bool((counts < -_NONE).any()):
             raise DataError("sums are finite, and counts are not negative.")
+        # Encryption leaves a class without images next to none, by which nothing is to be divided.
+        counts = counts.where(counts > _NONE, torch.zeros_like(counts))
         rows, columns = torch.triu_indices(d, d)
         second = torch.zeros(len(triangle), d, d, dtype=torch.float64)
         second[:, rows, columns] = triangle

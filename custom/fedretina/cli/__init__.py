@@ -13,6 +13,8 @@ from fedretina.version import __version__
     lazy={
         "benchmark": "fedretina_papers.command:benchmark",
         "data": "fedretina.cli.data:data",
+        "encoder": "fedretina.cli.encoder:encoder",
+        "head": "fedretina.cli.head:head",
         "job": "fedretina.cli.job:job",
         "kit": "fedretina.cli.kit:kit",
         "loop": "fedretina.cli.loop:loop",

@@ -116,14 +116,14 @@ def end(sentence: str, code: int, in_json: bool) -> NoReturn:
     sys.exit(code)
 
 
-def printable(words: str) -> str:
-    """Words without control characters: a site's own sentence may be among them, and must not steer a terminal."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in words)
+def printable(text: str) -> str:
+    """Text without control characters: a site's own sentence may be among them, and must not steer a terminal."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
-def tell(record: Mapping[str, Any], words: str, in_json: bool) -> None:
-    """Print a record in JSON, or the words for it."""
-    click.echo(json.dumps(record) if in_json else printable(words))
+def tell(record: Mapping[str, Any], text: str, in_json: bool) -> None:
+    """Print a record in JSON, or the text for it."""
+    click.echo(json.dumps(record) if in_json else printable(text))
 
 
 def job_record(job: Job) -> dict[str, Any]:

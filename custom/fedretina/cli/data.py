@@ -136,7 +136,7 @@ def _list_sets(ctx: click.Context, option: click.Parameter, asked: bool) -> None
 )
 @click.option("--replace", is_flag=True, help="Write over an import that stands in OUT.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record instead of the table.")
-def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **words: Any) -> None:
+def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **options: Any) -> None:
     """Import a set NAME whose files lie in ROOT: write a manifest, a site file and a record to OUT.
 
     \b
@@ -154,7 +154,7 @@ def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **wo
 
     try:
         with steps() as tell:
-            record = import_set(name, root, out, ImportSettings.of(**words), replace, tell)
+            record = import_set(name, root, out, ImportSettings.of(**options), replace, tell)
     except FedretinaError as error:
         fail(str(error))
     if as_json:
@@ -208,7 +208,7 @@ def _import_table(record: dict[str, Any]) -> list[str]:
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True,
               help="Folder to write, new or empty.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print division.json instead of the table.")
-def divide(manifest: Path, out: Path, clients: int, seed: int, as_json: bool, **words: Any) -> None:
+def divide(manifest: Path, out: Path, clients: int, seed: int, as_json: bool, **options: Any) -> None:
     """Divide the images of a MANIFEST into clients whose classes are skewed.
 
     MANIFEST is a manifest.csv, a site file, or a folder that holds one of them. For experiments: one public set
@@ -229,15 +229,16 @@ def divide(manifest: Path, out: Path, clients: int, seed: int, as_json: bool, **
     from fedretina.data.clients import ClientSkew, write_clients
     from fedretina.data.readers.survey import ImportSettings
     from fedretina.settings.exchange import Kind
+    from fedretina.settings.faults import settings_faults
     from fedretina.settings.site import SITE_NAME
 
     try:
-        skew = ClientSkew(**{key: words[key] for key in ("name", "alpha", "minimum")})
-        settings = ImportSettings.of(**{key: words[key] for key in ("scheme", "grades", "ungradable")})
-        source = open_source(manifest, settings, words["images"], words["site"])
+        skew = ClientSkew(**{key: options[key] for key in ("name", "alpha", "minimum")})
+        settings = ImportSettings.of(**{key: options[key] for key in ("scheme", "grades", "ungradable")})
+        source = open_source(manifest, settings, options["images"], options["site"])
         record = write_clients(source, out, clients, skew, seed)
     except ValidationError as error:
-        fail(error.errors()[0]["msg"].removeprefix("Value error, "))
+        fail(f"{settings_faults(error, 'the division', ClientSkew)}.")
     except FedretinaError as error:
         fail(str(error))
     if as_json:

@@ -51,7 +51,7 @@ _WIDTH = 100
 @click.option(
     "--workers", type=click.IntRange(0), default=0, help="Images decoded side by side.  [default: a core each]"
 )
-def check(data: Path, images: Path | None, site: str | None, out: Path | None, **words: Any) -> None:
+def check(data: Path, images: Path | None, site: str | None, out: Path | None, **options: Any) -> None:
     """Check a site's DATA: all faults at once, how to mend each, and what the site looks like.
 
     \b
@@ -76,15 +76,15 @@ def check(data: Path, images: Path | None, site: str | None, out: Path | None, *
 
     names = ("scheme", "grades", "ungradable", "patient_pattern")
     try:
-        settings = ImportSettings.of(**{name: words[name] for name in names})
-        source = open_source(data, settings, images, site, out, words["modality"] or "fundus")
-        how = {name: words[name] for name in ("image_size", "quick", "workers", "modality")}
+        settings = ImportSettings.of(**{name: options[name] for name in names})
+        source = open_source(data, settings, images, site, out, options["modality"] or "fundus")
+        how = {name: options[name] for name in ("image_size", "quick", "workers", "modality")}
         report = _checked(source, how)
         if out is not None:
-            _write(out, report, source, words["crop"])
+            _write(out, report, source, options["crop"])
     except FedretinaError as error:
         fail(str(error))
-    click.echo(json.dumps(report.record(), indent=1, sort_keys=True) if words["as_json"] else _text(report))
+    click.echo(json.dumps(report.record(), indent=1, sort_keys=True) if options["as_json"] else _text(report))
     if out is not None:
         click.echo(f"Written to {out}: it stays at the site.", err=True)
     sys.exit(report.exit_code)
@@ -103,7 +103,7 @@ def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> N
     from fedretina.data.check.report import SHEET
     from fedretina.errors import DataError
     from fedretina.report.data_check_page import data_check_page
-    from fedretina.settings.images import FundusSettings, image_settings
+    from fedretina.settings.images import image_settings
     from fedretina.storage import write_json
 
     try:
@@ -112,9 +112,9 @@ def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> N
         raise DataError(f"{out} cannot be written ({error.strerror}): choose another folder.") from error
     chosen: Sequence[Any] = []
     if not report.quick:
-        size = report.image_size
-        of_photographs = FundusSettings(image_size=size, crop=crop)
-        transforms = of_photographs if report.modality == "fundus" else image_settings(report.modality, size)
+        transforms = image_settings(report.modality, report.image_size)
+        if "crop" in type(transforms).model_fields:
+            transforms = transforms.model_copy(update={"crop": crop})
         chosen = choose_images(report.images, report.scheme, source.images, transforms)
         sheet = contact_sheet(report.site, chosen, report.rows, report.counts, report.image_size, report.synthetic)
         _save(out / SHEET, sheet)
@@ -146,7 +146,7 @@ def _text(report: CheckReport) -> str:
         count = f" ({finding.count} cases)" if finding.count > 1 else ""
         lines.append(f"{finding.severity.upper()} {finding.code}{count}")
         lines.append(_wrapped(finding.meaning))
-        lines += [f"    {words}" for words in finding.where[:_FEW]]
+        lines += [f"    {place}" for place in finding.where[:_FEW]]
         if finding.count > _FEW:
             lines.append(f"    and {finding.count - _FEW} more")
         lines += [_wrapped(f"To mend it: {finding.mend}"), ""]
@@ -157,5 +157,5 @@ def _right(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     return [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
 
 
-def _wrapped(words: str) -> str:
-    return textwrap.fill(words, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)

@@ -162,7 +162,7 @@ def _method(name: str, experiment: Experiment, network: Network, sites: int) -> 
         stays=sum(parts.sizes[key][1] for key in parts.personal),
         up=up,
         down=up,
-        once=sum(parts.sizes[key][1] for key in (*parts.statistics, *parts.moments)),
+        once=sum(parts.sizes[key][1] for key in (*parts.statistics, *parts.moments, *parts.sums)),
         federation=2 * up * sites,
     )
 

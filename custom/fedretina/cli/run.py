@@ -83,8 +83,8 @@ def submit(
                     raise SettingsError(_not_sent(job, named, refused, missing, there, Path(folder)))
 
             done = submit_run(session, named, before)
-        words = f"run {named.run}: job {done.job.id} {'submitted' if done.new else f'is there, {done.job.status}'}"
-        tell({**job_record(done.job), "new": done.new}, words, as_json)
+        text = f"run {named.run}: job {done.job.id} {'submitted' if done.new else f'is there, {done.job.status}'}"
+        tell({**job_record(done.job), "new": done.new}, text, as_json)
 
 
 def _not_sent(
@@ -148,13 +148,13 @@ def status(
             return
         found = find_job(session, job, run)
         sight = see(session, found.id, found.run)
-        words = f"job {found.id}, run {found.run or '-'}\n{sight.words()}"
+        text = f"job {found.id}, run {found.run or '-'}\n{sight.words()}"
         record = sight_record(sight)
         if sight.over:
             became = outcome(session, sight)
             record |= {"complete": became.complete, "why": became.why, "owed": list(became.owed)}
-            words += f"\n{became.why}" if became.why else ""
-        tell(record, words, as_json)
+            text += f"\n{became.why}" if became.why else ""
+        tell(record, text, as_json)
 
 
 def _federation(session: AdminSession, in_json: bool) -> None:
@@ -170,12 +170,12 @@ def _federation(session: AdminSession, in_json: bool) -> None:
         "second_machines": [one.record() for one in second],
         "jobs": [{**job_record(job), "lost": job.id in lost} for job in jobs],
     }
-    words = [
+    lines = [
         f"server {session.server}, up since {record['started']}",
         f"sites  {', '.join(federation.sites) or 'none is connected'}",
         *(one.words() for one in second),
     ]
-    tell(record, "\n".join([*words, *_jobs_table(jobs, lost)]), in_json)
+    tell(record, "\n".join([*lines, *_jobs_table(jobs, lost)]), in_json)
 
 
 def _jobs_table(jobs: Sequence[Job], lost: Sequence[str]) -> list[str]:
@@ -224,13 +224,13 @@ def watch(
             click.echo(f"job {found.id}, run {found.run or '-'}")
         for sight in watch_job(session, found.id, interval, timeout.left_s, found.run):
             minutes, seconds = divmod(int(time.monotonic() - began), 60)
-            record, words = sight_record(sight), f"{minutes:3d}:{seconds:02d}  {sight.words()}"
+            record, text = sight_record(sight), f"{minutes:3d}:{seconds:02d}  {sight.words()}"
             if sight.over:
                 became = outcome(session, sight)
                 record |= {"complete": became.complete, "why": became.why}
                 record["owed"] = list(became.owed)
-                words += f"\n{became.why}" if became.why else ""
-            tell(record, words, as_json)
+                text += f"\n{became.why}" if became.why else ""
+            tell(record, text, as_json)
         sys.exit(0 if became.complete else JOB_FAILED)
 
 
@@ -267,12 +267,12 @@ def results(
         path, became = results_file(folder), outcome_of(folder, found)
         if path is None:
             end(f"{became.why} What it left lies in {folder}.", JOB_FAILED, as_json)
-        words = [results_table(read_json(path)), f"results: {path}"]
+        lines = [results_table(read_json(path)), f"results: {path}"]
         if path.with_name("report.html").exists():
-            words.append(f"report over all sites: {path.with_name('report.html')}")
-        words += [line for line in (became.why or "").splitlines() if line not in words[0]]
+            lines.append(f"report over all sites: {path.with_name('report.html')}")
+        lines += [line for line in (became.why or "").splitlines() if line not in lines[0]]
         record = {**job_record(found), "folder": str(folder), "results_file": str(path), "results": read_json(path)}
-        tell(record, "\n".join(words), as_json)
+        tell(record, "\n".join(lines), as_json)
 
 
 @click.command()
@@ -308,18 +308,18 @@ def resume(
         done = resume_run(session, run)
         owed = ", ".join(done.owed)
         if done.new:
-            words = f"run {run}: job {done.job.id} submitted, with the settings of {done.job.resumes}"
-            words += f"\nthe run has completed but for the results of {owed}: only these are asked" if owed else ""
+            text = f"run {run}: job {done.job.id} submitted, with the settings of {done.job.resumes}"
+            text += f"\nthe run has completed but for the results of {owed}: only these are asked" if owed else ""
         else:
-            words = f"run {run} has completed: job {done.job.id}"
-            words += (
+            text = f"run {run} has completed: job {done.job.id}"
+            text += (
                 f"\nno result from {owed}: not connected, so nobody was asked; resume again once `fedretina status` "
                 "lists the site"
                 if owed
                 else ""
             )
         record = {**job_record(done.job), "new": done.new, "owed": list(done.owed)}
-        tell(record, words, as_json)
+        tell(record, text, as_json)
 
 
 def _go_back(
@@ -344,8 +344,8 @@ def _go_back(
         job = submit_restart(session, restart)
         dropped = None if restart.dropped is None else list(restart.dropped)
         record = {**job_record(job), "new": True, "from": step, "dropped": dropped, "sites": list(restart.sites)}
-        words = f"run {run}: job {job.id} submitted, with the settings of {restart.settings_of}, from {step} on"
-        tell(record, f"{lost}\n{words}" if yes else words, as_json)
+        text = f"run {run}: job {job.id} submitted, with the settings of {restart.settings_of}, from {step} on"
+        tell(record, f"{lost}\n{text}" if yes else text, as_json)
 
 
 def _agreed() -> bool:

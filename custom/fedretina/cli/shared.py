@@ -241,14 +241,14 @@ def steps() -> Iterator[Callable[[str, int, int], None]]:
         yield tell
 
 
-def counted(found: Iterable[_One], of: int, tell: Tell) -> Iterator[_One]:
-    """Hand on what comes, and tell of each once the next is asked for.
+def counted(items: Iterable[_One], of: int, tell: Tell) -> Iterator[_One]:
+    """Pass items on, and report each as done once the next one is asked for.
 
     Args:
-        found: What comes.
+        items: The items.
         of: How many there will be.
-        tell: Whom to tell.
+        tell: What to call with how many are done, and of how many.
     """
-    for done, one in enumerate(found, start=1):
-        yield one
+    for done, item in enumerate(items, start=1):
+        yield item
         tell(done, of)

@@ -1,4 +1,4 @@
-"""The interface between the round and a contrastive objective."""
+"""The interface between the round and a contrastive objective, and what begins a round."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedretina.errors import SettingsError
+from fedretina.errors import SettingsError, TrainingError
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
 from fedretina.networks.contrast import ContrastHead
 from fedretina.networks.network import Network
 from fedretina.parts import Register
+from fedretina.settings.contrastive import ContrastiveSettings
 
 
 class Views(NamedTuple):
@@ -166,3 +167,40 @@ def alike(
     """
     same = images[:, None] == other_images[None, :]
     return same | (patients[:, None] == other_patients[None, :]) if mask_patients else same
+
+
+class Contrastive:
+    """A contrastive objective; it has no state of its own, so one instance serves any number of rounds."""
+
+    def __init__(self, settings: ContrastiveSettings) -> None:
+        self._settings = settings
+
+    def begin(self, context: ContrastiveContext) -> ContrastiveRound:
+        """Begin a round at a site, before a correction hooks into the network.
+
+        A site whose images are all of one patient is refused, not trained at a loss of 0: it would send the aggregate
+        back as its own work and hold the others up.
+
+        Args:
+            context: Network, memory and data of the round.
+
+        Raises:
+            SettingsError: The network has no contrastive head of this method.
+            TrainingError: The site has fewer images than a batch, or one patient only.
+        """
+        if (context.head.predictor is not None) != self._settings.predicts:
+            raise SettingsError(
+                f"contrastive training by {self._settings.method} needs its own head: set "
+                "network.contrast.layout to it."
+            )
+        if self._settings.mask_patients and int(context.patients.min()) == int(context.patients.max()):
+            raise TrainingError(
+                "all training images of the site are of one patient, so none is a negative of another: let the site "
+                "add patients, or set contrastive.mask_patients to false."
+            )
+        return contrastive.of(self._settings)(context, self._settings)
+
+
+def build_contrastive(settings: ContrastiveSettings) -> Contrastive:
+    """Build the objective that the settings name."""
+    return Contrastive(settings)

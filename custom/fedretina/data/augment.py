@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def augment(
     images: torch.Tensor, samples: NDArray[np.int64], settings: AugmentSettings, seed: tuple[int | str, ...]
 ) -> torch.Tensor:
-    """Flip, rotate, colour and roll a batch.
+    """Flip, rotate, turn, colour and roll a batch.
 
     The result of a sample is the same in any batch, at any place in it. The official code draws from global
     generators (torchvision, nearest pixel); here the draws are counted by sample and the rotation is bilinear,
@@ -39,8 +40,9 @@ def augment(
         SettingsError: The batch is no uint8 [B, 3, H, W], or not square and to be rotated, or B numbers do not come
             with it.
     """
-    turned = settings.rotate_degrees > 0
-    if images.dtype != torch.uint8 or images.ndim != 4 or (turned and images.shape[2] != images.shape[3]):
+    turned, quarters = settings.rotate_degrees > 0, settings.quarter_turns
+    square = images.ndim == 4 and images.shape[2] == images.shape[3]
+    if images.dtype != torch.uint8 or images.ndim != 4 or ((turned or quarters) and not square):
         raise SettingsError(
             f"augment takes uint8 images [B, 3, S, S], got {images.dtype} {tuple(images.shape)}: pass cached images."
         )
@@ -57,6 +59,8 @@ def augment(
     elif settings.flip:
         mirror = torch.from_numpy(flipped < 0).to(images.device).view(-1, 1, 1, 1)
         pixels = torch.where(mirror, pixels.flip(3), pixels)
+    if quarters:
+        pixels = oriented(pixels, _quarters(samples, seed))
     if settings.brightness > 0 or settings.contrast > 0:
         light = 1 + settings.brightness * (2 * draws[:, 2] - 1)
         spread = 1 + settings.contrast * (2 * draws[:, 3] - 1)
@@ -66,6 +70,75 @@ def augment(
         pixels = pixels * _column(light * spread, pixels) + _column(light * (1 - spread) * mean, pixels)
         pixels = pixels.clamp_(0, 1)
     return pixels
+
+
+ORIENTATIONS = 8
+"""Ways in which a square picture can lie: four turns, and the same of its mirror image."""
+
+
+def orientations(settings: AugmentSettings) -> tuple[int, ...]:
+    """The orientations that flips and quarter turns give, ascending; 0, the picture as it is, is one of them."""
+    found = {0}
+    if settings.flip_vertical:
+        found |= {_flipped_vertically(one) for one in found}
+    if settings.flip:
+        found |= {_mirrored(one) for one in found}
+    if settings.quarter_turns:
+        found = {4 * (one // 4) + (one + turns) % 4 for one in found for turns in range(4)}
+    return tuple(sorted(found))
+
+
+def drawn_orientations(
+    samples: NDArray[np.int64], settings: AugmentSettings, seed: tuple[int | str, ...]
+) -> NDArray[np.int64]:
+    """The orientation that `augment` gives each image of a batch, where it only flips and turns by quarters.
+
+    Args:
+        samples: As for `augment`.
+        settings: How much; none of them `endless`.
+        seed: As for `augment`.
+
+    Returns:
+        int64 [B], below `ORIENTATIONS`.
+    """
+    found = np.zeros(len(samples), np.int64)
+    if settings.flip_vertical:
+        upside = uniforms(samples, 3, (*seed, "moved"))[:, 0] < 0.5
+        found = np.where(upside, _flipped_vertically(found), found)
+    if settings.flip:
+        found = np.where(uniforms(samples, 4, seed)[:, 0] < 0.5, _mirrored(found), found)
+    if settings.quarter_turns:
+        found = 4 * (found // 4) + (found + _quarters(samples, seed)) % 4
+    return found
+
+
+def oriented(images: torch.Tensor, orientation: NDArray[np.int64]) -> torch.Tensor:
+    """Lay each image of a batch [B, C, S, S] as its orientation says; no pixel changes its value.
+
+    Orientation o below 4 is o quarter turns anticlockwise, 4 + o the same after mirroring left and right. Images that
+    are not square can be mirrored and turned by half.
+    """
+    found = images.clone()
+    for one in np.unique(orientation[orientation > 0]):
+        rows = torch.from_numpy(np.flatnonzero(orientation == one)).to(images.device)
+        part = images[rows]
+        found[rows] = torch.rot90(part.flip(3) if one >= 4 else part, int(one) % 4, (2, 3))
+    return found
+
+
+def _quarters(samples: NDArray[np.int64], seed: tuple[int | str, ...]) -> NDArray[np.int64]:
+    return np.asarray(uniforms(samples, 1, (*seed, "quarters"))[:, 0] * 4, dtype=np.int64)
+
+
+def _mirrored(orientation: Any) -> Any:
+    """The orientation after mirroring left and right: turns before it count backwards."""
+    return 4 * (orientation < 4) + (4 - orientation % 4) % 4
+
+
+def _flipped_vertically(orientation: Any) -> Any:
+    """The orientation after mirroring up and down, which is mirroring left and right and half a turn."""
+    mirrored = _mirrored(orientation)
+    return 4 * (mirrored // 4) + (mirrored + 2) % 4
 
 
 def uniforms(samples: NDArray[np.int64], count: int, seed: tuple[int | str, ...]) -> NDArray[np.float64]:

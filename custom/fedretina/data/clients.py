@@ -6,18 +6,19 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import ConfigDict, field_validator
 
 from fedretina.data.check.rows import CheckSource
 from fedretina.data.manifest import SPLITS, RawRow, raw_rows, read_manifest, write_manifest
 from fedretina.data.splits import patient_classes
 from fedretina.errors import DataError, SettingsError
 from fedretina.seeds import derive_seed, generator
+from fedretina.settings.choice import ReadBy, ReadSettings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.storage import filled_folder, write_json, write_text
 from fedretina.version import __version__
@@ -25,13 +26,14 @@ from fedretina.version import __version__
 _DRAWS = 1000
 
 
-class ClientSkew(BaseModel):
+class ClientSkew(ReadSettings):
     """How the classes of the clients differ.
 
     Attributes:
         name: "dirichlet": each class goes to the clients in shares drawn from a Dirichlet distribution; "even": in
             equal shares.
-        alpha: Of the Dirichlet distribution, 0.01 to 1000; the smaller, the more a class lies with one client.
+        alpha: Of the Dirichlet distribution, 0.01 to 1000; the smaller, the more a class lies with one client;
+            refused with "even".
         minimum: Training images that every client gets at the least, 1 or more; of val and test it gets at the least
             the same proportion, and one.
     """
@@ -39,7 +41,7 @@ class ClientSkew(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["dirichlet", "even"] = "dirichlet"
-    alpha: float = 0.5
+    alpha: Annotated[float, ReadBy("name", ("dirichlet",))] = 0.5
     minimum: int = 32
 
     @field_validator("alpha")

@@ -204,6 +204,11 @@ def _check_options(public_set: PublicSet, settings: ImportSettings) -> None:
             raise SettingsError(
                 f"{option} means nothing to the reader {public_set.name}: leave it out; it is for {users}."
             )
+    if settings.salt is not None and not (public_set.keyed or settings.hash_patients):
+        raise SettingsError(
+            f"salt is the key of hashed patients, and the import of {public_set.name} hashes none: set "
+            "hash_patients, or leave it out."
+        )
     if settings.ungradable is not None and settings.ungradable not in settings.grades:
         raise SettingsError("ungradable must be one of the grades: name them all in grades, in order.")
 

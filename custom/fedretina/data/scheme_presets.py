@@ -99,6 +99,12 @@ SCHEMES: Mapping[str, SchemePreset] = MappingProxyType(
             _STAGES,
             _numbers(_STAGES) | {"4": "stage_3"} | _names(_STAGES),
             ("stage_2", "stage_3"),
+            covers={
+                "normal": ("no_dr",),
+                "stage_1": ("mild",),
+                "stage_2": ("moderate",),
+                "stage_3": ("severe", "proliferative"),
+            },
         ),
         # OCT. That every disease is referable where a set does not call some urgent is ours.
         "oct3": _diseases(

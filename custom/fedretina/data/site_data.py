@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
+from fedretina.data.feature_cache import FeaturePlace
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, Manifest, Record, read_manifest
 from fedretina.data.modalities import require_modality
 from fedretina.data.scheme_presets import PRESETS, site_modality, site_scheme
@@ -32,12 +33,22 @@ class Split(NamedTuple):
         labels: int64 [N], the class; -1 throughout for "pretrain".
         patients: Patient of each image.
         files: Name of each image at the site; like the patient it never leaves.
+        digests: SHA-256 of the pixels of each image; empty where nobody has computed them (`pixel_digests`).
     """
 
     images: torch.Tensor
     labels: torch.Tensor
     patients: tuple[str, ...]
     files: tuple[str, ...]
+    digests: tuple[str, ...] = ()
+
+    def pixel_digests(self) -> tuple[str, ...]:
+        """SHA-256 of the pixels of each image, computed where it is not known."""
+        if self.digests or not len(self.images):
+            return self.digests
+        return tuple(
+            hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).hexdigest() for pixels in self.images.numpy()
+        )
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,8 @@ class SiteData:
         listed: SHA-256 over the manifest's files, labels, patients and splits, those of files that cannot be read
             among them; "" where nothing is listed, for phantoms.
         changes: What becomes of a run whose site comes with another list later; see `SiteDataSettings`.
+        public_sets: Names of the public sets that the images are of; empty for a hospital's own.
+        features: Where what frozen stages make of the images is kept; None where it is not.
     """
 
     name: str
@@ -68,6 +81,8 @@ class SiteData:
     min_count: int = MIN_COUNT
     listed: str = ""
     changes: Literal["refuse", "accept"] = "refuse"
+    public_sets: tuple[str, ...] = ()
+    features: FeaturePlace | None = None
 
     @property
     def scheme(self) -> GradingScheme:
@@ -176,11 +191,10 @@ def load_site_data(
     require_modality(site_modality(settings), images.modality)
     scheme = site_scheme(settings)
     if settings.manifest is None:
-        if settings.images is not None:
-            raise DataError("images are set but no manifest: name the manifest that lists and grades them.")
         from fedretina.data.phantoms.draw import phantom_site_data
 
-        return phantom_site_data(site, settings, scheme, images, seed)
+        drawn = phantom_site_data(site, settings, scheme, images, seed)
+        return replace(drawn, features=_features(settings, settings.cache or default_cache, "phantoms", None))
     if scheme is None and needs_labels:
         raise scheme_not_set(site)
     manifest = read_manifest(settings.manifest, scheme)
@@ -241,6 +255,7 @@ def _from_cache(
             torch.tensor([UNLABELLED if split == PRETRAIN else kept[row].label for row in rows], dtype=torch.int64),
             tuple(kept[row].patient for row in rows),
             tuple(kept[row].file for row in rows),
+            tuple(found.digests[row] for row in rows),
         )
 
     lines = sorted(
@@ -261,7 +276,17 @@ def _from_cache(
         settings.min_count,
         manifest.digest(),
         settings.changes,
+        () if settings.public_set is None else (settings.public_set,),
+        _features(settings, cache, folder.name, frozenset(found.digests)),
     )
+
+
+def _features(
+    settings: SiteDataSettings, cache: Path, images: str, listed: frozenset[str] | None
+) -> FeaturePlace | None:
+    if not settings.feature_cache_gb:
+        return None
+    return FeaturePlace(cache / "features", images, listed, round(settings.feature_cache_gb * 1e9))
 
 
 def _limited(records: Sequence[Record], split: str, settings: SiteDataSettings) -> list[Record]:
@@ -316,8 +341,10 @@ def _joined(name: str, parts: Sequence[SiteData]) -> SiteData:
             torch.cat([one.labels for one in found]),
             tuple(f"{part.name}/{who}" for part, one in zip(parts, found, strict=True) for who in one.patients),
             tuple(f"{part.name}/{file}" for part, one in zip(parts, found, strict=True) for file in one.files),
+            tuple(digest for one in found for digest in one.pixel_digests()),
         )
 
+    place = parts[0].features
     return SiteData(
         name=name,
         grading=parts[0].scheme,
@@ -329,4 +356,7 @@ def _joined(name: str, parts: Sequence[SiteData]) -> SiteData:
         min_count=max(part.min_count for part in parts),
         listed=hashlib.sha256("\n".join(part.listed for part in parts).encode()).hexdigest(),
         changes="accept" if all(part.changes == "accept" for part in parts) else "refuse",
+        public_sets=tuple(sorted({one for part in parts for one in part.public_sets})),
+        # In the first one's folder; under a name of its own, so that neither takes the other's rows for stale.
+        features=None if place is None else place._replace(images=f"{name}-{place.images}", listed=None),
     )

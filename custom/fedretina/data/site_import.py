@@ -132,7 +132,8 @@ def _site_file(name: str, root: Path, plan: Plan) -> str:
     scheme = {} if plan.named is None else {"scheme": _named(plan)}
     said = reader(name).modality
     kind = {} if said is None else {"modality": said}
-    words = {"data": {"manifest": MANIFEST, "images": images, **scheme, **kind}}
+    known = {"public_set": name} if reader(name).published else {}
+    words = {"data": {"manifest": MANIFEST, "images": images, **scheme, **kind, **known}}
     head = f"# Written by `fedretina data import {name}`. It names a folder of this site and stays here.\n"
     return head + yaml.safe_dump(words, sort_keys=False, allow_unicode=True)
 

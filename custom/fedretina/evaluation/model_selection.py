@@ -1,9 +1,11 @@
-"""Which round's model a run ends with: the best mean validation AUC over the sites."""
+"""Which round's model a run ends with: that of the best mean validation AUC over the sites, or the last one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from fedretina.settings.aggregation import ChoiceSettings
 
 
 class Candidate(NamedTuple):
@@ -34,6 +36,23 @@ def candidates(records: Sequence[Mapping[str, Any]], training: range) -> list[Ca
         if aucs:
             found.append(Candidate(step, aucs))
     return found
+
+
+def chosen_step(records: Sequence[Mapping[str, Any]], training: range, choice: ChoiceSettings) -> int | None:
+    """The step that a run would end with if it ended now.
+
+    Args:
+        records: Records of the steps that are done, in order.
+        training: Numbers of the steps that train.
+        choice: How it is chosen.
+
+    Returns:
+        The step, or None where there is none yet, or no site could measure any.
+    """
+    if choice.model == "best":
+        return best_step(records, training, choice.window)
+    done = [step for step in training if step < len(records)]
+    return done[-1] if done else None
 
 
 def best_step(records: Sequence[Mapping[str, Any]], training: range, window: int = 1) -> int | None:

@@ -23,6 +23,7 @@ from fedretina.errors import DataError, RefusedError, SettingsError
 
 if TYPE_CHECKING:  # a partition reads no keys, and what reads keys needs a partition's settings
     from fedretina.settings.exchange import ExchangeSettings
+    from fedretina.settings.sums import SumsSettings
 
 SITE_FILE, SERVER_FILE = "he-site.keys", "he-server.keys"
 NO_KEYS = (
@@ -103,6 +104,29 @@ class HeadCipher:
             return self._packed([vector.serialize() for vector in mixed])
         except _NATIVE as error:
             raise RefusedError("the sites' encrypted tensors cannot be mixed.") from error
+
+    def total(self, sealed: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The encrypted sum of tensors that `require` has passed, in their order.
+
+        Nothing is multiplied, so numbers may be as large as 2^58, and the error does not grow with a weight.
+
+        Raises:
+            RefusedError: They cannot be added after all.
+        """
+        import tenseal
+
+        summed: list[Any] = []
+        try:
+            for one in sealed:
+                for at, data in enumerate(self._unpacked("", one)):
+                    vector = tenseal.ckks_vector_from(self._context, data)
+                    if at == len(summed):
+                        summed.append(vector)
+                    else:
+                        summed[at] += vector
+            return self._packed([vector.serialize() for vector in summed])
+        except _NATIVE as error:
+            raise RefusedError("the sites' encrypted tensors cannot be added.") from error
 
     def _vectors(self, key: str, sealed: torch.Tensor, numbers: int, fresh: bool) -> list[Any]:
         import tenseal
@@ -203,19 +227,24 @@ def new_keys(folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-def cipher_for(exchange: ExchangeSettings, path: Path | None, private: bool) -> HeadCipher | None:
+def cipher_for(
+    exchange: ExchangeSettings, path: Path | None, private: bool, sums: SumsSettings | None = None
+) -> HeadCipher | None:
     """The cipher that a run needs at one end; None where nothing is encrypted.
 
     Args:
         exchange: The run's settings.
         path: The end's key file.
         private: Whether the end opens what it gets: a site does, the server must not be able to.
+        sums: The run's settings of sums, which are encrypted wherever there are keys.
 
     Raises:
         SettingsError: There is no key file, TenSEAL is not installed, or the file is the other end's.
         DataError: The file cannot be read.
     """
-    if exchange.encrypt == "nothing":
+    if exchange.encrypt == "nothing" and sums is None:
+        return None
+    if path is None and sums is not None and sums.encrypt == "with_keys":
         return None
     if path is None:
         raise SettingsError(NO_KEYS)

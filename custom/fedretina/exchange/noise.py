@@ -1,8 +1,9 @@
 """Noise that a site may add to what leaves, and what it costs of the site's privacy budget.
 
-The unit of protection is the whole site: what leaves is as likely, within the budget, whatever images the site had, so
-it protects each patient too. That is a far stronger wish than hiding one image: the small epsilons of the literature
-are for one image or one patient under noisy training, and would here leave nothing of the model.
+The unit of protection is the whole site, and of sums over features one patient. Of the whole site: what leaves is as
+likely, within the budget, whatever images the site had, so it protects each patient too. That is a far stronger wish
+than hiding one image: the small epsilons of the literature are for one image or one patient under noisy training, and
+would here leave nothing of the model.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from fedretina.analytic.sums import Sums
 from fedretina.errors import StateError
 from fedretina.exchange.payload import Tensors, tensors_digest
-from fedretina.settings.site import GaussianNoise, SvtNoise
+from fedretina.settings.site import GaussianNoise, SumsNoise, SvtNoise
 from fedretina.storage import write_bytes
+
+NOISE_KEY = "noise.key"
+"""File of a site's secret for its noise, beside its runs."""
 
 
 class Spent(NamedTuple):
@@ -45,12 +50,15 @@ class Spent(NamedTuple):
         return self.rho + 2 * math.sqrt(self.rho * math.log(1 / delta)) + self.epsilon
 
 
-def cost(noise: GaussianNoise | SvtNoise) -> Spent:
+def cost(noise: GaussianNoise | SvtNoise | SumsNoise) -> Spent:
     """Budget of one release.
 
     Two updates of norm at most C differ by at most 2 C, so noise of standard deviation zC costs
-    rho = (2C)^2 / (2 z^2 C^2) = 2 / z^2.
+    rho = (2C)^2 / (2 z^2 C^2) = 2 / z^2. Sums with and without a patient differ by at most S, and noise of zS costs
+    rho = 1 / (2 z^2). What both cost adds up: what hides a site's images hides each of its patients.
     """
+    if isinstance(noise, SumsNoise):
+        return Spent(rho=1 / (2 * noise.multiplier**2))
     if isinstance(noise, GaussianNoise):
         return Spent(rho=2 / noise.multiplier**2)
     return Spent(epsilon=noise.epsilon + noise.epsilon_release)
@@ -69,7 +77,7 @@ def spent(lines: Iterable[Mapping[str, Any]]) -> Spent:
     return total
 
 
-def noise_source(key: bytes, update: Tensors, noise: GaussianNoise | SvtNoise) -> np.random.Generator:
+def noise_source(key: bytes, update: Tensors, noise: GaussianNoise | SvtNoise | SumsNoise) -> np.random.Generator:
     """A source of noise that nobody without the site's key can repeat.
 
     The same update gets the same noise, so that an order that is sent again gives nothing new away.
@@ -87,6 +95,52 @@ def gaussian(update: Tensors, noise: GaussianNoise, source: np.random.Generator)
         drawn = torch.from_numpy(source.normal(0.0, noise.multiplier * noise.clip, tuple(update[key].shape)))
         found[key] = (update[key].double() * scale + drawn).to(update[key].dtype)
     return found
+
+
+def sums_sensitivity(length: float) -> float:
+    """The most that one patient changes sums by, in the length of all their numbers together.
+
+    A patient's images weigh 1 together. So what the patient adds is a mean of what single images add, and no longer
+    than the longest of these. An image of features phi, |phi| <= r with the constant, and shares y, |y| <= 1, adds
+    y to the counts, y phi^T to the first moments, |y| |phi| <= r, and the upper triangle of phi phi^T, by class its
+    products with y, |phi|^2 <= r^2: together at most sqrt(1 + r^2 + r^4).
+
+    Args:
+        length: r.
+    """
+    return math.sqrt(1 + length**2 + length**4)
+
+
+def noised_sums(sums: Sums, noise: SumsNoise, length: float, key: bytes) -> Sums:
+    """Sums with normal noise on each of their numbers, made into sums again that some images could have.
+
+    Those of a patient less are as likely, within the budget. The moments of noise alone are not positive: what is
+    missing is added to the diagonal, which a ridge regression takes as more strength (as AdaSSP does, Wang 2018), and
+    a class of less than one image then has none. Neither looks at an image, so neither costs anything.
+
+    Args:
+        sums: Of a site's images, each patient's weighing 1 together.
+        noise: The site's noise.
+        length: Longest feature vector that went into them, with its constant.
+        key: The site's secret.
+    """
+    plain = sums.packed()
+    source = noise_source(key, plain, noise)
+    spread = noise.multiplier * sums_sensitivity(length)
+    drawn = {
+        name: plain[name] + torch.from_numpy(source.normal(0.0, spread, tuple(plain[name].shape)))
+        for name in sorted(plain)
+    }
+    there = drawn["counts"] >= 1
+    counts = drawn["counts"].where(there, torch.zeros_like(drawn["counts"]))
+    first = drawn["first"] * there.unsqueeze(1)
+    found = Sums.unpacked({"counts": counts, "first": first, "second": drawn["second"]})
+    means = first[there] / counts[there].unsqueeze(1)
+    least = float(torch.linalg.eigvalsh(found.second.sum(0) - first[there].T @ means)[0])
+    if least >= 0:
+        return found
+    lift = -least * (1 + 1e-6) / len(found.second) * torch.eye(found.second.shape[1], dtype=torch.float64)
+    return Sums(found.counts, found.first, found.second + lift)
 
 
 def noise_key(path: Path) -> bytes:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ from fedretina.settings.exchange import ExchangeSettings, Kind
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.scalars import Task
 
+if TYPE_CHECKING:  # networks stand on this folder
+    from fedretina.networks.network import Network
+
 CONTROL = "control:"
 """Prefix of the control that goes beside a parameter."""
 KEY = "key:"
@@ -28,6 +32,8 @@ STATISTIC, MEAN, VARIANCE = "statistic:", ".mean", ".variance"
 """Prefix and endings of what a site says of its activations."""
 GRAM, MOMENT = "calibration:gram", "calibration:moment"
 """What a site says of its features once, for temperatures per image."""
+SUMS = "sums:"
+"""Prefix of the sums over features that a site sends once, and of their total (`analytic.sums`)."""
 CONTRAST = "contrast"
 """The network's part that only label-free training has."""
 _CALIBRATOR = "calibrator"
@@ -56,7 +62,7 @@ _AT_HOME = {
 _PARAMETER = 1e6
 _SQUARE = _PARAMETER**2
 _SUM = _SQUARE * 1e6
-_LARGEST: Mapping[Kind, float] = {Kind.STATISTIC: _SQUARE, Kind.CALIBRATION: _SUM}
+_LARGEST: Mapping[Kind, float] = {Kind.STATISTIC: _SQUARE, Kind.CALIBRATION: _SUM, Kind.SUMS: _SUM}
 
 
 class StepKeys(NamedTuple):
@@ -101,8 +107,12 @@ class Partition:
         shapes: Shapes of all keys that a site may send or be sent.
         dtypes: Their dtypes.
         sizes: For every key, how many numbers and how many bytes it holds.
-        sealed: The shared keys that travel encrypted, sorted; their shapes and dtypes are those of what is inside.
+        sealed: The shared keys, or those of sums, that travel encrypted, sorted; their shapes and dtypes are those of
+            what is inside.
         keys: Keys of the key network's tensors that travel in label-free training, sorted; none unless it is averaged.
+        frozen: Keys of the network that are neither shared nor personal, sorted: both ends have them from the weights
+            that the run starts with, and they never change.
+        sums: Keys of the sums over features, which go up once and come down as their total; none in a run that trains.
     """
 
     kinds: Mapping[str, Kind]
@@ -118,6 +128,8 @@ class Partition:
     sizes: Mapping[str, tuple[int, int]]
     sealed: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
 
     @property
     def travelling(self) -> tuple[str, ...]:
@@ -143,28 +155,32 @@ class Partition:
         """Keys that a site's answer to a task holds."""
         if task in ("train", "pretrain"):
             return self.moving(task).travelling
-        return {"prepare": self.statistics, "calibrate": self.moments}.get(task, ())
+        return {"prepare": self.statistics, "calibrate": self.moments, "sums": self.sums}.get(task, ())
 
     @property
     def sendable(self) -> tuple[str, ...]:
         """All keys that a site ever sends."""
-        return (*self.travelling, *self.statistics, *self.moments)
+        return (*self.travelling, *self.statistics, *self.moments, *self.sums)
 
     @property
     def receivable(self) -> tuple[str, ...]:
         """All keys that a site is ever sent."""
-        return (*self.travelling, *self.calibrator)
+        return (*self.travelling, *self.calibrator, *self.sums)
 
     def shared_kinds(self) -> frozenset[Kind]:
         """Return the kinds that travel."""
         return frozenset(self.kinds[key] for key in self.sendable)
 
     def by_kind(self) -> dict[str, dict[str, Any]]:
-        """Tensors and numbers of each kind, told apart by whether it travels: "encoder", "norm, at home"."""
+        """Tensors and numbers of each kind, told apart by what becomes of it.
+
+        It travels, as "encoder"; or it stays and trains, as "norm, at home"; or it rests, as "encoder, frozen".
+        """
         sums: dict[str, dict[str, Any]] = {}
-        for travels, keys in ((True, self.sendable), (False, self.personal)):
+        for way, keys in (("", self.sendable), (", at home", self.personal), (", frozen", self.frozen)):
+            travels = not way
             for key in keys:
-                name = self.kinds[key].value if travels else f"{self.kinds[key].value}, at home"
+                name = f"{self.kinds[key].value}{way}"
                 entry = sums.setdefault(name, {"tensors": 0, "values": 0, "travels": travels})
                 entry["tensors"] += 1
                 entry["values"] += self.sizes[key][0]
@@ -179,9 +195,10 @@ class Partition:
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def table(self) -> str:
-        """Return a printable summary: each kind's tensors, numbers and bytes, and whether it travels."""
+        """Return a printable summary: each kind's tensors, numbers and bytes; it travels, stays, or is frozen."""
+        ways = {"travels": self.sendable, "stays": self.personal, "frozen": self.frozen}
         sums: dict[tuple[str, str], list[int]] = {}
-        for way, keys in (("travels", self.sendable), ("stays", self.personal)):
+        for way, keys in ways.items():
             for key in keys:
                 numbers, size = self.sizes[key]
                 for name in (self.kinds[key].value, "all"):
@@ -189,17 +206,40 @@ class Partition:
                     row[:] = row[0] + 1, row[1] + numbers, row[2] + size
         order = [*(kind.value for kind in Kind), "all"]
         lines = [f"{'kind':<10} {'':<8}{'tensors':>8} {'numbers':>12} {'bytes':>13}"]
-        for name, way in sorted(sums, key=lambda row: (order.index(row[0]), row[1] == "stays")):
+        for name, way in sorted(sums, key=lambda row: (order.index(row[0]), list(ways).index(row[1]))):
             tensors, numbers, size = sums[name, way]
             lines.append(f"{name:<10} {way:<8}{tensors:>8} {numbers:>12,} {size:>13,}")
         return "\n".join(lines)
 
 
-def partition_of(experiment: Experiment, net: nn.Module) -> Partition:
-    """What travels and what stays of the network of a run, the correction's controls included; see `partition`."""
-    return partition(
-        net, experiment.exchange, experiment.correction.travels, experiment.aggregation.personal, experiment.keys_travel
+def partition_of(experiment: Experiment, net: Network, encrypted: bool = False) -> Partition:
+    """What travels and what stays of the network of a run, the correction's controls included; see `partition`.
+
+    Args:
+        experiment: The run's settings.
+        net: Its network.
+        encrypted: Whether this end has the federation's keys: then it takes sums under encryption alone.
+
+    Raises:
+        SettingsError: Nothing of the network travels although the run's settings mean it to; or as `partition`.
+    """
+    found = partition(
+        net,
+        experiment.exchange,
+        experiment.correction.travels,
+        experiment.aggregation.personal,
+        experiment.keys_travel,
+        net.frozen_keys(),
+        _sums(experiment, net.encoder.features),
+        encrypted,
     )
+    if found.frozen and not found.shared and experiment.exchange.personal != "everything":
+        raise SettingsError(
+            f"network.frozen is {experiment.network.frozen}, and what is not frozen stays at the sites, so they would "
+            "learn nothing from each other: freeze fewer stages, let the head travel (exchange.personal: nothing, with "
+            "grades or classes), or choose a row that exchanges nothing, such as singleset."
+        )
+    return found
 
 
 def partition(
@@ -208,6 +248,9 @@ def partition(
     controls: bool = False,
     statistics: bool = False,
     keys: bool = False,
+    frozen: Collection[str] = (),
+    sums: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    encrypted: bool = False,
 ) -> Partition:
     """Divide the state of a network; one on the meta device will do.
 
@@ -223,6 +266,9 @@ def partition(
         statistics: Whether sites send the mean and variance of what enters each BatchNorm of the encoder.
         keys: Whether a key network's tensors travel beside those of the encoder and the projector that do, of the same
             kinds as theirs.
+        frozen: Keys of the state that neither travel nor change.
+        sums: Shapes of the sums over features that go up once, and whose total comes down, by key.
+        encrypted: Whether the sums travel encrypted.
 
     Raises:
         SettingsError: A part is unknown, an entry of the state is no tensor, or the policy "none" meets a
@@ -239,29 +285,31 @@ def partition(
         kinds[key] = role or part if part is Kind.ENCODER else part
         home = part is Kind.CALIBRATION
         home = home or part in _AT_HOME[settings.personal]
-        if settings.batchnorm == "none" and role and (part is Kind.ENCODER or not home):
+        if settings.batchnorm == "none" and role and key not in frozen and (part is Kind.ENCODER or not home):
             raise SettingsError(
                 f'The BatchNorm policy "none" is for networks without BatchNorm, but {owner} is one; choose '
                 '"local_all", "local_stats" or "shared_all", or a network without BatchNorm.'
             )
         by_policy = "bn" in key if settings.bn_match == "name" else role in _STAYS[settings.batchnorm]
         stays[key] = home or by_policy
-    shared = tuple(sorted(k for k in state if not stays[k]))
+    shared = tuple(sorted(k for k in state if not stays[k] and k not in frozen))
     parameters = tuple(sorted(dict(net.named_parameters()).keys() & set(shared)))
     beside = {f"{CONTROL}{key}": state[key] for key in parameters} if controls else {}
     following = [key for key in shared if keys and key.startswith(_FOLLOWED)]
     followers = {f"{KEY}{key}": state[key] for key in following}
-    once = _statistics(owners) if statistics else {}
+    once = _statistics({n: m for n, m in owners.items() if f"{n}.weight" not in frozen}) if statistics else {}
     calibrator = tuple(sorted(key for key in state if kinds[key] is Kind.CALIBRATION))
     last = _moments(state[f"{_CALIBRATOR}.weight"].numel()) if calibrator else {}
-    sent = {**{key: state[key] for key in shared}, **beside, **followers, **once, **last}
+    summed = {key: torch.empty(shape, dtype=torch.float64, device="meta") for key, shape in sorted(sums.items())}
+    sent = {**{key: state[key] for key in shared}, **beside, **followers, **once, **last, **summed}
     wire = {**sent, **{key: state[key] for key in calibrator}}
     return Partition(
         kinds={**kinds, **dict.fromkeys(beside, Kind.CONTROL), **dict.fromkeys(once, Kind.STATISTIC)}
         | dict.fromkeys(last, Kind.CALIBRATION)
+        | dict.fromkeys(summed, Kind.SUMS)
         | {f"{KEY}{key}": kinds[key] for key in following},
         shared=shared,
-        personal=tuple(sorted(k for k in state if stays[k])),
+        personal=tuple(sorted(k for k in state if stays[k] and k not in frozen)),
         parameters=parameters,
         controls=tuple(beside),
         statistics=tuple(once),
@@ -270,18 +318,33 @@ def partition(
         shapes={k: tuple(v.shape) for k, v in wire.items()},
         dtypes={k: v.dtype for k, v in wire.items()},
         sizes={k: (v.numel(), v.numel() * v.element_size()) for k, v in {**state, **sent}.items()},
-        sealed=tuple(key for key in shared if settings.encrypt == kinds[key].value),
+        sealed=tuple(key for key in shared if settings.encrypt == kinds[key].value)
+        + (tuple(summed) if encrypted else ()),
         keys=tuple(followers),
+        frozen=tuple(sorted(frozen)),
+        sums=tuple(summed),
     )
 
 
 def _statistics(owners: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     layers = {n: m.num_features for n, m in owners.items() if isinstance(m, _BatchNorm) and n.startswith("encoder.")}
     if not layers:
-        raise SettingsError("The aggregation compares BatchNorm statistics, but the encoder has no BatchNorm.")
+        raise SettingsError(
+            "The aggregation compares BatchNorm statistics, but what trains of the encoder has no BatchNorm."
+        )
     names = [f"{STATISTIC}{layer}{end}" for layer in layers for end in (MEAN, VARIANCE)]
     width = {name: layers[name.removeprefix(STATISTIC).rpartition(".")[0]] for name in names}
     return {name: torch.empty(width[name], device="meta") for name in sorted(names)}
+
+
+def _sums(experiment: Experiment, features: int) -> dict[str, tuple[int, ...]]:
+    settings, classes = experiment.sums, experiment.classes
+    if settings is None or classes is None:
+        return {}
+    d = settings.width(features)
+    shapes = {"counts": (len(classes),), "first": (len(classes), d)}
+    shapes["second"] = (len(classes) if settings.balance else 1, d * (d + 1) // 2)  # upper triangles
+    return {f"{SUMS}{name}": shape for name, shape in shapes.items()}
 
 
 def _moments(features: int) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ import torch
 
 from fedretina.errors import RefusedError
 from fedretina.exchange.noise import cost, gaussian, noise_source, spent
+from fedretina.exchange.partition import SUMS
 from fedretina.exchange.payload import Payload, Tensors
 from fedretina.settings.exchange import Kind
 from fedretina.settings.scalars import COUNTS
@@ -36,13 +37,16 @@ def require_kind(policy: PolicySettings, key: str, kind: Kind) -> None:
         )
 
 
-def require_budget(policy: PolicySettings, ledgers: Iterable[Mapping[str, Any]], digest: str) -> float:
+def require_budget(
+    policy: PolicySettings, ledgers: Iterable[Mapping[str, Any]], digest: str, sums: bool = False
+) -> float:
     """Refuse a noised release that the site's budget no longer covers.
 
     Args:
         policy: The site's policy.
         ledgers: Lines of all ledgers of the site.
         digest: Of the release; one that the ledgers hold already costs nothing.
+        sums: Whether it is one of sums.
 
     Returns:
         Epsilon of all releases of the site with this one.
@@ -50,15 +54,16 @@ def require_budget(policy: PolicySettings, ledgers: Iterable[Mapping[str, Any]],
     Raises:
         RefusedError: It would exceed `max_epsilon`.
     """
-    if policy.noise is None:
+    noise = policy.sums_noise if sums else policy.noise
+    if noise is None:
         return 0.0
-    price = cost(policy.noise)
+    price = cost(noise)
     after = spent([*ledgers, {"digest": digest, "privacy": price._asdict()}])
-    epsilon = after.total(policy.noise.delta if isinstance(policy.noise, GaussianNoise) else 1e-5)
-    if policy.noise.max_epsilon is not None and epsilon > policy.noise.max_epsilon:
+    epsilon = after.total(1e-5 if isinstance(noise, SvtNoise) else noise.delta)
+    if noise.max_epsilon is not None and epsilon > noise.max_epsilon:
         raise RefusedError(
             f"this site's privacy budget is spent: with this update epsilon would be {epsilon:.3g}, its policy "
-            f"allows {policy.noise.max_epsilon:.3g}."
+            f"allows {noise.max_epsilon:.3g}."
         )
     return epsilon
 
@@ -93,12 +98,36 @@ def apply_policy(
         }
         done["scalar_digits"] = policy.scalar_digits
     tensors: Tensors = payload.tensors
-    if tensors and policy.changes_tensors:
+    if any(key.startswith(SUMS) for key in tensors):
+        done |= _of_sums(policy)
+    elif tensors and policy.changes_tensors:
         if received is None:
             raise RefusedError("the aggregate that this answer began with is not known, so it cannot be made safe.")
         tensors, privacy = _changed(policy, tensors, received, key, sparse)
         done |= privacy
     return Payload(tensors, scalars, payload.stamp), done
+
+
+def _of_sums(policy: PolicySettings) -> dict[str, Any]:
+    """What was done to sums, for the ledger: the site adds its noise before it encrypts, so not here.
+
+    Raises:
+        RefusedError: The policy asks for what would spoil sums, or has noise for updates alone.
+    """
+    if policy.mantissa_bits is not None:
+        raise RefusedError(
+            "this site's policy rounds what leaves (mantissa_bits), after which sums are not those of any images: "
+            "the site may take part in runs that train, or take that setting out."
+        )
+    if policy.noise is not None and policy.sums_noise is None:
+        raise RefusedError(
+            "this site's policy adds noise to updates, and says nothing of sums, which are none: the site may set "
+            "policy.sums_noise."
+        )
+    if policy.sums_noise is None:
+        return {}
+    price = {name: value for name, value in cost(policy.sums_noise)._asdict().items() if value}
+    return {"privacy": {"kind": "sums"} | policy.sums_noise.model_dump(exclude={"max_epsilon"}) | price}
 
 
 def _changed(

@@ -35,8 +35,8 @@ class RoundController(Controller):
     reliably close a round that waits for a dead site; so each site gets a task of its own with a timeout.
 
     Args:
-        tasks: Which tasks of the plan this workflow runs: `prepare`, `pretrain` and `train`, or `validate`, `tune`,
-            `calibrate` and `finalise`.
+        tasks: Which tasks of the plan this workflow runs: `prepare`, `pretrain`, `train` and `sums`, or `validate`,
+            `tune`, `calibrate` and `finalise`.
         budget_s: Longest time a step waits for the sites, in seconds. Never 0.
         grace_s: How long a round of training goes on waiting for sites that missed the last step, once all others have
             answered. Steps that come once, such as `finalise`, wait for all.

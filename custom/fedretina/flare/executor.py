@@ -17,6 +17,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from fedretina.errors import DataError, FedretinaError, RefusedError, TrainingError
+from fedretina.exchange.noise import NOISE_KEY
 from fedretina.exchange.stamp import require_name
 from fedretina.flare.job_context import load_experiment, load_site_settings, state_root, with_weights_file
 from fedretina.flare.wire import pack_error, pack_payload, unpack_order, why
@@ -152,6 +153,8 @@ class SiteHost:
                 folder=folder,
                 cache=root / "cache" / name,
                 he_keys=settings.he_keys,
+                sums_noise=settings.own_policy.sums_noise,
+                noise_key=root / NOISE_KEY,
             )
             self._site = ChildTrainer(recipe, lock) if settings.trainer == "child" else recipe.build()
             self._held = opening.pop_all()

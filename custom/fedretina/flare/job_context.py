@@ -109,17 +109,7 @@ def with_weights_file(experiment: Experiment, settings: SiteSettings | ServerSet
     Raises:
         SettingsError: The job asks for a file that this machine was not told of.
     """
-    weights = experiment.network.weights
-    if weights.source != "file":
-        return experiment
-    if settings.weights_file is None:
-        raise SettingsError(
-            f"the job starts from a weights file with sha256 {str(weights.sha256)[:12]}...: "
-            "set weights_file in this site's settings to a copy of it."
-        )
-    chosen = weights.model_copy(update={"file": settings.weights_file})
-    network = experiment.network.model_copy(update={"weights": chosen})
-    return experiment.model_copy(update={"network": network})
+    return experiment.with_weights_file(settings.weights_file)
 
 
 def _scope_properties(fl_ctx: FLContext) -> Mapping[str, Any]:

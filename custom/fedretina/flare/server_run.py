@@ -86,7 +86,7 @@ class ServerRun(FLComponent):
             folder = state_root(fl_ctx, settings) / run / "server"
             with ExitStack() as opening:
                 opening.enter_context(folder_lock(folder, _LOCK_WAIT_S))
-                cipher = cipher_for(experiment.exchange, settings.he_keys, private=False)
+                cipher = cipher_for(experiment.exchange, settings.he_keys, private=False, sums=experiment.sums)
                 coordinator = Coordinator(experiment, run, folder, cipher)
                 self._tracker = Tracker(settings.tracking, folder, run, "server", experiment.name)
                 self._held = opening.pop_all()

@@ -19,12 +19,12 @@ from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from fedretina.errors import DataError, FedretinaError, RefusedError
 from fedretina.exchange.encryption import require_sealed
 from fedretina.exchange.ledger import Ledger
-from fedretina.exchange.noise import noise_key
+from fedretina.exchange.noise import NOISE_KEY, noise_key
 from fedretina.exchange.partition import Partition, partition_of
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
 from fedretina.exchange.policy import apply_policy, require_budget, require_kind
 from fedretina.exchange.stamp import require_name
-from fedretina.flare.job_context import load_experiment, load_site_settings, state_root
+from fedretina.flare.job_context import load_experiment, load_server_settings, load_site_settings, state_root
 from fedretina.flare.wire import ENTRIES, META, WHY, pack_error, pack_payload, unpack_order, unpack_payload
 from fedretina.kit.job_folder import FILTER, RESULT_FILTERS
 from fedretina.networks.build import build_on_meta
@@ -174,7 +174,7 @@ class WhitelistFilter(Filter):
         stamp, received = fl_ctx.get_prop(_RECEIVED) or (None, None)
         if stamp != payload.stamp:
             received = None
-        leaving, done = apply_policy(policy, payload, received, lambda: noise_key(root / "noise.key"), sparse)
+        leaving, done = apply_policy(policy, payload, received, lambda: noise_key(root / NOISE_KEY), sparse)
         ledger = self._ledger(payload.stamp.run, fl_ctx)
         if "privacy" not in done:
             if self._scope or self._keeps_ledger:
@@ -182,7 +182,9 @@ class WhitelistFilter(Filter):
             return leaving
         with folder_lock(root / "privacy", _LOCK_WAIT_S):  # one release at a time, or two could share what is left
             before = [line for path in sorted(root.glob(f"*/{site}/ledger.jsonl")) for line in Ledger(path).lines()]
-            done["privacy"]["epsilon_so_far"] = require_budget(policy, before, tensors_digest(leaving.tensors))
+            done["privacy"]["epsilon_so_far"] = require_budget(
+                policy, before, tensors_digest(leaving.tensors), sums=bool(set(parts.sums) & set(leaving.tensors))
+            )
             ledger.note(leaving, parts, done)
         return leaving
 
@@ -209,9 +211,18 @@ class WhitelistFilter(Filter):
     def _load(self, fl_ctx: FLContext) -> tuple[Experiment, Partition]:
         if self._rules is None:
             experiment = load_experiment(fl_ctx, self._experiment_file)
-            parts = partition_of(experiment, build_on_meta(experiment.network, experiment.head_width or 2))
+            net = build_on_meta(experiment.network, experiment.head_width or 2)
+            parts = partition_of(experiment, net, experiment.sums is not None and self._has_keys(fl_ctx))
             self._rules = experiment, parts
         return self._rules
+
+    def _has_keys(self, fl_ctx: FLContext) -> bool:
+        """Whether this end has the federation's keys, so that sums pass it under encryption alone."""
+        try:
+            own = self._own(fl_ctx) if self._at_site(fl_ctx) else load_server_settings(fl_ctx)
+        except FedretinaError:
+            return False  # settings that cannot be read: the executor's answer says so, and nothing else leaves
+        return own.he_keys is not None
 
     def _no_extras(self, shareable: Shareable) -> None:
         meta: dict[str, Any] = from_shareable(shareable).get_meta_props() or {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedretina.errors import DataError, SettingsError
-from fedretina.kit.findings import Finding, bad, good, told
+from fedretina.kit.findings import Finding, bad, good, note
 from fedretina.kit.startup_kit import StartupKit
 from fedretina.storage import write_text
 
@@ -76,15 +76,15 @@ def drop_in(kit: StartupKit, given: Sequence[str], unit: str, folder: Path) -> d
             "say which addresses the hospitals and the admins come from, such as 192.0.2.0/24 198.51.100.7; "
             "or `any` where that cannot be known."
         )
-    words = tuple(given) or tuple(addresses_of(host))
-    for word in words:
+    asked = tuple(given) or tuple(addresses_of(host))
+    for word in asked:
         if word != _ANY and not _is_network(word):
             raise SettingsError(
                 f"{word!r} is no address: write 192.0.2.10, 2001:db8::10 or a range such as 192.0.2.0/24."
             )
-    if kit.role == "site" and not all(map(_is_address, words)):
+    if kit.role == "site" and not all(map(_is_address, asked)):
         raise SettingsError("a site speaks with its server alone: give single addresses of the server, no range.")
-    allowed = _ANY if _ANY in words else " ".join((*LOOPBACK, *words))
+    allowed = _ANY if _ANY in asked else " ".join((*LOOPBACK, *asked))
     command = f"fedretina kit addresses {kit.folder}"
     lines = [
         f"# Written by `{command}`: what this unit may speak with, on any port; nothing else.",
@@ -97,7 +97,7 @@ def drop_in(kit: StartupKit, given: Sequence[str], unit: str, folder: Path) -> d
     ]
     files = {}
     if kit.role == "site" and section == "Service" and not _is_address(host):
-        names = [(one, "localhost") for one in LOOPBACK] + [(one, host) for one in words]
+        names = [(one, "localhost") for one in LOOPBACK] + [(one, host) for one in asked]
         files[folder / HOSTS] = "".join(f"{address} {name}\n" for address, name in names)
         lines.append(f"BindReadOnlyPaths={folder / HOSTS}:/etc/hosts")
     return {**files, folder / CONF: "\n".join(lines) + "\n"}
@@ -168,7 +168,7 @@ def unit_finding(kit: StartupKit) -> Finding:
     """
     allowed = unit_allows(kit)
     if allowed is None:
-        return told(_WHAT, f"no {UNITS[kit.role]} on this machine, so what the process may reach is not looked at")
+        return note(_WHAT, f"no {UNITS[kit.role]} on this machine, so what the process may reach is not looked at")
     if not allowed.denies:
         old = f"{UNITS[kit.role]} lets the service speak with every address"
         return bad(_WHAT, old, f"install provisioning/{UNITS[kit.role]} of this version; {_mend(kit)}")

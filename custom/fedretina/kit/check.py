@@ -12,7 +12,7 @@ from typing import Any
 from fedretina.kit import hardened
 from fedretina.kit.addresses import unit_finding
 from fedretina.kit.authority import state_beside, state_finding
-from fedretina.kit.findings import Finding, bad, good, judged, told
+from fedretina.kit.findings import Finding, bad, good, judged, note
 from fedretina.kit.harden import modes
 from fedretina.kit.job_folder import ALLOWED_CLASSES
 from fedretina.kit.startup_kit import Certificate, StartupKit, belongs_to_key, is_issued_by, read_certificate
@@ -52,13 +52,13 @@ def check_kit(kit: StartupKit) -> list[Finding]:
     Raises:
         DataError: A file of the kit cannot be read.
     """
-    findings = [told("kit", f"{kit.role} {kit.name} of {kit.certificate.organisation or 'no organisation'}")]
+    findings = [note("kit", f"{kit.role} {kit.name} of {kit.certificate.organisation or 'no organisation'}")]
     findings += [_certificate(kit), _root(kit), _key(kit), _modes(kit)]
     state = state_beside(kit.folder)
     findings += [state_finding(state)] if state is not None else []
     if kit.role == "admin":
         role = kit.certificate.role or "none"
-        return [*findings, told("role", role)]
+        return [*findings, note("role", role)]
     resources = kit.local("resources.json")
     findings += [
         _mutual_tls(kit),
@@ -99,14 +99,14 @@ def _root(kit: StartupKit) -> Finding:
     return good("authority", text)
 
 
-def _not_yet(found: Certificate) -> str:
+def _not_yet(certificate: Certificate) -> str:
     """That a certificate has not begun, in words; empty when it has."""
     now = datetime.now(UTC)
-    if now >= found.begins:
+    if now >= certificate.begins:
         return ""
     return (
-        f"begins {found.begins:%Y-%m-%d %H:%M} UTC, and this machine's clock says {now:%Y-%m-%d %H:%M}: the clock is "
-        "behind, or the certificate is for later"
+        f"begins {certificate.begins:%Y-%m-%d %H:%M} UTC, and this machine's clock says {now:%Y-%m-%d %H:%M}: the "
+        "clock is behind, or the certificate is for later"
     )
 
 
@@ -191,12 +191,12 @@ def _json_only(kit: StartupKit, resources: Mapping[str, Any]) -> Finding:
     """
     if kit.role == "server":
         faults = [] if resources.get("app_validator") == hardened.VALIDATOR else ["FLARE's own formats are open"]
-        elsewhere = [name for name, words in _resource_files(kit, resources) if "app_validator" in words][1:]
+        elsewhere = [name for name, content in _resource_files(kit, resources) if "app_validator" in content][1:]
     else:
         found = [
             (name, entry)
-            for name, words in _resource_files(kit, resources)
-            for entry in words.get("components") or []
+            for name, content in _resource_files(kit, resources)
+            for entry in content.get("components") or []
             if entry.get("id") == hardened.DEPLOYER["id"]
         ]
         faults = [] if ("resources.json", hardened.DEPLOYER) in found else ["FLARE's own formats are open"]
@@ -210,8 +210,8 @@ def _json_only(kit: StartupKit, resources: Mapping[str, Any]) -> Finding:
 def _log_streaming(kit: StartupKit, resources: Mapping[str, Any]) -> Finding:
     faults = [
         f"{component.get('path')} in {name}"
-        for name, words in _resource_files(kit, resources)
-        for component in words.get("components") or []
+        for name, content in _resource_files(kit, resources)
+        for component in content.get("components") or []
         if hardened.streams_logs(component)
     ]
     if kit.role == "site" and resources.get("allow_log_streaming") is not False:

@@ -32,7 +32,7 @@ def bad(what: str, found: str, mend: str) -> Finding:
     return Finding(what, False, found, mend)
 
 
-def told(what: str, found: str) -> Finding:
+def note(what: str, found: str) -> Finding:
     """A thing that the reader should know."""
     return Finding(what, None, found)
 

@@ -87,7 +87,8 @@ def changes(
         if not own.exists() and own.resolve() in _site_files(privacy, local):
             wanted[own] = SITE_TEMPLATE
     texts = {
-        path: words if isinstance(words, str) else json.dumps(words, indent=2) + "\n" for path, words in wanted.items()
+        path: content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
+        for path, content in wanted.items()
     }
     found = [Change(path, path.read_text("utf-8") if path.exists() else "", text) for path, text in texts.items()]
     return [change for change in found if not _same(change)]
@@ -130,8 +131,8 @@ def modes(kit: StartupKit) -> list[tuple[Path, int]]:
 
 def _site_files(privacy: Mapping[str, Any], local: Path) -> set[Path]:
     """The site files that the scopes of a privacy.json name; a relative one starts at `local`."""
-    words = [(scope.get("properties") or {}).get(PROPERTY) for scope in privacy["scopes"]]
-    named = [str(word["site_file"]) for word in words if isinstance(word, Mapping) and word.get("site_file")]
+    properties = [(scope.get("properties") or {}).get(PROPERTY) for scope in privacy["scopes"]]
+    named = [str(one["site_file"]) for one in properties if isinstance(one, Mapping) and one.get("site_file")]
     return {(local / name).resolve() for name in named}
 
 

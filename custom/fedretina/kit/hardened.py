@@ -94,30 +94,30 @@ def authorization() -> dict[str, Any]:
     return {"format_version": "1.0", "permissions": {role: dict(rights) for role, rights in PERMISSIONS.items()}}
 
 
-def startup_config(found: Mapping[str, Any], bind: str | None) -> dict[str, Any]:
+def startup_config(config: Mapping[str, Any], bind: str | None) -> dict[str, Any]:
     """The kit's file in `startup`: signed jobs only, and for a server the address it listens on.
 
     Args:
-        found: What it says now.
+        config: What it says now.
         bind: "loopback" or "all" for a server; None leaves the address as it is.
     """
-    words = {**found, "require_signed_jobs": True}
+    changed = {**config, "require_signed_jobs": True}
     if bind is not None:
-        servers = [dict(entry) for entry in found["servers"]]
+        servers = [dict(entry) for entry in config["servers"]]
         service = dict(servers[0]["service"])
         _, _, port = str(service["target"]).partition(":")
         # FLARE 2.9 listens on loopback when the name is a loopback name, and on every interface otherwise.
         host = LISTENS[bind]
         service["target"] = f"{host}:{port}"
-        words["servers"] = [{**servers[0], "service": service}, *servers[1:]]
-    return words
+        changed["servers"] = [{**servers[0], "service": service}, *servers[1:]]
+    return changed
 
 
-def site_resources(found: Mapping[str, Any]) -> dict[str, Any]:
+def site_resources(resources: Mapping[str, Any]) -> dict[str, Any]:
     """A site's resources.json: jobs in JSON alone, the allow-list enforced, no log leaves, a second machine told."""
-    components = [entry for entry in _without_streamers(found) if entry.get("id") != DEPLOYER["id"]]
+    components = [entry for entry in _without_streamers(resources) if entry.get("id") != DEPLOYER["id"]]
     return {
-        **found,
+        **resources,
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": sorted(ALLOWED_CLASSES),
         "allow_log_streaming": False,
@@ -125,23 +125,23 @@ def site_resources(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def server_resources(found: Mapping[str, Any], storage: Path) -> dict[str, Any]:
+def server_resources(resources: Mapping[str, Any], storage: Path) -> dict[str, Any]:
     """A server's resources.json: jobs in JSON alone, the allow-list enforced, no log received, lasting storage.
 
     It holds the guard against a second machine with a site's kit, too.
     """
-    components = _with_one_machine(_without_streamers(found), "server")
+    components = _with_one_machine(_without_streamers(resources), "server")
     for component in components:
         if component.get("id") == "job_manager":
             component["args"] = {**component.get("args", {}), "uri_root": str(storage / "jobs")}
-    persistor = dict(found.get("snapshot_persistor") or {})
+    persistor = dict(resources.get("snapshot_persistor") or {})
     if persistor:
         args = dict(persistor.get("args") or {})
         inner = dict(args.get("storage") or {})
         inner["args"] = {**inner.get("args", {}), "root_dir": str(storage / "snapshots")}
         persistor["args"] = {**args, "storage": inner}
     return {
-        **found,
+        **resources,
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": sorted(ALLOWED_CLASSES),
         "components": components,
@@ -150,14 +150,14 @@ def server_resources(found: Mapping[str, Any], storage: Path) -> dict[str, Any]:
     }
 
 
-def site_privacy(found: Mapping[str, Any], site_file: str | None) -> dict[str, Any]:
+def site_privacy(privacy: Mapping[str, Any], site_file: str | None) -> dict[str, Any]:
     """A site's privacy.json: the site's own settings and our filter, the last one, in every scope.
 
     Args:
-        found: What it says now; empty when there is none.
+        privacy: What it says now; empty when there is none.
         site_file: The site file for every scope; None keeps what each scope says, else `local/site.yaml`.
     """
-    scopes = [dict(scope) for scope in found.get("scopes") or []] or [{"name": "fedretina"}]
+    scopes = [dict(scope) for scope in privacy.get("scopes") or []] or [{"name": "fedretina"}]
     for scope in scopes:
         properties = dict(scope.get("properties") or {})
         if site_file is not None or PROPERTY not in properties:
@@ -166,17 +166,17 @@ def site_privacy(found: Mapping[str, Any], site_file: str | None) -> dict[str, A
         for chain, direction in (("task_data_filters", "order"), ("task_result_filters", "answer")):
             others = [entry for entry in scope.get(chain) or [] if entry.get("path") != FILTER]
             scope[chain] = [*others, scope_filter(direction)]
-    return {**found, "scopes": scopes, "default_scope": found.get("default_scope") or scopes[0]["name"]}
+    return {**privacy, "scopes": scopes, "default_scope": privacy.get("default_scope") or scopes[0]["name"]}
 
 
-def server_privacy(found: Mapping[str, Any], storage: Path) -> dict[str, Any]:
+def server_privacy(privacy: Mapping[str, Any], storage: Path) -> dict[str, Any]:
     """A server's privacy.json: where the state of runs lies."""
-    scopes = [dict(scope) for scope in found.get("scopes") or []] or [{"name": "fedretina"}]
+    scopes = [dict(scope) for scope in privacy.get("scopes") or []] or [{"name": "fedretina"}]
     for scope in scopes:
         properties = dict(scope.get("properties") or {})
         properties.setdefault(SERVER_PROPERTY, {"state_root": str(storage / "runs")})
         scope["properties"] = properties
-    return {**found, "scopes": scopes, "default_scope": found.get("default_scope") or scopes[0]["name"]}
+    return {**privacy, "scopes": scopes, "default_scope": privacy.get("default_scope") or scopes[0]["name"]}
 
 
 def scope_filter(direction: str) -> dict[str, Any]:
@@ -217,5 +217,5 @@ def _with_one_machine(components: list[dict[str, Any]], role: str) -> list[dict[
     return [*components, dict(ONE_MACHINE[role])]
 
 
-def _without_streamers(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [dict(component) for component in found.get("components") or [] if not streams_logs(component)]
+def _without_streamers(resources: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [dict(component) for component in resources.get("components") or [] if not streams_logs(component)]

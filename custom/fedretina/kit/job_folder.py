@@ -100,36 +100,36 @@ def _signatures() -> frozenset[str]:
 
 def _config_fault(name: str, content: bytes) -> str | None:
     try:
-        words = json.loads(content.decode("utf-8"))
+        config = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError):
         return f"{name} of the job is no JSON: send what `fedretina job export` writes."
-    if not isinstance(words, dict):
+    if not isinstance(config, dict):
         return f"{name} of the job holds no JSON object: send what `fedretina job export` writes."
-    if any("{" in text or "}" in text for text in _texts(words)):
+    if any("{" in text or "}" in text for text in _texts(config)):
         # FLARE would put the site's folders, its environment or the job's own variables there.
         return f"{name} of the job holds a variable in braces, and nothing in a job is looked up: write the value."
-    if any(_claims_scope(part) for part in _objects(words)):
+    if any(_claims_scope(part) for part in _objects(config)):
         return f"{name} of the job has a filter that claims the site's scope: leave `scope` out, it is the site's own."
     return None
 
 
-def _texts(words: Any) -> Iterator[str]:
-    if isinstance(words, str):
-        yield words
-    elif isinstance(words, dict):
-        for key, value in words.items():
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, part in value.items():
             yield key
-            yield from _texts(value)
-    elif isinstance(words, list):
-        for value in words:
-            yield from _texts(value)
+            yield from _texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
 
 
-def _objects(words: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(words, dict):
-        yield words
-    for value in words.values() if isinstance(words, dict) else words if isinstance(words, list) else ():
-        yield from _objects(value)
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _objects(part)
 
 
 def _claims_scope(part: Mapping[str, Any]) -> bool:

@@ -42,19 +42,19 @@ class SecondMachine(NamedTuple):
     ongoing: bool
 
     @classmethod
-    def read(cls, words: object) -> SecondMachine | None:
+    def read(cls, record: object) -> SecondMachine | None:
         """Take what a server says; None where it is of another form."""
-        if not isinstance(words, Mapping) or set(words) != set(cls._fields):
+        if not isinstance(record, Mapping) or set(record) != set(cls._fields):
             return None
         try:
             return cls(
-                str(words["site"]),
-                str(words["refused"]),
-                str(words["there"]),
-                float(words["since"]),
-                float(words["last"]),
-                int(words["times"]),
-                bool(words["ongoing"]),
+                str(record["site"]),
+                str(record["refused"]),
+                str(record["there"]),
+                float(record["since"]),
+                float(record["last"]),
+                int(record["times"]),
+                bool(record["ongoing"]),
             )
         except (TypeError, ValueError):
             return None

@@ -19,7 +19,7 @@ from fedretina.data.scheme_presets import site_modality, site_scheme
 from fedretina.errors import DataError, FedretinaError
 from fedretina.kit.addresses import moved_finding
 from fedretina.kit.check import check_kit
-from fedretina.kit.findings import Finding, bad, good, judged, told
+from fedretina.kit.findings import Finding, bad, good, judged, note
 from fedretina.kit.hardened import is_temporary
 from fedretina.kit.startup_kit import StartupKit
 from fedretina.local.training import torch_device
@@ -95,13 +95,13 @@ def usual_experiment(kit: StartupKit) -> Experiment:
         DataError: The kit's privacy.json cannot be read.
     """
     try:
-        said = site_modality(site_settings(kit).data) if kit.role == "site" else None
+        modality = site_modality(site_settings(kit).data) if kit.role == "site" else None
     except DataError:
-        said = None  # the check itself tells of a site file that cannot be used
-    words: dict[str, Any] = {} if said in (None, "fundus") else {"images": {"modality": said}}
-    if said in SIGNALS:
-        words["augment"] = {"flip": False, "rotate_degrees": 0}
-    return Experiment.resolve(words)
+        modality = None  # the check itself tells of a site file that cannot be used
+    asked: dict[str, Any] = {} if modality is None else {"images": {"modality": modality}}
+    if modality in SIGNALS:
+        asked["augment"] = {"flip": False, "rotate_degrees": 0}
+    return Experiment.resolve(asked)
 
 
 def state_root_of(kit: StartupKit, settings: SiteSettings) -> Path:
@@ -147,8 +147,8 @@ def _server(kit: StartupKit) -> list[Finding]:
     found.append(good("server", f"{host}:{port} knows this site's certificate"))
     if door.tls:
         beside = ", and takes TLS 1.2 as well: its admin starts it with OPENSSL_CONF" if door.takes_old else ""
-        found.append(told("server's TLS", f"{door.tls}{beside}"))
-    return [*found, told("clock", "the server does not say its time") if door.ahead_s is None else _clock(door.ahead_s)]
+        found.append(note("server's TLS", f"{door.tls}{beside}"))
+    return [*found, note("clock", "the server does not say its time") if door.ahead_s is None else _clock(door.ahead_s)]
 
 
 def _untimely(door: Door) -> list[Finding]:
@@ -209,17 +209,17 @@ def _data(
     root = state_root_of(kit, settings)
     cache = root / "cache" / f"{kit.name}-check"
     if settings.data.manifest is None:
-        words = {"phantom_images": experiment.phantom_images or 160}
+        phantoms = {"phantom_images": experiment.phantom_images or 160}
         site = load_site_data(
             kit.name,
-            settings.data.model_copy(update=words),
+            settings.data.model_copy(update=phantoms),
             experiment.images,
             experiment.seed,
             cache,
             experiment.supervised,
         )
         text = "none: the site is a phantom hospital with synthetic images"
-        return (told("data", text) if phantom else bad("data", text, _MEND_SITE_FILE)), site
+        return (note("data", text) if phantom else bad("data", text, _MEND_SITE_FILE)), site
     scheme = site_scheme(settings.data)
     if scheme is None and experiment.supervised:
         return bad("data", "the grading scheme is not set", _MEND_SITE_FILE), None
@@ -253,6 +253,11 @@ def _forward(site: SiteData, experiment: Experiment) -> Finding:
         logits = net(images.to(device))
     text = f"{experiment.network.encoder} on {device.type}, {len(images)} images of {images.shape[-1]} pixels"
     faults = [] if bool(torch.isfinite(logits).all()) else ["the network's answer is not finite"]
+    start = net.provenance
+    seen = sorted({*site.public_sets} & {*(start["sets"] if start is not None and "sets" in start else ())})
+    if seen:
+        text += f"; the encoder was pre-trained on {', '.join(seen)}, which this site's images are of: figures on them "
+        text += "may be too good"
     return judged("dry forward pass", faults, text, "look at the images with `fedretina data check`.")
 
 

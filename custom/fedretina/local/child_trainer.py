@@ -27,11 +27,13 @@ from fedretina import errors
 from fedretina.data.site_data import load_site_data
 from fedretina.errors import FedretinaError, StoppedError, TrainingError
 from fedretina.exchange.encryption import cipher_for
+from fedretina.exchange.noise import noise_key
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.exchange.stamp import Stamp
+from fedretina.local.heads_from_sums import SiteNoise
 from fedretina.local.site import Site
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.site import SiteDataSettings
+from fedretina.settings.site import SiteDataSettings, SumsNoise
 from fedretina.storage import read_tensors, write_tensors
 
 _log = logging.getLogger(__name__)
@@ -159,6 +161,8 @@ class SiteRecipe(BaseModel):
         folder: Its own folder of the run.
         cache: Folder of the image cache where the data settings name none.
         he_keys: The site's own file of keys, where the job encrypts.
+        sums_noise: The site's noise on sums, if any.
+        noise_key: File of the site's secret for its noise.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -168,6 +172,8 @@ class SiteRecipe(BaseModel):
     folder: Path
     cache: Path
     he_keys: Path | None = None
+    sums_noise: SumsNoise | None = None
+    noise_key: Path | None = None
 
     def build(self) -> Site:
         """Open the data and build the site.
@@ -179,5 +185,8 @@ class SiteRecipe(BaseModel):
         data = load_site_data(
             self.site, self.data, experiment.images, experiment.seed, self.cache, experiment.supervised
         )
-        cipher = cipher_for(experiment.exchange, self.he_keys, private=True)
-        return Site(experiment, data, self.folder, cipher)
+        cipher = cipher_for(experiment.exchange, self.he_keys, private=True, sums=experiment.sums)
+        noise = None
+        if self.sums_noise is not None and self.noise_key is not None and experiment.sums is not None:
+            noise = SiteNoise(self.sums_noise, noise_key(self.noise_key))
+        return Site(experiment, data, self.folder, cipher, noise)

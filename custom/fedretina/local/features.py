@@ -1,28 +1,139 @@
-"""Features of the encoder as a run starts with it, for what is fitted on them instead of trained through it."""
+"""What frozen stages make of a site's images, from its disk where it is kept there; the frozen encoder's features."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from fedretina.data.augment import oriented
+from fedretina.data.feature_cache import FeatureCache, Rows
 from fedretina.data.site_data import SiteData, Split
+from fedretina.exchange.payload import tensors_digest
 from fedretina.local.training import reproducible_torch, torch_device
 from fedretina.networks.build import build_network
 from fedretina.networks.network import Network
 from fedretina.settings.experiment import Experiment
 
-BATCH = 32
-"""Images that pass at once. It is fixed, and the last batch is filled up, because the last bit of a sum may depend on
-the size of the batch: so an image's features do not depend on how many others its split has."""
 _ANY_GRADES = 2
+_TOGETHER = 64  # images that are in memory as numbers at once
+
+
+class SplitOutputs:
+    """What the frozen stages make of a split's images: read, or computed when it is asked for, with the same bits.
+
+    Args:
+        outputs: Whose they are.
+        split: The images.
+        kept: All rows that the cache holds, and where in them the row of each image is, by its orientation; None where
+            they are not kept.
+    """
+
+    def __init__(
+        self, outputs: FrozenOutputs, split: Split, kept: tuple[Rows, dict[int, NDArray[np.int64]]] | None
+    ) -> None:
+        self._outputs = outputs
+        self._split = split
+        self._kept = kept
+
+    def __call__(self, samples: NDArray[np.int64], orientation: NDArray[np.int64] | None = None) -> Tensor:
+        """Outputs of some images.
+
+        Args:
+            samples: int64 [B], numbers of images in the split.
+            orientation: int64 [B], how each lies (`data.augment.oriented`); None for all as they are.
+
+        Returns:
+            float16 [B, L] on the CPU; see `Network.frozen_outputs`.
+        """
+        lie = np.zeros(len(samples), np.int64) if orientation is None else orientation
+        if self._kept is None:
+            return self._outputs.compute(self._split, samples, lie)
+        rows, places = self._kept
+        at = [places[int(one)][sample] for sample, one in zip(samples, lie, strict=True)]
+        return torch.from_numpy(np.array(rows[at]))
+
+
+class FrozenOutputs:
+    """Runs the frozen stages of a network over a site's images, once for each where they are kept.
+
+    Equal settings, weights, device and threads (`training`) give equal bits, kept or not, in a batch of any size.
+
+    Args:
+        net: A network with frozen stages, where it computes.
+        experiment: The run's settings.
+        data: The site's data; it says where outputs are kept, if anywhere.
+    """
+
+    def __init__(self, net: Network, experiment: Experiment, data: SiteData) -> None:
+        self._net = net
+        self._training = experiment.training
+        device = torch_device(experiment.training)
+        self._layout = torch.channels_last if experiment.training.channels_last else torch.contiguous_format
+        with reproducible_torch(experiment.training):
+            black = torch.zeros(1, *experiment.images.shape, device=device)
+            self.width = net.frozen_outputs(black.to(memory_format=self._layout)).shape[1]
+        self._cache: FeatureCache | None = None
+        if data.features is not None and experiment.network.frozen_cache != "off":
+            self._cache = FeatureCache(data.features, self._key(experiment, device), self.width)
+
+    def _key(self, experiment: Experiment, device: torch.device) -> dict[str, object]:
+        net = self._net
+        return {
+            "encoder": experiment.network.encoder,
+            "steps": net.frozen,
+            "exits": list(() if net.exits is None else net.exits.after),
+            "weights": tensors_digest({key: net.state_dict()[key] for key in sorted(net.frozen_keys())}),
+            "normalisation": net.normalisation,
+            "device": device.type if device.type == "cpu" else torch.cuda.get_device_name(device),
+            "threads": self._training.threads,
+            "channels_last": self._training.channels_last,
+            "torch": torch.__version__,
+        }
+
+    def of(self, split: Split, orientations: Sequence[int] = (0,)) -> SplitOutputs:
+        """Outputs of a split's images in some orientations; those that are kept nowhere yet are computed now.
+
+        Args:
+            split: Of the site's data.
+            orientations: How the images may lie.
+        """
+        if self._cache is None or not len(split.images):
+            return SplitOutputs(self, split, None)
+        count = len(split.images)
+        wanted = [(digest, one) for one in orientations for digest in split.pixel_digests()]
+
+        def compute(places: Sequence[int]) -> Rows:
+            at = np.array(places)
+            lie = np.array(orientations, np.int64)[at // count]
+            found: Rows = self.compute(split, at % count, lie).numpy()
+            return found
+
+        found = self._cache.rows(wanted, compute)
+        if found is None:
+            return SplitOutputs(self, split, None)
+        rows, places = found
+        by_orientation = np.array(places, np.int64).reshape(len(orientations), count)
+        return SplitOutputs(self, split, (rows, dict(zip(orientations, by_orientation, strict=True))))
+
+    def compute(self, split: Split, samples: NDArray[np.int64], orientation: NDArray[np.int64]) -> Tensor:
+        """Run the frozen stages; see `SplitOutputs`."""
+        device, found = torch_device(self._training), torch.empty(len(samples), self.width, dtype=torch.float16)
+        with reproducible_torch(self._training):
+            for begin in range(0, len(samples), _TOGETHER):
+                part = slice(begin, begin + _TOGETHER)
+                images = oriented(split.images[samples[part]], orientation[part]).float().div_(255)
+                there = images.to(device=device, memory_format=self._layout)
+                found[part] = self._net.frozen_outputs(there).cpu()
+        return found
 
 
 class FrozenEncoder:
     """The encoder as the run starts with it, from its weights file or the seed: in evaluation mode, never trained.
-
-    Equal settings, weights, device and threads (`training`) give equal bits at every site and in every call.
 
     Args:
         experiment: The run's settings; of its network the encoder, its weights and the normalisation count.
@@ -36,6 +147,8 @@ class FrozenEncoder:
     def features(self, split: Split) -> Tensor:
         """Features of the images of a split as they are, without random transforms.
 
+        They are rounded to float16, so that those read from the disk cache have the bits of those computed.
+
         Args:
             split: Any split of the site's data.
 
@@ -45,31 +158,15 @@ class FrozenEncoder:
         Raises:
             SettingsError: The encoder's weights cannot be loaded, or the device is not there.
         """
-        training = self._experiment.training
-        device = torch_device(training)
-        layout = torch.channels_last if training.channels_last else torch.contiguous_format
-        found = torch.empty(len(split.images), self._net.encoder.features)
-        with reproducible_torch(training), torch.inference_mode():
-            for begin in range(0, len(found), BATCH):
-                images = split.images[begin : begin + BATCH].float().div_(255)
-                there = _filled(images).to(device=device, memory_format=layout)
-                answered = self._net.encoder(self._net.normalised(there))
-                found[begin : begin + BATCH] = answered[: len(images)].float().cpu()
-        return found
+        return self._outputs.of(split)(np.arange(len(split.images))).float()
 
     @cached_property
-    def _net(self) -> Network:
+    def _outputs(self) -> FrozenOutputs:
         # The encoder has a seed of its own, so neither the grades nor what stands beside it changes its start.
         alone = {"projector": None, "calibrator": False, "contrast": None, "exits": None, "dropout": None}
-        experiment = self._experiment
-        net = build_network(experiment.network.model_copy(update=alone), _ANY_GRADES, experiment.seed)
-        layout = torch.channels_last if experiment.training.channels_last else torch.contiguous_format
-        net.to(device=torch_device(experiment.training), memory_format=layout)  # type: ignore[call-overload]
-        return net.eval()
-
-
-def _filled(images: Tensor) -> Tensor:
-    """A batch of `BATCH` images, the missing ones black."""
-    if len(images) == BATCH:
-        return images
-    return torch.cat([images, images.new_zeros(BATCH - len(images), *images.shape[1:])])
+        experiment, training = self._experiment, self._experiment.training
+        settings = experiment.network.model_copy(update={**alone, "frozen": "all"})
+        net = build_network(settings, _ANY_GRADES, experiment.seed)
+        layout = torch.channels_last if training.channels_last else torch.contiguous_format
+        net.to(device=torch_device(training), memory_format=layout)  # type: ignore[call-overload]
+        return FrozenOutputs(net, experiment, self._data)

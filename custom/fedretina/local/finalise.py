@@ -146,10 +146,13 @@ def _card(ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None, 
         counts=ending.data.graded,
         model_digest=tensors_digest(model.model),
         normalisation=model.trainer.normalisation,
+        start=model.trainer.provenance,
+        public_sets=ending.data.public_sets,
         validation=_labelled(model, splits, "val"),
         test=_labelled(model, splits, "test"),
         model=model.name,
         verdict=verdict,
+        sums=ending.kept.record.get("sums") if model.name == FEDERATED else None,
     )
 
 

@@ -55,6 +55,8 @@ class LocalModel:
         still = {task: set(self.partition.shared) - set(self.partition.moving(task).shared) for task in _LEARN}
         # Contrast layers are no part of a stored model, whether they travelled or not.
         still["train"] |= {key for key in state if key.startswith(_CONTRAST)}
+        for keys in still.values():
+            keys |= set(self.partition.frozen)  # as the run started with them, here as at the server
         self._rests = {task: {key: state[key] for key in sorted(keys)} for task, keys in still.items()}
         self._layout = torch.channels_last if experiment.training.channels_last else torch.contiguous_format
         self.net.to(device=self.device, memory_format=self._layout)  # type: ignore[call-overload]
@@ -99,12 +101,19 @@ class LocalModel:
         state = self.net.state_dict()
         return {key: to_cpu(state[key]) for key in self.partition.personal}
 
+    def moved_state(self) -> Tensors:
+        """All of the model that answers and may have changed since the run began."""
+        frozen = set(self.partition.frozen)
+        return {key: tensor for key, tensor in self.full_state().items() if key not in frozen}
+
     def full_state(self) -> Tensors:
         """All of the model that answers; contrast layers do not."""
         return {key: to_cpu(tensor) for key, tensor in self.net.state_dict().items() if not key.startswith(_CONTRAST)}
 
     def to_device(self, images: torch.Tensor) -> torch.Tensor:
-        """Images where the network is, and laid out as it wants them."""
+        """Images, or what frozen stages made of them, where the network is, and laid out as it wants them."""
+        if images.dim() != 4:
+            return images.to(self.device)
         return images.to(device=self.device, memory_format=self._layout)
 
 
@@ -143,7 +152,7 @@ def site_network(
         )
     width = experiment.head_width or grades
     net = build_network(settings or experiment.network, width, experiment.seed if seed is None else seed)
-    if scheme is not None and experiment.classes is not None:
+    if scheme is not None and experiment.classes is not None and experiment.head_width is not None:
         try:
             cover = scheme.cover(experiment.classes)
         except DataError as error:

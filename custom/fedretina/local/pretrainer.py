@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedretina.contrastive.build import build_contrastive
-from fedretina.contrastive.objective import ContrastiveContext, Views
+from fedretina.contrastive.objective import ContrastiveContext, Views, build_contrastive
 from fedretina.corrections.correction import build_correction
 from fedretina.data.augment import one_view, two_views
+from fedretina.data.modalities import modality_named
 from fedretina.data.site_data import SiteData
 from fedretina.errors import SettingsError, StoppedError
 from fedretina.exchange.payload import Tensors
@@ -88,7 +88,7 @@ class Pretrainer:
             raise SettingsError(f"phase {phase.name!r} trains with labels: set its contrastive objective.")
         split = self._data.split("pretrain")
         require_a_batch(len(split.images), settings, "images to pre-train on")
-        grey = self._experiment.images.modality == "oct"
+        grey = modality_named(self._experiment.images.modality).look.grey
         purpose = (self._experiment.seed, self._data.name, step.phase, step.round)
         numbers = {name: at for at, name in enumerate(sorted(set(split.patients)))}
         patients = torch.tensor([numbers[name] for name in split.patients], dtype=torch.int64)

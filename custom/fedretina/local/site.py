@@ -15,6 +15,7 @@ from fedretina.exchange.encryption import NO_KEYS, HeadCipher
 from fedretina.exchange.partition import Partition, absurd
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.local.finalise import Ending, finalise, finalise_encoder
+from fedretina.local.heads_from_sums import HeadsFromSums, SiteNoise, folded, packed, unpacked
 from fedretina.local.pretrainer import Pretrainer
 from fedretina.local.site_state import History, SiteState, Snapshot
 from fedretina.local.trainer import LocalTrainer
@@ -52,12 +53,20 @@ class Site:
         data: The site's data.
         folder: The site's own folder of this run.
         cipher: The sites' half of the keys, where a part of the model travels encrypted.
+        noise: What the site adds to sums before they leave, encrypted or not; None adds nothing.
 
     Raises:
         SettingsError: The run encrypts, and there is no cipher.
     """
 
-    def __init__(self, experiment: Experiment, data: SiteData, folder: Path, cipher: HeadCipher | None = None) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        data: SiteData,
+        folder: Path,
+        cipher: HeadCipher | None = None,
+        noise: SiteNoise | None = None,
+    ) -> None:
         self._experiment = experiment
         self._data = data
         self._folder = folder
@@ -69,16 +78,20 @@ class Site:
         state = self.trainer.model.net.state_dict()  # as the seed gives it: nothing has been loaded
         self._begun = _lengths({key: state[key] for key in parts.parameters}, parts)
         self._cipher = cipher
+        sealed = cipher is not None
+        self._heads = None if experiment.sums is None else HeadsFromSums(experiment, data, noise, sealed)
         self._twin = Twin(experiment, data, folder / "twin", Site) if experiment.verdict == "twin" else None
         self._done: Mapping[Task, Callable[[_Request], Reply]] = {
             "pretrain": self._pretrain,
             "train": self._train,
+            "sums": self._sums,
             "validate": self._validated,
             "tune": self._tune,
             "calibrate": self._calibrate,
             "finalise": self._finalise,
         }
-        if self.trainer.partition.sealed and cipher is None:
+        always = experiment.sums is not None and experiment.sums.encrypt == "always"
+        if (self.trainer.partition.sealed or always) and cipher is None:
             raise SettingsError(NO_KEYS)
 
     def handle(self, order: Order, tensors: Tensors, stop: Callable[[], bool] = lambda: False) -> Payload:
@@ -136,6 +149,13 @@ class Site:
         self._require_sane(request, tensors)
         return request._replace(start=start, tensors=tensors)
 
+    def _joined(self, tensors: Tensors, kept: Snapshot) -> tuple[Tensors, Snapshot]:
+        """What came and what the site kept for it as parts of a network: a total of sums becomes a head."""
+        if self._heads is None:
+            return tensors, kept
+        found = self._heads.answer(unpacked(tensors), kept)
+        return {}, Snapshot(folded(self.trainer.model.start, found.head), {**kept.record, "sums": dict(found.record)})
+
     def _require_sane(self, request: _Request, tensors: Tensors) -> None:
         """Refuse to load a model that no training can go on from, before it spoils what the site has.
 
@@ -190,7 +210,7 @@ class Site:
 
     def _train(self, request: _Request) -> Reply:
         received = self._received(request)
-        start = request.start or self.trainer.initial()
+        start = request.start or self.trainer.initial(request.tensors, request.step)
         try:
             update = self.trainer.train(request.tensors, start, request.step, request.stop, request.order.share)
         except DivergedError as error:
@@ -199,6 +219,16 @@ class Site:
         self._follow(request)
         scalars = {"theta": update.theta.value, "images": float(update.images), **self._figures(received)}
         return self._sealed(update.tensors), scalars
+
+    def _sums(self, request: _Request) -> Reply:
+        if self._heads is None:
+            raise RefusedError("this run sums nothing.")
+        sums, snapshot = self._heads.sums()
+        request.state.stage(request.step.number, snapshot)
+        leaving: Tensors = packed(sums)
+        if self._cipher is not None:
+            leaving = {key: self._cipher.seal(tensor) for key, tensor in leaving.items()}
+        return leaving, {}
 
     def _follow(self, request: _Request) -> None:
         if self._twin is not None:
@@ -223,7 +253,10 @@ class Site:
         """How the aggregate that came does at home, with what the site kept for it."""
         accepted = request.order.accepted
         trained = accepted is not None and self._plan[accepted].task != "pretrain"
-        found = self._validate(request.start if trained else None, request.tensors)
+        tensors, start = request.tensors, request.start if trained else None
+        if start is not None:
+            tensors, start = self._joined(tensors, start)
+        found = self._validate(start, tensors)
         if found is not None:
             self._history().note(self._plan[request.step.number - 1], validation=found._asdict())
         return found
@@ -241,6 +274,11 @@ class Site:
             if key in tensors
             else self.trainer.model.sealed_start[key]
             for key in parts.sealed
+        }
+        opened |= {
+            key: self._cipher.open(key, tensors[key], parts.shapes[key], parts.dtypes[key])
+            for key in parts.sums
+            if key in tensors
         }
         return {**tensors, **opened}
 
@@ -283,6 +321,7 @@ class Site:
         kept = self._kept(order, state)
         chosen = self._plan[order.best]
         run = order.stamp.run
+        tensors, kept = self._joined(tensors, kept)
         calibrator = {key: tensors[key] for key in self.trainer.partition.calibrator}
         shared = {key: tensor for key, tensor in tensors.items() if key not in calibrator}
         whole = kept._replace(tensors={**kept.tensors, **calibrator})

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from fedretina.corrections.correction import Correction, LocalRound, RoundContext
-from fedretina.data.augment import augment
 from fedretina.data.site_data import Split
 from fedretina.errors import DivergedError, StoppedError, TrainingError
 from fedretina.exchange.payload import Tensors
@@ -23,7 +22,6 @@ from fedretina.local.training import seed_layers
 from fedretina.losses.objective import Clock, Objective, summed_score
 from fedretina.networks.network import Network
 from fedretina.seeds import generator
-from fedretina.settings.images import AugmentSettings
 from fedretina.settings.plan import Step
 from fedretina.settings.training import StretchSettings, TrainingSettings
 
@@ -60,14 +58,14 @@ class EpochContext(NamedTuple):
     Attributes:
         step: Which round of which phase.
         settings: Optimiser, batches, stretches.
-        random: Random transforms.
+        inputs: Gives what the network is to see of images in an epoch, by their numbers and what the draws are for.
         purpose: What the draws are for: seed, site, phase and round.
         memory: What the optimiser kept of the last round.
     """
 
     step: Step
     settings: TrainingSettings
-    random: AugmentSettings
+    inputs: Callable[[NDArray[np.int64], tuple[int | str, ...]], torch.Tensor]
     purpose: tuple[int | str, ...]
     memory: Tensors = MappingProxyType({})
 
@@ -116,8 +114,8 @@ def labelled_epochs(
         for number, samples in enumerate(order):
             if stop():
                 raise StoppedError(f"the run was aborted in {step.name}.")
-            images = augment(split.images[samples], samples, context.random, (*purpose, "augment"))
-            seen, labels = model.to_device(images), split.labels[samples].to(model.device)
+            seen = model.to_device(context.inputs(samples, (*purpose, "augment")))
+            labels = split.labels[samples].to(model.device)
             clock = Clock(step.round, step.rounds, epoch, len(epochs), number, len(order))
             with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
                 logits = model.net(seen)

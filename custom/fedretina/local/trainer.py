@@ -6,21 +6,25 @@ bits. The plain loop, the FLARE executor and the ModelLearner all drive this one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedretina.corrections.correction import LocalRound, build_correction
+from fedretina.data.augment import augment, drawn_orientations, orientations
 from fedretina.data.site_data import SiteData, Split
 from fedretina.data.splits import labelled_subset
 from fedretina.errors import TrainingError
 from fedretina.evaluation.figures import Evaluation, evaluate
 from fedretina.exchange.partition import GRAM, MEAN, MOMENT, STATISTIC, VARIANCE
 from fedretina.exchange.payload import Tensors
+from fedretina.local.features import FrozenOutputs
+from fedretina.local.head_start import fitted_heads
 from fedretina.local.model import LocalModel, to_cpu
 from fedretina.local.optimiser import MEMORY
 from fedretina.local.site_state import Snapshot
@@ -33,10 +37,13 @@ from fedretina.local.supervised import (
     require_a_batch,
 )
 from fedretina.local.training import reproducible_torch
-from fedretina.losses.objective import build_objective
+from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.dropout import answered_in_passes
+from fedretina.networks.encoder import Encoder
+from fedretina.networks.weights import Provenance
 from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
+from fedretina.settings.images import AugmentSettings
 from fedretina.settings.plan import Step
 from fedretina.settings.training import TrainingSettings
 from fedretina.uncertainty.estimators import build_estimator
@@ -86,15 +93,35 @@ class LocalTrainer:
         }
         self.model = LocalModel(experiment, data.grading)
         self.partition = self.model.partition
+        self._frozen = FrozenOutputs(self.model.net, experiment, data) if self.model.net.frozen else None
 
     @property
     def normalisation(self) -> Normalisation:
         """How the network normalises images: as set, else as the weights that it started from ask for."""
         return self.model.net.normalisation
 
-    def initial(self) -> Snapshot:
-        """The personal part that the seed gives, before any training."""
-        return Snapshot(self.model.start, {})
+    def initial(self, shared: Tensors | None = None, step: Step | None = None) -> Snapshot:
+        """The personal part that the seed gives, before any training; heads fitted where the settings say so.
+
+        Args:
+            shared: The aggregate that the site's first round with labels received; without it nothing is fitted.
+            step: That round.
+        """
+        if shared is None or step is None or self._experiment.network.head.start == "seed":
+            return Snapshot(self.model.start, {})
+        split, phase = self._labelled(step), self._experiment.phase(step.phase)
+        with reproducible_torch(self._settings(step)):
+            self.model.load(shared, self.model.start)
+            clock = Clock(0, phase.rounds, 0, 1, 0, 1)
+            heads = fitted_heads(self.model.net, self._seen(split), split.labels, self._objective, clock)
+        return Snapshot({**self.model.start, **heads}, {})
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the start of the encoder comes from."""
+        found = self.model.net.provenance
+        assert found is not None  # only a network without memory has none
+        return found
 
     def train(
         self,
@@ -142,9 +169,7 @@ class LocalTrainer:
         with reproducible_torch(self._experiment.training):
             self.model.load(shared, self.model.start)
             net = self.model.net.eval()
-            images = self._data.split("train").images
-            parts = (self.model.to_device(part.float().div_(255)) for part in torch.split(images, _EVALUATION_BATCH))
-            return activation_statistics(net.encoder, parts, net.features)
+            return activation_statistics(net.encoder, self._seen(self._data.split("train")), net.features)
 
     def tune(self, shared: Tensors, kept: Snapshot, step: Step, stop: Callable[[], bool] = lambda: False) -> Snapshot:
         """Fine-tune the chosen model on the site's own data, all parts and without a correction.
@@ -156,7 +181,8 @@ class LocalTrainer:
             stop: Asked before each batch; True ends it.
 
         Returns:
-            The whole model as a personal part, so that it covers the aggregate wherever the two are joined.
+            The whole model, less what is frozen, as a personal part, so that it covers the aggregate wherever the two
+            are joined.
         """
         tune = self._experiment.tune
         changed = {"epochs": tune.epochs, "stretches": (), "learning_rate": tune.learning_rate}
@@ -166,7 +192,7 @@ class LocalTrainer:
             self.model.load(shared, kept.tensors)
             at = step._replace(round=last - 1, rounds=last)
             seen = self._epochs(self._labelled(step), LocalRound(), at, stop, settings, {})
-            return Snapshot(self.model.full_state(), {"theta": kept.record.get("theta"), **self._record_of(seen)})
+            return Snapshot(self.model.moved_state(), {"theta": kept.record.get("theta"), **self._record_of(seen)})
 
     def moments(self, shared: Tensors, personal: Tensors) -> Tensors:
         """Sums over the features of the validation images, weighed with the site's own temperature on them."""
@@ -176,10 +202,7 @@ class LocalTrainer:
         answer = self._estimator.predict(found.logits)
         temperature = fit_temperature(answer.probabilities, labels).value  # T_k
         with reproducible_torch(self._experiment.training), torch.inference_mode():
-            parts = torch.split(split.images, _EVALUATION_BATCH)
-            return feature_moments(
-                (self.model.net.features(self.model.to_device(part.float().div_(255))) for part in parts), temperature
-            )
+            return feature_moments(map(self.model.net.features, self._seen(split)), temperature)
 
     def answers(self, shared: Tensors, personal: Tensors, split: Split) -> Predictions:
         """What the site's model, aggregate and personal part together, answers to a whole split."""
@@ -208,7 +231,8 @@ class LocalTrainer:
             return split
         chosen = labelled_subset(split.patients, split.labels.tolist(), share, self._experiment.seed)
         patients, files = (tuple(names[at] for at in chosen) for names in (split.patients, split.files))
-        return Split(split.images[chosen], split.labels[chosen], patients, files)
+        digests = tuple(split.digests[at] for at in chosen) if split.digests else ()
+        return Split(split.images[chosen], split.labels[chosen], patients, files, digests)
 
     def _epochs(
         self,
@@ -221,8 +245,25 @@ class LocalTrainer:
     ) -> EpochResult:
         random = self._experiment.phase(step.phase).augment or self._experiment.augment
         purpose = (self._experiment.seed, self._data.name, step.phase, step.round)
-        context = EpochContext(step, settings, random, purpose, memory)
+        context = EpochContext(step, settings, self._inputs(split, random), purpose, memory)
         return labelled_epochs(self.model, self._objective, split, correction, context, stop)
+
+    def _inputs(
+        self, split: Split, random: AugmentSettings
+    ) -> Callable[[NDArray[np.int64], tuple[int | str, ...]], Tensor]:
+        """What the network sees of images in training: images with random transforms, or frozen outputs of such."""
+        if self._frozen is None or random.endless:
+            return lambda samples, purpose: augment(split.images[samples], samples, random, purpose)
+        outputs = self._frozen.of(split, orientations(random))
+        return lambda samples, purpose: outputs(samples, drawn_orientations(samples, random, purpose))
+
+    def _seen(self, split: Split) -> Iterator[Tensor]:
+        """A whole split as it is, in batches on the device: its images, or what frozen stages make of them."""
+        outputs = None if self._frozen is None else self._frozen.of(split)
+        for begin in range(0, len(split.images), _EVALUATION_BATCH):
+            end = min(begin + _EVALUATION_BATCH, len(split.images))
+            part = split.images[begin:end].float().div_(255) if outputs is None else outputs(np.arange(begin, end))
+            yield self.model.to_device(part)
 
     def _record_of(self, seen: EpochResult) -> dict[str, float]:
         """How the epochs went, for the site's own record."""
@@ -247,27 +288,31 @@ class LocalTrainer:
         net = self.model.net.eval()
         logits: list[torch.Tensor] = []
         with torch.inference_mode():
-            for images in torch.split(split.images, _EVALUATION_BATCH):
-                there = self.model.to_device(images.float().div_(255))
+            for there in self._seen(split):
                 logits.append(answered_in_passes(net, there, self._experiment.evaluation.passes).float().cpu())
         return Predictions(torch.cat(logits), split.labels)
 
 
-def activation_statistics(encoder: nn.Module, batches: Iterable[Tensor], run: Any) -> dict[str, Tensor]:
+def activation_statistics(encoder: Encoder, batches: Iterable[Tensor], run: Any) -> dict[str, Tensor]:
     """Gather mean and variance per channel of the input of each BatchNorm, pooled over all images and places.
 
     The network stands in evaluation mode, so that a batch does not normalise the next layer's input by itself.
     Sums are float64: the variance is a difference of large numbers.
 
     Args:
-        encoder: The network's encoder.
-        batches: Images [B, 3, S, S].
+        encoder: The network's encoder; its frozen stages are left out, for nothing of them can be mixed.
+        batches: What the network takes.
         run: Sends a batch through the network.
 
     Returns:
         By key `statistic:LAYER.mean` and `statistic:LAYER.variance`, float32 [C].
     """
-    layers = {name: module for name, module in encoder.named_modules() if isinstance(module, _BatchNorm)}
+    frozen = {id(module) for part in encoder.frozen_parts() for module in part.modules()}
+    layers = {
+        name: module
+        for name, module in encoder.named_modules()
+        if isinstance(module, _BatchNorm) and id(module) not in frozen
+    }
     sums: dict[str, list[Any]] = {name: [0.0, 0.0, 0] for name in layers}
 
     def listen(name: str) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from fedretina.data.site_data import SiteData
 from fedretina.errors import TrainingError
-from fedretina.evaluation.model_selection import best_step
+from fedretina.evaluation.model_selection import chosen_step
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.exchange.stamp import Stamp
 from fedretina.settings.aggregation import AggregationSettings, SamplingSettings
@@ -140,7 +140,7 @@ class Twin:
     def _order(self, step: Step, digest: str) -> Order:
         gave = [number for number, record in enumerate(self._records) if record["task"] in _GIVES_STATE]
         accepted = gave[-1] if gave else None
-        best = best_step(self._records, self._plan.training, self.experiment.choice.window)
+        best = chosen_step(self._records, self._plan.training, self.experiment.choice)
         if best is None:  # nothing can be measured, or not yet
             over = step.task in ("tune", "finalise")
             best = self._plan.training[-1] if over else accepted

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from fedretina.analytic.ridge import own_head
-from fedretina.analytic.sums import Sums
+from fedretina.analytic.layer import ridge_layer
 from fedretina.data.site_data import SiteData, Split
 from fedretina.data.splits import labelled_subset
 from fedretina.errors import DataError
@@ -40,7 +38,6 @@ from fedretina.uncertainty.temperature import fit_temperature
 _SHARP = 10.0
 """Logits of a ridge's scores before their temperature: scores run from about 0 to 1, and a softmax of those would call
 every grade about as likely as any other."""
-_STILL = 1e-6
 _log = logging.getLogger(__name__)
 
 
@@ -85,7 +82,10 @@ class Contestant(NamedTuple):
 def own_settings(experiment: Experiment) -> Experiment:
     """Settings under which the own head is an ordinary network: the encoder, one linear layer, a softmax."""
     bare: dict[str, Any] = dict.fromkeys(("projector", "contrast", "exits", "dropout"))
-    network = experiment.network.model_copy(update={**bare, "calibrator": False, "head": HeadSettings(layout="linear")})
+    head = HeadSettings(layout="linear")
+    # All of it stands still, so its answers are read from the same kept features that the head is fitted on.
+    bare |= {"calibrator": False, "head": head, "frozen": "all", "frozen_cache": "lenient"}
+    network = experiment.network.model_copy(update=bare)
     return Experiment(
         name=experiment.name,
         row=experiment.row,
@@ -93,7 +93,7 @@ def own_settings(experiment: Experiment) -> Experiment:
         network=network,
         images=experiment.images,
         augment=experiment.augment,
-        training=experiment.training,
+        training=experiment.training.model_copy(update={"stretches": ()}),  # nothing trains
         objective=CrossEntropySettings(),
         exchange=ExchangeSettings(personal="everything"),
         evaluation=SoftmaxSettings(),
@@ -106,9 +106,9 @@ def own_settings(experiment: Experiment) -> Experiment:
 def own_model(experiment: Experiment, data: SiteData, splits: Splits) -> Contestant:
     """The site's own head on the encoder as the run starts with it, folded into one linear layer.
 
-    Features are standardised by the mean and deviation of the training images; the ridge's strength has the least
-    squared leave-one-out error on them; one temperature on validation makes scores into probabilities, so that the
-    card, the report and the referral threshold mean the same as for any other model.
+    Features are centred by the training images and scaled by one number; the ridge's strength has the least squared
+    leave-one-out error on them; one temperature on validation makes scores into probabilities, so that the card, the
+    report and the referral threshold mean the same as for any other model.
 
     Raises:
         DataError: A feature is not finite.
@@ -119,7 +119,7 @@ def own_model(experiment: Experiment, data: SiteData, splits: Splits) -> Contest
     train = _labelled(experiment, data)
     features = FrozenEncoder(experiment, data).features(train)
     with reproducible_torch(experiment.training):
-        head, strength = ridge_layer(features, train.labels, data.scheme.num_classes)
+        head, strength = ridge_head(features, train.labels, data.scheme.num_classes)
     start = trainer.initial().tensors
     validation = trainer.answers({}, {**start, **head}, splits["val"])
     temperature = fit_temperature(validation.logits.double().softmax(1).numpy(), validation.labels.numpy())
@@ -153,8 +153,8 @@ def twin_model(settings: Experiment, data: SiteData, folder: Path, splits: Split
     return Contestant.of(TWIN, settings, LocalTrainer(settings, data), {}, model, splits)
 
 
-def ridge_layer(features: Tensor, labels: Tensor, grades: int) -> tuple[dict[str, Tensor], float]:
-    """A ridge regression on standardised features as one linear layer on the features as they are.
+def ridge_head(features: Tensor, labels: Tensor, grades: int) -> tuple[dict[str, Tensor], float]:
+    """A ridge regression on centred and scaled features as the linear head of a network.
 
     Args:
         features: [n, F].
@@ -168,18 +168,9 @@ def ridge_layer(features: Tensor, labels: Tensor, grades: int) -> tuple[dict[str
     Raises:
         DataError: A feature is not finite.
     """
-    wide = features.double()
-    mean, deviation = wide.mean(0), wide.std(0, correction=0)
-    # A feature that hardly moves says nothing, and dividing by its deviation would blow up what noise it has.
-    still = deviation <= _STILL * (1 + mean.abs())
-    per_unit = torch.where(still, torch.zeros_like(deviation), 1 / deviation)
-    phi = torch.cat([(wide - mean) * per_unit, torch.ones(len(wide), 1, dtype=torch.float64)], dim=1)
-    shares = torch.nn.functional.one_hot(labels, grades).double()
-    head = own_head(phi, shares, Sums.of(phi, shares, by_class=False).totals())
-    weight = head.weight[:-1] * per_unit.unsqueeze(1)  # [F, K], of features that are not standardised
-    bias = head.weight[-1] + head.prior - mean @ weight
-    layer = {"head.0.weight": (_SHARP * weight.T).float().contiguous(), "head.0.bias": (_SHARP * bias).float()}
-    return layer, head.strength
+    fitted = ridge_layer(features, labels, grades)
+    layer = {"head.0.weight": (_SHARP * fitted.weight).float(), "head.0.bias": (_SHARP * fitted.bias).float()}
+    return layer, fitted.strength
 
 
 def judged(models: Sequence[Contestant], data: SiteData, splits: Splits, experiment: Experiment) -> dict[str, Any]:

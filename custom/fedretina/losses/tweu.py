@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedretina.losses.annealing import kl_weight
 from fedretina.losses.cross_entropy import cross_entropy
-from fedretina.losses.evidential import evidential_loss
+from fedretina.losses.evidential import evidential_loss, kl_weight
 from fedretina.losses.objective import Clock, objective
 from fedretina.settings.objective import KlSchedule, TweuSettings
 from fedretina.uncertainty.evidence import opinion

@@ -138,4 +138,12 @@ def _join(
     calibrator = Calibrator(width) if settings.calibrator else None
     head = build_head(width, num_classes, settings.head)
     dropouts = _dropouts(encoder, settings)
-    return Network(encoder, head, normalisation, beside.projector, calibrator, beside.contrast, beside.exits, dropouts)
+    frozen = settings.frozen if isinstance(settings.frozen, int) else 0
+    if frozen == len(encoder.stages):
+        raise SettingsError(
+            f"network.frozen is {frozen}, and this encoder has no more stages: write 'all' where none is to train."
+        )
+    frozen = len(encoder.stages) if settings.frozen == "all" else frozen
+    return Network(
+        encoder, head, normalisation, beside.projector, calibrator, beside.contrast, beside.exits, dropouts, frozen
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 from fedretina.errors import SettingsError
 from fedretina.parts import Register
 from fedretina.settings.encoder import encoder_traits
+
+Visit = Callable[[int, Tensor], Tensor]
+"""Sees the number and the map of a stage, and says what goes on to the next."""
 
 
 class Encoder(nn.Module):
@@ -23,6 +27,7 @@ class Encoder(nn.Module):
         stages: The stages, in order; their parameters are called `stages.0...`, `stages.1...`.
         widths: Channels after each stage.
         features: Length F of the pooled vector, the width of the last stage where that is only averaged.
+        frozen: So many stages from the input on are frozen: they are never in training mode and take no gradient.
 
     Args:
         stages: The stages.
@@ -42,6 +47,49 @@ class Encoder(nn.Module):
         self.stages = nn.ModuleList(stages)
         self.widths: tuple[int, ...] = tuple(widths)
         self.features: int = self.widths[-1]
+        self.frozen = 0
+
+    def freeze(self, stages: int) -> None:
+        """Freeze so many stages from the input on; all of them with what the encoder has beside them.
+
+        Raises:
+            SettingsError: There are not so many.
+        """
+        if stages > len(self.stages):
+            raise SettingsError(
+                f"network.frozen is {stages}, but this encoder has {len(self.stages)} stages: name fewer, or 'all'."
+            )
+        self.frozen = stages
+        self._hold_still()
+
+    def frozen_parts(self) -> list[nn.Module]:
+        """The modules that are frozen, with all that is in them."""
+        return [self] if self.frozen == len(self.stages) else list(self.stages)[: self.frozen]
+
+    def frozen_keys(self) -> frozenset[str]:
+        """Keys of the encoder's state that are frozen."""
+        whole = self.frozen == len(self.stages)
+        begins = tuple(f"stages.{number}." for number in range(self.frozen))
+        return frozenset(key for key in self.state_dict() if whole or key.startswith(begins))
+
+    def train(self, mode: bool = True) -> Self:
+        """As torch's; frozen stages stay in evaluation mode, so that the statistics of their BatchNorm stand still."""
+        super().train(mode)
+        self._hold_still()
+        return self
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """As torch's; frozen stages take no gradient."""
+        super().requires_grad_(requires_grad)
+        self._hold_still()
+        return self
+
+    def _hold_still(self) -> None:
+        for part in self.frozen_parts():
+            for module in part.modules():
+                module.training = False
+            for parameter in part.parameters():
+                parameter.requires_grad = False
 
     def forward_stages(self, x: Tensor) -> list[Tensor]:
         """Return one map per stage, `[B, widths[i], h_i, w_i]`, of normalised images `[B, 3, H, W]`."""
@@ -51,16 +99,26 @@ class Encoder(nn.Module):
             maps.append(x)
         return maps
 
-    def forward(self, x: Tensor, visit: Callable[[int, Tensor], Tensor] | None = None) -> Tensor:
+    @property
+    def steps(self) -> int:
+        """Steps from an image to its features: the stages, then the average."""
+        return len(self.stages) + 1
+
+    def forward(self, x: Tensor, visit: Visit | None = None, done: int = 0) -> Tensor:
         """Return the pooled features `[B, F]` of normalised images `[B, 3, H, W]`.
 
         Args:
-            x: The images.
+            x: The images, or what the first steps made of them.
             visit: Sees the number and the map of each stage, and says what goes on to the next.
+            done: How many steps are done already.
         """
-        for number, stage in enumerate(self.stages):
-            x = stage(x) if visit is None else visit(number, stage(x))
-        return self.pool(x)
+        return self.span(x, done, self.steps, visit)
+
+    def span(self, x: Tensor, begin: int, end: int, visit: Visit | None = None) -> Tensor:
+        """Return what the steps from `begin` to before `end` make of what the steps before them gave."""
+        for number in range(begin, min(end, len(self.stages))):
+            x = self.stages[number](x) if visit is None else visit(number, self.stages[number](x))
+        return self.pool(x) if begin < self.steps == end else x
 
     def pool(self, last: Tensor) -> Tensor:
         """Return the features `[B, F]` of the last stage's map."""

@@ -38,8 +38,7 @@ class Exits(nn.ModuleList):
         )
         self.after = after
 
-    def answers(self, number: int, seen: Tensor) -> list[Tensor]:
-        """Logits `[B, K]` of the exit after a stage, given the stage's map `[B, C, h, w]`; none where it has none."""
-        if number not in self.after:
-            return []
-        return [self[self.after.index(number)](seen.mean(dim=(2, 3)))]
+    def answer(self, number: int, averaged: Tensor) -> Tensor:
+        """Logits `[B, K]` of the exit after a stage that has one, given the average `[B, C]` of the stage's map."""
+        found: Tensor = self[self.after.index(number)](averaged)
+        return found

@@ -11,7 +11,8 @@ from fedretina.networks.encoder import Encoder, encoder
 from fedretina.settings.encoder import EncoderTraits, encoder_traits
 
 IMAGENET = "ImageNet-1k, 1.3 million photographs of things; no eyes"
-_UNKNOWN = "unknown."
+UNKNOWN = "unknown."
+"""Prefix of published keys that have no place in the encoder."""
 
 
 class Fitted(NamedTuple):
@@ -30,7 +31,7 @@ class Fitted(NamedTuple):
     @property
     def left_over(self) -> list[str]:
         """Published keys that have no place in the encoder."""
-        return sorted(key.removeprefix(_UNKNOWN) for key in self.state if key.startswith(_UNKNOWN))
+        return sorted(key.removeprefix(UNKNOWN) for key in self.state if key.startswith(UNKNOWN))
 
 
 class Layout:
@@ -52,8 +53,8 @@ class Layout:
     marks: ClassVar[tuple[str, ...]] = ()
     dropped: ClassVar[tuple[str, ...]] = ()
 
-    def recognises(self, encoder: Encoder, state: Mapping[str, Tensor]) -> bool:
-        """Whether a state has this form, as far as its keys tell; `encoder` may be without memory."""
+    def recognises(self, state: Mapping[str, Tensor]) -> bool:
+        """Whether a state has this form, as far as its keys tell."""
         return all(mark in state for mark in self.marks)
 
     def homes(self, encoder: Encoder) -> Mapping[str, str]:
@@ -75,7 +76,7 @@ class Layout:
             if theirs in self.dropped:
                 dropped.append(key)
             else:
-                mine[f"{_UNKNOWN}{key}" if theirs is None else homes[theirs] + key[len(theirs) :]] = value
+                mine[f"{UNKNOWN}{key}" if theirs is None else homes[theirs] + key[len(theirs) :]] = value
         return Fitted(mine, tuple(dropped), prepared.notes)
 
     def load(self, encoder: Encoder, state: Mapping[str, Tensor]) -> tuple[str, ...]:
@@ -120,6 +121,6 @@ def layouts_of(name: str) -> list[Layout]:
     return [form() for form in _LAYOUTS.get(traits, [])]
 
 
-def layout_of(name: str, built: Encoder, state: Mapping[str, Tensor]) -> Layout | None:
+def layout_of(name: str, state: Mapping[str, Tensor]) -> Layout | None:
     """The form that a state for an encoder has; None if no form of its is recognised."""
-    return next((layout for layout in layouts_of(name) if layout.recognises(built, state)), None)
+    return next((layout for layout in layouts_of(name) if layout.recognises(state)), None)

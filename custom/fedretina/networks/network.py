@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +26,9 @@ MEAN_STD: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
 }
 LOW, HIGH = 0.05, 20.0
 """Bounds of a temperature, as for one temperature per site."""
+_TOGETHER = {"cpu": 8, "cuda": 32}
+"""Images that pass the frozen stages at once, by kind of device. It is fixed, and a smaller batch is filled up, because
+the last bit of a sum may depend on the size of the batch: so an image's outputs do not depend on what it comes with."""
 
 
 class Network(nn.Module):
@@ -42,6 +47,8 @@ class Network(nn.Module):
         dropouts: Dropout by number of the stage that it follows; empty for none.
         space: Turns the classes of a head that all sites share into the site's own grades; None where they are equal.
         normalisation: The normalisation in use.
+        frozen: How many steps of the encoder (`Encoder.steps`) are frozen; what they give is rounded to float16, so
+            that it may be kept and read instead of being computed anew.
         provenance: Where the encoder's start came from; None before weights were considered (meta).
     """
 
@@ -58,6 +65,7 @@ class Network(nn.Module):
         contrast: ContrastHead | None = None,
         exits: Exits | None = None,
         dropouts: Mapping[int, PassDropout] = MappingProxyType({}),
+        frozen: int = 0,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -70,6 +78,8 @@ class Network(nn.Module):
         self.space: LabelSpace | None = None
         self.normalisation: Normalisation = normalisation
         self.provenance: Provenance | None = None
+        self.frozen = self._freeze(frozen)
+        self._map: tuple[int, ...] = ()  # shape of what the frozen stages give for an image
         mean, std = MEAN_STD[normalisation]
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
@@ -90,26 +100,100 @@ class Network(nn.Module):
             )
         return x if self.normalisation == "none" else (x - self.mean) / self.std
 
+    def frozen_keys(self) -> frozenset[str]:
+        """Keys of the state that are frozen: they never change, so they neither travel nor are they kept by round."""
+        return frozenset(f"encoder.{key}" for key in self.encoder.frozen_keys())
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """As torch's; frozen stages take no gradient."""
+        super().requires_grad_(requires_grad)
+        self.encoder.requires_grad_(requires_grad)
+        return self
+
+    @torch.no_grad()
+    def frozen_outputs(self, x: Tensor) -> Tensor:
+        """Return what the frozen stages make of images `[B, 3, H, W]` in [0, 1]; all else takes it in their place.
+
+        An image's outputs have the same bits in any batch.
+
+        Returns:
+            float16 `[B, L]`: the average maps that early exits within the frozen part read, then the last frozen map,
+            row by row, or the pooled features where the whole encoder is frozen. Values beyond float16 are cut to its
+            largest.
+        """
+        size = _TOGETHER.get(x.device.type, 1)
+        with torch.autocast(x.device.type, enabled=False):
+            return torch.cat([self._frozen_piece(part, size) for part in torch.split(x, size)])
+
+    def _frozen_piece(self, x: Tensor, size: int) -> Tensor:
+        averages: list[Tensor] = []
+
+        def visit(number: int, seen: Tensor) -> Tensor:
+            if number in self._exits_within():
+                averages.append(self.encoder.average(seen))
+            return seen
+
+        missing = x.new_zeros(size - len(x), *x.shape[1:])
+        full = torch.cat([x, missing]) if len(missing) else x
+        last = self.encoder.span(self.normalised(full), 0, self.frozen, visit)
+        self._map = tuple(last.shape[1:])
+        wide = torch.cat([*averages, last.flatten(1)], dim=1)[: len(x)]
+        most = torch.finfo(torch.float16).max
+        return wide.clamp(-most, most).half()
+
+    def _exits_within(self) -> tuple[int, ...]:
+        """Exits that read a map from before the last frozen output."""
+        if self.exits is None:
+            return ()
+        pooled = self.frozen == self.encoder.steps
+        return tuple(stage for stage in self.exits.after if stage < self.encoder.frozen - (not pooled))
+
+    def _freeze(self, stages: int) -> int:
+        self.encoder.freeze(stages)
+        passed = sorted(int(stage) for stage in self.dropouts if int(stage) < stages - 1)
+        if passed:
+            raise SettingsError(
+                f"network.dropout follows stage {passed[0]}, but the first {stages} stages are frozen and give one "
+                f"output for an image: name stages from {stages - 1} on in network.dropout.after, or freeze fewer."
+            )
+        # The average is frozen with the last stage, unless dropout stands between the two.
+        return stages + (stages == len(self.encoder.stages) and str(stages - 1) not in self.dropouts)
+
     def features(self, x: Tensor, early: list[Tensor] | None = None) -> Tensor:
         """Return what enters the head, `[B, F]`, of images `[B, 3, H, W]` in [0, 1]: pooled, projected if need be.
 
         Args:
-            x: The images.
+            x: The images, or their `frozen_outputs`.
             early: Takes the logits `[B, K]` of each early exit on the way, where it is given.
         """
 
         def visit(number: int, seen: Tensor) -> Tensor:
             if str(number) in self.dropouts:
                 seen = self.dropouts[str(number)](seen)
-            if early is not None and self.exits is not None:
-                early.extend(self.exits.answers(number, seen))
+            if early is not None and self.exits is not None and number in self.exits.after:
+                early.append(self.exits.answer(number, self.encoder.average(seen)))
             return seen
 
-        out: Tensor = self.encoder(self.normalised(x), visit)
+        if not self.frozen:
+            out: Tensor = self.encoder(self.normalised(x), visit)
+        else:
+            *averages, last = self._outputs(x if x.dim() == 2 else self.frozen_outputs(x))
+            if early is not None and self.exits is not None:
+                stages = self._exits_within()
+                early.extend(map(self.exits.answer, stages, averages))
+            if self.frozen < self.encoder.steps:
+                last = visit(self.frozen - 1, last)
+            out = self.encoder(last, visit, self.frozen)
         return out if self.projector is None else self.projector(out)
 
+    def _outputs(self, rows: Tensor) -> list[Tensor]:
+        """What `frozen_outputs` put side by side, float32: averages for exits `[B, C]`, then the last output."""
+        widths = [self.encoder.widths[stage] for stage in self._exits_within()]
+        *averages, last = torch.split(rows.float(), [*widths, math.prod(self._map)], dim=1)
+        return [*averages, last.reshape(len(rows), *self._map)]
+
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of images `[B, 3, H, W]` in [0, 1].
+        """Return the logits of images `[B, 3, H, W]` in [0, 1], or of their `frozen_outputs`.
 
         Returns:
             `[B, K]`; with early exits `[B, M + 1, K]`, the final head's last.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedretina.errors import TrainingError
-from fedretina.networks.encoder import Encoder, encoder
+from fedretina.networks.encoder import Encoder, Visit, encoder
 from fedretina.settings.encoder import SignalCnnTraits
 
 _WIDTHS, _KERNELS = (16, 32, 64), (24, 16, 8)
@@ -40,13 +38,13 @@ class SignalEncoder(Encoder):
         """
         return super().forward_stages(_long_enough(x))
 
-    def forward(self, x: Tensor, visit: Callable[[int, Tensor], Tensor] | None = None) -> Tensor:
-        """See `Encoder.forward`; signals are `[B, 3, h, w]`.
+    def span(self, x: Tensor, begin: int, end: int, visit: Visit | None = None) -> Tensor:
+        """See `Encoder.span`; signals are `[B, 3, h, w]`.
 
         Raises:
             TrainingError: The signal is too short.
         """
-        return super().forward(_long_enough(x), visit)
+        return super().span(x if begin else _long_enough(x), begin, end, visit)
 
     def pool(self, last: Tensor) -> Tensor:
         """Return the features `[B, F]` of the last stage's map."""

@@ -95,7 +95,7 @@ def load_encoder_weights(encoder_name: str, encoder: Encoder, settings: WeightsS
     if read.header is not None:
         load_exported(encoder_name, encoder, read.header, read.state)
         return {**provenance, "normalisation": read.header.normalisation, "words": read.header.provenance}
-    layout = layout_of(encoder_name, encoder, read.state)
+    layout = layout_of(encoder_name, read.state)
     if layout is None:
         raise SettingsError(_no_layout(encoder_name))
     notes = layout.load(encoder, read.state)
@@ -219,8 +219,8 @@ def _unpacked(opened: IO[bytes], suffix: str) -> tuple[Any, EncoderHeader | None
         # RETFound's and MAE's checkpoints hold the arguments of their training: a plain object without code.
         with torch.serialization.safe_globals([argparse.Namespace]):
             if zipfile.is_zipfile(opened):
-                # Mapped, not read: RETFound's has 4 GB, of which 1.2 are the encoder. The descriptor is the one whose
-                # digest was taken, whatever the name means by now.
+                # Mapped, not read: a checkpoint's optimiser may be twice as large as the weights. The descriptor is the
+                # one whose digest was taken, whatever the name means by now.
                 name = f"/dev/fd/{opened.fileno()}"
                 return torch.load(name, map_location="cpu", weights_only=True, mmap=True), None
             opened.seek(0)

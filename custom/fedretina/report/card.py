@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from fedretina.evaluation.figures import Triage, triage
@@ -52,6 +53,12 @@ TEMPERATURE_WORDS: Mapping[str, str] = {
     "uninformative": "On validation the probabilities were no better than equal ones, and nothing corrects them.",
     "at_bound": "The probabilities could not be corrected within sensible limits: do not rely on them.",
 }
+HEADS: Mapping[str, str] = {
+    "own": "this site's own head",
+    "federated": "the head from the sums of all sites",
+    "both": "the mean of the two",
+}
+"""Heads from sums, in words."""
 _FIGURES = (
     ("load", "Patients that would be referred"),
     ("doubt_load", "Patients that would be referred for doubt alone"),
@@ -77,8 +84,11 @@ def build_card(
     validation: LabelledPredictions,
     test: LabelledPredictions | None,
     data_changes: Sequence[str] = (),
+    sums: Mapping[str, Any] | None = None,
     model: str = FEDERATED,
     verdict: Mapping[str, Any] | None = None,
+    start: Mapping[str, Any] = MappingProxyType({}),
+    public_sets: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Put together what a site must know of its model; plain values that JSON can hold.
 
@@ -101,8 +111,11 @@ def build_card(
         validation: Answers over the validation split, as the run's estimator gives them.
         test: The same over the test split; None where it was not read, and then nothing is promised.
         data_changes: Names of the steps that the site began with other data than those before.
+        sums: Which head from sums answers, and how each did on validation; None of a model that was trained.
         model: Which of the models of a verdict it is; see `evaluation.verdict`.
         verdict: As `local.verdict.judged` gives it; None where the run compares nothing.
+        start: Where the encoder's start comes from, a `networks.weights.Provenance`; empty where it is not known.
+        public_sets: Names of the public sets that the site's images are of.
 
     Returns:
         The card.
@@ -118,7 +131,11 @@ def build_card(
         "notice": NOT_A_DEVICE,
         "intended_use": _intended_use(scheme),
         "not_intended": _not_intended(),
-        "limits": [*_changed(data_changes), *_limits(scheme, synthetic, threshold, temperature.reason, expected)],
+        "limits": [
+            *_changed(data_changes),
+            *_seen(start, public_sets),
+            *_limits(scheme, synthetic, threshold, temperature.reason, expected),
+        ],
         "synthetic": synthetic,
         "fedretina": __version__,
         "site": site,
@@ -152,8 +169,10 @@ def build_card(
         "data_changes": list(data_changes),
         "model_digest": model_digest,
         "normalisation": normalisation,
+        "encoder": _encoder(experiment, start),
         "transforms_digest": experiment.images.digest(),
         "settings": experiment.agreed(),
+        **({} if sums is None else {"sums": dict(sums)}),
     }
 
 
@@ -197,6 +216,41 @@ def _changed(steps: Sequence[str]) -> list[str]:
         f"{' and later' if len(steps) > 1 else ''}): the model may have learned from images that it was then tested "
         "on, so every figure here may be too good."
     ]
+
+
+def _encoder(experiment: Experiment, start: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the encoder comes from, with what the size of the images means for it."""
+    side, height = experiment.network.traits.side, experiment.images.shape[1]
+    told = {"name": experiment.network.encoder, **start}
+    if "layout" in start and side not in (None, height):
+        note = f"its positions, learned with images of {side} pixels, are resampled for {height}"
+        told["notes"] = [*start.get("notes", ()), note]
+    return told
+
+
+def _seen(start: Mapping[str, Any], public_sets: Sequence[str]) -> list[str]:
+    """Whether the encoder may have seen the site's images before the run."""
+    seen = sorted(set(start.get("sets", ())) & set(public_sets))
+    if not seen:
+        return []
+    return [
+        f"The site's images are of the public set {', '.join(seen)}, on which the encoder may have been pre-trained: "
+        "it may have seen the very images that it was tested on, so every figure here may be too good."
+    ]
+
+
+def pretrained_words(encoder: Mapping[str, Any]) -> str:
+    """What an encoder had learned before the run, in a sentence; `encoder` is the card's."""
+    name = encoder.get("name")
+    if "words" in encoder:
+        return f"Its encoder, {name}, began as an earlier run left it: {encoder['words']}."
+    if "pretrained_on" in encoder:
+        notes = "".join(f" {note[0].upper()}{note[1:]}." for note in encoder.get("notes", ()))
+        return (
+            f"Its encoder, {name}, was pre-trained on: {encoder['pretrained_on']} (form: {encoder['layout']}; licence: "
+            f"{encoder['licence']}).{notes}"
+        )
+    return f"Its encoder, {name}, was not pre-trained." if encoder.get("source") == "none" else ""
 
 
 def _limits(
@@ -302,8 +356,10 @@ def card_page(card: Mapping[str, Any]) -> str:
         f"Method {card['method']} (row {card['row']}), run {_escaped(card['run'])}"
         + (f", model of {card['chosen']}" if card.get("model", FEDERATED) == FEDERATED else "")
         + f", fedretina {card['fedretina']}. "
-        + _images(card),
+        + _images(card)
+        + _head(card),
         "",
+        *_pretrained(card),
         f"Temperature {card['temperature']['value']:.2f} on the probabilities shown. "
         + f"Model {card['model_digest'][:12]}, data {card['data_fingerprint'][:12]}.",
     ]
@@ -346,11 +402,30 @@ def _expected(card: Mapping[str, Any], figures: Mapping[str, Any] | None) -> lis
 def _images(card: Mapping[str, Any]) -> str:
     counts = card["images"]
     kind = "drawn images (phantoms)" if card["synthetic"] else "images"
-    others = "" if card["settings"]["exchange"]["personal"] == "everything" else ", beside those of the other sites"
+    alone = card["settings"]["exchange"]["personal"] == "everything"
+    if "sums" in card:
+        alone = card["sums"]["answer"] == "own"
+    others = "" if alone else ", beside those of the other sites"
     return (
         f"It learned from {counts['train']} {kind} of this site{others}; {counts['val']} set the threshold and "
         f"{counts['test']} tested it."
     )
+
+
+def _pretrained(card: Mapping[str, Any]) -> list[str]:
+    told = pretrained_words(card.get("encoder", {}))  # older cards do not say
+    return [_escaped(told), ""] if told else []
+
+
+def _head(card: Mapping[str, Any]) -> str:
+    """Which head from sums answers, and why; nothing of a model that was trained."""
+    if "sums" not in card:
+        return ""
+    answer, losses = card["sums"]["answer"], card["sums"]["validation_nll"]
+    asked = card["settings"]["phases"][0]["sums"]["answer"]
+    why = "which the job asks for" if asked == answer else "which answered the validation images best"
+    listed = ", ".join(f"{HEADS[name]} {losses[name]:.3f}" for name in HEADS)
+    return f" It answers by {HEADS[answer]}, {why} (negative log likelihood: {listed})."
 
 
 def _bullets(sentences: list[str]) -> list[str]:

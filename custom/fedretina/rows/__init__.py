@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fedretina.errors import SettingsError
+from fedretina.rows.analytic import ANALYTIC_ROWS
 from fedretina.rows.base import Row
 from fedretina.rows.early_exits import FEDEE_ROWS
 from fedretina.rows.fundus import FUNDUS_ROWS
@@ -17,7 +18,7 @@ from fedretina.rows.oct import OCT_ROWS
 
 __all__ = ["ROWS", "Row", "add_row", "row"]
 
-_ROWS: dict[str, Row] = {**FUNDUS_ROWS, **OCT_ROWS, **FEDEE_ROWS}
+_ROWS: dict[str, Row] = {**FUNDUS_ROWS, **OCT_ROWS, **FEDEE_ROWS, **ANALYTIC_ROWS}
 ROWS: Mapping[str, Row] = MappingProxyType(_ROWS)
 
 

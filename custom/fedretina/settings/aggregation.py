@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
 
-from fedretina.settings.choice import Choice
+from fedretina.settings.choice import Choice, ReadBy, ReadSettings
 
 
 class RuleSettings(Choice):
@@ -126,7 +126,7 @@ class NormBoundSettings(HostileSettings):
         name: "norm_bound".
         hostile: f, how many hostile sites are to be withstood. It sets the least quorum, 2f + 1; 1 with a `limit`.
         bound: Longest update, over the median length of the round's updates.
-        limit: Longest update as a length of its own, as in the paper, instead of `bound`.
+        limit: Longest update as a length of its own, as in the paper, instead of `bound` and `hostile`.
     """
 
     weighs: ClassVar[bool] = True
@@ -138,6 +138,11 @@ class NormBoundSettings(HostileSettings):
     def _one_of_two_bounds(self) -> Self:
         if self.limit is not None and self.bound != NormBoundSettings.model_fields["bound"].default:
             raise ValueError(f"bound is {self.bound:g}, but limit is given and replaces it: leave one of the two out.")
+        if self.limit is not None and self.hostile != HostileSettings.model_fields["hostile"].default:
+            raise ValueError(
+                f"hostile is {self.hostile}, but a limit holds for every update whatever their number, so nothing "
+                "reads it: leave one of the two out."
+            )
         return self
 
     @property
@@ -238,14 +243,18 @@ class SamplingSettings(BaseModel):
     fraction: float = Field(default=1.0, gt=0, le=1)
 
 
-class ChoiceSettings(BaseModel):
+class ChoiceSettings(ReadSettings):
     """How the round is chosen.
 
     Attributes:
+        model: "best" ends with the round of the best mean validation AUC over the sites, as FedUAA does; "last" with
+            the last round, for small validation splits, whose best round is best by luck, and schedules that end at 0.
         window: Rounds over which the mean validation AUC is averaged, the round itself and those before it. 1 is what
             FedUAA does; a few steady the choice where validation splits are small. A round is chosen as soon as it is
-            the best, so that its sites keep what belongs to it: later rounds have no part in its figure.
+            the best, so that its sites keep what belongs to it: later rounds have no part in its figure. Refused where
+            `sampling.fraction` is below 1.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    window: int = Field(default=1, ge=1, le=100)
+    model: Literal["best", "last"] = "best"
+    window: Annotated[int, Field(ge=1, le=100), ReadBy("model", ("best",))] = 1

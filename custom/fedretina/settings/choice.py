@@ -12,7 +12,7 @@ A file then holds `correction: {name: fedprox, mu: 0.1}`, or `correction: fedpro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -73,40 +73,39 @@ class Choice(BaseModel):
         return field is not None and not field.is_required()
 
     @classmethod
-    def of(cls, words: Any) -> Self:
-        """The settings that words of a file mean: a name, or a mapping with one.
+    def of(cls, given: Any) -> Self:
+        """Settings from what a file gives: a name, or a mapping with one.
 
         Raises:
             ValidationError: They cannot be used.
         """
-        return cls.model_validate(words)
+        return cls.model_validate(given)
 
     @model_validator(mode="wrap")
     @classmethod
-    def _chosen(cls, words: Any, own: ModelWrapValidatorHandler[Self]) -> Self:
-        if cls.is_method() or isinstance(words, cls):
-            return own(words)
-        given = {cls.key: words} if isinstance(words, str) else words
-        if not isinstance(given, Mapping):
-            return own(words)
+    def _chosen(cls, given: Any, own: ModelWrapValidatorHandler[Self]) -> Self:
+        if cls.is_method() or isinstance(given, cls):
+            return own(given)
+        asked = {cls.key: given} if isinstance(given, str) else given
+        if not isinstance(asked, Mapping):
+            return own(given)
         choices = cls.choices()
-        name = given.get(cls.key, cls.default)
+        name = asked.get(cls.key, cls.default)
         if isinstance(name, str) and name not in choices:
             load_parts()
             choices = cls.choices()
         if not isinstance(name, str) or name not in choices:
             listed = ", ".join(map(repr, choices))
-            raise _faults(cls, {cls.key: ("choice_unknown", f"it is {name!r}, but may be {listed}")}, given)
+            raise _faults(cls, {cls.key: ("choice_unknown", f"it is {name!r}, but may be {listed}")}, asked)
         chosen = choices[name]
         unread = {}
-        for setting in map(str, given):
-            readers = [repr(other) for other, one in choices.items() if setting in one.model_fields]
+        for setting in map(str, asked):
+            readers = [other for other, one in choices.items() if setting in one.model_fields]
             if readers and setting not in chosen.model_fields:
-                said = f"{name!r} does not read it, {_joined(readers)}: leave it out, or choose one that reads it"
-                unread[setting] = ("choice_unread", said)
+                unread[setting] = (repr(name), readers)
         if unread:
-            raise _faults(cls, unread, given)
-        return chosen.model_validate({**given, cls.key: name})
+            raise unread_faults(cls, unread, asked)
+        return chosen.model_validate({**asked, cls.key: name})
 
 
 @dataclass(frozen=True)
@@ -149,10 +148,9 @@ class ReadSettings(BaseModel):
                 type(self).model_fields[name].get_default(call_default_factory=True),
             )
             if chosen not in by.values and getattr(self, name) != default:
-                said = f"{by.key} {chosen!r} does not read it, {_joined([repr(one) for one in by.values])}"
-                unread[name] = ("choice_unread", f"{said}: leave it out, or choose one that reads it")
+                unread[name] = (f"{by.key} {chosen!r}", by.values)
         if unread:
-            raise _faults(type(self), unread, {name: getattr(self, name) for name in unread})
+            raise unread_faults(type(self), unread, {name: getattr(self, name) for name in unread})
         return self
 
 
@@ -185,10 +183,29 @@ def _below(cls: type[Any]) -> Iterator[type[Any]]:
         yield from _below(one)
 
 
-def _joined(readers: list[str]) -> str:
-    if len(readers) == 1:
-        return f"{readers[0]} alone does"
-    return f"{', '.join(readers[:-1])} and {readers[-1]} do"
+def unread_faults(
+    cls: type[BaseModel], unread: Mapping[str, tuple[str, Sequence[str]]], given: Mapping[Any, Any]
+) -> ValidationError:
+    """What is said of settings that the chosen method does not read.
+
+    Args:
+        cls: The class that was asked for.
+        unread: By setting, the choice that does not read it, as it stands in the sentence, and those that do.
+        given: What was written.
+    """
+    said = {
+        name: (
+            "choice_unread",
+            f"{own} does not read it, {_joined(readers)}: leave it out, or choose one that reads it",
+        )
+        for name, (own, readers) in unread.items()
+    }
+    return _faults(cls, said, given)
+
+
+def _joined(readers: Sequence[str]) -> str:
+    names = [repr(one) for one in readers]
+    return f"{names[0]} alone does" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} do"
 
 
 def _faults(cls: type[BaseModel], said: Mapping[str, tuple[str, str]], given: Mapping[Any, Any]) -> ValidationError:

@@ -121,3 +121,73 @@ class SignalCnnTraits(EncoderTraits):
     exits: ClassVar[tuple[int, ...]] = (0, 1, 2)  # FedEE
     signals: ClassVar[bool] = True
     name: Literal["signal_cnn"] = "signal_cnn"
+
+
+class _TokensTraits(EncoderTraits):
+    """What vision transformers with learned positions have in common: a patch embedding and four quarters of blocks."""
+
+    exits: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+    patch: ClassVar[int] = 14
+    normalisation: ClassVar[Normalisation | None] = "imagenet"
+
+
+class RetFoundMaeTraits(_TokensTraits):
+    """RETFound: ViT-L/16, masked autoencoder of retinal images, features by the mean of the patches."""
+
+    patch: ClassVar[int] = 16
+    side: ClassVar[int | None] = 224
+    name: Literal["retfound_mae"] = "retfound_mae"
+
+
+class RetFoundDinoV2Traits(_TokensTraits):
+    """RETFound-DINOv2: ViT-L/14, features by the class token."""
+
+    side: ClassVar[int | None] = 224
+    name: Literal["retfound_dinov2"] = "retfound_dinov2"
+
+
+class RetFoundGreenTraits(_TokensTraits):
+    """RETFound-Green: ViT-S/14 with four registers, features by the mean of the patches."""
+
+    side: ClassVar[int | None] = 392
+    normalisation: ClassVar[Normalisation | None] = "half"
+    name: Literal["retfound_green"] = "retfound_green"
+
+
+class DinoV2SmallTraits(_TokensTraits):
+    """DINOv2 ViT-S/14, features by the class token."""
+
+    side: ClassVar[int | None] = 518
+    name: Literal["dinov2_small"] = "dinov2_small"
+
+
+class DinoV2BaseTraits(_TokensTraits):
+    """DINOv2 ViT-B/14, features by the class token."""
+
+    side: ClassVar[int | None] = 518
+    name: Literal["dinov2_base"] = "dinov2_base"
+
+
+class DinoV2LargeTraits(_TokensTraits):
+    """DINOv2 ViT-L/14, features by the class token."""
+
+    side: ClassVar[int | None] = 518
+    name: Literal["dinov2_large"] = "dinov2_large"
+
+
+class SwinV2TinyTraits(EncoderTraits):
+    """Swin Transformer V2, tiny, windows of 8."""
+
+    exits: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+    patch: ClassVar[int] = 32
+    normalisation: ClassVar[Normalisation | None] = "imagenet"
+    name: Literal["swinv2_tiny"] = "swinv2_tiny"
+
+
+class ConvNeXtTinyTraits(EncoderTraits):
+    """ConvNeXt, tiny."""
+
+    exits: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+    patch: ClassVar[int] = 32
+    normalisation: ClassVar[Normalisation | None] = "imagenet"
+    name: Literal["convnext_tiny"] = "convnext_tiny"

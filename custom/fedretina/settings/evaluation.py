@@ -89,7 +89,7 @@ class SoftmaxMeanSettings(EvaluationSettings):
 
 
 class SoftmaxDisagreementSettings(EvaluationSettings):
-    """The members' mean softmax with what they disagree on, which tells images of a strange kind.
+    """The members' mean softmax with what they disagree on, which tells out-of-distribution images.
 
     Attributes:
         estimator: "softmax_disagreement".

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import ConfigDict, model_validator
+
+from fedretina.settings.choice import ReadBy, ReadSettings
 
 
 class Kind(StrEnum):
@@ -33,9 +35,14 @@ class Kind(StrEnum):
     """Control variates and drift memories; they accompany a state and are never part of it."""
     CALIBRATION = "calibration"
     """Sums over the features of a site's validation images, and the temperature model that is solved from them."""
+    SUMS = "sums"
+    """Sums over the features of a site's training images by class, and their total over all sites."""
 
 
-class ExchangeSettings(BaseModel):
+_SOMETHING_TRAVELS = ReadBy("personal", ("nothing", "exits", "head"))
+
+
+class ExchangeSettings(ReadSettings):
     """What is personal.
 
     Attributes:
@@ -45,7 +52,7 @@ class ExchangeSettings(BaseModel):
         batchnorm: "local_all" keeps every BatchNorm (FedBN, FedUAA). "local_stats" keeps its running
             statistics and shares scale and shift: what code built on `model.parameters()` does and calls
             FedAvg. "shared_all" shares the statistics too. "none" insists that neither the encoder nor
-            another part that travels has a BatchNorm. Counters are never averaged.
+            another part that travels has a BatchNorm. Counters are never averaged. Refused under "everything".
         bn_match: "module" finds BatchNorm by the type of the module. "name" reproduces the official code of
             FedUAA and FedBN: only keys that contain "bn" stay, so 5 of the 53 of ResNet-50 leak, and all of
             EfficientNet's. Only for comparison with published numbers.
@@ -56,8 +63,8 @@ class ExchangeSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     personal: Literal["nothing", "exits", "head", "everything"] = "head"
-    batchnorm: Literal["local_all", "local_stats", "shared_all", "none"] = "local_all"
-    bn_match: Literal["module", "name"] = "module"
+    batchnorm: Annotated[Literal["local_all", "local_stats", "shared_all", "none"], _SOMETHING_TRAVELS] = "local_all"
+    bn_match: Annotated[Literal["module", "name"], _SOMETHING_TRAVELS] = "module"
     encrypt: Literal["nothing", "head"] = "nothing"
 
     @model_validator(mode="after")

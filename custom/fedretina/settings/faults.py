@@ -28,11 +28,11 @@ def settings_faults(error: ValidationError, root: str, model: type[BaseModel], p
     places = [_place(one["loc"], model) for one in error.errors()]
     faults = [_fault(one, place, root, prefix) for one, place in zip(error.errors(), places, strict=True)]
     # Of several forms that a setting may have, what is said of those inside is enough.
-    inside = [place.words for place in places if not place.plain]
+    inside = [place.keys for place in places if not place.plain]
     kept = [
         fault
         for fault, place in zip(faults, places, strict=True)
-        if not (place.plain and any(words[: len(place.words)] == place.words for words in inside))
+        if not (place.plain and any(keys[: len(place.keys)] == place.keys for keys in inside))
     ]
     return "; ".join(dict.fromkeys(kept))
 
@@ -54,13 +54,13 @@ class _Place(NamedTuple):
     """Where a fault lies.
 
     Attributes:
-        words: Its names and numbers as they stand in the file; pydantic's own words for a form are no part of it.
+        keys: Its names and numbers as they stand in the file; pydantic's own names for a form are no part of it.
         names: What may be set there, where the fault is an unknown name.
         elsewhere: Where a setting of this very name stands.
         plain: Whether the form that was tried is a plain value, and no settings.
     """
 
-    words: tuple[int | str, ...]
+    keys: tuple[int | str, ...]
     names: tuple[str, ...]
     elsewhere: tuple[str, ...]
     plain: bool
@@ -69,7 +69,7 @@ class _Place(NamedTuple):
 def _place(loc: Sequence[int | str], model: type[BaseModel]) -> _Place:
     now: list[Any] = [model]
     before: list[Any] = now
-    words: list[int | str] = []
+    keys: list[int | str] = []
     plain = False
     for part in loc:
         if part == "[key]":  # of a mapping: its name is a part of the place already
@@ -80,28 +80,28 @@ def _place(loc: Sequence[int | str], model: type[BaseModel]) -> _Place:
             continue
         before, plain = now, False
         now = [choice for one in now for inner in _below(one, part) for choice in _choices(inner)]
-        words.append(part)
+        keys.append(part)
     names = {field for choice in before if (found := _model(choice)) for field in found.model_fields}
-    at = ".".join(map(str, words))
-    paths = {path for path in _paths(model, str(words[-1])) if path != at} if words else set()
+    at = ".".join(map(str, keys))
+    paths = {path for path in _paths(model, str(keys[-1])) if path != at} if keys else set()
     elsewhere = sorted(paths, key=lambda path: (path.count("."), path))
-    return _Place(tuple(words), tuple(sorted(names)), tuple(elsewhere), plain)
+    return _Place(tuple(keys), tuple(sorted(names)), tuple(elsewhere), plain)
 
 
-def _fault(one: Mapping[str, Any], place: _Place, root: str, prefix: str) -> str:
-    at = prefix + ".".join(map(str, place.words)) if place.words else root
-    if one["type"] == "extra_forbidden":
-        return f"{at} is no setting: {did_you_mean(str(place.words[-1]), place.names, place.elsewhere)}"
-    if one["type"] in ("model_type", "model_attributes_type", "dict_type"):
+def _fault(error: Mapping[str, Any], place: _Place, root: str, prefix: str) -> str:
+    at = prefix + ".".join(map(str, place.keys)) if place.keys else root
+    if error["type"] == "extra_forbidden":
+        return f"{at} is no setting: {did_you_mean(str(place.keys[-1]), place.names, place.elsewhere)}"
+    if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return f"{at} has settings of its own: write them below it, as `name: value` lines"
-    if one["type"] in ("tuple_type", "list_type"):
+    if error["type"] in ("tuple_type", "list_type"):
         return f"{at} is a list: write its values as `- value` lines, or in brackets"
-    if one["type"] == "union_tag_not_found":
-        return f"{at}.{str(one['ctx']['discriminator']).strip(_QUOTE)} must be set"
-    if one["type"] == "missing":
+    if error["type"] == "union_tag_not_found":
+        return f"{at}.{str(error['ctx']['discriminator']).strip(_QUOTE)} must be set"
+    if error["type"] == "missing":
         return f"{at} must be set"
-    few = one["type"] == "too_short"
-    said = f"give at least {one['ctx']['min_length']}" if few else str(one["msg"]).removeprefix("Value error, ")
+    few = error["type"] == "too_short"
+    said = f"give at least {error['ctx']['min_length']}" if few else str(error["msg"]).removeprefix("Value error, ")
     return f"{at}: {said}"
 
 
@@ -144,12 +144,12 @@ def _below(choice: Any, part: int | str) -> list[Any]:
 
 def _paths(model: type[BaseModel], name: str, prefix: str = "", depth: int = 0) -> Iterator[str]:
     """Where else a setting of this very name stands."""
-    for field, words in model.model_fields.items():
+    for field, info in model.model_fields.items():
         if field == name:
             yield f"{prefix}{field}"
         if depth == _DEEPEST:
             continue
-        for choice in _choices(words.annotation):
+        for choice in _choices(info.annotation):
             held = _model(choice)
             listed = next(iter(get_args(_bare(choice))), None) if held is None else None
             found = _model(listed) if held is None else held

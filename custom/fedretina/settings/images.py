@@ -20,6 +20,8 @@ from pydantic import (
     model_validator,
 )
 
+from fedretina.settings.choice import unread_faults
+
 Modality = Literal["fundus", "oct", "dermoscopy", "heart_sound", "activity"]
 """A kind of data. A new one is a name here, a settings class below that joins `ImageSettings`, and a file of that name
 in `data/modalities`.
@@ -31,7 +33,22 @@ MODALITIES: tuple[Modality, ...] = get_args(Modality)
 _OF_PICTURES = frozenset(("flip", "rotate_degrees", "brightness", "contrast"))
 
 
-class FundusSettings(BaseModel):
+class ModalitySettings(BaseModel):
+    """What the settings of all kinds of data have in common: what another kind alone reads is refused."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _this_kind_reads_it(cls, words: Any) -> Any:
+        if isinstance(words, Mapping):
+            strangers = {name: _readers(str(name)) for name in words if name not in cls.model_fields}
+            own = repr(cls.model_fields["modality"].default)
+            unread = {str(name): (own, readers) for name, readers in strangers.items() if readers}
+            if unread:
+                raise unread_faults(cls, unread, words)
+        return words
+
+
+class FundusSettings(ModalitySettings):
     """Settings of the deterministic transforms of fundus photographs.
 
     Attributes:
@@ -47,7 +64,7 @@ class FundusSettings(BaseModel):
     pipeline: ClassVar[int] = 1
     words: ClassVar[str] = "fundus photographs"
     signal: ClassVar[bool] = False
-    augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical"}
+    augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical", "quarter_turns"}
 
     modality: Literal["fundus"] = "fundus"
     image_size: int = Field(default=256, ge=32, le=1024)
@@ -66,7 +83,7 @@ class FundusSettings(BaseModel):
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-class OctSettings(BaseModel):
+class OctSettings(ModalitySettings):
     """Settings of the deterministic transforms of OCT B-scans.
 
     Attributes:
@@ -98,7 +115,7 @@ class OctSettings(BaseModel):
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-class DermoscopySettings(BaseModel):
+class DermoscopySettings(ModalitySettings):
     """Settings of the deterministic transforms of dermoscopic pictures.
 
     Attributes:
@@ -112,7 +129,7 @@ class DermoscopySettings(BaseModel):
     pipeline: ClassVar[int] = 1
     words: ClassVar[str] = "dermoscopic pictures of skin"
     signal: ClassVar[bool] = False
-    augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical"}
+    augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical", "quarter_turns"}
 
     modality: Literal["dermoscopy"] = "dermoscopy"
     image_size: int = Field(default=200, ge=32, le=1024)
@@ -129,7 +146,7 @@ class DermoscopySettings(BaseModel):
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-class HeartSoundSettings(BaseModel):
+class HeartSoundSettings(ModalitySettings):
     """Settings of the spectrogram of a heart sound.
 
     FedEE's input is 101 x 99. It does not say how it is made; windows of 0.1 s, 0.05 s apart, give exactly that of
@@ -179,7 +196,7 @@ class HeartSoundSettings(BaseModel):
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-class ActivitySettings(BaseModel):
+class ActivitySettings(ModalitySettings):
     """Settings of windows of a three-axis accelerometer.
 
     A window is stored as bytes, like a picture: three channels, one row, `length` columns. So caches, digests, random
@@ -246,6 +263,13 @@ SETTINGS_OF: Mapping[Modality, Any] = MappingProxyType(
     {get_args(kind)[1].tag: get_args(kind)[0] for kind in get_args(get_args(ImageSettings)[0])}
 )
 """The class of each modality's settings."""
+
+
+def _readers(setting: str) -> list[str]:
+    """The kinds of data that read a setting."""
+    return [str(kind) for kind, one in SETTINGS_OF.items() if setting in one.model_fields]
+
+
 SIGNALS: frozenset[Modality] = frozenset(kind for kind in MODALITIES if SETTINGS_OF[kind].signal)
 """Those whose files are WAV files and no pictures."""
 
@@ -263,6 +287,9 @@ def image_settings(modality: Modality, side: int | None = None) -> ImageSettings
     return found
 
 
+_ORIENTATIONS = ("flip", "flip_vertical", "quarter_turns")
+
+
 class AugmentSettings(BaseModel):
     """Settings of the random transforms.
 
@@ -274,6 +301,7 @@ class AugmentSettings(BaseModel):
         brightness: Multiply by a factor uniform in 1 plus or minus this, 0 to 0.9.
         contrast: Scale around the image's mean by a factor uniform in 1 plus or minus this, 0 to 0.9.
         flip_vertical: Mirror up and down, half of the time: for pictures without an up and a down, as of skin.
+        quarter_turns: Turn by 0, 90, 180 or 270 degrees, each a quarter of the time; no pixel changes its value.
         roll: Turn time around by a share of its length uniform in plus or minus this, 0 to 0.5: what leaves at the end
             comes in at the beginning. For signals and spectrograms.
         gain: Scale around half of the range, the zero of an accelerometer, by a factor uniform in 1 plus or minus
@@ -287,14 +315,21 @@ class AugmentSettings(BaseModel):
     brightness: float = Field(default=0.0, ge=0, le=0.9)
     contrast: float = Field(default=0.0, ge=0, le=0.9)
     flip_vertical: bool = False
+    quarter_turns: bool = False
     roll: float = Field(default=0.0, ge=0, le=0.5)
     gain: float = Field(default=0.0, ge=0, le=0.9)
 
     @model_serializer(mode="wrap")
     def _without_unused(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Settings of runs from before there were these fields keep their words, and so their digests.
-        words: dict[str, Any] = plain(self)
-        return {name: value for name, value in words.items() if value or name not in ("flip_vertical", "roll", "gain")}
+        # Settings of runs from before there were these fields stay as they were, and so their digests.
+        settings: dict[str, Any] = plain(self)
+        later = ("flip_vertical", "quarter_turns", "roll", "gain")
+        return {name: value for name, value in settings.items() if value or name not in later}
+
+    @property
+    def endless(self) -> tuple[str, ...]:
+        """The settings in use that give other pixels each time; flips and quarter turns give eight pictures at most."""
+        return tuple(name for name, value in self if value and name not in _ORIENTATIONS)
 
     def unfit(self, modality: Modality) -> tuple[str, ...]:
         """The settings that are in use and make no sense for a modality.

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 from fedretina.settings.choice import ReadBy, ReadSettings
 from fedretina.settings.encoder import EncoderTraits, encoder_traits, packaged_encoders
 
+FrozenStages = Literal["nothing", "all"] | Annotated[int, Field(ge=1, strict=True)]
+
 
 class HeadSettings(ReadSettings):
     """Layers of the head.
@@ -19,12 +21,16 @@ class HeadSettings(ReadSettings):
         layout: "linear_bn_relu_linear" is the classifier of the official FedUAA code; "linear" is the one
             fully connected layer that its paper describes.
         width: Hidden units of the first layout, 512 in FedUAA; refused with "linear".
+        start: Where the head begins: "seed" at random, "ridge" as a ridge regression on what the network makes of the
+            site's own training images before anything is trained, with the last layer of each early exit likewise. Only
+            a head that stays at its site can begin so.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     layout: Literal["linear_bn_relu_linear", "linear"] = "linear_bn_relu_linear"
     width: Annotated[int, Field(ge=1), ReadBy("layout", ("linear_bn_relu_linear",))] = 512
+    start: Annotated[Literal["seed", "ridge"], ReadBy("layout", ("linear",))] = "seed"
 
 
 ContrastLayout = Literal["moco_v2", "moco_v3", "simclr"]
@@ -105,9 +111,9 @@ class WeightsSettings(BaseModel):
     Attributes:
         source: "none" starts from the seed; "package" reads an installed package (EfficientNet-Lite0
             only); "file" reads `file`.
-        file: An encoder that a run exported, or a `state_dict` with the published keys (torchvision's but for
-            EfficientNet-Lite0; none fit ViT-Small), safetensors or torch format. A job names only the digest; each end
-            adds its own path before it builds the network.
+        file: An encoder that a run exported, or weights in a form that others publish for the encoder, such as
+            RETFound's (docs/encoders.md), safetensors or torch format. A job names only the digest; each end adds its
+            own path before it builds the network.
         sha256: Digest that the file must have, 64 hex digits; it is checked before anything is unpacked.
     """
 
@@ -135,18 +141,25 @@ class NetworkSettings(BaseModel):
     """What answers.
 
     Attributes:
-        encoder: Architecture of the shared part. FedUAA uses "resnet50", the OCT paper "efficientnet_b4"; "vit_small"
-            needs images whose side is a multiple of 16.
+        encoder: Architecture of the shared part. FedUAA uses "resnet50", the OCT paper "efficientnet_b4". Some need
+            images whose side is a multiple of their patches'.
         weights: Where the encoder starts.
         projector: Width of a two-layer projection between encoder and head, which travels; 256 in MOON. None for none.
         head: Layers of the personal part.
         calibrator: Whether a temperature for each image, told from its features, divides the logits. The sites and
             the server find it after training (multi-domain temperature scaling).
         contrast: Projector and predictor of contrastive pre-training, which travel; None for none. They hang on the
-            encoder beside the head: no answer passes through them.
+            encoder beside the head: no answer passes through them. Refused without a phase that pre-trains.
         exits: Early exits after some stages of the encoder; None for none. With them the network gives an answer per
             exit and the final head's last, and the objective sums over all.
         dropout: Dropout after some stages, for MC-dropout (`evaluation.passes`); None for none.
+        frozen: Stages of the encoder, counted from the input, that keep the weights which the run starts with:
+            "nothing", "all", or how many. They neither train nor travel, since both ends have them from the same
+            weights, and their BatchNorm keeps its statistics. What they give is rounded to float16.
+        frozen_cache: Whether a site keeps what the frozen stages give for each image, and for each flip and quarter
+            turn of it that `augment` asks for, so that a round costs the other stages only. "strict" refuses random
+            transforms that give other pixels each time, "lenient" applies them and runs the frozen stages anew for
+            each batch of training, "off" keeps nothing. Figures do not depend on whether something was kept.
         normalise: How images in [0, 1] are normalised. "auto" is what the weights were trained with, as an exported
             encoder's file says, and "half" when they come from the seed. The official FedUAA code feeds ImageNet
             weights with images that are not normalised; "none" reproduces that.
@@ -162,6 +175,8 @@ class NetworkSettings(BaseModel):
     contrast: ContrastSettings | None = None
     exits: ExitSettings | None = None
     dropout: DropoutSettings | None = None
+    frozen: FrozenStages = "nothing"
+    frozen_cache: Literal["strict", "lenient", "off"] = "strict"
     normalise: Literal["auto", "none", "imagenet", "half"] = "auto"
 
     @field_validator("encoder")
@@ -181,6 +196,15 @@ class NetworkSettings(BaseModel):
             raise ValueError(
                 f'weights.source "package" exists for {", ".join(packaged_encoders())} only, but the encoder is '
                 f'{self.encoder}; use the source "file" with a sha256, or "none".'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_cache_has_what_to_keep(self) -> NetworkSettings:
+        if self.frozen == "nothing" and self.frozen_cache != type(self).model_fields["frozen_cache"].default:
+            raise ValueError(
+                f"frozen_cache is {self.frozen_cache!r}, but nothing is frozen and nothing reads it: leave it out, or "
+                "set frozen."
             )
         return self
 

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
 
 from fedretina.errors import RefusedError
+from fedretina.settings.aggregation import ChoiceSettings
 from fedretina.settings.choice import ReadSettings
 from fedretina.settings.contrastive import ContrastiveSettings
+from fedretina.settings.exchange import ExchangeSettings
 from fedretina.settings.images import AugmentSettings, TwoViewSettings
 from fedretina.settings.network import HeadSettings
 from fedretina.settings.scalars import Task
+from fedretina.settings.sums import SumsSettings
 from fedretina.settings.training import TrainingSettings
 
 if TYPE_CHECKING:
@@ -50,7 +53,12 @@ def new_run_name(experiment: Experiment) -> str:
 _LAID_OVER = ("training", "augment")
 _CHOOSES = ("name", "method", "estimator")
 """Settings that choose a method: those beside it are the method's own."""
-_READ: Mapping[str, type[ReadSettings]] = {"training": TrainingSettings, "head": HeadSettings}
+_READ: Mapping[str, type[ReadSettings]] = {
+    "training": TrainingSettings,
+    "head": HeadSettings,
+    "exchange": ExchangeSettings,
+    "choice": ChoiceSettings,
+}
 """Settings of which some are read under a choice beside them alone."""
 
 
@@ -68,7 +76,8 @@ class PhaseSettings(BaseModel):
             does, or by their images.
         label_share: Share of the labels that a phase with labels uses, whole patients of each site, in (0, 1]. It is
             for asking what pre-training is worth where labels are few.
-        training: Local training in this phase; a job's words here are laid over the run's own `training`.
+        sums: Heads from sums, in one round without training; None for a phase that trains. It is a run's only phase.
+        training: Local training in this phase; a job's settings here are laid over the run's own `training`.
         augment: Random transforms in this phase, likewise.
     """
 
@@ -79,6 +88,7 @@ class PhaseSettings(BaseModel):
     views: TwoViewSettings = TwoViewSettings()
     weights: Literal["uniform", "samples"] = "uniform"
     label_share: float = Field(default=1.0, gt=0, le=1)
+    sums: SumsSettings | None = None
     training: TrainingSettings | None = None
     augment: AugmentSettings | None = None
 
@@ -88,40 +98,67 @@ class PhaseSettings(BaseModel):
             raise ValueError(f"label_share is {self.label_share:g}, but phase {self.name!r} uses no labels: drop it.")
         if self.contrastive is not None and self.training is not None and self.training.stretches:
             raise ValueError(f"phase {self.name!r} trains the encoder alone: give training.epochs, no stretches.")
-        unread = [name for name in ("views", "weights") if getattr(self, name) != type(self).model_fields[name].default]
-        if self.contrastive is None and unread:
+        if self.contrastive is not None and self.augment is not None:
+            raise ValueError(
+                f"phase {self.name!r} trains without labels and does not read augment: say in views how its two views "
+                "of an image are drawn."
+            )
+        unread = [name for name in ("views", "weights") if self._is_set(name)]
+        if self.contrastive is None and self.sums is None and unread:
             raise ValueError(
                 f"phase {self.name!r} trains with labels and does not read {' and '.join(unread)}, a phase with "
                 "contrastive alone does: leave it out."
             )
         return self
 
+    @model_validator(mode="after")
+    def _sums_are_sent_once(self) -> Self:
+        if self.sums is None:
+            return self
+        unread = [
+            name
+            for name in ("contrastive", "training", "augment", "label_share", "views", "weights")
+            if self._is_set(name)
+        ]
+        if unread:
+            raise ValueError(
+                f"phase {self.name!r} sums features and does not read {' and '.join(unread)}: leave it out, or sums."
+            )
+        if self.rounds != 1:
+            raise ValueError(f"phase {self.name!r} sums features, which takes 1 round, not {self.rounds}.")
+        return self
+
+    def _is_set(self, name: str) -> bool:
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
+
     @property
     def task(self) -> Task:
         """What the sites do in each of its rounds."""
+        if self.sums is not None:
+            return "sums"
         return "train" if self.contrastive is None else "pretrain"
 
 
-def resolved_phases(words: Mapping[str, Any], row: Sequence[Mapping[str, Any]]) -> list[Any]:
+def resolved_phases(settings: Mapping[str, Any], row: Sequence[Mapping[str, Any]]) -> list[Any]:
     """The phases of a job: a phase is filled from the row's phase of its name, its settings from the run's.
 
     Args:
-        words: The job's words, laid over its row already.
+        settings: The job's settings, laid over its row already.
         row: The phases of the row.
 
     Returns:
-        Words for `PhaseSettings`; what is no mapping is left for it to refuse.
+        Settings of each phase for `PhaseSettings`; what is no mapping is left for it to refuse.
     """
     named = {str(phase.get("name", "train")): phase for phase in row}
     found: list[Any] = []
-    for phase in words["phases"]:
+    for phase in settings["phases"]:
         if not isinstance(phase, Mapping):
             found.append(phase)
             continue
         full = merged(named.get(str(phase.get("name", "train")), {}), phase)
         for name in _LAID_OVER:
-            if isinstance(full.get(name), Mapping) and isinstance(words.get(name, {}), Mapping):
-                full[name] = merged({name: words.get(name, {})}, {name: full[name]})[name]
+            if isinstance(full.get(name), Mapping) and isinstance(settings.get(name, {}), Mapping):
+                full[name] = merged({name: settings.get(name, {})}, {name: full[name]})[name]
         found.append(full)
     return found
 
@@ -210,13 +247,13 @@ class Plan(tuple[Step, ...]):
 
     @property
     def training(self) -> range:
-        """Numbers of the steps that train with labels; they follow each other, and there may be none."""
-        return self._stretch("train")
+        """Numbers of the steps that learn from labels; they follow each other, and there may be none."""
+        return self._stretch("train", "sums")
 
     @property
     def learning(self) -> range:
         """Numbers of all steps that give a model, with labels or without; they follow each other."""
-        return self._stretch("pretrain", "train")
+        return self._stretch("pretrain", "train", "sums")
 
     def _stretch(self, *tasks: Task) -> range:
         numbers = [step.number for step in self if step.task in tasks]

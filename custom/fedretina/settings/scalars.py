@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-Task = Literal["prepare", "pretrain", "train", "validate", "tune", "calibrate", "finalise"]
+Task = Literal["prepare", "pretrain", "train", "sums", "validate", "tune", "calibrate", "finalise"]
 
 _MANY = 1e12
 
@@ -86,6 +86,7 @@ BY_TASK: Mapping[Task, frozenset[str]] = {
     "prepare": frozenset({"images"}),
     "pretrain": frozenset({"images", "contrast_loss"}),
     "train": frozenset({"theta", "images", "val_auc", "val_accuracy"}),
+    "sums": frozenset(),
     "validate": frozenset({"val_auc", "val_accuracy"}),
     "tune": frozenset({"val_auc", "val_accuracy"}),
     "calibrate": frozenset(),

@@ -42,10 +42,10 @@ class GradingScheme(BaseModel):
     @model_serializer(mode="wrap")
     def _without_empty(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Schemes that cover their own names are stored, and fingerprinted, as before there was this field.
-        words: dict[str, Any] = plain(self)
+        settings: dict[str, Any] = plain(self)
         if not self.covers:
-            words.pop("covers", None)
-        return words
+            settings.pop("covers", None)
+        return settings
 
     @model_validator(mode="before")
     @classmethod
@@ -64,9 +64,9 @@ class GradingScheme(BaseModel):
             raise ValueError("a grade's name is empty or has blanks around it: write plain names.")
         if len(set(self.grades)) != len(self.grades):
             raise ValueError(f"a grade is named twice in {list(self.grades)}: each name stands for one grade.")
-        strangers = sorted(set(self.labels.values()) - set(self.grades))
-        if strangers:
-            raise ValueError(f"labels name {strangers}, which are not grades: use names of {list(self.grades)}.")
+        unknown = sorted(set(self.labels.values()) - set(self.grades))
+        if unknown:
+            raise ValueError(f"labels name {unknown}, which are not grades: use names of {list(self.grades)}.")
         unused = [name for name in self.grades if name not in self.labels.values()]
         if unused:
             raise ValueError(f"no raw label means {unused}: add one for each, or leave the grades out.")
@@ -81,9 +81,9 @@ class GradingScheme(BaseModel):
         return self
 
     def _check_covers(self) -> None:
-        strangers = sorted(set(self.covers) - set(self.grades))
-        if strangers:
-            raise ValueError(f"covers names {strangers}, which are not grades: use names of {list(self.grades)}.")
+        unknown = sorted(set(self.covers) - set(self.grades))
+        if unknown:
+            raise ValueError(f"covers names {unknown}, which are not grades: use names of {list(self.grades)}.")
         empty = [grade for grade, names in self.covers.items() if not names]
         if empty:
             raise ValueError(f"covers gives {empty} no class: name those that it stands for, or leave the grade out.")
@@ -107,7 +107,7 @@ class GradingScheme(BaseModel):
         """Class of the ungradable grade, or None."""
         return None if self.ungradable is None else self.grades.index(self.ungradable)
 
-    def cover(self, shared: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    def cover(self, shared: Sequence[str], outside: bool = False) -> tuple[tuple[int, ...], ...]:
         """Which of a federation's classes each grade stands for.
 
         A grade whose own name is shared stands for that class alone, so one scheme serves federations that tell
@@ -116,9 +116,12 @@ class GradingScheme(BaseModel):
 
         Args:
             shared: Names of the federation's classes, in order.
+            outside: Whether a grade may stand for none of them. Only one that `covers` does not name does: a class
+                that is named there and not shared is a mistake.
 
         Returns:
-            For each grade, in order, the places in `shared` of its classes, ascending; no place comes twice.
+            For each grade, in order, the places in `shared` of its classes, ascending; no place comes twice. Empty for
+            a grade outside of them.
 
         Raises:
             DataError: A grade stands for a class that is not shared, or for one that another grade stands for.
@@ -126,11 +129,11 @@ class GradingScheme(BaseModel):
         taken: dict[str, str] = {}
         found = []
         for grade in self.grades:
-            names = (grade,) if grade in shared else self.covers.get(grade, (grade,))
-            strangers = [name for name in names if name not in shared]
-            if strangers:
+            names = (grade,) if grade in shared else self.covers.get(grade, () if outside else (grade,))
+            unknown = [name for name in names if name not in shared]
+            if unknown:
                 raise DataError(
-                    f"grade {grade!r} stands for {strangers}, but the sites share {list(shared)}: say under `covers` "
+                    f"grade {grade!r} stands for {unknown}, but the sites share {list(shared)}: say under `covers` "
                     "which of these it stands for, or take the grade and its images out."
                 )
             for name in names:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedretina.errors import DataError, SettingsError
 from fedretina.settings.exchange import Kind
@@ -37,11 +37,17 @@ class SiteDataSettings(BaseModel):
 
     Attributes:
         manifest: The manifest; without one the site is a phantom hospital.
-        images: Image root; by default the manifest's folder.
+        images: Image root; by default the manifest's folder. It, `cache`, `bad_files` and `changes` are refused
+            without a manifest.
         scheme: The grading scheme or a preset's name; must be given with a manifest, save for pre-training alone.
         modality: What the images are, so that a job for others is refused; None is what the preset that `scheme` names
             grades, and for a scheme of the site's own nothing is refused.
+        public_set: Name of the public set that the images are of, as `fedretina data import` calls it and writes it
+            here; None for a hospital's own. The model's card warns where its encoder was pre-trained on that set.
         cache: Folder of the image cache.
+        feature_cache_gb: Gigabytes of the disk, beside the image cache, that may be filled with what frozen stages of
+            networks make of the images, so that a round does not compute it anew; what was not read for longest is
+            removed first. 0 keeps nothing. It changes how long a run takes, never its figures.
         bad_files: Whether images that cannot be read are left out or stop the site.
         limit: At most so many images of a split, chosen by a hash of the file's name, for short runs. "pretrain" takes
             from the images of train that its own limit leaves and from those without a label.
@@ -50,7 +56,7 @@ class SiteDataSettings(BaseModel):
         changes: What happens when the manifest lists other files, labels, patients or splits than when the site's
             rounds of a run began, so that it could be tested on what it was trained on: "refuse" keeps the site out of
             the run until the old manifest is back, "accept" goes on, and the model's card says so.
-        phantom_images: Training images of an average phantom hospital.
+        phantom_images: Training images of an average phantom hospital; refused with a manifest.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,12 +65,29 @@ class SiteDataSettings(BaseModel):
     images: Path | None = None
     scheme: GradingScheme | str | None = None
     modality: Modality | None = None
+    public_set: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]*$")
     cache: Path | None = None
+    feature_cache_gb: float = Field(default=20.0, ge=0, le=100_000)
     bad_files: Literal["skip", "refuse"] = "skip"
     limit: dict[Literal["train", "val", "test", "pretrain"], int] | None = None
     min_count: int = Field(default=MIN_COUNT, ge=2)
     changes: Literal["refuse", "accept"] = "refuse"
     phantom_images: int = Field(default=160, ge=1)
+
+    @model_validator(mode="after")
+    def _all_is_read(self) -> Self:
+        phantom = self.manifest is None
+        named = ("images", "cache", "bad_files", "changes") if phantom else ("phantom_images",)
+        unread = [name for name in named if getattr(self, name) != type(self).model_fields[name].default]
+        if unread:
+            listed = " and ".join(unread)
+            raise ValueError(
+                f"{listed} can only be used with a manifest: name the manifest that lists and grades the site's "
+                f"images, or leave {listed} out."
+                if phantom
+                else f"{listed} is for a phantom hospital, and a manifest is set: leave one of the two out."
+            )
+        return self
 
     @field_validator("limit")
     @classmethod
@@ -125,12 +148,30 @@ class SvtNoise(BaseModel):
     max_epsilon: float | None = Field(default=None, gt=0)
 
 
+class SumsNoise(BaseModel):
+    """Normal noise on sums over features; the unit that it protects is a patient, not the whole site.
+
+    It needs a job with `sums.bound`. Then each patient counts as one image, whatever the images, and min_count holds
+    back no grade: it would tell of single patients what the noise hides (`exchange.noise.noised_sums`).
+
+    Attributes:
+        multiplier: Standard deviation of the noise over the most that a patient can change the sums by.
+        delta: The probability that (epsilon, delta) leaves open; below 1 over the number of patients.
+        max_epsilon: Nothing noised leaves once the site's budget, over all runs, would exceed it; none for no bound.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    multiplier: float = Field(gt=0)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    max_epsilon: float | None = Field(default=None, gt=0)
+
+
 class PolicySettings(BaseModel):
     """What a site lets go.
 
     Attributes:
         kinds: Kinds of tensors that may leave; an answer with another kind is refused. `head` and `exit` need to be
-            named by the site, for jobs whose heads travel.
+            named by the site, for jobs whose heads travel, and `sums` for heads from sums.
         hold_back: Scalars that do not leave, whatever the job asks; `images` is n, the number of training images.
         mantissa_bits: Numbers of an update are rounded to so many bits after the leading one: 10 as in float16, 7 as
             in bfloat16. None for all of them. The update is the difference from the aggregate that the round began
@@ -138,6 +179,7 @@ class PolicySettings(BaseModel):
         scalar_digits: Scalars are rounded to so many significant decimal digits, save the counts that `data.min_count`
             guards (bin_..., confusion_...), which would no longer add up; none for all of them.
         noise: Noise on the update's numbers; none by default. Scalars are not noised: hold back what tells too much.
+        sums_noise: Noise on sums over features, which are no update; none by default.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -148,16 +190,17 @@ class PolicySettings(BaseModel):
     mantissa_bits: int | None = Field(default=None, ge=1, le=22)
     scalar_digits: int | None = Field(default=None, ge=1, le=16)
     noise: GaussianNoise | SvtNoise | None = Field(default=None, discriminator="kind")
+    sums_noise: SumsNoise | None = None
 
     @field_validator("hold_back")
     @classmethod
     def _can_do_without(cls, names: frozenset[str]) -> frozenset[str]:
         optional = {name for name, (_, _, needed) in RANGES.items() if not needed}
-        strangers = sorted(names - optional)
-        if strangers:
+        unknown = sorted(names - optional)
+        if unknown:
             listed = ", ".join(sorted(optional - COUNTS.keys()))
             raise ValueError(
-                f"{strangers[0]!r} cannot be held back: a run can do without {listed}, and without the counts "
+                f"{unknown[0]!r} cannot be held back: a run can do without {listed}, and without the counts "
                 "(bin_..., confusion_...), of which data.min_count holds back all at once."
             )
         return names
@@ -251,22 +294,21 @@ def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -
     Raises:
         DataError: The settings point to a file that is missing or cannot be used.
     """
-    found = properties.get(PROPERTY)
-    if found is None and os.environ.get(SITE_FILE):
-        found, folder = {"site_file": os.environ[SITE_FILE]}, Path.cwd()
-    if found is None:
+    settings = properties.get(PROPERTY)
+    if settings is None and os.environ.get(SITE_FILE):
+        settings, folder = {"site_file": os.environ[SITE_FILE]}, Path.cwd()
+    if settings is None:
         return SiteSettings()
-    if not isinstance(found, Mapping) or not found:
+    if not isinstance(settings, Mapping) or not settings:
         raise DataError(
-            f"the scope property {PROPERTY!r} of {site} must hold settings, got {found!r}: name a site_file."
+            f"the scope property {PROPERTY!r} of {site} must hold settings, got {settings!r}: name a site_file."
         )
-    words, base = dict(found), folder
-    if "site_file" in words:
-        if not words["site_file"]:
+    if "site_file" in settings:
+        if not settings["site_file"]:
             raise DataError(f"the site file of {site} is not set: name a file, or remove the property.")
-        path = folder / str(words["site_file"]).replace(SITE_NAME, site)
+        path = folder / str(settings["site_file"]).replace(SITE_NAME, site)
         return read_site_file(path, site)
-    return _site_settings(words, base, site, f"the settings of {site}")
+    return _site_settings(dict(settings), folder, site, f"the settings of {site}")
 
 
 def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
@@ -275,9 +317,9 @@ def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
     Raises:
         SettingsError: The property cannot be used.
     """
-    found = properties.get(SERVER_PROPERTY) or {}
+    settings = properties.get(SERVER_PROPERTY) or {}
     try:
-        return ServerSettings.model_validate(found)
+        return ServerSettings.model_validate(settings)
     except ValidationError as error:
         faults = settings_faults(error, SERVER_PROPERTY, ServerSettings)
         raise SettingsError(
@@ -297,28 +339,28 @@ def read_site_file(path: Path, site: str | None) -> SiteSettings:
         DataError: The file cannot be read, or holds settings that cannot be used.
     """
     try:
-        words = read_yaml(path, "the site file")
+        settings = read_yaml(path, "the site file")
     except YamlFileError as error:
         raise DataError(str(error)) from error
-    return _site_settings(words, path.parent, site, f"the site file {path}")
+    return _site_settings(settings, path.parent, site, f"the site file {path}")
 
 
-def _site_settings(words: dict[str, Any], base: Path, site: str | None, what: str) -> SiteSettings:
-    if not isinstance(words.get("data") or {}, Mapping):
+def _site_settings(settings: dict[str, Any], base: Path, site: str | None, what: str) -> SiteSettings:
+    if not isinstance(settings.get("data") or {}, Mapping):
         raise DataError(f"{what} holds no settings of its data: write `data:` and below it manifest and scheme.")
-    data = dict(words.get("data") or {})
+    data = dict(settings.get("data") or {})
     for holder, name in (
         (data, "manifest"),
         (data, "images"),
         (data, "cache"),
-        (words, "state_root"),
-        (words, "weights_file"),
-        (words, "he_keys"),
+        (settings, "state_root"),
+        (settings, "weights_file"),
+        (settings, "he_keys"),
     ):
         if holder.get(name) is not None:
             holder[name] = base / str(holder[name]).replace(SITE_NAME, SITE_NAME if site is None else site)
     try:
-        return SiteSettings.model_validate({**words, "data": data})
+        return SiteSettings.model_validate({**settings, "data": data})
     except ValidationError as error:
         raise DataError(f"{what} cannot be used: {settings_faults(error, 'settings', SiteSettings)}") from error
 

@@ -68,7 +68,7 @@ class ThetaSettings(Choice):
         source: Where (u, wrong) come from.
         reference_grades: u = K / S grows with the number of grades K where the evidence E = S - K is the same, so UAW
             favours sites with many grades. With a number here, u is read as if the site had so many:
-            u' = k / (k + E). None: as in the paper.
+            u' = k / (k + E). Refused where the estimator's u is no K / S. None: as in the paper.
         largest: Largest theta that the rule can give: an observed u.
     """
 

@@ -23,7 +23,7 @@ class OptimiserSettings(ReadSettings):
         encoder_factor: The encoder's rate over the head's, for fine-tuning.
         optimizer_state: "reset" begins momentum and Adam's moments anew each round, since the aggregate is another
             point than the one that they describe; "keep" continues a site's own, as FedEE's code does with one Adam per
-            site for the whole run.
+            site for the whole run; refused under "sgd" without momentum, which has none.
         clip_norm: Longest gradient, over all parameters and with the correction in it; none by default, 10 in FedDyn's
             and FedDC's code.
     """
@@ -38,6 +38,15 @@ class OptimiserSettings(ReadSettings):
     encoder_factor: float = Field(default=1.0, gt=0, le=1)
     optimizer_state: Literal["reset", "keep"] = "reset"
     clip_norm: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _there_is_a_state_to_keep(self) -> Self:
+        if self.optimizer_state == "keep" and self.optimizer == "sgd" and not self.momentum:
+            raise ValueError(
+                "optimizer_state is 'keep', but sgd without momentum has no state: set momentum, or optimizer_state to "
+                "'reset'."
+            )
+        return self
 
 
 class StretchSettings(BaseModel):

@@ -44,7 +44,8 @@ def check_reader(public_set: PublicSet, root: Path, settings: ImportSettings | N
         for turn in ("one", "two"):
             out = Path(folder) / turn
             out.mkdir()
-            if settings.salt is None:  # keyed names of two folders are alike only under one key
+            # Keyed names of two folders are alike only under one key.
+            if settings.salt is None and (public_set.keyed or settings.hash_patients):
                 settings = settings.model_copy(update={"salt": Path(folder) / "salt"})
             surveys.append(public_set.survey(root, settings, out))
             _holds_together(surveys[-1], root)

@@ -58,13 +58,13 @@ def out_of_distribution(inside: ArrayLike, outside: ArrayLike) -> OutOfDistribut
     if not own.size or not other.size:
         return OutOfDistribution(None, None, None, None, None, own.size, other.size)
     u = np.concatenate([own, other])
-    stranger = np.arange(u.size) >= own.size
+    is_outside = np.arange(u.size) >= own.size
     # The smallest u up to which at least 95 % of the images from inside lie; counted in whole images.
     passing = float(np.sort(own)[int(np.ceil(ACCEPTED * own.size - 1e-9)) - 1])
     return OutOfDistribution(
-        auroc=auroc(u, stranger),
-        aupr=float(average_precision_score(stranger, u)),
-        aupr_inside=float(average_precision_score(~stranger, -u)),
+        auroc=auroc(u, is_outside),
+        aupr=float(average_precision_score(is_outside, u)),
+        aupr_inside=float(average_precision_score(~is_outside, -u)),
         fpr95=float(np.mean(other <= passing)),
         threshold=passing,
         inside=own.size,

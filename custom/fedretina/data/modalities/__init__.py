@@ -22,7 +22,8 @@ class Look(NamedTuple):
 
     Attributes:
         retina: Whether they are colour photographs of a retina on a dark border.
-        grey: Whether colours in them are odd.
+        grey: Whether colours in them are odd. Its pipeline then gives three equal channels, of which random views are
+            drawn once.
         longest: Longer by shorter side from which a shape is odd.
         alike: Correlation of fine structure from which two of them count as one photograph, see
             `check.pixels.check_duplicates`; None where only equal pixels do.

@@ -152,7 +152,8 @@ def phantom_site_data(
         return drawn[split]
 
     counts = {split: len(chosen) for split, chosen in cases.items()}
-    drawing = f"phantom {PHANTOM_VERSION}" if modality == "fundus" else f"phantom {modality} {PHANTOM_VERSION}"
+    mark = modality_named(modality).phantoms.mark
+    drawing = " ".join(filter(None, ("phantom", modality if mark is None else mark, str(PHANTOM_VERSION))))
     # Of a signal the transforms are part of what is drawn, of a picture its size alone.
     size = transforms.digest() if modality in SIGNALS else transforms.shape[1]
     lines = [f"{drawing} {site} {seed} {size} {list(hospital.mix)} {sorted(counts.items())}"]

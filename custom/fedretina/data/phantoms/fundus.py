@@ -434,4 +434,4 @@ def icdr_grades(scheme: GradingScheme) -> list[tuple[float, ...]]:
     return [(even.get(label, 0.0),) for label in range(scheme.num_classes)]
 
 
-PHANTOMS = PhantomKind(presets=FUNDUS, drawn_style=_drawn_style, both_eyes=0.5, picture=_picture)
+PHANTOMS = PhantomKind(presets=FUNDUS, drawn_style=_drawn_style, mark="", both_eyes=0.5, picture=_picture)

@@ -65,6 +65,7 @@ class PhantomKind:
         drawn_style: A style that no preset describes, drawn from a generator.
         shown: What phantoms can show, where a class is more than a degree; neighbours are those that a grader
             mistakes. Empty where classes are degrees of one disease.
+        mark: What stands for the modality in a phantom hospital's fingerprint; its name where None.
         both_eyes: Share of patients who have a picture of each eye; 0 where pictures are not of eyes.
         picture: Draws a case on a canvas: (hospital, case, canvas, person, drift, rng) to uint8 [S, S, 3]. `person` is
             a generator that starts alike for both eyes of a patient, `drift` how far the disease has gone, in
@@ -75,6 +76,7 @@ class PhantomKind:
     presets: tuple[Preset, ...]
     drawn_style: Callable[[np.random.Generator], Any]
     shown: tuple[str, ...] = ()
+    mark: str | None = None
     both_eyes: float = 0.0
     picture: (
         Callable[[PhantomHospital, Case, Canvas, np.random.Generator, float, np.random.Generator], NDArray[np.uint8]]

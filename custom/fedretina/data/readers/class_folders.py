@@ -141,4 +141,5 @@ SET = PublicSet(
     ),
     options=("grades", "ungradable", "patient_pattern", "unlabelled"),
     modality=None,
+    published=False,
 )

@@ -378,4 +378,5 @@ SET = PublicSet(
     rules="modality OP and single frames only; written as PNG files with hashed names and no header",
     options=("labels", "grades", "ungradable", "unlabelled"),
     keyed=True,
+    published=False,
 )

@@ -256,4 +256,5 @@ SET = PublicSet(
     options=("labels", "grades", "ungradable", "unlabelled"),
     keyed=True,
     modality="oct",
+    published=False,
 )

@@ -170,6 +170,7 @@ class PublicSet:
         official: Whether official parts are kept where the settings do not say.
         keyed: Whether patients always stand under a keyed hash.
         modality: What its images are; None where any may lie in such folders.
+        published: Whether it is one set that people know by its name, and not a layout that anybody's files may have.
     """
 
     name: str
@@ -184,6 +185,7 @@ class PublicSet:
     official: bool = True
     keyed: bool = False
     modality: Modality | None = "fundus"
+    published: bool = True
 
     @property
     def converts(self) -> bool:

@@ -15,7 +15,7 @@ _FIGURES = (("AUROC", "auroc"), ("AUPR", "aupr"), ("FPR95", "fpr95"))
 _DISEASE, _KIND = "unseen disease", "images of another kind"
 
 
-def stranger_table(benchmark: Benchmark, label: Callable[[str], str] | None = None) -> list[str]:
+def out_of_distribution_table(benchmark: Benchmark, label: Callable[[str], str] | None = None) -> list[str]:
     """Whether each row's uncertainty tells images of ungraded diseases from a site's own test images.
 
     Args:
@@ -59,9 +59,10 @@ def stranger_table(benchmark: Benchmark, label: Callable[[str], str] | None = No
         ]
     return [
         *lines,
-        "AUROC is the chance that a strange image is less certain than an own one: 0.5 tells nothing, and below it the "
-        "model is surer of what it does not know. AUPR is of finding the strangers and has their share as its floor. "
-        "FPR95 is the share of strangers that pass where 95 % of the own images do; less is better.",
+        "AUROC is the chance that an out-of-distribution image is less certain than an own one: 0.5 tells nothing, and "
+        "below it the model is more certain of what it does not know. AUPR is the average precision of finding these "
+        "images; chance gives their share. FPR95 is the share of them that pass where 95 % of the own images do; less "
+        "is better.",
         "",
     ]
 
@@ -100,7 +101,7 @@ def _by_size(benchmark: Benchmark, row: str, name: str) -> list[float]:
 
 
 def _worst(benchmark: Benchmark, row: str, name: str) -> list[float]:
-    """Of each seed the site that notices strangers least."""
+    """For each seed the site that notices these images least."""
     found = (
         worst_site({at: site["strangers"][name]["auroc"] for at, site in sites.items()})
         for sites in _sites(benchmark, row, name)

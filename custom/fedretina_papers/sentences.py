@@ -59,10 +59,10 @@ def noise_words(benchmark: Benchmark) -> list[str]:
     return [f"{told}. A row that is near chance without noise has little to lose.{limit}", ""]
 
 
-def uncertainty_words(benchmark: Benchmark, found: Record) -> list[str]:
+def uncertainty_words(benchmark: Benchmark, statistics: Record) -> list[str]:
     """Medians of u and the error AUROC of the reference at each site."""
     rows = []
-    there = found["uncertainty"].get(benchmark.reference, {})
+    there = statistics["uncertainty"].get(benchmark.reference, {})
     for site, one in ((site, there[site]) for site in benchmark.sites if site in there):
         rows.append(
             [

@@ -1,0 +1,95 @@
+"""A site that joins later: the federated head by a file, without a new run."""
+
+import pytest
+import torch
+import yaml
+from click.testing import CliRunner
+
+from fedretina.cli import main
+from fedretina.data.phantoms.draw import write_hospital
+from fedretina.data.phantoms.hospital import phantom_hospital
+from fedretina.exchange.encryption import SITE_FILE, new_keys
+from fedretina.loop import run_loop
+from fedretina.prediction.predictor import Predictor
+from fedretina.storage import read_json, read_tensors, write_json
+
+
+@pytest.fixture
+def analytic(tiny):
+    def make(**sums):
+        words = {"answer": "federated", **sums}
+        return tiny(row="analytic", phases=[{"name": "sums", "sums": words}], phantom_images=60)
+
+    return make
+
+
+def called(*words):
+    found = CliRunner().invoke(main, [str(word) for word in words])
+    return found.exit_code, found.output
+
+
+@pytest.fixture
+def later(tmp_path):
+    """Folder of a hospital that was not in the run, and its site file."""
+    folder = tmp_path / "later"
+    write_hospital("site-4", phantom_hospital("site-4", 40), folder, 48, 3)
+    return folder / "site.yaml"
+
+
+def test_a_site_that_joins_later_has_the_head_that_it_would_have_had(analytic, phantoms, tmp_path, later):
+    experiment = analytic()
+    data = phantoms(experiment, "site-1", "site-2")
+    run_loop(experiment, data, tmp_path / "runs", "r")
+    code, said = called("head", "write", "r", "--root", tmp_path / "runs", "--out", tmp_path / "head.safetensors")
+    assert code == 0, said
+    tensors, record = read_tensors(tmp_path / "head.safetensors")
+    assert sorted(tensors) == ["sums:counts", "sums:first", "sums:second"]
+    assert not any(site in str(record) for site in data)
+    out = tmp_path / "model"
+    code, said = called("head", "take", tmp_path / "head.safetensors", "--site", "later", "--file", later, "--out", out)
+    assert code == 0, said
+    card, figures = read_json(out / "final" / "card.json"), read_json(out / "final" / "figures.json")
+    assert (card["site"], card["sums"]["answer"], card["chosen"]) == ("later", "federated", "sums-0000")
+    assert figures["test"]["auc"]["value"] > 0.5
+    assert (out / "final" / "report.json").exists()
+    assert Predictor.load(out / "final").card["run"] == "r"
+    assert called("head", "take", tmp_path / "head.safetensors", "--site", "x", "--file", later, "--out", out)[0] == 0
+
+
+def test_an_encrypted_total_is_opened_by_the_sites_keys_alone(analytic, phantoms, tmp_path, later):
+    pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")
+    experiment = analytic()
+    new_keys(tmp_path / "keys")
+    run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path / "runs", "r", tmp_path / "keys")
+    total = tmp_path / "head.safetensors"
+    code, said = called("head", "write", "r", "--root", tmp_path / "runs", "--out", total)
+    assert (code, "needs the sites' file of keys" in said) == (0, True)
+    assert all(tensor.dtype == torch.uint8 for tensor in read_tensors(total)[0].values())
+    code, said = called("head", "take", total, "--site", "later", "--file", later, "--out", tmp_path / "a")
+    assert (code, "this site has no keys" in said) == (2, True)
+    words = yaml.safe_load(later.read_text())
+    later.write_text(yaml.safe_dump({**words, "he_keys": str(tmp_path / "keys" / SITE_FILE)}))
+    code, said = called("head", "take", total, "--site", "later", "--file", later, "--out", tmp_path / "b")
+    assert code == 0, said
+
+
+def test_what_gives_no_head_says_so(analytic, tiny, phantoms, tmp_path, later):
+    trained = tiny(phases=[{"name": "train", "rounds": 1}])
+    run_loop(trained, phantoms(trained, "site-1"), tmp_path / "runs", "trained")
+    code, said = called("head", "write", "trained", "--root", tmp_path / "runs", "--out", tmp_path / "x")
+    assert (code, "this run trained (row feduaa)" in said) == (2, True)
+    code, said = called("head", "write", "nobody", "--root", tmp_path / "runs", "--out", tmp_path / "x")
+    assert (code, "is missing" in said) == (2, True)
+    run_loop(analytic(), phantoms(analytic(), "site-1"), tmp_path / "runs", "r")
+    state = tmp_path / "runs" / "r" / "server" / "run.json"
+    write_json(state, {**read_json(state), "digest": "of another version"})
+    assert called("head", "write", "r", "--root", tmp_path / "runs", "--out", tmp_path / "x")[0] == 0
+    take = ("--site", "later", "--file", later, "--out", tmp_path / "m")
+    code, said = called("head", "take", tmp_path / "x", *take)
+    assert (code, "another version of fedretina" in said) == (2, True)
+    write_json(state, {**read_json(state), "done": 0})
+    code, said = called("head", "write", "r", "--root", tmp_path / "runs", "--out", tmp_path / "x")
+    assert (code, "has no total yet" in said) == (2, True)
+    other = tmp_path / "runs" / "trained" / "server" / "train-0000.safetensors"
+    code, said = called("head", "take", other, *take)
+    assert (code, "is no file of `fedretina head write`" in said) == (2, True)

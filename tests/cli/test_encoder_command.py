@@ -1,0 +1,117 @@
+"""`fedretina encoder check`: what it says of a file, and its exit code."""
+
+import argparse
+import hashlib
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+from timm.models.vision_transformer import VisionTransformer
+from torchvision.models import resnet18
+
+from fedretina.cli import main
+from fedretina.networks.encoder_check import check_weights
+from fedretina.networks.encoder_file import export_encoder
+from fedretina.networks.resnet import resnet18_encoder
+
+
+def asked(*words):
+    done = CliRunner().invoke(main, ["encoder", "check", *map(str, words)])
+    return done.exit_code, done.output
+
+
+@pytest.fixture(scope="module")
+def green(tmp_path_factory):
+    """RETFound-Green's form, at its real size."""
+    net = VisionTransformer(
+        img_size=392, patch_size=14, embed_dim=384, depth=12, num_heads=6, init_values=1e-5, num_classes=0,
+        reg_tokens=4, no_embed_class=True,
+    )  # fmt: skip
+    file = tmp_path_factory.mktemp("green") / "retfoundgreen_statedict.pth"
+    torch.save(net.state_dict(), file)
+    return file
+
+
+def test_a_file_is_told_with_all_that_a_federation_must_know(green):
+    code, said = asked(green)
+    assert code == 0
+    digest = hashlib.sha256(green.read_bytes()).hexdigest()
+    for words in (
+        f"sha256          {digest}",
+        "form            RETFound-Green",
+        "sides in multiples of 14 pixels; trained with 392",
+        "normalisation   half",
+        "none in a project with industry involved",
+        "public sets     ddr, odir5k",
+        f"network: {{encoder: retfound_green, weights: {{source: file, sha256: {digest}}}}}",
+    ):
+        assert words in said
+    code, said = asked(green, "--encoder", "dinov2_small", "--json")
+    told = json.loads(said)
+    assert (code, told["whole"], told["left_over"]) == (1, False, ["reg_token"])
+    assert told["other_shape"] == ["stages.0.pos_embed: (1, 784, 384), needed (1, 1370, 384)"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda s: s.pop("layer2.0.conv1.weight"), "missing         stages.2.0.conv1.weight"),
+        (lambda s: s.update(stranger=torch.zeros(1)), "left over       stranger"),
+        (
+            lambda s: s.update({"conv1.weight": torch.zeros(64, 1, 7, 7)}),
+            "another shape   stages.0.0.weight: (64, 1, 7, 7)",
+        ),
+        (lambda s: s["conv1.weight"].fill_(torch.nan), "not finite      stages.0.0.weight"),
+        (lambda s: s.pop("conv1.weight"), "It has none of the forms that the product knows"),
+    ],
+)
+def test_what_keeps_a_file_from_being_loaded_is_named_and_the_code_is_1(tmp_path, change, said):
+    state = resnet18(weights=None).state_dict()
+    change(state)
+    torch.save(state, tmp_path / "weights.pth")
+    code, told = asked(tmp_path / "weights.pth")
+    assert code == 1
+    assert said in told
+
+
+def test_a_checkpoint_is_unwrapped_and_its_classifier_left_out(tmp_path):
+    content = {"model": resnet18(weights=None).state_dict(), "args": argparse.Namespace(lr=0.1), "epoch": 3}
+    torch.save(content, tmp_path / "checkpoint.pth")
+    code, told = asked(tmp_path / "checkpoint.pth")
+    assert code == 0
+    assert "the weights are under 'model'" in told
+    assert "encoder         resnet18" in told
+    assert "left out        fc.weight, fc.bias" in told
+
+
+def test_an_encoder_that_a_run_exported_says_where_it_comes_from(tmp_path):
+    file = tmp_path / "encoder.safetensors"
+    export_encoder(file, "resnet18", resnet18_encoder().state_dict(), "none", "moco, 3 rounds, run x")
+    code, told = asked(file)
+    assert code == 0
+    assert "pre-trained on  moco, 3 rounds, run x" in told
+    code, told = asked(file, "--encoder", "resnet50")
+    assert (code, "it is no resnet50" in told) == (1, True)
+
+
+class Trigger:
+    fired = False
+
+    def __reduce__(self):
+        return setattr, (Trigger, "fired", True)
+
+
+@pytest.mark.attack("an outsider", "a file of weights whose unpickling runs code", "it is refused and nothing runs")
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_a_file_that_would_run_code_is_refused(tmp_path):
+    torch.save({"model": {"conv1.weight": torch.zeros(1)}, "args": Trigger()}, tmp_path / "weights.pth")
+    code, told = asked(tmp_path / "weights.pth")
+    assert (code, Trigger.fired) == (2, False)
+    assert "cannot be unpacked" in told
+
+
+def test_an_unknown_encoder_is_told(green):
+    code, told = asked(green, "--encoder", "vit_huge")
+    assert (code, "there is no encoder 'vit_huge'" in told) == (2, True)
+    assert check_weights(green).whole
