@@ -33,12 +33,8 @@ COVERING = {
         "quorum": 3,
         "aggregation": {"robust": {"name": "norm_bound", "bound": 0.9}},
         "grades": 5,
-<<<<<<< HEAD
-        "network": {"encoder": "few_blocks", "head": {"layout": "linear"}, "exits": {"width": 8}},
-=======
-        "network": {"encoder": "efficientnet_lite0", "head": {"layout": "linear"}, "exits": {"width": 8}, "frozen": 2},
+        "network": {"encoder": "few_blocks", "head": {"layout": "linear"}, "exits": {"width": 8}, "frozen": 2},
         "augment": {"rotate_degrees": 0},
->>>>>>> tests2
         "exchange": {"personal": "nothing", "batchnorm": "local_stats"},
     },
     # Nothing but sums, once, and their total.
