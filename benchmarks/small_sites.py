@@ -29,7 +29,7 @@ from fedretina_papers.packed import pack, unpack
 STORED = RESULTS / "small_sites.jsonl.gz"
 ALL = 1_000_000
 """Stands for every training image that a site has."""
-_BASE: dict[str, Any] = {
+BASE: dict[str, Any] = {
     "phantom_images": 0,
     "images": {"image_size": 224},
     "network": {"encoder": "efficientnet_lite0", "weights": {"source": "package"}},
@@ -98,9 +98,9 @@ def _run_all(
                 file = done / f"{name}-{row}-{'all' if size == ALL else size}-{draw}.json"
                 if file.exists() or (size == ALL and draw):
                     continue
-                experiment = Experiment.resolve({**merged(merged(_BASE, SETS[kind]), ROWS[row]), "seed": draw + 1})
+                experiment = Experiment.resolve({**merged(merged(BASE, SETS[kind]), ROWS[row]), "seed": draw + 1})
                 whole = whole or _load(files, experiment, scratch)
-                sites = {site: _drawn(data, size, draw) for site, data in whole.items()}
+                sites = {site: drawn(data, size, draw) for site, data in whole.items()}
                 write_json(
                     file, _run(experiment, sites, scratch) | {"set": name, "row": row, "size": size, "draw": draw}
                 )
@@ -116,7 +116,7 @@ def _load(files: Mapping[str, str], experiment: Experiment, scratch: Path) -> di
     }
 
 
-def _drawn(data: SiteData, size: int, draw: int) -> SiteData:
+def drawn(data: SiteData, size: int, draw: int) -> SiteData:
     """A site that has labelled so many training images and a quarter of them to validate on."""
     taken = {"test": data.split("test")}
     for split, wanted in (("train", size), ("val", max(10, size // 4))):

@@ -26,10 +26,10 @@ _ROWS = {
     "federated": "`analytic`, the federated head",
     "both": "`analytic`, the mean of own and federated head",
     "kept": "what validation keeps of own head and `analytic`",
-    "feduaa": "`feduaa`",
-    "fedbn": "`fedbn`",
-    "fedavg": "`fedavg`",
-    "fedee_tweu": "`fedee_tweu`",
+    "feduaa": "`feduaa`, trained by the recipe",
+    "fedbn": "`fedbn`, trained by the recipe",
+    "fedavg": "`fedavg`, trained by the recipe",
+    "fedee_tweu": "`fedee_tweu`, trained by the recipe",
 }
 _ABOUT = """# What sharing gives small hospitals
 
@@ -69,7 +69,7 @@ def readme_table(runs: Runs) -> str:
         lines += ["", f"| {_SETS[name]} | {' | '.join(_size(size, there) for size in sizes)} |"]
         lines.append(f"|---|{'---|' * len(sizes)}")
         for row, title in _ROWS.items():
-            source, model = ("both", row) if row in ("own", "kept") else (row, "federated")
+            source, model = ("both", row) if row == "own" else (row, "federated")
             mine = [run for run in there if run["row"] == source]
             if mine:
                 cells = [_figures([run for run in mine if run["size"] == size], model) for size in sizes]

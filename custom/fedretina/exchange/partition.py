@@ -37,6 +37,7 @@ SUMS = "sums:"
 CONTRAST = "contrast"
 """The network's part that only label-free training has."""
 _CALIBRATOR = "calibrator"
+_GATE = "gate"
 _FOLLOWED = ("encoder.", f"{CONTRAST}.projector.")
 _PARTS = {
     "encoder": Kind.ENCODER,
@@ -45,6 +46,7 @@ _PARTS = {
     "projector": Kind.PROJECTOR,
     CONTRAST: Kind.PROJECTOR,
     _CALIBRATOR: Kind.CALIBRATION,
+    _GATE: Kind.HEAD,
 }
 # The BatchNorm roles that stay under each policy; counters stay under all of them.
 _STAYS = {
@@ -259,8 +261,8 @@ def partition(
     by their exact name: a search by prefix would take `bn10` for a child of `bn1`.
 
     Args:
-        net: A network whose children are `encoder`, and if it has them `head`, `exits`, `projector`, `contrast` and
-            `calibrator`.
+        net: A network whose children are `encoder`, and if it has them `head`, `exits`, `projector`, `contrast`,
+            `calibrator` and `gate`.
         settings: What is personal.
         controls: Whether the correction sends a control beside each parameter that travels.
         statistics: Whether sites send the mean and variance of what enters each BatchNorm of the encoder.
@@ -285,6 +287,7 @@ def partition(
         kinds[key] = role or part if part is Kind.ENCODER else part
         home = part is Kind.CALIBRATION
         home = home or part in _AT_HOME[settings.personal]
+        home = home or key.startswith(f"{_GATE}.")  # it speaks of a site's own images, whatever else travels
         if settings.batchnorm == "none" and role and key not in frozen and (part is Kind.ENCODER or not home):
             raise SettingsError(
                 f'The BatchNorm policy "none" is for networks without BatchNorm, but {owner} is one; choose '

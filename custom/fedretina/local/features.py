@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -10,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedretina.analytic.distance import gate_layer
 from fedretina.data.augment import oriented
 from fedretina.data.feature_cache import FeatureCache, Rows
 from fedretina.data.site_data import SiteData, Split
@@ -19,6 +21,7 @@ from fedretina.networks.build import build_network
 from fedretina.networks.network import Network
 from fedretina.settings.experiment import Experiment
 
+_log = logging.getLogger(__name__)
 _ANY_GRADES = 2
 _TOGETHER = 64  # images that are in memory as numbers at once
 
@@ -170,3 +173,24 @@ class FrozenEncoder:
         layout = torch.channels_last if training.channels_last else torch.contiguous_format
         net.to(device=torch_device(training), memory_format=layout)  # type: ignore[call-overload]
         return FrozenOutputs(net, experiment, self._data)
+
+
+def fitted_gate(encoder: FrozenEncoder, data: SiteData, within: float | None) -> dict[str, Tensor]:
+    """What tells images that are unlike the site's own, by its keys in a network's state (`networks.gate`).
+
+    It is of the site's training images, its limit of the validation images; it stays with the model at the site.
+
+    Args:
+        encoder: Gives the features that the gate stands on.
+        data: The site's data.
+        within: As `EvaluationSettings.gate`; None gives nothing.
+
+    Raises:
+        DataError: A feature is not finite.
+    """
+    if within is None:
+        return {}
+    found = gate_layer(encoder.features(data.split("train")), encoder.features(data.split("val")), within)
+    if not found.measures:
+        _log.warning("%s: the features of its images do not tell how far another lies from them", data.name)
+    return {"gate.weight": found.weight, "gate.bias": found.bias}

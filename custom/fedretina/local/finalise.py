@@ -153,7 +153,13 @@ def _card(ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None, 
         model=model.name,
         verdict=verdict,
         sums=ending.kept.record.get("sums") if model.name == FEDERATED else None,
+        gate=_measures(model),
     )
+
+
+def _measures(model: Contestant) -> bool | None:
+    """Whether a model knows how far an image lies from the site's own; None where its estimator does not ask."""
+    return bool(model.model["gate.weight"].any()) if model.experiment.evaluation.gate is not None else None
 
 
 def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Split) -> SiteReportInputs:

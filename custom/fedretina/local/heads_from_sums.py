@@ -25,7 +25,7 @@ from fedretina.errors import DataError, SettingsError, TrainingError
 from fedretina.exchange.noise import noised_sums
 from fedretina.exchange.partition import SUMS
 from fedretina.exchange.payload import Tensors
-from fedretina.local.features import FrozenEncoder
+from fedretina.local.features import FrozenEncoder, fitted_gate
 from fedretina.local.site_state import Snapshot
 from fedretina.local.training import reproducible_torch
 from fedretina.settings.experiment import Experiment
@@ -45,10 +45,12 @@ class Answer(NamedTuple):
     Attributes:
         head: On the encoder's features; its outputs are logits of the site's grades.
         record: Which of `ANSWERS` it is, the strengths of both heads, and the loss of each on validation.
+        gate: By its keys in a network's state; empty where the run's estimator reads none.
     """
 
     head: LinearHead
     record: Mapping[str, Any]
+    gate: Tensors
 
 
 class SiteNoise(NamedTuple):
@@ -162,13 +164,14 @@ class HeadsFromSums:
             if chosen == "validation":
                 chosen = min(reversed(ANSWERS), key=lambda name: scaled[name].loss)
             head = scaled[chosen].on(mapped.folded(heads[chosen]))
+            gate = fitted_gate(self._encoder, self._data, self._experiment.evaluation.gate)
         record = {
             "answer": chosen,
             "own_strength": own.strength,
             "federated_strength": federated.strength,
             "validation_nll": {name: scaled[name].loss for name in ANSWERS},
         }
-        return Answer(head, record)
+        return Answer(head, record, gate)
 
     def federated(self, total: Sums) -> RidgeHead:
         """The head over the shared classes, its strength by the likelihood of all labels.
@@ -214,10 +217,10 @@ class HeadsFromSums:
         return torch.tensor([label in enough for label in split.labels.tolist()], dtype=torch.bool)
 
 
-def folded(start: Tensors, head: LinearHead) -> dict[str, Tensor]:
-    """The network's whole state with a head put in."""
-    parts = head._asdict()
-    return {**start, **{key: parts[part] for key, part in HEAD.items()}}
+def folded(start: Tensors, found: Answer) -> dict[str, Tensor]:
+    """The network's whole state with head and gate put in."""
+    parts = found.head._asdict()
+    return {**start, **{key: parts[part] for key, part in HEAD.items()}, **found.gate}
 
 
 def packed(sums: Sums) -> dict[str, Tensor]:

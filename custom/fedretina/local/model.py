@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import torch
 
+from fedretina.analytic.distance import directions
 from fedretina.corrections.correction import Outcome, RoundContext
 from fedretina.errors import DataError, TrainingError
 from fedretina.exchange.partition import CONTROL, KEY, partition_of
@@ -14,6 +15,7 @@ from fedretina.local.site_state import Snapshot
 from fedretina.local.training import torch_device
 from fedretina.losses.objective import build_objective
 from fedretina.networks.build import build_network
+from fedretina.networks.gate import Gate
 from fedretina.networks.label_space import label_space
 from fedretina.networks.network import Network
 from fedretina.settings.experiment import Experiment
@@ -152,6 +154,8 @@ def site_network(
         )
     width = experiment.head_width or grades
     net = build_network(settings or experiment.network, width, experiment.seed if seed is None else seed)
+    if experiment.evaluation.gate is not None:
+        net.gate = Gate(net.encoder.features, directions(net.encoder.features))
     if scheme is not None and experiment.classes is not None and experiment.head_width is not None:
         try:
             cover = scheme.cover(experiment.classes)

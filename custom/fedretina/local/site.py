@@ -154,7 +154,7 @@ class Site:
         if self._heads is None:
             return tensors, kept
         found = self._heads.answer(unpacked(tensors), kept)
-        return {}, Snapshot(folded(self.trainer.model.start, found.head), {**kept.record, "sums": dict(found.record)})
+        return {}, Snapshot(folded(self.trainer.model.start, found), {**kept.record, "sums": dict(found.record)})
 
     def _require_sane(self, request: _Request, tensors: Tensors) -> None:
         """Refuse to load a model that no training can go on from, before it spoils what the site has.

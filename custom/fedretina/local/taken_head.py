@@ -110,7 +110,7 @@ def take_head(
     heads = HeadsFromSums(experiment, data)
     kept = heads.own_part()
     answer = heads.answer(unpacked(_opened(tensors, trainer, cipher)), kept)
-    whole = Snapshot(folded(trainer.model.start, answer.head), {**kept.record, "sums": dict(answer.record)})
+    whole = Snapshot(folded(trainer.model.start, answer), {**kept.record, "sums": dict(answer.record)})
     with folder_lock(out, 0):
         finalise(Ending(record["run"], out, experiment, data, trainer, _step(experiment), {}, whole))
     return read_json(out / "final" / "figures.json")

@@ -21,7 +21,7 @@ from fedretina.errors import DataError
 from fedretina.evaluation import verdict
 from fedretina.evaluation.verdict import FEDERATED, OWN, TWIN, Answered, Truth
 from fedretina.exchange.payload import Tensors
-from fedretina.local.features import FrozenEncoder
+from fedretina.local.features import FrozenEncoder, fitted_gate
 from fedretina.local.supervised import Predictions
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.training import reproducible_torch
@@ -32,7 +32,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import HeadSettings
 from fedretina.settings.objective import CrossEntropySettings
 from fedretina.storage import read_tensors
-from fedretina.uncertainty.estimators import auc_scores, build_estimator
+from fedretina.uncertainty.estimators import auc_scores, build_estimator, members
 from fedretina.uncertainty.temperature import fit_temperature
 
 _SHARP = 10.0
@@ -86,6 +86,9 @@ def own_settings(experiment: Experiment) -> Experiment:
     # All of it stands still, so its answers are read from the same kept features that the head is fitted on.
     bare |= {"calibrator": False, "head": head, "frozen": "all", "frozen_cache": "lenient"}
     network = experiment.network.model_copy(update=bare)
+    # Beside a head from sums it doubts in the same way; the gate's settings stand with those of the sums.
+    gated = experiment.evaluation.gate is not None
+    beside: dict[str, Any] = {"phases": experiment.phases, "classes": experiment.classes} if gated else {}
     return Experiment(
         name=experiment.name,
         row=experiment.row,
@@ -96,10 +99,11 @@ def own_settings(experiment: Experiment) -> Experiment:
         training=experiment.training.model_copy(update={"stretches": ()}),  # nothing trains
         objective=CrossEntropySettings(),
         exchange=ExchangeSettings(personal="everything"),
-        evaluation=SoftmaxSettings(),
+        evaluation=experiment.evaluation if gated else SoftmaxSettings(),
         report=experiment.report,
         phantom_images=experiment.phantom_images,
         verdict="off",
+        **beside,
     )
 
 
@@ -117,15 +121,21 @@ def own_model(experiment: Experiment, data: SiteData, splits: Splits) -> Contest
     settings = own_settings(experiment)
     trainer = LocalTrainer(settings, data)
     train = _labelled(experiment, data)
-    features = FrozenEncoder(experiment, data).features(train)
+    encoder = FrozenEncoder(experiment, data)
+    features = encoder.features(train)
     with reproducible_torch(experiment.training):
+        gate = fitted_gate(encoder, data, settings.evaluation.gate)
         head, strength = ridge_head(features, train.labels, data.scheme.num_classes)
-    start = trainer.initial().tensors
+    start = {**trainer.initial().tensors, **gate}
     validation = trainer.answers({}, {**start, **head}, splits["val"])
-    temperature = fit_temperature(validation.logits.double().softmax(1).numpy(), validation.labels.numpy())
+    alone = members(validation.logits)[:, -1]
+    temperature = fit_temperature(alone.softmax(1).numpy(), validation.labels.numpy())
     model = trainer.state({}, {**start, **{key: tensor / temperature.value for key, tensor in head.items()}})
-    # The network answers validation once: dividing its logits is dividing its head, to the last bits of a float32.
-    tempered = validation._replace(logits=validation.logits / temperature.value)
+    if gate:  # what a gate says is no logit, and is not divided
+        tempered = trainer.answers({}, model, splits["val"])
+    else:
+        # The network answers validation once: dividing its logits is dividing its head, to the last bits of a float32.
+        tempered = validation._replace(logits=validation.logits / temperature.value)
     answers = {"val": tempered, "test": trainer.answers({}, model, splits["test"])}
     _log.info(
         "%s: own head on the frozen encoder: strength %.3g, temperature %.3g (%s)",

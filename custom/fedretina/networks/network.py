@@ -15,6 +15,7 @@ from fedretina.networks.contrast import ContrastHead
 from fedretina.networks.dropout import PassDropout
 from fedretina.networks.encoder import Encoder
 from fedretina.networks.exits import Exits
+from fedretina.networks.gate import Gate
 from fedretina.networks.label_space import LabelSpace
 from fedretina.networks.weights import Provenance
 from fedretina.settings.encoder import Normalisation
@@ -35,7 +36,7 @@ class Network(nn.Module):
     """Encoder and head, on images in [0, 1].
 
     The normalisation stands in buffers that are not part of the state, so `state_dict` holds `encoder.*`, `head.*` and,
-    where there is one, `projector.*`, `calibrator.*`, `contrast.*` and `exits.*` only.
+    where there is one, `projector.*`, `calibrator.*`, `contrast.*`, `exits.*` and `gate.*` only.
 
     Attributes:
         encoder: The part that sites share.
@@ -45,6 +46,7 @@ class Network(nn.Module):
         contrast: Projector and predictor of contrastive training, beside the head, or None.
         exits: Early exits, or None.
         dropouts: Dropout by number of the stage that it follows; empty for none.
+        gate: Tells images that are unlike the site's own, where an estimator reads it; else None. It never travels.
         space: Turns the classes of a head that all sites share into the site's own grades; None where they are equal.
         normalisation: The normalisation in use.
         frozen: How many steps of the encoder (`Encoder.steps`) are frozen; what they give is rounded to float16, so
@@ -76,6 +78,7 @@ class Network(nn.Module):
         self.contrast = contrast
         self.exits = exits
         self.dropouts = nn.ModuleDict({str(stage): layer for stage, layer in dropouts.items()})
+        self.gate: Gate | None = None
         self.space: LabelSpace | None = None
         self.normalisation: Normalisation = normalisation
         self.provenance: Provenance | None = None
@@ -197,8 +200,13 @@ class Network(nn.Module):
         """Return the logits of images `[B, 3, H, W]` in [0, 1], or of their `frozen_outputs`.
 
         Returns:
-            `[B, K]`; with early exits `[B, M + 1, K]`, the final head's last.
+            `[B, K]`; with early exits `[B, M + 1, K]`, the final head's last. With a gate `[B, 2, K]`: the distance K
+            times over, then the head's, so that whoever passes members on passes both.
         """
+        if self.gate is not None:
+            features = self.features(x)
+            logits = self.logits(features)
+            return torch.stack([self.gate(features).unsqueeze(1).expand_as(logits), logits], dim=1)
         if self.exits is None:
             return self.logits(self.features(x))
         early: list[Tensor] = []

@@ -53,12 +53,28 @@ TEMPERATURE_WORDS: Mapping[str, str] = {
     "uninformative": "On validation the probabilities were no better than equal ones, and nothing corrects them.",
     "at_bound": "The probabilities could not be corrected within sensible limits: do not rely on them.",
 }
+UNMEASURED = (
+    "The uncertainty tells how little the model has to go on. It does not notice every strange image: one that is "
+    "no retina at all may get a sure answer."
+)
+
+
+_TRUTH = "The truth that it was measured against is the grade that this site's readers gave, right or wrong."
+
+
+GATED = (
+    "An image unlike those that this site trained on counts as doubtful. That notices other kinds of images and most "
+    "spoiled photographs, other cameras at some sites only, and a disease that nobody graded hardly ever."
+)
+
+
 HEADS: Mapping[str, str] = {
     "own": "this site's own head",
     "federated": "the head from the sums of all sites",
     "both": "the mean of the two",
 }
 """Heads from sums, in words."""
+_ASKED = ("validation", "test")
 _FIGURES = (
     ("load", "Patients that would be referred"),
     ("doubt_load", "Patients that would be referred for doubt alone"),
@@ -89,6 +105,7 @@ def build_card(
     verdict: Mapping[str, Any] | None = None,
     start: Mapping[str, Any] = MappingProxyType({}),
     public_sets: Sequence[str] = (),
+    gate: bool | None = None,
 ) -> dict[str, Any]:
     """Put together what a site must know of its model; plain values that JSON can hold.
 
@@ -116,6 +133,8 @@ def build_card(
         verdict: As `local.verdict.judged` gives it; None where the run compares nothing.
         start: Where the encoder's start comes from, a `networks.weights.Provenance`; empty where it is not known.
         public_sets: Names of the public sets that the site's images are of.
+        gate: Whether the model knows how far an image lies from the site's own, or could not measure it; None where its
+            estimator does not ask.
 
     Returns:
         The card.
@@ -135,6 +154,8 @@ def build_card(
             *_changed(data_changes),
             *_seen(start, public_sets),
             *_limits(scheme, synthetic, threshold, temperature.reason, expected),
+            GATED if gate else UNMEASURED,
+            _TRUTH,
         ],
         "synthetic": synthetic,
         "fedretina": __version__,
@@ -173,7 +194,19 @@ def build_card(
         "transforms_digest": experiment.images.digest(),
         "settings": experiment.agreed(),
         **({} if sums is None else {"sums": dict(sums)}),
+        **({} if gate is None else {"gate": _gate(gate, validation, test)}),
     }
+
+
+def _gate(measures: bool, validation: LabelledPredictions, test: LabelledPredictions | None) -> dict[str, Any]:
+    """How many of the site's own images count as unlike its own."""
+    splits = {"validation": validation, "test": test}
+    told = {
+        name: {"images": len(one.labels), "beyond": int((one.uncertainty >= 1).sum())}
+        for name, one in splits.items()
+        if one is not None
+    }
+    return {"measures": measures, **told}
 
 
 def _plain(expected: Triage) -> dict[str, dict[str, float] | None]:
@@ -273,9 +306,6 @@ def _limits(
         "The figures hold for patients like those of the test split: where disease is commoner, more are referred."
         if expected is not None
         else "",
-        "The uncertainty tells how little the model has to go on. It does not notice every strange image: one that is "
-        "no retina at all may get a sure answer.",
-        "The truth that it was measured against is the grade that this site's readers gave, right or wrong.",
     ]
     return [sentence for sentence in found if sentence]
 
@@ -299,6 +329,22 @@ def threshold_words(card: Mapping[str, Any]) -> str:
     if referral["threshold"] <= 0:
         return f"Every image counts as doubtful. {measured}"
     return f"An image counts as doubtful when its u is {referral['threshold']:.3f} or more. {measured}"
+
+
+def gate_words(card: Mapping[str, Any]) -> str:
+    """What becomes of images that are unlike the site's own; "" where the model does not ask."""
+    gate = card.get("gate")
+    if gate is None:
+        return ""
+    if not gate["measures"]:
+        return " This site's images do not tell how unlike them another is, so none counts as strange."
+    own = " and ".join(
+        f"{gate[name]['beyond']} of {gate[name]['images']} {name} images" for name in _ASKED if name in gate
+    )
+    return (
+        " Where an image is unlike those that the site trained on (another kind of image, a spoiled one, often another "
+        f"camera), u is 1 and it is doubtful, however sure its grade seems. Of the site's own, {own} are."
+    )
 
 
 def card_page(card: Mapping[str, Any]) -> str:
@@ -341,7 +387,7 @@ def card_page(card: Mapping[str, Any]) -> str:
             ]
         ),
         "",
-        threshold_words(card) + " u runs from 0, sure, to 1, the model has nothing to go on.",
+        threshold_words(card) + " u runs from 0, sure, to 1, the model has nothing to go on." + gate_words(card),
         "",
         "## What to expect",
         "",

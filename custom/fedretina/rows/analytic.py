@@ -20,7 +20,7 @@ ANALYTIC_ROWS: Mapping[str, Row] = MappingProxyType(
                 "objective": {"name": "cross_entropy"},
                 "exchange": {"personal": "everything"},
                 "aggregation": {"rule": "uniform"},
-                "evaluation": {"estimator": "softmax", "auc_input": "logits_softmax"},
+                "evaluation": {"estimator": "softmax_gated", "auc_input": "logits_softmax"},
             },
         ),
     }

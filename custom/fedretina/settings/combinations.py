@@ -99,10 +99,11 @@ def _sums_train_nothing(run: Experiment) -> None:
         raise ValueError("a run of sums trains nothing: leave correction, tune, sampling and pooled out.")
     if run.aggregation.personal or run.aggregation.robust.guards:
         raise ValueError("sums are added and never weighed: leave aggregation.rule and aggregation.robust as they are.")
-    if chosen.estimator != "softmax" or chosen.passes > 1 or run.objective.name != "cross_entropy":
+    unread = chosen.evidential or chosen.most_members is None
+    if unread or chosen.passes > 1 or run.objective.name != "cross_entropy":
         raise ValueError(
-            "heads from sums answer by softmax: set evaluation.estimator to 'softmax', evaluation.passes to 1 and "
-            "objective to 'cross_entropy'."
+            "heads from sums answer by softmax: set evaluation.estimator to 'softmax_gated' or 'softmax', "
+            "evaluation.passes to 1 and objective to 'cross_entropy'."
         )
 
 
@@ -188,12 +189,18 @@ def _a_fitted_head_stays_at_its_site(run: Experiment) -> None:
 
 def _members_have_an_estimator(run: Experiment) -> None:
     chosen, network = run.evaluation, run.network
+    if chosen.gate is not None and run.sums is None:
+        raise ValueError(
+            f"evaluation.estimator {chosen.estimator!r} measures how far an image lies from the site's own training "
+            "images, on an encoder that stands still from the start, and is fitted with heads from sums alone: choose "
+            "row 'analytic', or another estimator."
+        )
     if chosen.passes > 1 and network.dropout is None:
         raise ValueError(
             f"evaluation.passes is {chosen.passes}, but the network has no dropout, so all passes would be equal: "
             "set network.dropout, or passes to 1."
         )
-    if chosen.passes == 1 and network.exits is None and chosen.least_members > 1:
+    if chosen.passes == 1 and network.exits is None and chosen.least_members > 1 and chosen.gate is None:
         raise ValueError(
             f"evaluation.estimator {chosen.estimator!r} asks {chosen.least_members} members or more, but a network "
             "without early exits answers once: set network.exits, or network.dropout and evaluation.passes."

@@ -25,7 +25,8 @@ class EvaluationSettings(Choice):
         evidential: Whether it reads logits as evidence, not as logs of probabilities.
         least_members: Of how many answers it makes its own at least. The members are early exits with the final head,
             passes of dropout, or several runs.
-        most_members: Of how many at most: 1 where it reads the final head of the last pass alone; None for any number.
+        most_members: Of how many at most, the last ones: 1 where it reads the final head of the last pass alone, 2
+            where it reads a gate beside it; None for any number.
     """
 
     key: ClassVar[str] = "estimator"
@@ -37,6 +38,15 @@ class EvaluationSettings(Choice):
     estimator: str
     auc_input: str
     passes: int = Field(default=1, ge=1, le=100)
+
+    @property
+    def gate(self) -> float | None:
+        """Share of a site's images that its gate (`networks.gate`) lets through, for an estimator that reads one.
+
+        What the gate says stands as a member before the final head's. It is fitted with heads from sums, so other runs
+        refuse such an estimator. None where none is read.
+        """
+        return None
 
     @model_validator(mode="after")
     def _every_pass_is_read(self) -> Self:
@@ -122,3 +132,26 @@ class EvidenceDempsterSettings(EvaluationSettings):
     evidential: ClassVar[bool] = True
     estimator: Literal["evidence_dempster"] = "evidence_dempster"
     auc_input: Literal["answer"] = "answer"
+
+
+class SoftmaxGatedSettings(EvaluationSettings):
+    """The softmax of the final head with 1 - max p, and 1 for an image unlike the site's own training images.
+
+    Attributes:
+        estimator: "softmax_gated".
+        auc_input: "logits_softmax" and "answer" are the same here.
+        within: Share of images like the validation images that are not called unlike them. With less of it more
+            strangers are noticed, and more of the site's own go to a doctor. Validation images fewer than
+            within / (1 - within), 19 for 0.95, cannot tell so rare a case: then only what lies beyond all of them is.
+    """
+
+    least_members: ClassVar[int] = 2
+    most_members: ClassVar[int | None] = 2
+    estimator: Literal["softmax_gated"] = "softmax_gated"
+    auc_input: Literal["logits_softmax", "answer"] = "logits_softmax"
+    within: float = Field(default=0.95, ge=0.5, lt=1)
+
+    @property
+    def gate(self) -> float | None:
+        """See `EvaluationSettings.gate`."""
+        return self.within

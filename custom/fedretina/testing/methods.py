@@ -156,7 +156,8 @@ def check_estimator(settings: EvaluationSettings, folder: Path) -> dict[str, Any
 
     Its probabilities are finite and sum to 1, its uncertainty lies within the range that its settings say, for clear,
     even and very large logits of as many members as it reads; an image is answered alike alone and among others, and
-    twice; it refuses numbers that are none, and passes `check_row` under FedUAA, or FedEE where it reads members.
+    twice; it refuses numbers that are none, and passes `check_row` under FedUAA, under FedEE where it reads members, or
+    under heads from sums where it reads a gate.
 
     Args:
         settings: The estimator's.
@@ -188,7 +189,7 @@ def check_estimator(settings: EvaluationSettings, folder: Path) -> dict[str, Any
         pairs = zip(_arrays(answer), _arrays(asked.predict(logits[at : at + 1])), strict=True)
         alike = all(np.allclose(all_[at], alone[0], atol=1e-9) for all_, alone in pairs)
         _require(alike, "answers an image otherwise when others are asked with it")
-    row = "fedee" if settings.most_members is None else "feduaa"
+    row = "analytic" if settings.gate is not None else "fedee" if settings.most_members is None else "feduaa"
     return check_row({"row": row, "evaluation": settings.model_dump()}, folder)
 
 
@@ -247,7 +248,10 @@ def _tiny(words: Mapping[str, Any]) -> Experiment:
     asked = Experiment.resolve(words)
     small = {"length": 128} if "length" in type(asked.images).model_fields else {"image_size": 32}
     encoder = "signal_cnn" if "length" in small else "efficientnet_lite0"
-    phases = [{"name": phase.name, "rounds": 2} for phase in asked.phases]
+    phases = [
+        {"name": phase.name, **({"rounds": 2} if phase.sums is None else {"sums": phase.sums.model_dump()})}
+        for phase in asked.phases
+    ]
     head = {} if asked.network.head.layout == "linear" else {"width": 16}
     base = merged(_TINY, {"images": small, "network": {"encoder": encoder, "head": head}, "phases": phases})
     return Experiment.resolve(merged(base, words))

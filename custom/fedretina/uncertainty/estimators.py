@@ -24,6 +24,7 @@ from fedretina.settings.evaluation import (
     EvidenceMeanSettings,
     EvidenceSettings,
     SoftmaxDisagreementSettings,
+    SoftmaxGatedSettings,
     SoftmaxMeanSettings,
     SoftmaxSettings,
 )
@@ -95,7 +96,7 @@ class Estimator(ABC):
         """Turn the members' logits into probabilities and an uncertainty.
 
         Args:
-            logits: float64 [N, M, K] on the CPU, the final head last; M is 1 where the settings read one alone.
+            logits: float64 [N, M, K] on the CPU, the final head last; M is at most what the settings read.
 
         Returns:
             Probabilities [N, K], of which a row sums to 1, and the uncertainty [N] within the settings' range.
@@ -108,7 +109,8 @@ class Estimator(ABC):
             TrainingError: The logits have another shape, or fewer than two classes.
         """
         wide = members(logits)
-        probabilities, u = self.answer(wide if self.settings.most_members is None else wide[:, -1:])
+        most = self.settings.most_members
+        probabilities, u = self.answer(wide if most is None else wide[:, -most:])
         return Prediction(_array(probabilities), _array(u), self.settings.estimator, self.settings.range)
 
 
@@ -232,6 +234,24 @@ class SoftmaxEstimator(Estimator):
         probabilities = logits[:, -1].softmax(1)
         entropy = torch.special.entr(probabilities).sum(1) / math.log(probabilities.shape[1])
         return probabilities, entropy.clamp(0, 1)
+
+
+@estimator(SoftmaxGatedSettings)
+class GatedEstimator(Estimator):
+    """Softmax of the final head; u is 1 - max p, in [0, 1), and 1 for an image beyond the gate.
+
+    The members are what `networks.gate.Gate` gives, an image's distance over the site's limit, and the head's logits.
+    1 - max p finds wrong answers and knows no stranger; the distance knows strangers and finds no wrong answers
+    (docs/doubt.md). So the gate decides first, and no threshold, which is 1 at most, lets through what is beyond it.
+    """
+
+    def answer(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Estimator.answer`; logits alone come from a head without a gate, and none lies beyond it."""
+        probabilities = logits[:, -1].softmax(1)
+        doubt = 1 - probabilities.amax(1)
+        far = logits[:, 0, 0] if logits.shape[1] > 1 else torch.zeros_like(doubt)
+        # A distance that is no number is not within the limit.
+        return probabilities, torch.where(far <= 1, doubt, torch.ones_like(doubt)).clamp(0, 1)
 
 
 @estimator(EvidenceSettings)
