@@ -14,10 +14,10 @@ from benchmarks.common import Result, result, target
 from fedretina.data.augment import augment
 from fedretina.data.site_data import Split, load_site_data
 from fedretina.local.trainer import LocalTrainer
-from fedretina.local.training import reproducible_torch
 from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.build import build_network
 from fedretina.networks.network import Network
+from fedretina.seeds import reproducible_torch
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
 from fedretina.settings.site import SiteDataSettings

@@ -8,17 +8,17 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from PIL import Image, PngImagePlugin
 
-from fedretina.data.modalities.oct import oct_pipeline
+from fedretina.data.modalities.oct import Oct
 from fedretina.data.phantoms.canvas import stamp
 from fedretina.data.phantoms.draw import cases_of, draw_cases, phantom_samples
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.phantoms.kind import Case
-from fedretina.settings.images import Modality, OctSettings, image_settings
+from fedretina.settings.images import OctSettings, image_settings
 
 FOLDER = Path(__file__).parent / "pictures"
 SIDE = 128
 # Rows of a sheet: the site and the class of each picture from left to right.
-SHEETS: dict[Modality, tuple[tuple[tuple[str, int], ...], ...]] = {
+SHEETS: dict[str, tuple[tuple[tuple[str, int], ...], ...]] = {
     "fundus": (
         tuple(("site-1", grade) for grade in range(5)),
         tuple(("site-3", grade) for grade in (0, 2, 3, 4, 5)),
@@ -72,7 +72,7 @@ def draw_margins(text: PngImagePlugin.PngInfo, count: int = 6) -> None:
     scans = draw_cases(hospital, cases, 2 * SIDE, seed)
     whole = [scan for scan in scans if not np.any(scan[SIDE:, : SIDE // 2] > 250)]
     drawn = sorted(whole, key=lambda scan: -float(np.mean(scan > 235)))[:count]
-    pipeline = oct_pipeline(OctSettings(image_size=SIDE))
+    pipeline = Oct.pipeline(OctSettings(image_size=SIDE))
     rows: list[list[np.ndarray]] = [[], []]
     with TemporaryDirectory() as folder:
         for scan in drawn:

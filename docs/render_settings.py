@@ -16,7 +16,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, Tag
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedretina.flare.controller import RoundController
@@ -83,11 +83,6 @@ def model_tables(model: type[BaseModel], prefix: str, file_of: Mapping[str, str]
         if issubclass(model, Choice) and name == model.key:
             continue  # stands in the title
         at = f"{prefix}{name}"
-        choices = _models_by_kind(field.annotation)
-        if choices:
-            for kind, choice in choices.items():
-                inner.append(model_tables(choice, f"{at}.", {**file_of, f"{at}.": f"`{at}` with `modality: {kind}`"}))
-            continue
         axis = _axis(field.annotation)
         if axis is not None:
             default = field.get_default(call_default_factory=True)
@@ -229,16 +224,6 @@ def _model_inside(annotation: Any) -> type[BaseModel] | None:
     if get_origin(annotation) is tuple:
         annotation = get_args(annotation)[0]
     return annotation if inspect.isclass(annotation) and issubclass(annotation, BaseModel) else None
-
-
-def _models_by_kind(annotation: Any) -> dict[str, type[BaseModel]]:
-    """The models that a field may hold, by the tag that tells them apart; empty where there is no such choice."""
-    found: dict[str, type[BaseModel]] = {}
-    for part in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ():
-        tag = next((one.tag for one in getattr(part, "__metadata__", ()) if isinstance(one, Tag)), None)
-        if tag is not None:
-            found[tag] = get_args(part)[0]
-    return found
 
 
 def _model_or_none(annotation: Any) -> type[BaseModel] | None:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from fedretina.aggregation.results_table import results_table
+from fedretina.aggregation.results import results_table
 from fedretina.cli.admin import printable
 from fedretina.cli.shared import SecondsType
 from fedretina.errors import FedretinaError, NotDoneError, SettingsError

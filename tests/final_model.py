@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedretina.data.site_data import SiteData
-from fedretina.evaluation.predictions import LabelledPredictions
+from fedretina.evaluation.figures import LabelledPredictions
 from fedretina.exchange.payload import tensors_digest
 from fedretina.local.trainer import LocalTrainer
 from fedretina.networks.build import build_network

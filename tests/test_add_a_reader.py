@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from test_docs import ROOT, apply, blocks, in_subprocess
+from test_docs import ROOT, blocks, in_subprocess
 
 PAGE = "add_a_reader.md"
 BETWEEN = "--- next\n"
@@ -33,8 +33,6 @@ def copy(tmp_path_factory) -> Path:
     for file, text in blocks(PAGE, "python"):
         assert not (root / file).exists(), file
         (root / file).write_text(text)
-    for file, text in blocks(PAGE, "diff"):
-        apply(root / file, text)
     return root
 
 
@@ -56,23 +54,6 @@ def test_the_reader_of_the_page_holds_what_is_demanded_and_imports(copy):
     imported, listed = printed(copy, "data import clinic2030 set --out site", "data import --list")
     assert imported == shown(0)
     assert "clinic2030: Clinic 2030" in listed
-
-
-@pytest.mark.slow
-def test_the_modality_of_the_page_is_drawn_checked_and_trained(copy):
-    (copy / "infrared.yaml").write_text(blocks(PAGE, "yaml")[0][1])
-    drawn, checked, table = printed(
-        copy,
-        "data phantom --modality infrared --site site-1 --images 64 --size 64 --out hospital",
-        "data check hospital/site.yaml --json --image-size 64",
-        "loop infrared.yaml --sites site-1,site-2 --run try-infrared",
-    )
-    assert drawn == shown(2)
-    assert '"modality": "infrared"' in checked
-    table = table.splitlines()
-    told = shown(3).splitlines()
-    assert [line.split()[:3] for line in table[:3]] == [line.split()[:3] for line in told[:3]]
-    assert len(table) == len(told)
 
 
 def shown(number):

@@ -209,7 +209,7 @@ def test_the_worked_example_of_a_new_method_runs(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["own_parts", "own_encoder", "own_estimator"])
+@pytest.mark.parametrize("module", ["own_parts", "own_encoder", "own_estimator", "own_modality"])
 def test_the_parts_of_another_package_do_what_the_page_prints(tmp_path, module):
     files = dict(blocks("add_a_method.md", "python"))
     for name in (f"{module}.py", f"try_{module}.py"):

@@ -7,7 +7,7 @@ from fedretina.rows import ROWS
 from fedretina.settings.aggregation import UawSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.objective import FocalSettings, TweuSettings
-from fedretina.settings.plan import Plan
+from fedretina.settings.plan import Plan, merged
 
 
 def digest(experiment):
@@ -204,7 +204,7 @@ def test_the_plan_is_rounds_then_validate_then_finalise():
         ({"row": "oct_fedavg", "grades": 4}, "keep classes alone"),
         ({"row": "oct_fedavg", "classes": ["a", "b", "a"]}, "names a class twice"),
         ({"row": "oct_moco_scaffold", "correction": {"name": "moon"}}, "contrast of its own"),
-        ({"images": {"modality": "x-ray"}}, "modality must be"),
+        ({"images": {"modality": "x-ray"}}, "images.modality: it is 'x-ray', but may be 'fundus', 'oct'"),
         (
             {"images": {"mask_borders": False}},
             "images.mask_borders: 'fundus' does not read it, 'oct' alone does: leave it out",
@@ -289,3 +289,29 @@ def test_random_transforms_that_spoil_a_modality_are_refused():
     words = {"images": {"modality": "activity"}, "augment": still, "network": {"encoder": "vit_small"}}
     with pytest.raises(SettingsError, match="samples are 1 x 1000: choose another encoder"):
         Experiment.resolve(words)
+
+
+@pytest.mark.parametrize(
+    ("asked", "images"),
+    [
+        ({"image_size": 64}, {"modality": "oct", "image_size": 64, "mask_borders": False}),
+        ({"modality": "oct"}, {"modality": "oct", "mask_borders": False}),
+        ("oct", {"modality": "oct", "mask_borders": False}),
+        ({"modality": "fundus", "crop": False}, {"modality": "fundus", "crop": False}),
+        ("fundus", {"modality": "fundus"}),
+    ],
+)
+def test_another_modality_leaves_nothing_of_the_rows(asked, images):
+    over = {"images": asked}
+    assert merged({"images": {"modality": "oct", "mask_borders": False}}, over) == {"images": images}
+    assert merged({"images": {"image_size": 32}}, {"images": "oct"}) == {
+        "images": {"image_size": 32, "modality": "oct"}
+    }
+
+
+def test_other_layers_of_a_contrastive_head_leave_nothing_of_the_rows():
+    found = merged({"contrast": {"layout": "moco_v3", "hidden": 64}}, {"contrast": {"layout": "simclr"}})
+    assert found == {"contrast": {"layout": "simclr"}}
+    # Of a head it is a plain setting, and what both of its values read stays.
+    head = merged({"head": {"layout": "linear", "start": "ridge"}}, {"head": {"layout": "linear_bn_relu_linear"}})
+    assert head == {"head": {"layout": "linear_bn_relu_linear"}}

@@ -1,13 +1,18 @@
 """What other people's parts are held to: `fedretina.testing` lets a good part pass and names what a bad one breaks."""
 
+import numpy as np
 import pytest
 
 from fedretina.aggregation import weights
 from fedretina.corrections.correction import LocalRound
 from fedretina.corrections.fedprox import FedProx
+from fedretina.data.modalities.oct import Oct
+from fedretina.errors import DataError
 from fedretina.settings.aggregation import SamplesSettings, UawSettings
 from fedretina.settings.evaluation import SoftmaxSettings
+from fedretina.settings.images import OctSettings
 from fedretina.testing.methods import check_estimator, check_row, check_rule
+from fedretina.testing.modality import check_modality
 from fedretina.uncertainty.estimators import SoftmaxEstimator
 
 SAMPLES = weights.rule.of(SamplesSettings())
@@ -80,3 +85,51 @@ def test_a_row_that_remembers_in_memory_is_refused(little_encoder, monkeypatch, 
     monkeypatch.setattr(FedProx, "begin", lambda self, context: Remembers(context))
     with pytest.raises(AssertionError, match="gives other bits when the same run is done again"):
         check_row(ROW, tmp_path)
+
+
+def test_a_good_modality_passes(little_encoder, tmp_path):
+    assert set(check_modality("oct", tmp_path)["sites"]) == {"site-1", "site-2", "site-3"}
+
+
+OCT_PIPELINE = Oct.pipeline
+
+
+def _of_any_file(settings):
+    """A pipeline that knows no damaged file."""
+    run = OCT_PIPELINE(settings)
+
+    def one(path):
+        try:
+            return run(path)
+        except DataError:
+            return np.zeros(settings.shape, np.uint8)
+
+    return one
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (lambda settings: lambda path: OCT_PIPELINE(settings)(path)[:1], r"makes \(1, 64, 64\) of a file"),
+        (lambda settings: lambda path: OCT_PIPELINE(settings)(path) / 255, "makes float64 of a file"),
+        (_of_any_file, "reads a damaged file as if it were whole"),
+    ],
+    ids=["shape", "type", "damaged"],
+)
+def test_a_modality_that_breaks_a_demand_is_told_which(bad, said, monkeypatch, tmp_path):
+    monkeypatch.setattr(Oct, "pipeline", staticmethod(bad))
+    with pytest.raises(AssertionError, match=said):
+        check_modality("oct", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("what", "value", "said"),
+    [
+        ("words", " ", "does not say what its samples are called"),
+        ("augments", frozenset({"warp"}), "that there are not"),
+    ],
+)
+def test_settings_of_a_modality_that_say_too_little_are_told(what, value, said, monkeypatch, tmp_path):
+    monkeypatch.setattr(OctSettings, what, value)
+    with pytest.raises(AssertionError, match=said):
+        check_modality("oct", tmp_path)

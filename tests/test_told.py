@@ -3,8 +3,9 @@
 import pytest
 
 from fedretina.errors import DataError, FedretinaError, TrainingError
-from fedretina.exchange.stamp import Stamp, require_name, require_sites
+from fedretina.exchange.payload import Stamp
 from fedretina.settings.experiment import Experiment
+from fedretina.storage import require_name, require_sites
 from fedretina.told import told
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedretina.version import __version__
 
 if TYPE_CHECKING:
-    from fedretina.aggregation.results_table import results_table
+    from fedretina.aggregation.results import results_table
     from fedretina.api import draw_site, load_model, load_site, predict
     from fedretina.data.site_data import SiteData
     from fedretina.errors import FedretinaError
@@ -42,7 +42,7 @@ _PLACES = {
     "load_model": "fedretina.api",
     "load_site": "fedretina.api",
     "predict": "fedretina.api",
-    "results_table": "fedretina.aggregation.results_table",
+    "results_table": "fedretina.aggregation.results",
     "run_loop": "fedretina.loop",
 }
 

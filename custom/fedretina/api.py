@@ -14,12 +14,11 @@ from fedretina.data.phantoms.draw import SITE_FILE, write_hospital
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.errors import DataError, SettingsError
-from fedretina.exchange.stamp import require_sites
 from fedretina.prediction.photographs import OF_SIGNALS, SUFFIXES, find_photographs
 from fedretina.prediction.predictor import ImageRow, Predictor
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.images import Modality
 from fedretina.settings.site import SiteDataSettings, read_data_settings
+from fedretina.storage import require_sites
 
 
 def load_site(
@@ -96,7 +95,7 @@ def draw_site(
     images: int = 160,
     size: int = 256,
     seed: int = 1,
-    modality: Modality = "fundus",
+    modality: str = "fundus",
 ) -> Path:
     """Draw a phantom hospital to disk: synthetic pictures or signals, a manifest and a site file.
 
@@ -108,7 +107,7 @@ def draw_site(
         images: Training images of an average hospital, 16 or more; this one may have more or fewer.
         size: Side of the square pictures in pixels, from 32 to 1024; signals have none.
         seed: Seed of patients and pictures, 0 or more.
-        modality: What the hospital takes.
+        modality: What the hospital takes, such as "oct".
 
     Returns:
         The site file, for `load_site`.

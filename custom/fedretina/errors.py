@@ -21,9 +21,9 @@ class FedretinaError(Exception):
     public = False
     told: str | None = None
 
-    def telling(self, words: str) -> Self:
+    def telling(self, sentence: str) -> Self:
         """Give the words that may leave; whoever calls this vouches that nothing in them was read at this end."""
-        self.told = words
+        self.told = sentence
         return self
 
     def with_note(self, note: str) -> Self:

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.errors import DataError, SettingsError, StateError
-from fedretina.exchange.stamp import require_name, require_sites
 from fedretina.kit.job_folder import ALLOWED_CLASSES, CONFIGS, EXPERIMENT, FILTER, LARGEST, META, classes_named, refusal
 from fedretina.plurals import counted
 from fedretina.rows import row
 from fedretina.settings.contrastive import ContrastiveSettings, MomentumSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import RUN_KEY
-from fedretina.storage import filled_folder, write_text
+from fedretina.storage import filled_folder, require_name, require_sites, write_text
 from fedretina.yaml_file import parse_yaml, read_text
 
 TASKS = ("prepare", "pretrain", "train", "sums", "validate", "tune", "calibrate", "finalise")

@@ -13,10 +13,9 @@ from fedretina.aggregation.coordinator import Coordinator
 from fedretina.data.site_data import SiteData, pools
 from fedretina.errors import FedretinaError, RefusedError, TrainingError
 from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, HeadCipher, cipher_for
-from fedretina.exchange.stamp import require_name, require_sites
 from fedretina.local.site import Site
 from fedretina.settings.experiment import Experiment
-from fedretina.storage import folder_lock, read_json
+from fedretina.storage import folder_lock, read_json, require_name, require_sites
 
 _log = logging.getLogger(__name__)
 

@@ -1,10 +1,24 @@
-"""Seeds that depend on what they are for, so that no draw shifts when another one is added."""
+"""Seeds that depend on what they are for, so that no draw shifts when another one is added.
+
+And what else of a machine decides a result's bits, for as long as torch computes it: device, threads, deterministic
+kernels.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from fedretina.errors import SettingsError
+
+if TYPE_CHECKING:  # who draws a phantom or divides a folder does not wait for torch
+    import torch
+
+    from fedretina.settings.training import TrainingSettings
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -20,3 +34,48 @@ def derive_seed(*parts: int | str) -> int:
 def generator(*parts: int | str) -> np.random.Generator:
     """A NumPy generator of its own for one purpose; see `derive_seed`."""
     return np.random.default_rng(derive_seed(*parts))
+
+
+def torch_device(settings: TrainingSettings) -> torch.device:
+    """The device to train on.
+
+    Raises:
+        SettingsError: CUDA is asked for and not there.
+    """
+    import torch
+
+    there = torch.cuda.is_available()
+    if settings.device == "cuda" and not there:
+        raise SettingsError("training.device is 'cuda' but this machine shows no CUDA device: use 'auto' or 'cpu'.")
+    return torch.device("cuda" if there and settings.device != "cpu" else "cpu")
+
+
+def seed_layers(device: torch.device, purpose: tuple[int | str, ...]) -> None:
+    """Seed what layers draw from while they train (dropout), on their device alone; within `reproducible_torch`."""
+    import torch
+
+    seed = derive_seed(*purpose)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
+@contextmanager
+def reproducible_torch(settings: TrainingSettings) -> Iterator[None]:
+    """Set threads and deterministic kernels, and put back what was there, torch's generators included."""
+    import torch
+
+    threads = torch.get_num_threads()
+    cudnn = torch.backends.cudnn
+    flags = cudnn.deterministic, cudnn.benchmark
+    torch.set_num_threads(settings.threads)
+    cudnn.deterministic, cudnn.benchmark = True, False
+    device = torch_device(settings)
+    cuda = [device.index or 0] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=cuda):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        cudnn.deterministic, cudnn.benchmark = flags

@@ -2,7 +2,8 @@
 
 Everything durable of a run goes through here: tensors as safetensors with one JSON header, records as JSON.
 A write goes to a temporary file beside its target, is synced, renamed over it, and the folder is synced, so
-that a kill, a power cut or a full disk leaves the old file whole.
+that a kill, a power cut or a full disk leaves the old file whole. Names that come from outside (of a run, of a site)
+are looked at here before they name a folder.
 """
 
 from __future__ import annotations
@@ -11,19 +12,23 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from fedretina.errors import DataError, StateError
+from fedretina.errors import DataError, RefusedError, SettingsError, StateError
 
 if TYPE_CHECKING:  # the admin commands read and write records only, and do not wait for torch
     import torch
+
+SERVER = "server"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 FORMAT = 1
 HEADER = "fedretina"
@@ -31,6 +36,35 @@ DROPPED = "dropped"
 """Beginning of the names of the folders that hold what a run left at an end when it went back; nothing reads them."""
 _TEMPORARY = ".tmp"
 _HALF = ".fedretina.half"  # a folder that is being filled
+
+
+def require_name(name: str, what: str) -> str:
+    """Return the name when it may be used as a folder's name.
+
+    Raises:
+        RefusedError: The name is empty, too long, or could leave its folder.
+    """
+    if not _NAME.fullmatch(name):
+        raise RefusedError(f"the {what} {name[:100]!r} is not a plain name: use letters, digits, '.', '_' and '-'.")
+    return name
+
+
+def require_sites(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of a run's sites, where each may be a folder's and stands once.
+
+    Raises:
+        RefusedError: A name could leave its folder.
+        SettingsError: There is no name, one stands twice, or one is the server's.
+    """
+    if not names:
+        raise SettingsError("no site is named: name each site once, by comma.")
+    for at, name in enumerate(names):
+        require_name(name, "site")
+        if name in names[:at]:
+            raise SettingsError(f"the site {name!r} is named twice: name each site once.")
+        if name == SERVER:
+            raise SettingsError(f"{SERVER!r} is the server's name: name the sites alone.")
+    return tuple(names)
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from types import TracebackType
 
 from fedretina.errors import FedretinaError
 
+_LONGEST = 500  # characters of a reason
 _PACKAGE = Path(__file__).resolve().parent
 _WORD = re.compile(r"[\w.+-]+")
 _NUMBER = re.compile(r"[+-]?(\d{1,9}(\.\d{0,9})?|\.\d{1,9})(e[+-]?\d{1,3})?|nan|[+-]?inf")
@@ -41,6 +42,12 @@ def told(error: FedretinaError, known: Collection[str] = (), end: str = "site") 
     may = error.public or end == "server"  # a site may hold back even its numbers, which pass here
     shown = _shown(str(error), _texts_behind(error.__traceback__) | set(known)) if may else None
     return shown or f"{type(error).__name__}: the {end}'s own log says what and where."
+
+
+def one_line(text: str, most: int = _LONGEST) -> str:
+    """What another end says, as it may stand in a log or a record: one printable line, cut to so many characters."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in text[: most + 1])
+    return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 
 def _shown(sentence: str, own: Collection[str]) -> str | None:

@@ -11,8 +11,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from fedretina.local.training import torch_device
 from fedretina.networks.build import build_network, build_on_meta
+from fedretina.seeds import torch_device
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import NetworkSettings
 from fedretina.storage import read_json, write_json
@@ -60,19 +60,24 @@ def network_costs(experiment: Experiment) -> dict[str, Any]:
     Raises:
         TrainingError: The process that measured memory was killed.
     """
-    words = _decisive(experiment)
+    chosen = _decisive(experiment)
     network = _answering(experiment)
     side = experiment.images.shape[1], experiment.images.shape[2]
-    counted = forward_cost(build_on_meta(network, words["width"]), side)
-    build = partial(build_network, network, words["width"], 0)
+    counted = forward_cost(build_on_meta(network, chosen["width"]), side)
+    build = partial(build_network, network, chosen["width"], 0)
     step = Workload(
-        build, side, words["batch_size"], optimizer=words["optimizer"], device=words["device"], threads=words["threads"]
+        build,
+        side,
+        chosen["batch_size"],
+        optimizer=chosen["optimizer"],
+        device=chosen["device"],
+        threads=chosen["threads"],
     )
-    answer = Workload(build, side, 1, train=False, device=words["device"], threads=words["threads"])
-    memory = peak_memory(step, words["device"])
+    answer = Workload(build, side, 1, train=False, device=chosen["device"], threads=chosen["threads"])
+    memory = peak_memory(step, chosen["device"])
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
         seconds = pool.submit(_timed, answer).result()
-    return {**words, **counted._asdict(), "memory_bytes": memory.step, "memory_of": memory.source, "seconds": seconds}
+    return {**chosen, **counted._asdict(), "memory_bytes": memory.step, "memory_of": memory.source, "seconds": seconds}
 
 
 def _timed(workload: Workload) -> float:

@@ -11,11 +11,11 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedretina.errors import SettingsError
-from fedretina.exchange.stamp import require_name, require_sites
 from fedretina.rows import ROWS, row
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.plan import merged
+from fedretina.storage import require_name, require_sites
 from fedretina.yaml_file import parse_yaml
 from fedretina_papers.choices import NAME, EnergySettings, ReadingChoice, RowChoice, SplitSettings
 

@@ -158,5 +158,5 @@ def _plain(point: Any, path: str = "") -> str:
     return f"{path} {point}".strip()
 
 
-def _unique(words: Any) -> list[str]:
-    return list(dict.fromkeys(words))
+def _unique(values: Any) -> list[str]:
+    return list(dict.fromkeys(values))

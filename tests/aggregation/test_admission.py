@@ -6,8 +6,7 @@ import torch
 from fedretina.aggregation.admission import admit
 from fedretina.errors import RefusedError
 from fedretina.exchange.partition import partition
-from fedretina.exchange.payload import Payload
-from fedretina.exchange.stamp import Stamp
+from fedretina.exchange.payload import Payload, Stamp
 from fedretina.networks.build import build_network
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.scalars import BY_TASK

@@ -6,8 +6,7 @@ import pytest
 
 from fedretina import storage
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.aggregation.results_table import results_table
-from fedretina.aggregation.unfinished import unfinished, unfinished_note
+from fedretina.aggregation.results import results_table, unfinished, unfinished_note
 from fedretina.errors import RefusedError, TrainingError
 from fedretina.local.site import Site
 from fedretina.loop import run_loop

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedretina.aggregation import spool as spool_module
-from fedretina.aggregation.robust import RoundUpdates, combine
+from fedretina.aggregation.robust import RoundUpdates, combining
 from fedretina.aggregation.spool import Spool
 from fedretina.errors import QuorumError
 from fedretina.settings.aggregation import RobustSettings
@@ -49,7 +49,7 @@ def accepted(tmp_path, sent, weights=None, order=None, like=LIKE):
 
 
 def run(tmp_path, sent, name, weights=None, order=None, like=LIKE, **settings):
-    return combine(accepted(tmp_path, sent, weights, order, like), RobustSettings.of({"name": name, **settings}))
+    return combining(RobustSettings.of({"name": name, **settings}))(accepted(tmp_path, sent, weights, order, like))
 
 
 def arrays(sent, key):
@@ -275,7 +275,7 @@ def test_the_weights_are_the_shares_of_the_values_that_counted(tmp_path):
 def test_fewer_updates_than_the_rule_needs_are_refused(tmp_path, settings, least):
     chosen = RobustSettings.of(settings)
     assert chosen.least == least
-    combine(accepted(tmp_path, updates(least)), chosen)
+    combining(chosen)(accepted(tmp_path, updates(least)))
     if least > 1:
         with pytest.raises(QuorumError, match=f"needs {least} updates, there are {least - 1}"):
-            combine(accepted(tmp_path, updates(least - 1)), chosen)
+            combining(chosen)(accepted(tmp_path, updates(least - 1)))

@@ -3,12 +3,12 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from fedretina.aggregation.weights import site_weights
+from fedretina.aggregation.weights import weighing
 from fedretina.settings.aggregation import AggregationSettings, RuleSettings
 
 
 def weights(rule, **scalars):
-    return site_weights(scalars, RuleSettings.of(rule))
+    return weighing(RuleSettings.of(rule))(scalars)
 
 
 def test_uaw_is_the_softmax_of_theta():

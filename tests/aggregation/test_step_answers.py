@@ -3,8 +3,7 @@ import torch
 
 from fedretina.aggregation.coordinator import StepAnswers
 from fedretina.errors import QuorumError, StateError
-from fedretina.exchange.payload import Payload
-from fedretina.exchange.stamp import Stamp
+from fedretina.exchange.payload import Payload, Stamp
 
 STAMP = Stamp("run", "train", 0, 0, "0" * 64)
 

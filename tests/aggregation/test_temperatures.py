@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.aggregation.temperature_model import temperature_model
+from fedretina.aggregation.mixing import temperature_model
 from fedretina.errors import RefusedError, TrainingError
 from fedretina.local.trainer import feature_moments
 from fedretina.networks.network import HIGH, LOW, Calibrator

@@ -8,7 +8,6 @@ import torch
 
 from fedretina.analytic import distance
 from fedretina.analytic.distance import DIRECTIONS, SHRINK, limit_of
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError, SettingsError
 from fedretina.evaluation.verdict import OWN
 from fedretina.local.features import FrozenEncoder
@@ -17,6 +16,7 @@ from fedretina.local.verdict import own_model
 from fedretina.loop import run_loop
 from fedretina.prediction.predictor import Predictor
 from fedretina.settings.evaluation import SoftmaxGatedSettings
+from fedretina.settings.scheme import preset
 from fedretina.storage import read_json, read_tensors
 from fedretina.testing import check_estimator
 from fedretina.uncertainty.estimators import build_estimator

@@ -12,9 +12,8 @@ from fedretina.errors import RefusedError, SettingsError, TrainingError
 from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, cipher_for, new_keys
 from fedretina.exchange.noise import cost, noised_sums, sums_sensitivity
 from fedretina.exchange.partition import SUMS, partition_of
-from fedretina.exchange.payload import Payload
+from fedretina.exchange.payload import Payload, Stamp
 from fedretina.exchange.policy import apply_policy, require_budget
-from fedretina.exchange.stamp import Stamp
 from fedretina.local.heads_from_sums import HeadsFromSums, SiteNoise, packed
 from fedretina.local.site import Site
 from fedretina.loop import run_loop

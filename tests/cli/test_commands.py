@@ -95,9 +95,7 @@ def test_show_without_a_run_says_how_to_get_one(tmp_path):
 
 
 def test_show_does_not_wait_for_torch(tmp_path):
-    words = (
-        "import sys; from fedretina.aggregation.results_table import results_table; assert 'torch' not in sys.modules"
-    )
+    words = "import sys; from fedretina.aggregation.results import results_table; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", words], check=True)
 
 

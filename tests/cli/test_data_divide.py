@@ -11,12 +11,11 @@ from click.testing import CliRunner
 from fedretina.cli import main
 from fedretina.data import clients
 from fedretina.data.manifest import read_manifest
-from fedretina.data.scheme_presets import site_scheme
 from fedretina.data.site_data import load_site_data
 from fedretina.errors import StateError
 from fedretina.settings.images import OctSettings
 from fedretina.settings.scheme import GradingScheme
-from fedretina.settings.site import read_data_settings
+from fedretina.settings.site import read_data_settings, site_scheme
 
 GRADES = "NORMAL,DRUSEN,DME,CNV"
 SCHEME = GradingScheme(grades=tuple(GRADES.split(",")))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedretina.contrastive.objective import ContrastiveContext, Views
-from fedretina.networks.contrast import ContrastHead
+from fedretina.networks.contrast import build_contrast_head
 from fedretina.networks.encoder import Encoder
 from fedretina.networks.network import Network
 from fedretina.seeds import generator
@@ -34,7 +34,9 @@ class TinyEncoder(Encoder):
 def tiny_network(layout="moco_v2", seed=0):
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        contrast = ContrastHead(TinyEncoder.features, ContrastSettings(layout=layout, hidden=8, width=4))
+        contrast = build_contrast_head(
+            TinyEncoder.features, ContrastSettings.of({"layout": layout, "hidden": 8, "width": 4})
+        )
         return Network(TinyEncoder(), nn.Linear(6, 2), "half", contrast=contrast).train()
 
 

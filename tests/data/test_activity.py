@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedretina.data.cache import build_cache
-from fedretina.data.modalities.activity import activity_pipeline, window_bytes
+from fedretina.data.modalities.activity import Activity, window_bytes
 from fedretina.data.wav import wave_bytes
 from fedretina.errors import DataError
 from fedretina.settings.images import ActivitySettings
@@ -31,7 +31,7 @@ def test_files_of_another_form_are_refused(tmp_path, rate, shape):
     path = tmp_path / "w.wav"
     path.write_bytes(wave_bytes(rate, np.zeros(shape, np.float32)))
     with pytest.raises(DataError, match="expected 64 of 3 at 100 Hz"):
-        activity_pipeline(ActivitySettings(length=64))(path)
+        Activity.pipeline(ActivitySettings(length=64))(path)
 
 
 def test_windows_go_through_the_cache(tmp_path):

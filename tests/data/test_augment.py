@@ -8,7 +8,7 @@ from scipy import ndimage, stats
 
 from fedretina.data.augment import ORIENTATIONS, augment, drawn_orientations, orientations, oriented, uniforms
 from fedretina.errors import SettingsError
-from fedretina.settings.images import AugmentSettings
+from fedretina.settings.images import AugmentSettings, ImageSettings
 
 STILL = AugmentSettings(flip=False, rotate_degrees=0)
 SEED = (1, "site-1", "train", 0, 0)
@@ -190,11 +190,12 @@ def test_upside_down_half_of_the_time_and_the_other_draws_stay():
 
 def test_what_spoils_a_modality_is_told_and_new_settings_keep_old_digests():
     default = AugmentSettings()
-    assert default.unfit("fundus") == default.unfit("oct") == default.unfit("dermoscopy") == ()
-    assert default.unfit("heart_sound") == default.unfit("activity") == ("flip", "rotate_degrees")
-    assert AugmentSettings(flip_vertical=True, roll=0.1).unfit("oct") == ("flip_vertical", "roll")
-    assert AugmentSettings(flip=False, rotate_degrees=0, brightness=0.1, roll=0.1).unfit("heart_sound") == ()
-    assert AugmentSettings(flip=False, rotate_degrees=0, brightness=0.1).unfit("activity") == ("brightness",)
+    fundus, oct_, dermoscopy, heart, activity = ImageSettings.choices().values()
+    assert default.unfit(fundus) == default.unfit(oct_) == default.unfit(dermoscopy) == ()
+    assert default.unfit(heart) == default.unfit(activity) == ("flip", "rotate_degrees")
+    assert AugmentSettings(flip_vertical=True, roll=0.1).unfit(oct_) == ("flip_vertical", "roll")
+    assert AugmentSettings(flip=False, rotate_degrees=0, brightness=0.1, roll=0.1).unfit(heart) == ()
+    assert AugmentSettings(flip=False, rotate_degrees=0, brightness=0.1).unfit(activity) == ("brightness",)
     assert list(default.model_dump()) == ["flip", "rotate_degrees", "brightness", "contrast"]
     full = AugmentSettings(roll=0.2)
     assert AugmentSettings.model_validate_json(full.model_dump_json()) == full

@@ -1,4 +1,3 @@
-import dataclasses
 import errno
 import json
 import multiprocessing
@@ -35,23 +34,23 @@ def draw(path, k):
 
 
 def slow(root, names, settings=SETTINGS):
-    from fedretina.data.modalities.fundus import fundus_pipeline
+    from fedretina.data.modalities.fundus import Fundus
 
-    return np.stack([fundus_pipeline(settings)(root / name) for name in names])
+    return np.stack([Fundus.pipeline(settings)(root / name) for name in names])
 
 
 @pytest.fixture
 def computed(monkeypatch):
     """Names of the files that the pipeline was called on."""
-    from fedretina.data.modalities import fundus
+    from fedretina.data.modalities.fundus import Fundus
 
-    seen, real = [], fundus.fundus_pipeline
+    seen, real = [], Fundus.pipeline
 
     def spy(settings):
         run = real(settings)
         return lambda path: (seen.append(Path(path).name), run(path))[1]
 
-    monkeypatch.setattr(fundus, "MODALITY", dataclasses.replace(fundus.MODALITY, pipeline=spy))
+    monkeypatch.setattr(Fundus, "pipeline", staticmethod(spy))
     return seen
 
 
@@ -200,10 +199,10 @@ def test_a_full_disk_leaves_the_old_cache(root, tmp_path, monkeypatch):
 
 
 def _build_and_die(root, folder, row):
-    from fedretina.data.modalities import fundus
+    from fedretina.data.modalities.fundus import Fundus
 
     cv2.setNumThreads(0)  # its pool does not survive a fork
-    real, calls = fundus.fundus_pipeline, []
+    real, calls = Fundus.pipeline, []
 
     def dying(settings):
         run = real(settings)
@@ -216,7 +215,7 @@ def _build_and_die(root, folder, row):
 
         return one
 
-    fundus.MODALITY = dataclasses.replace(fundus.MODALITY, pipeline=dying)
+    Fundus.pipeline = staticmethod(dying)
     build_cache(NAMES, root, SETTINGS, folder, "refuse")
 
 
@@ -236,10 +235,10 @@ def test_a_kill_leaves_the_old_cache_and_its_rest_is_swept(root, tmp_path):
 
 
 def _build_slowly(root, folder, log):
-    from fedretina.data.modalities import fundus
+    from fedretina.data.modalities.fundus import Fundus
 
     cv2.setNumThreads(0)
-    real = fundus.fundus_pipeline
+    real = Fundus.pipeline
 
     def careful(settings):
         run = real(settings)
@@ -252,7 +251,7 @@ def _build_slowly(root, folder, log):
 
         return one
 
-    fundus.MODALITY = dataclasses.replace(fundus.MODALITY, pipeline=careful)
+    Fundus.pipeline = staticmethod(careful)
     build_cache(NAMES, root, SETTINGS, folder, "refuse")
 
 

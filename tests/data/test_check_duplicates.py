@@ -7,7 +7,7 @@ from fedretina.data.check.pixels import check_duplicates, measure, similar_pairs
 from fedretina.data.check.rows import Image
 from fedretina.data.check.rules import Findings
 from fedretina.data.modalities import modality_named
-from fedretina.data.scheme_presets import preset
+from fedretina.settings.scheme import preset
 from little_eyes import eye
 
 

@@ -61,7 +61,7 @@ def refuse():
     [
         ({"name": "Aptos 2019"}, "is not of a-z"),
         ({"patients": " "}, r"says nothing of \['patients'\]"),
-        ({"modality": "x_ray"}, "modality is 'x_ray'"),
+        ({"modality": "x_ray"}, "there is no modality 'x_ray'"),
         ({"options": ("colour",)}, r"options \['colour'\] are no settings"),
         ({"survey_of": told(photographs=())}, "finds no image"),
         ({"survey_of": told(scheme=None)}, "gives no scheme"),

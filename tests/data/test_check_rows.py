@@ -3,9 +3,8 @@ import pytest
 from fedretina.data.check.rows import Image, Row, check_counts, check_rows
 from fedretina.data.check.rules import Findings
 from fedretina.data.manifest import RawRow, read_manifest, write_manifest
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 
 GOOD = [("a.png", "0", "p1", "train"), ("d/b.png", "4", "p2", "val"), ("c.png", "mild", "p3", "test")]
 

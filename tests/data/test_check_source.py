@@ -2,9 +2,8 @@ import pytest
 
 from fedretina.data.check.rows import Row, open_source
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError, SettingsError
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 from little_eyes import GRADES, eye, save, write_rows, write_site
 
 PLAIN = ImportSettings()

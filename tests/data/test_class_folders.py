@@ -5,8 +5,8 @@ import re
 import pytest
 
 import public_sets as sets
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError, SettingsError
+from fedretina.settings.scheme import preset
 from surveyed import look, plan
 
 

@@ -6,9 +6,9 @@ from PIL import Image as Picture
 
 from fedretina.data.check.contact_sheet import SIDE, choose_images, contact_sheet, stored_thumbnail
 from fedretina.data.check.rows import Image
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
 from fedretina.settings.images import FundusSettings, OctSettings
+from fedretina.settings.scheme import preset
 from little_eyes import GRADES, eye, save
 
 SCHEME = preset("icdr5")

@@ -2,11 +2,10 @@
 
 import pytest
 
-from fedretina.data.csv_table import csv_lines, csv_rows
-from fedretina.data.manifest import COLUMNS, read_manifest
+from fedretina.data.manifest import COLUMNS, csv_lines, csv_rows, read_manifest
 from fedretina.data.readers.tables import read_table
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
+from fedretina.settings.scheme import preset
 
 ROWS = [("a ü.png", "0.0", "Müller, A", "train"), ("d;b.png", "4", 'p "2"', "val"), ("c.png", "1,0", "p3", "test")]
 

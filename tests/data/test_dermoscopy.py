@@ -52,14 +52,14 @@ def test_the_pipeline(tmp_path):
     path = tmp_path / "a.png"
     assert cv2.imwrite(str(path), skin()[..., ::-1])
     settings = DermoscopySettings(image_size=32)
-    found = transforms.dermoscopy_pipeline(settings)(path)
+    found = transforms.Dermoscopy.pipeline(settings)(path)
     assert found.shape == settings.shape
-    plain = transforms.dermoscopy_pipeline(DermoscopySettings(image_size=32, constancy=False))(path)
+    plain = transforms.Dermoscopy.pipeline(DermoscopySettings(image_size=32, constancy=False))(path)
     assert plain[0].mean() > 1.3 * plain[2].mean()  # red before blue: the channels are in order
     assert abs(found[0].mean() - found[2].mean()) < 5
     path.write_bytes(b"")
     with pytest.raises(DataError, match="empty"):
-        transforms.dermoscopy_pipeline(settings)(path)
+        transforms.Dermoscopy.pipeline(settings)(path)
 
 
 def test_digests_tell_settings_apart():

@@ -83,7 +83,7 @@ def test_ben_graham_is_the_recipe():
 @pytest.mark.parametrize("crop", [True, False])
 def test_pipeline(tmp_path, enhance, crop):
     cv2.imwrite(str(tmp_path / "a.png"), eye(200, 300, (140, 95), 70)[..., ::-1])
-    pipeline = transforms.fundus_pipeline(FundusSettings(image_size=48, crop=crop, enhance=enhance))
+    pipeline = transforms.Fundus.pipeline(FundusSettings(image_size=48, crop=crop, enhance=enhance))
     out = pipeline(tmp_path / "a.png")
     assert out.shape == (3, 48, 48)
     assert out.dtype == np.uint8
@@ -96,13 +96,13 @@ def test_pipeline(tmp_path, enhance, crop):
 
 def test_small_images_grow(tmp_path):
     cv2.imwrite(str(tmp_path / "a.png"), np.full((5, 7, 3), 90, np.uint8))
-    assert (transforms.fundus_pipeline(FundusSettings(image_size=32))(tmp_path / "a.png") == 90).all()
+    assert (transforms.Fundus.pipeline(FundusSettings(image_size=32))(tmp_path / "a.png") == 90).all()
 
 
 def test_a_bad_file_raises(tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"a\.png"):
-        transforms.fundus_pipeline(FundusSettings())(tmp_path / "a.png")
+        transforms.Fundus.pipeline(FundusSettings())(tmp_path / "a.png")
 
 
 def test_settings_and_digest():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fedretina.data.modalities.heart_sound import heart_sound_pipeline, spectrogram_db, spectrogram_picture
+from fedretina.data.modalities.heart_sound import HeartSound, spectrogram_db, spectrogram_picture
 from fedretina.data.wav import wave_bytes
 from fedretina.errors import DataError
 from fedretina.settings.images import HeartSoundSettings
@@ -75,7 +75,7 @@ def test_what_is_missing_is_silence():
 def test_files(tmp_path):
     path = tmp_path / "a.wav"
     path.write_bytes(wave_bytes(2000, (1000 * tone(60)).astype(np.int16)))
-    run = heart_sound_pipeline(HeartSoundSettings(image_size=32))
+    run = HeartSound.pipeline(HeartSoundSettings(image_size=32))
     assert run(path).shape == (3, 32, 32)
     assert run(path).dtype == np.uint8
     path.write_bytes(wave_bytes(2000, np.zeros(100, np.int16)))

@@ -1,8 +1,7 @@
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SerializeAsAny, ValidationError
 
 from fedretina.settings.images import (
-    MODALITIES,
     ActivitySettings,
     DermoscopySettings,
     FundusSettings,
@@ -12,9 +11,11 @@ from fedretina.settings.images import (
     image_settings,
 )
 
+MODALITIES = list(ImageSettings.choices())
+
 
 class Job(BaseModel):
-    images: ImageSettings = FundusSettings()
+    images: SerializeAsAny[ImageSettings] = FundusSettings()
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,7 @@ class Job(BaseModel):
         ({"crop": False}, FundusSettings),
         ({"modality": "fundus"}, FundusSettings),
         ({"modality": "oct", "image_size": 64}, OctSettings),
+        ("oct", OctSettings),
         (OctSettings(), OctSettings),
         ({"modality": "dermoscopy"}, DermoscopySettings),
         ({"modality": "heart_sound", "top_hz": 500}, HeartSoundSettings),
@@ -39,11 +41,11 @@ def test_the_modality_chooses_and_fundus_is_meant_where_it_is_missing(words, kin
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"modality": "xray"}, "modality must be one of 'fundus', 'oct', 'dermoscopy', 'heart_sound', 'activity'"),
+        ({"modality": "xray"}, "it is 'xray', but may be 'fundus', 'oct', 'dermoscopy', 'heart_sound', 'activity'"),
         ({"modality": "oct", "crop": True}, "'oct' does not read it, 'fundus' alone does"),
         ({"modality": "activity", "image_size": 64}, "'activity' does not read it, 'fundus', 'oct'"),
         ({"image_size": 8}, "greater than or equal to 32"),
-        (5, "FundusSettings"),
+        (5, "ImageSettings"),
     ],
 )
 def test_words_that_cannot_be_used(words, message):
@@ -63,4 +65,4 @@ def test_digests():
 def test_shapes():
     assert FundusSettings(image_size=64).shape == OctSettings(image_size=64).shape == (3, 64, 64)
     assert [image_settings(kind, 48).shape for kind in MODALITIES] == [(3, 48, 48)] * 4 + [(3, 1, 1000)]
-    assert [image_settings(kind).modality for kind in MODALITIES] == list(MODALITIES)
+    assert [image_settings(kind).modality for kind in MODALITIES] == MODALITIES

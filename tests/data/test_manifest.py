@@ -1,8 +1,8 @@
 import pytest
 
 from fedretina.data.manifest import SPLITS, UNLABELLED, RawRow, Record, read_manifest, write_manifest
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
+from fedretina.settings.scheme import preset
 
 GOOD = "file,label,patient,split\na.png,0,p1,train\nd/b.png,4,p2,val\nc.png,mild,p3,test\n"
 

@@ -10,15 +10,16 @@ from click.testing import CliRunner
 
 from fedretina.cli import main
 from fedretina.data.check.rows import open_source
-from fedretina.data.modalities import modality_named, require_modality
+from fedretina.data.modalities import SignalModality, modality_named, require_modality
 from fedretina.data.readers import readers
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme_presets import PRESETS, preset, preset_modality, site_modality
 from fedretina.data.site_data import load_site_data
 from fedretina.errors import DataError, SettingsError
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.images import MODALITIES, SETTINGS_OF, SIGNALS, FundusSettings, OctSettings, image_settings
-from fedretina.settings.site import SiteDataSettings, read_data_settings, read_site_settings
+from fedretina.settings.images import DermoscopySettings, FundusSettings, ImageSettings, OctSettings
+from fedretina.settings.scheme import preset, preset_modality
+from fedretina.settings.scheme_presets import SCHEMES
+from fedretina.settings.site import SiteDataSettings, read_data_settings, read_site_settings, site_modality
 
 FUNDUS, OCT = FundusSettings(image_size=32), OctSettings(image_size=32)
 
@@ -49,7 +50,7 @@ def load(path, images):
 
 
 def test_every_preset_knows_what_it_grades_and_a_scheme_of_a_sites_own_does_not():
-    assert {name: preset_modality(name) for name in PRESETS} == {
+    assert {name: preset_modality(name) for name in SCHEMES} == {
         "icdr5": "fundus", "icdr5_ungradable": "fundus", "normal_3stages": "fundus",
         "oct3": "oct", "oct4": "oct", "octdl7": "oct", "octid": "oct", "duke3": "oct",
         "isic8": "dermoscopy", "heart2": "heart_sound", "activity8": "activity",
@@ -57,12 +58,10 @@ def test_every_preset_knows_what_it_grades_and_a_scheme_of_a_sites_own_does_not(
     assert preset_modality(preset("oct4")) is None
     assert preset_modality(None) is None
     assert preset_modality("no such") is None
-    assert tuple(SETTINGS_OF) == MODALITIES
-    for name in MODALITIES:
+    for name, settings in ImageSettings.choices().items():
         found = modality_named(name)
-        assert found.settings is SETTINGS_OF[name] is type(image_settings(name))
-        assert (found.sample is not None) == (found.phantoms.wave is not None) == (name in SIGNALS)
-        assert (found.phantoms.picture is None) == (name in SIGNALS)
+        assert issubclass(found, SignalModality) == (found.phantoms.wave is not None) == settings.signal
+        assert (found.phantoms.picture is None) == settings.signal
 
 
 @pytest.mark.parametrize(
@@ -106,11 +105,11 @@ def test_a_phantom_is_drawn_as_the_job_asks_unless_its_site_says_what_it_takes(t
 
 def test_nothing_but_a_modality_is_a_modality(hospital):
     path = hospital(scheme="oct3", modality="xray")
-    with pytest.raises(DataError, match=r"data\.modality: Input should be"):
+    with pytest.raises(DataError, match=r"data\.modality: there is no modality 'xray': use one of fundus, oct"):
         read_data_settings(path)
-    require_modality(None, "anything")
+    require_modality(None, DermoscopySettings())
     with pytest.raises(SettingsError, match="dermoscopy"):
-        require_modality("oct", "dermoscopy")
+        require_modality("oct", DermoscopySettings())
 
 
 def test_a_job_that_only_pretrains_is_refused_too(hospital):

@@ -79,26 +79,26 @@ def test_the_pipeline(tmp_path, colour):
     image = scan()
     image[:60] = 255
     cv2.imwrite(str(tmp_path / "a.png"), np.repeat(image[..., None], 3, axis=2) if colour else image)
-    found = transforms.oct_pipeline(OctSettings(image_size=48))(tmp_path / "a.png")
+    found = transforms.Oct.pipeline(OctSettings(image_size=48))(tmp_path / "a.png")
     assert (found.shape, found.dtype) == ((3, 48, 48), np.uint8)
     assert found.flags.c_contiguous
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])
     assert found[0, :5].max() < 60
-    raw = transforms.oct_pipeline(OctSettings(image_size=48, mask_borders=False))(tmp_path / "a.png")
+    raw = transforms.Oct.pipeline(OctSettings(image_size=48, mask_borders=False))(tmp_path / "a.png")
     assert raw[0, 1:5].min() > 200
 
 
 def test_a_file_that_is_no_image(tmp_path):
     (tmp_path / "a.png").write_bytes(b"x")
     with pytest.raises(DataError, match=r"a\.png"):
-        transforms.oct_pipeline(OctSettings())(tmp_path / "a.png")
+        transforms.Oct.pipeline(OctSettings())(tmp_path / "a.png")
 
 
 @pytest.mark.real
 def test_white_margins_of_real_scans_are_gone(shared):
     files = sorted((shared / "oct" / "kermany").iterdir())[::25]
-    pipeline, raw = transforms.oct_pipeline(OctSettings()), transforms.oct_pipeline(OctSettings(mask_borders=False))
+    pipeline, raw = transforms.Oct.pipeline(OctSettings()), transforms.Oct.pipeline(OctSettings(mask_borders=False))
     before = [float((raw(file) >= 250).mean()) for file in files]
     after = [float((pipeline(file) >= 250).mean()) for file in files]
     assert max(before) > 0.1

@@ -7,8 +7,9 @@ import torch
 from click.testing import CliRunner
 
 from fedretina.cli import main
+from fedretina.data.decode import is_phantom
 from fedretina.data.manifest import read_manifest
-from fedretina.data.phantoms.canvas import is_phantom, write_png
+from fedretina.data.phantoms.canvas import write_png
 from fedretina.data.phantoms.draw import write_hospital
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.site_data import load_site_data

@@ -4,9 +4,8 @@ import pytest
 from fedretina.data.phantoms.fundus import FUNDUS
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.phantoms.oct import OCT
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 
 
 def labels(cases):

@@ -11,8 +11,7 @@ from fedretina.data.phantoms.draw import cases_of, phantom_images
 from fedretina.data.phantoms.fundus import icdr_grades
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.phantoms.kind import Case
-from fedretina.data.scheme_presets import preset
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 
 
 def draw(labels, size=64, site="site-1", modality="fundus", seed=("s",), scheme=None):

@@ -7,7 +7,7 @@ import pytest
 
 from fedretina.errors import DataError
 
-shared = pytest.importorskip("fedretina.data.modalities.pictures")
+shared = pytest.importorskip("fedretina.data.modalities")
 
 
 @pytest.mark.parametrize("shape", [(4, 7), (7, 4), (5, 5), (4, 7, 3), (1, 6, 3)])

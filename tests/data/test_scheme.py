@@ -1,9 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 
 
 def test_default_labels_are_numbers_and_names():

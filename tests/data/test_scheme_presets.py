@@ -1,13 +1,13 @@
 import pytest
 
-from fedretina.data.scheme_presets import PRESETS, SCHEMES, preset, presets_of
 from fedretina.errors import SettingsError
-from fedretina.settings.images import MODALITIES
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.images import ImageSettings
+from fedretina.settings.scheme import GradingScheme, preset
+from fedretina.settings.scheme_presets import SCHEMES, presets_of
 
 
 def test_a_scheme_survives_json():
-    for name in PRESETS:
+    for name in SCHEMES:
         scheme = preset(name)
         assert GradingScheme.model_validate_json(scheme.model_dump_json()) == scheme
 
@@ -23,7 +23,7 @@ def test_presets():
 
 
 def test_each_modality_has_schemes():
-    assert [name for kind in MODALITIES for name in presets_of(kind)] == list(PRESETS)
+    assert [name for kind in ImageSettings.choices() for name in presets_of(kind)] == list(SCHEMES)
     assert all(scheme.source for scheme in SCHEMES.values())
 
 

@@ -10,8 +10,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from fedretina.cli.data import phantom
+from fedretina.data.decode import is_phantom
 from fedretina.data.modalities import modality_named
-from fedretina.data.phantoms.canvas import is_phantom
 from fedretina.data.phantoms.draw import cases_of, draw_cases, phantom_samples
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.site_data import load_site_data

@@ -10,12 +10,11 @@ import pytest
 import torch
 from sklearn.metrics import cohen_kappa_score, log_loss, roc_auc_score
 
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import TrainingError
-from fedretina.evaluation.figures import Evaluation, evaluate, triage
+from fedretina.evaluation.figures import Evaluation, LabelledPredictions, evaluate, triage
 from fedretina.evaluation.metrics import accuracy
-from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.metric_inputs import checked_errors, checked_scores
+from fedretina.settings.scheme import preset
 from fedretina.settings.theta import YoudenSettings
 from fedretina.uncertainty.estimators import build_estimator
 from fedretina.uncertainty.theta import youden_theta

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import recall_score, roc_auc_score
 
-from fedretina.data.scheme_presets import preset
 from fedretina.evaluation.referable import referable, referral_task
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 
 
 def answers(seed: int, classes: int, count: int = 80) -> tuple[np.ndarray, np.ndarray]:

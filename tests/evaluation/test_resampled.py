@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.data.scheme_presets import preset
 from fedretina.evaluation.bootstrap import ResampledFigures, patient_bootstrap_counts
 from fedretina.evaluation.figures import evaluate
 from fedretina.evaluation.referable import referable, referral_task
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 from fedretina.uncertainty.estimators import auc_scores, build_estimator
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.data.scheme_presets import preset
 from fedretina.evaluation.bootstrap import exact_interval, patient_bootstrap
 from fedretina.evaluation.figures import SplitFigures, evaluate, split_figures
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 from fedretina.uncertainty.estimators import build_estimator
 
 EVIDENCE = build_estimator("evidence")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import TrainingError
-from fedretina.evaluation.figures import triage
-from fedretina.evaluation.predictions import LabelledPredictions
-from fedretina.settings.scheme import GradingScheme
+from fedretina.evaluation.figures import LabelledPredictions, triage
+from fedretina.settings.scheme import GradingScheme, preset
 
 SCHEME = preset("icdr5_ungradable")  # classes 2, 3, 4 are referable, 5 is ungradable
 THRESHOLD = 0.5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import TrainingError
 from fedretina.evaluation.bootstrap import patient_bootstrap
 from fedretina.evaluation.metrics import accuracy, auroc, macro_auc
@@ -22,7 +21,7 @@ from fedretina.evaluation.verdict import (
     figures,
     majority,
 )
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 
 PLAIN = GradingScheme(grades=("a", "b", "c"))
 

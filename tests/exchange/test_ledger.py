@@ -9,8 +9,7 @@ from torch import nn
 from fedretina.errors import StateError
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.partition import partition
-from fedretina.exchange.payload import Payload, tensors_digest
-from fedretina.exchange.stamp import Stamp
+from fedretina.exchange.payload import Payload, Stamp, tensors_digest
 from fedretina.settings.exchange import ExchangeSettings
 
 NET = nn.ModuleDict({"encoder": nn.Linear(2, 3), "head": nn.Linear(3, 2)})

@@ -8,9 +8,8 @@ from pydantic import ValidationError
 from fedretina.errors import RefusedError
 from fedretina.evaluation.pooled import decode
 from fedretina.exchange.min_count import encode
-from fedretina.exchange.payload import Payload
+from fedretina.exchange.payload import Payload, Stamp
 from fedretina.exchange.policy import apply_policy, require_budget, rounded, significant
-from fedretina.exchange.stamp import Stamp
 from fedretina.settings.exchange import Kind
 from fedretina.settings.site import GaussianNoise, PolicySettings, SiteSettings
 

@@ -1,7 +1,9 @@
 import pytest
 
 from fedretina.errors import RefusedError
-from fedretina.exchange.stamp import Stamp, one_line, require_name
+from fedretina.exchange.payload import Stamp
+from fedretina.storage import require_name
+from fedretina.told import one_line
 
 STAMP = Stamp("run", "train", 3, 0, "d" * 64)
 

@@ -10,7 +10,7 @@ from nvflare.apis.shareable import make_reply
 from fedretina.cli.site import _table
 from fedretina.errors import RefusedError
 from fedretina.exchange.ledger import Ledger
-from fedretina.exchange.stamp import Stamp
+from fedretina.exchange.payload import Stamp
 from fedretina.flare.whitelist_filter import WhitelistFilter
 from fedretina.flare.wire import WHY, why
 from fedretina.settings.site import SiteSettings

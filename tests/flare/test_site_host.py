@@ -12,8 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "provisioned"))
 from hospital import SECRETS, write_hospital
 
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.exchange.payload import Order, Payload
-from fedretina.exchange.stamp import Stamp
+from fedretina.exchange.payload import Order, Payload, Stamp
 from fedretina.flare import executor
 from fedretina.flare.wire import pack_order, unpack_payload, why
 from fedretina.local.supervised import require_a_batch

@@ -8,8 +8,7 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 
 from fedretina.errors import RefusedError
-from fedretina.exchange.payload import Payload
-from fedretina.exchange.stamp import Stamp
+from fedretina.exchange.payload import Payload, Stamp
 from fedretina.flare.wire import META, WHY, pack_payload, unpack_payload, why
 
 STAMP = Stamp("r", "train", 0, 0, "d" * 64)

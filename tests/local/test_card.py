@@ -7,14 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from fedretina.data.scheme_presets import preset
-from fedretina.evaluation.figures import triage
-from fedretina.evaluation.predictions import LabelledPredictions
+from fedretina.evaluation.figures import LabelledPredictions, triage
 from fedretina.report.card import THRESHOLD_WORDS, build_card, card_page, share_words, threshold_words
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import FundusSettings
 from fedretina.settings.plan import Plan
-from fedretina.settings.scheme import GradingScheme, in_words
+from fedretina.settings.scheme import GradingScheme, in_words, preset
 from fedretina.uncertainty.referral import referral_threshold
 from fedretina.uncertainty.temperature import fit_temperature
 

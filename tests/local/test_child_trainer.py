@@ -169,7 +169,7 @@ def test_no_child_outlives_its_parent_and_the_folder_is_held_until_it_is_dead(re
     code = (
         "import sys, json; from pathlib import Path\n"
         "from fedretina.local.child_trainer import ChildTrainer; from fedretina.local.child_trainer import SiteRecipe\n"
-        "from fedretina.exchange.payload import Order; from fedretina.exchange.stamp import Stamp\n"
+        "from fedretina.exchange.payload import Order; from fedretina.exchange.payload import Stamp\n"
         "from fedretina.storage import folder_lock\n"
         "recipe = SiteRecipe.model_validate_json(sys.argv[1]); words = json.loads(sys.argv[2])\n"
         "with folder_lock(recipe.folder, 0) as lock:\n"
@@ -199,7 +199,7 @@ def test_short_of_memory_the_kernel_takes_the_child_and_not_the_larger_parent(re
         "import sys, json; from pathlib import Path\n"
         "from fedretina.errors import TrainingError\n"
         "from fedretina.local.child_trainer import ChildTrainer; from fedretina.local.child_trainer import SiteRecipe\n"
-        "from fedretina.exchange.payload import Order; from fedretina.exchange.stamp import Stamp\n"
+        "from fedretina.exchange.payload import Order; from fedretina.exchange.payload import Stamp\n"
         "from fedretina.storage import read_tensors\n"
         "recipe = SiteRecipe.model_validate_json(sys.argv[1]); words = json.loads(sys.argv[2])\n"
         "order = Order(**{**words, 'stamp': Stamp(*words['stamp'])})\n"

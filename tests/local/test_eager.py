@@ -8,11 +8,11 @@ import sys
 import pytest
 import torch
 
-from fedretina.local.optimiser import EagerAdam, EagerSGD, eager_step
+from fedretina.local.supervised import EagerAdam, EagerSGD, eager_step
 
 USED = """
 import sys, torch
-from fedretina.local.optimiser import EagerAdam, EagerSGD, eager_step
+from fedretina.local.supervised import EagerAdam, EagerSGD, eager_step
 weight = torch.nn.Parameter(torch.ones(3))
 for kind in (EagerAdam, EagerSGD):
     optimiser = kind([{"params": [weight]}], lr=0.1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedretina.local.optimiser import RoundOptimiser, eager_step, scheduled
+from fedretina.local.supervised import RoundOptimiser, eager_step, scheduled
 from fedretina.losses.objective import Clock
 from fedretina.settings.training import OptimiserSettings
 

@@ -10,13 +10,12 @@ from click.testing import CliRunner
 from PIL import Image
 
 from fedretina import storage
-from fedretina.aggregation.results_table import results_table
+from fedretina.aggregation.results import results_table
 from fedretina.cli import main
 from fedretina.errors import DataError, SettingsError, TrainingError
 from fedretina.evaluation import verdict as core
 from fedretina.evaluation.verdict import FEDERATED, OWN, TWIN
-from fedretina.exchange.payload import Order
-from fedretina.exchange.stamp import Stamp
+from fedretina.exchange.payload import Order, Stamp
 from fedretina.local import verdict as at_site
 from fedretina.local.features import FrozenEncoder
 from fedretina.local.site import Site

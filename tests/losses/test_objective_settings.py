@@ -7,9 +7,8 @@ import torch
 from pydantic import ValidationError
 
 from fedretina.losses.cross_entropy import CrossEntropyObjective, FocalObjective
-from fedretina.losses.evidential import EvidentialObjective
+from fedretina.losses.evidential import EvidentialObjective, TweuObjective
 from fedretina.losses.objective import Clock, build_objective
-from fedretina.losses.tweu import TweuObjective
 from fedretina.settings.objective import ObjectiveSettings, TweuSettings
 
 LOGITS, LABELS = torch.tensor([[3.0, -1.0, 0.5]]), torch.tensor([1])

@@ -10,9 +10,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedretina.losses.evidential import EvidentialObjective, ice_loss, kl_loss
+from fedretina.losses.evidential import EvidentialObjective, TweuObjective, ice_loss, kl_loss, warmed_cross_entropy
 from fedretina.losses.objective import Clock
-from fedretina.losses.tweu import TweuObjective, warmed_cross_entropy
 from fedretina.settings.objective import TweuSettings
 from fedretina.uncertainty.evidence import opinion
 

@@ -6,7 +6,7 @@ from torch import nn
 from fedretina.errors import SettingsError
 from fedretina.exchange.partition import partition
 from fedretina.networks.build import build_network, build_on_meta
-from fedretina.networks.contrast import ContrastHead
+from fedretina.networks.contrast import build_contrast_head
 from fedretina.settings.exchange import ExchangeSettings, Kind
 from fedretina.settings.network import ContrastSettings, NetworkSettings
 
@@ -19,7 +19,7 @@ def layers(net):
 
 @pytest.mark.parametrize("layout", ["moco_v2", "simclr"])
 def test_two_layers_and_no_batchnorm(layout):
-    head = ContrastHead(20, ContrastSettings(layout=layout))
+    head = build_contrast_head(20, ContrastSettings.of(layout))
     assert layers(head.projector) == [nn.Linear, nn.ReLU, nn.Linear]
     assert [head.projector[0].out_features, head.projector[2].out_features, head.width] == [20, 128, 128]
     assert head.projector[0].bias is not None
@@ -28,7 +28,7 @@ def test_two_layers_and_no_batchnorm(layout):
 
 def test_moco_v3_is_that_of_the_published_resnet50():
     with torch.device("meta"):
-        head = ContrastHead(2048, ContrastSettings(layout="moco_v3"))
+        head = build_contrast_head(2048, ContrastSettings.of("moco_v3"))
     assert layers(head.projector) == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear, nn.BatchNorm1d]
     assert layers(head.predictor) == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
     assert {key: tuple(value.shape) for key, value in head.named_parameters()} == {
@@ -45,16 +45,16 @@ def test_moco_v3_is_that_of_the_published_resnet50():
 
 
 def test_widths_may_be_chosen():
-    head = ContrastHead(20, ContrastSettings(layout="moco_v3", **SMALL))
+    head = build_contrast_head(20, ContrastSettings.of({"layout": "moco_v3", **SMALL}))
     assert head.projector(torch.rand(3, 20)).shape == (3, 4)
     assert head.predictor(torch.rand(3, 4)).shape == (3, 4)
-    assert ContrastHead(20, ContrastSettings(**SMALL)).projector[0].out_features == 8
+    assert build_contrast_head(20, ContrastSettings.of(SMALL)).projector[0].out_features == 8
 
 
 @pytest.mark.parametrize("words", [{"layout": "byol"}, {"hidden": 1}, {"width": 1}, {"depth": 3}])
 def test_other_heads_are_refused(words):
     with pytest.raises(ValidationError):
-        ContrastSettings(**words)
+        ContrastSettings.of(words)
 
 
 def test_the_other_parts_start_as_without_it_and_no_answer_passes_through_it():

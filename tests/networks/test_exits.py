@@ -9,8 +9,9 @@ from torch.nn import functional as F
 
 from fedretina.errors import SettingsError
 from fedretina.exchange.partition import partition
+from fedretina.local.supervised import summed_score
 from fedretina.losses.cross_entropy import CrossEntropyObjective
-from fedretina.losses.objective import Clock, summed_score
+from fedretina.losses.objective import Clock
 from fedretina.networks.build import build_network, build_on_meta
 from fedretina.settings.encoder import EncoderTraits
 from fedretina.settings.exchange import ExchangeSettings, Kind

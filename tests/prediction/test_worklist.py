@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedretina.data.scheme_presets import preset
 from fedretina.prediction.eyes import Owner
 from fedretina.prediction.photographs import SIDE, thumbnail
 from fedretina.prediction.predictor import ImageRow
 from fedretina.prediction.worklist import readable, work_list, write_images, write_patients
 from fedretina.prediction.worklist_page import summary_words, worklist_page
+from fedretina.settings.scheme import preset
 from fedretina.storage import read_json
 from fedretina.uncertainty.referral import UNREADABLE, refer
 

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedretina.data.scheme_presets import preset
 from fedretina.exchange.min_count import encode
 from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, site_report
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 from fedretina.uncertainty.estimators import build_estimator
 
 SETTINGS = Experiment.resolve({"row": "feduaa"}).agreed()

@@ -10,13 +10,12 @@ from importlib.resources import files
 import pytest
 from site_inputs import CARD, DEGENERATE, UNKNOWN, site_inputs, stored_results
 
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import StateError
 from fedretina.report.render import render_server, render_site
 from fedretina.report.server_report import server_report
 from fedretina.report.site_report import site_report
 from fedretina.report.text import CHARTS, NOTICE, STAYS, SYNTHETIC
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 
 VOID = {"meta", "img", "br", "line", "link", "input", "hr"}
 HOSTILE = '<script>alert(1)</script>"$\\frac{x}$'

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from site_inputs import DEGENERATE, site_inputs, stored_results
 
-from fedretina.data.scheme_presets import preset
 from fedretina.evaluation.metrics import error_detection_auroc
 from fedretina.report.render import render_server
 from fedretina.report.server_report import server_report
+from fedretina.settings.scheme import preset
 from fedretina.uncertainty.estimators import build_estimator
 
 

@@ -8,9 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import TrainingError
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 from fedretina.settings.theta import YoudenSettings
 from fedretina.uncertainty.referral import NO_ANSWER, UNREADABLE, refer, referral_threshold
 from fedretina.uncertainty.theta import youden_theta

@@ -12,8 +12,7 @@ from sklearn.metrics import roc_curve
 
 from fedretina.errors import TrainingError
 from fedretina.settings.theta import OfficialSettings, ThetaSettings, YoudenSettings
-from fedretina.uncertainty.roc import roc
-from fedretina.uncertainty.theta import official_theta, site_theta, youden_theta
+from fedretina.uncertainty.theta import official_theta, roc, site_theta, youden_theta
 
 LOOSE = YoudenSettings(min_errors=1)
 U = np.array([0.1, 0.2, 0.8, 0.9])

@@ -29,8 +29,7 @@ from fedretina.exchange.partition import (
     largest,
     size_of,
 )
-from fedretina.exchange.payload import Payload, Tensors
-from fedretina.exchange.stamp import Stamp
+from fedretina.exchange.payload import Payload, Stamp, Tensors
 from fedretina.plurals import counted
 from fedretina.settings.exchange import Kind
 from fedretina.settings.scalars import RANGES, Task

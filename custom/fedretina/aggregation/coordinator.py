@@ -9,33 +9,29 @@ import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fedretina.aggregation.admission import admit, proportions, refusal, require_finite, told
 from fedretina.aggregation.lineage import Lineage, ServerModel
-from fedretina.aggregation.mixing import Mixer, Round
+from fedretina.aggregation.mixing import Mixer, Round, temperature_model
+from fedretina.aggregation.results import unfinished_at_end
 from fedretina.aggregation.run_store import RunStore, run_head, run_results, write_results
 from fedretina.aggregation.spool import Spool
-from fedretina.aggregation.temperature_model import temperature_model
-from fedretina.aggregation.unfinished import unfinished_at_end
 from fedretina.aggregation.weights import personal_weights
 from fedretina.errors import QuorumError, RefusedError, StateError
 from fedretina.exchange.encryption import HeadCipher
 from fedretina.exchange.min_count import count_outcomes
 from fedretina.exchange.partition import partition_of
-from fedretina.exchange.payload import Order, Payload, Tensors, tensors_bytes
-from fedretina.exchange.stamp import ATTEMPTS, Stamp, one_line, require_name
-from fedretina.local.training import reproducible_torch
+from fedretina.exchange.payload import ATTEMPTS, Order, Payload, Stamp, Tensors, tensors_bytes
 from fedretina.networks.build import build_network
 from fedretina.plurals import counted
-from fedretina.seeds import derive_seed
+from fedretina.seeds import derive_seed, reproducible_torch
 from fedretina.settings.aggregation import SamplingSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
-from fedretina.settings.scalars import allowed_scalars
-
-if TYPE_CHECKING:
-    from fedretina.settings.plan import Step
+from fedretina.settings.scalars import BY_TASK, allowed_scalars
+from fedretina.storage import require_name
+from fedretina.told import one_line
 
 _log = logging.getLogger(__name__)
 # Where the head is personal the server has no grades of its own: what depends on their number never reaches it.
@@ -72,6 +68,8 @@ class Coordinator:
         net = build_network(experiment.network, experiment.head_width or _ANY_GRADES, experiment.seed)
         self.partition = partition_of(experiment, net, cipher is not None)
         self._mixer = Mixer(experiment, self.partition, cipher)
+        self._personal = experiment.aggregation.personal
+        self._allowed = {task: allowed_scalars(task, experiment.supervised) for task in BY_TASK}
         self.digest = experiment.digest(self.partition)
         self._head = run_head(run, experiment, self.partition)
         self._store = RunStore(folder, self.digest, self._head, lambda step: self.plan[step].name)
@@ -163,7 +161,7 @@ class Coordinator:
         They are the same for all, and read once per step, unless the aggregation keeps a model per site. Controls go
         where there is training, and the server's own memory never goes.
         """
-        return self._model.down(site if self.experiment.aggregation.personal else "")
+        return self._model.down(site if self._personal else "")
 
     def accept(self, site: str, payload: Payload) -> None:
         """Take one site's answer into the running step.
@@ -179,8 +177,8 @@ class Coordinator:
                     raise RefusedError("the site was not asked in this step.")
                 if site in self._answers.scalars:
                     raise RefusedError("the site has answered this step before.")
-                names = allowed_scalars(self.step.task, self.experiment.supervised)
-                keys, needed = self.partition.sent(self.step.task), self._mixer.needed(self.step)
+                step = self.step
+                names, keys, needed = self._allowed[step.task], self.partition.sent(step.task), self._mixer.needed(step)
                 admit(payload, self._stamp(), self.partition, names, keys, self.experiment.theta.largest, needed)
                 self._mixer.require(payload.tensors)
             except RefusedError as refusal:
@@ -263,7 +261,7 @@ class Coordinator:
         most, answers = self.experiment.aggregation.proportion, self._answers
         if most is None or not self.partition.sent(self.step.task):
             return {}
-        common = None if self.experiment.aggregation.personal else self._model.state()
+        common = None if self._personal else self._model.state()
 
         def sent(site: str) -> Tensors:
             return self._model.state(site) if common is None else common
@@ -281,7 +279,7 @@ class Coordinator:
         round_ = Round(self._answers.spool, self._answers.scalars, self._enrolled, self.step, self._model.state())
         if self.step.task == "sums":
             return self._mixer.totalled(round_)
-        if not self.experiment.aggregation.personal:
+        if not self._personal:
             return self._mixer.one_for_all(round_)
         number = self.step.number
         return self._mixer.one_a_site(

@@ -1,19 +1,20 @@
-"""From a round's accepted updates to the next model: one for all, or one a site."""
+"""From a round's accepted updates to the next model, one for all or one per site; and the last, of temperatures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from fedretina.aggregation.robust import RoundUpdates, combine
+from fedretina.aggregation.robust import RoundUpdates, combining
 from fedretina.aggregation.spool import Spool
-from fedretina.aggregation.weights import Scalars, among, site_weights
+from fedretina.aggregation.weights import Scalars, among, weighing
 from fedretina.corrections.correction import ServerRound, build_correction
-from fedretina.errors import SettingsError
+from fedretina.errors import RefusedError, SettingsError
 from fedretina.exchange.encryption import NO_KEYS, HeadCipher
-from fedretina.exchange.partition import SUMS, Partition
+from fedretina.exchange.partition import GRAM, MOMENT, SUMS, Partition
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.settings.aggregation import RuleSettings
 from fedretina.settings.experiment import Experiment
@@ -54,15 +55,21 @@ class Mixer:
         always = experiment.sums is not None and experiment.sums.encrypt == "always"
         if (parts.sealed or always) and cipher is None:
             raise SettingsError(NO_KEYS)
-        self._experiment = experiment
-        self._settings = experiment.aggregation
+        chosen = experiment.aggregation
+        # A phase without labels has a rule of its own. What a name chooses is looked up here, before any site trains.
+        self._rules = {
+            phase.name: RuleSettings.of(phase.weights) if phase.task == "pretrain" else chosen.rule
+            for phase in experiment.phases
+        }
+        self._weigh = {phase: weighing(rule) for phase, rule in self._rules.items() if not rule.personal}
+        self._combine = combining(chosen.robust)
         self._parts = parts
         self._cipher = cipher
         self._correction = build_correction(experiment.correction, experiment.training)
 
     def needed(self, step: Step) -> frozenset[str]:
         """Scalars that the step's updates cannot be weighed without, besides those that every site must bring."""
-        return self._weighing(step).needs if step.task in ("pretrain", "train") else frozenset()
+        return self._rules[step.phase].needs if step.task in ("pretrain", "train") else frozenset()
 
     def require(self, tensors: Tensors) -> None:
         """Refuse an update whose encrypted part cannot be mixed.
@@ -81,10 +88,10 @@ class Mixer:
             The model with what the server keeps beside it, and what the step's record says of it.
         """
         moving = self._parts.moving(round_.step.task)
-        weights = site_weights(round_.scalars, self._weighing(round_.step))
+        weights = self._weigh[round_.step.phase](round_.scalars)
         dtypes = {key: self._parts.dtypes[key] for key in moving.mixed if key not in self._parts.sealed}
         accepted = RoundUpdates(round_.spool, weights, round_.state, dtypes, frozenset(moving.parameters))
-        combined = combine(accepted, self._settings.robust)
+        combined = self._combine(accepted)
         record: dict[str, Any] = {"weights": dict(combined.weights)}
         if combined.figures:
             record["robust"] = {name: dict(figure) for name, figure in combined.figures.items()}
@@ -143,12 +150,6 @@ class Mixer:
             "digest": tensors_digest(mean),
         }
 
-    def _weighing(self, step: Step) -> RuleSettings:
-        """How a step weighs the sites: a label-free phase has a rule of its own."""
-        if step.task != "pretrain":
-            return self._settings.rule
-        return RuleSettings.of(self._experiment.phase(step.phase).weights)
-
     def _resting(self, state: Tensors) -> dict[str, torch.Tensor]:
         """What the server holds and the step did not move: a head while an encoder is pre-trained, and its controls."""
         known = {*self._parts.shared, *self._parts.controls}
@@ -163,3 +164,38 @@ class Mixer:
             for key in self._parts.sealed
             if key in moved
         }
+
+
+def temperature_model(moments: Iterable[dict[str, Tensor]], ridge: float) -> dict[str, Tensor]:
+    """Solve for the model that tells a temperature from features, by ridge regression on the sites' sums.
+
+    (w, b) = argmin sum_x (w . f(x) + b - T_k(x))^2 + lambda N s ||w||^2 (Yu et al., robust calibration with
+    multi-domain temperature scaling, NeurIPS 2022), over the validation images of all sites, where T_k is the one
+    temperature of the image's own site, N the number of images and s the mean square of a feature. The regression needs
+    sums only, X^T X and X^T T, so no site's features or temperature are told apart from the others' in what is solved.
+    The paper's data lie in one place and it leaves lambda open; here lambda counts in units of the features' own
+    scale, so that it means the same for every encoder. The bias is not held back: features that say nothing give
+    the mean temperature.
+
+    Args:
+        moments: A site's `GRAM` [F + 1, F + 1] and `MOMENT` [F + 1], the last place being the bias.
+        ridge: lambda, above 0.
+
+    Returns:
+        `weight` [F] and `bias` [], float32.
+
+    Raises:
+        RefusedError: No image is behind the sums, or they have no solution.
+    """
+    gram, moment = None, None
+    for site in moments:
+        gram = site[GRAM].double() if gram is None else gram + site[GRAM].double()
+        moment = site[MOMENT].double() if moment is None else moment + site[MOMENT].double()
+    if gram is None or moment is None or float(gram[-1, -1]) < 1:
+        raise RefusedError("no site sent moments of an image, so there is nothing to calibrate from.")
+    held = torch.full((gram.shape[0],), float(ridge * gram.diagonal()[:-1].mean()), dtype=torch.float64)
+    held[-1] = 0.0
+    solved = torch.linalg.lstsq(gram + torch.diag(held), moment.unsqueeze(1), driver="gelsd").solution.squeeze(1)
+    if not bool(torch.isfinite(solved.float()).all()):
+        raise RefusedError("the sites' moments have no finite solution: look for a site whose features are broken.")
+    return {"weight": solved[:-1].float(), "bias": solved[-1].float()}

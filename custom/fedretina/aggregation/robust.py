@@ -116,23 +116,26 @@ def _krum(accepted: RoundUpdates, settings: KrumSettings) -> AggregationResult:
     return krum(accepted, settings.hostile, settings.keep)
 
 
-def combine(accepted: RoundUpdates, settings: RobustSettings) -> AggregationResult:
-    """Combine a round's updates by the chosen rule.
+def combining(settings: RobustSettings) -> Callable[[RoundUpdates], AggregationResult]:
+    """The chosen rule, which combines a round's updates.
 
-    Args:
-        accepted: The round.
-        settings: The rule.
+    It raises a QuorumError for too few updates for what the rule promises. A run's quorum is never lower, so this is
+    for those who call it themselves.
 
     Raises:
-        QuorumError: Too few updates for what the rule promises. A run's quorum is never lower, so this is for those who
-            call it themselves.
+        SettingsError: No rule is registered for the settings.
     """
-    if len(accepted.weights) < settings.least:
-        raise QuorumError(
-            f"{settings.name!r} as it is set needs {settings.least} updates, there are "
-            f"{len(accepted.weights)}: ask more sites, or set aggregation.robust.hostile lower."
-        )
-    return robust.of(settings)(accepted, settings)
+    chosen, least = robust.of(settings), settings.least
+
+    def combine(accepted: RoundUpdates) -> AggregationResult:
+        if len(accepted.weights) < least:
+            raise QuorumError(
+                f"{settings.name!r} as it is set needs {least} updates, there are "
+                f"{len(accepted.weights)}: ask more sites, or set aggregation.robust.hostile lower."
+            )
+        return chosen(accepted, settings)
+
+    return combine
 
 
 def krum(accepted: RoundUpdates, hostile: int, keep: int) -> AggregationResult:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fedretina.aggregation.unfinished import sites_without_result
+from fedretina.aggregation.results import sites_without_result
 from fedretina.errors import StateError
 from fedretina.evaluation.model_selection import candidates
 from fedretina.exchange.min_count import told_outcomes

@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 
 from fedretina.exchange.payload import Tensors
-from fedretina.exchange.stamp import require_name
-from fedretina.storage import open_tensors, read_tensors, write_tensors
+from fedretina.storage import open_tensors, read_tensors, require_name, write_tensors
 
 Adapt = Callable[[str, str, torch.Tensor], torch.Tensor]
 """Changes one site's tensor before it is mixed: site, key, float64 value."""

@@ -58,9 +58,14 @@ def uaw_weights(scalars: Scalars, settings: UawSettings) -> dict[str, float]:
     return dict(zip(sites, (raised / raised.sum()).tolist(), strict=True))  # w_i
 
 
-def site_weights(scalars: Scalars, settings: RuleSettings) -> dict[str, float]:
-    """Weights of the sites by the chosen rule; they are positive and sum to 1."""
-    return rule.of(settings)(scalars, settings)
+def weighing(settings: RuleSettings) -> Callable[[Scalars], dict[str, float]]:
+    """The chosen rule: it gives the weights of the sites, which are positive and sum to 1.
+
+    Raises:
+        SettingsError: No rule is registered for the settings.
+    """
+    chosen = rule.of(settings)
+    return lambda scalars: chosen(scalars, settings)
 
 
 def distance(one: Tensors, other: Tensors) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fedretina.cli.shared import MODALITIES, SCHEMES, SCHEMES_OF, SITE, LazyGroup, fail, names_by_comma, progress, steps
+from fedretina.cli.shared import MODALITY, SCHEME, SITE, LazyGroup, fail, names_by_comma, progress, steps
 from fedretina.errors import FedretinaError
 
 _SPLITS = ("train", "val", "test")
@@ -69,7 +69,7 @@ def _list_sets(ctx: click.Context, option: click.Parameter, asked: bool) -> None
 )
 @click.option(
     "--scheme",
-    type=click.Choice(SCHEMES),
+    type=SCHEME,
     help="A grading scheme instead of the reader's own.",
 )
 @click.option(
@@ -189,7 +189,7 @@ def _import_table(record: dict[str, Any]) -> list[str]:
 
 @data.command()
 @click.argument("manifest", type=click.Path(exists=True, path_type=Path))
-@click.option("--scheme", type=click.Choice(SCHEMES),
+@click.option("--scheme", type=SCHEME,
               help="Grading scheme of the manifest; a site file brings its own.")  # fmt: skip
 @click.option("--grades", callback=names_by_comma,
               help="Instead of --scheme: names of the grades by comma, the healthy one first.")  # fmt: skip
@@ -276,17 +276,17 @@ def _division_table(record: dict[str, Any]) -> list[str]:
 @data.command()
 @click.option("--site", type=SITE, required=True, help="Name of the hospital; see below.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write, new or empty.")
-@click.option("--modality", type=click.Choice(MODALITIES), default="fundus", show_default=True,
+@click.option("--modality", type=MODALITY, default="fundus", show_default=True,
               help="What the hospital takes.")  # fmt: skip
 @click.option("--images", type=click.IntRange(16), default=160, show_default=True,
               help="Training images of an average hospital; this one may have more or fewer.")  # fmt: skip
 @click.option("--size", type=click.IntRange(32, 1024), default=256, show_default=True,
               help="Side of the square pictures, pixels; signals have none.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of patients and pictures.")
-@click.option("--scheme", type=click.Choice(SCHEMES),
+@click.option("--scheme", type=SCHEME,
               help="Grades instead of the hospital's own, of the same modality.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the record instead of the table.")
-def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: int, scheme: str | None,
+def phantom(site: str, out: Path, modality: str, images: int, size: int, seed: int, scheme: str | None,
             as_json: bool) -> None:  # fmt: skip
     """Draw the phantom hospital of a site to disk: synthetic pictures or signals, manifest and site file.
 
@@ -309,14 +309,17 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
     """  # noqa: D301
     from fedretina.data.phantoms.draw import SITE_FILE, write_hospital
     from fedretina.data.phantoms.hospital import phantom_hospital
-    from fedretina.data.scheme_presets import preset
-    from fedretina.settings.images import SETTINGS_OF, SIGNALS
+    from fedretina.settings.images import modality_settings
+    from fedretina.settings.scheme import preset
+    from fedretina.settings.scheme_presets import presets_of
 
-    if scheme and scheme not in SCHEMES_OF[modality]:
-        fail(f"{scheme} grades no {SETTINGS_OF[modality].words}: name another scheme.")
     try:
+        settings = modality_settings(modality)
+        kind = "signals" if settings.signal else "pictures"
+        if scheme and scheme not in presets_of(modality):
+            fail(f"{scheme} grades no {settings.words}: name another scheme.")
         hospital = phantom_hospital(site, images, preset(scheme) if scheme else None, modality)
-        with progress("signals" if modality in SIGNALS else "pictures") as tell:
+        with progress(kind) as tell:
             record = write_hospital(site, hospital, out, size, seed, tell)
     except FedretinaError as error:
         fail(str(error))
@@ -325,8 +328,7 @@ def phantom(site: str, out: Path, modality: Any, images: int, size: int, seed: i
         return
     for line in _phantom_table(record):
         click.echo(line)
-    kind = "signals" if modality in SIGNALS else "pictures"
-    sides = "" if modality in SIGNALS else f"{size} px, "
+    sides = "" if settings.signal else f"{size} px, "
     click.echo(f"SYNTHETIC {kind} of a phantom hospital ({modality}, {sides}seed {seed}), written to {out}")
     click.echo(f"next: fedretina data check {quote(str(out / SITE_FILE))}")
 

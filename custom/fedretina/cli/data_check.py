@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedretina.cli.shared import MODALITIES, SCHEMES, SITE, fail, names_by_comma, progress
+from fedretina.cli.shared import MODALITY, SCHEME, SITE, fail, names_by_comma, progress
 from fedretina.errors import DataError, FedretinaError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _WIDTH = 100
 
 @click.command()
 @click.argument("data", type=click.Path(exists=True, path_type=Path))
-@click.option("--scheme", type=click.Choice(SCHEMES),
+@click.option("--scheme", type=SCHEME,
               help="Grading scheme of a manifest or a folder; a site file brings its own.")  # fmt: skip
 @click.option("--grades", callback=names_by_comma,
               help="Instead of --scheme: names of the grades by comma, the healthy one first.")  # fmt: skip
@@ -38,7 +38,7 @@ _WIDTH = 100
 @click.option("--site", type=SITE, help="Name of the site.  [default: from the path]")
 @click.option("--patient-pattern",
               help="Folder per class: regular expression with (?P<patient>...), matched in the path.")  # fmt: skip
-@click.option("--modality", type=click.Choice(MODALITIES),
+@click.option("--modality", type=MODALITY,
               help="What the files are.  [default: what the grading scheme is made for, else fundus]")  # fmt: skip
 @click.option("--image-size", type=click.IntRange(32, 1024), default=256, show_default=True,
               help="Side of the images that the run will use, pixels.")  # fmt: skip

@@ -35,14 +35,14 @@ def loop(
     All sites' images are read by this one process, and no policy of a site holds anything back: it is for research on
     one machine. On a terminal a bar shows how many answers of sites are in.
     """
-    from fedretina.exchange.stamp import require_sites
     from fedretina.settings.experiment import Experiment
+    from fedretina.storage import require_sites
 
     try:
         files = site_files(pairs)
         names = require_sites([*files, *(sites or (() if files else PHANTOMS))])
         settings = Experiment.load(experiment)  # before torch is loaded, which takes seconds: a typo is told at once
-        from fedretina.aggregation.results_table import results_table
+        from fedretina.aggregation.results import results_table
         from fedretina.data.site_data import load_site_data
         from fedretina.loop import run_loop
 
@@ -96,7 +96,7 @@ def _places(names: Sequence[str], files: dict[str, str], phantom_images: int) ->
 @click.option("--root", type=click.Path(path_type=Path), default=Path("fedretina_runs"), help="Folder of runs.")
 def show(run: str | None, root: Path) -> None:
     """Print the table of a finished RUN, of the latest one by default, and where its results lie."""
-    from fedretina.aggregation.results_table import results_table
+    from fedretina.aggregation.results import results_table
     from fedretina.storage import read_json
 
     found = sorted(root.glob("*/server/results.json"), key=lambda path: path.stat().st_mtime)

@@ -256,7 +256,7 @@ def results(
     Exit codes: 0 the results are there, 1 the job left none, with the reason, 2 no server answers, 3 there is no such
     job or run, 4 the job has not ended, or the time of --timeout is over.
     """
-    from fedretina.aggregation.results_table import results_table
+    from fedretina.aggregation.results import results_table
     from fedretina.flare.admin_jobs import find_job
     from fedretina.flare.admin_runs import fetch, outcome_of, results_file
     from fedretina.storage import read_json

@@ -18,15 +18,12 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from fedretina.data.scheme_presets import SCHEMES as _SCHEMES
 from fedretina.errors import FedretinaError
-from fedretina.exchange.stamp import require_name, require_sites
+from fedretina.settings.scheme_presets import SCHEMES
+from fedretina.storage import require_name, require_sites
 
 _LEAVING_S = 2.0
 _YEAR_S = 31_536_000
-MODALITIES = list(dict.fromkeys(scheme.modality for scheme in _SCHEMES.values()))
-SCHEMES_OF = {kind: [name for name, scheme in _SCHEMES.items() if scheme.modality == kind] for kind in MODALITIES}
-SCHEMES = list(_SCHEMES)
 PHANTOMS = ("site-1", "site-2", "site-3", "site-4", "site-5")
 """Sites of a rehearsal where none is named."""
 
@@ -108,6 +105,37 @@ class NameType(click.ParamType):  # type: ignore[type-arg]  # generic in new ver
             self.fail(str(error), param, ctx)
 
 
+class PartType(click.Choice):  # type: ignore[type-arg]  # generic in new versions of click alone
+    """A name of the product's, which help lists, or of a part that another package brings.
+
+    Args:
+        names: The product's.
+        known: Gives all names, those of other packages too; called for a name that is not the product's.
+    """
+
+    def __init__(self, names: Iterable[str], known: Callable[[], Iterable[str]]) -> None:
+        super().__init__(list(names))
+        self._known = known
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name itself."""
+        if value in self.choices:
+            return str(value)
+        from fedretina.settings.choice import load_parts
+
+        try:
+            load_parts()
+        except FedretinaError as error:
+            self.fail(str(error), param, ctx)
+        return str(click.Choice(list(self._known())).convert(value, param, ctx))
+
+
+def _modalities() -> Iterable[str]:
+    from fedretina.settings.images import ImageSettings
+
+    return ImageSettings.choices()
+
+
 class SitesType(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click alone
     """Names of sites by comma, each once; a value with a name that cannot be is refused."""
 
@@ -165,6 +193,8 @@ class SecondsType(click.ParamType):  # type: ignore[type-arg]  # generic in new 
         return seconds
 
 
+MODALITY = PartType(dict.fromkeys(scheme.modality for scheme in SCHEMES.values()), _modalities)
+SCHEME = PartType(SCHEMES, lambda: SCHEMES)
 RUN, SITE, JOB = NameType("run"), NameType("site"), NameType("job")
 SITES, SITE_FILE = SitesType(), SiteFileType()
 

@@ -280,7 +280,7 @@ def write_clients(source: CheckSource, out: Path, clients: int, skew: ClientSkew
 
 
 def _site_file(source: CheckSource, scheme: GradingScheme) -> str:
-    words: dict[str, Any] = {
+    raw: dict[str, Any] = {
         "manifest": MANIFEST,
         "images": str(source.images.resolve()),
         "scheme": scheme.model_dump(mode="json"),
@@ -288,7 +288,7 @@ def _site_file(source: CheckSource, scheme: GradingScheme) -> str:
         "bad_files": source.bad_files,
     }
     head = "# Written by `fedretina data divide`. It names a folder of this site and stays here.\n"
-    return head + yaml.safe_dump({"data": words}, sort_keys=False, allow_unicode=True)
+    return head + yaml.safe_dump({"data": raw}, sort_keys=False, allow_unicode=True)
 
 
 def _digest(path: Path) -> str:

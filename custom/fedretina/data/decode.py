@@ -1,4 +1,4 @@
-"""Image files to RGB pixels, with no silent half of an image."""
+"""Image files to RGB pixels, with no silent half of an image; and the mark in the files of phantoms."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from fedretina.errors import DataError, SeveralPagesError
 
 _JPEG = b"\xff\xd8"
 _PNG = b"\x89PNG\r\n\x1a\n"
+_KEYWORD, _TEXT = b"Synthetic", b"fedretina phantom, not a patient"
+PNG_MARK = b"tEXt" + _KEYWORD + b"\0" + _TEXT
+"""A phantom's chunk in its PNG file, less length and checksum."""
+WAVE_MARK = _KEYWORD + b": " + _TEXT
+"""A phantom's words in the list of information of its WAV file."""
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _STANDALONE = frozenset((0x01, *range(0xD0, 0xD9)))
 _MARKER = re.compile(rb"\xff+[^\x00\xd0-\xd7\xff]")  # stuffed zeros and restart marks belong to the scan
@@ -75,6 +80,18 @@ def eight_bits(pixels: NDArray[np.uint8] | NDArray[np.uint16]) -> NDArray[np.uin
     if pixels.dtype == np.uint16:
         return ((pixels.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
     return pixels.astype(np.uint8, copy=False)
+
+
+def is_phantom(path: Path) -> bool:
+    """Whether a file is a PNG or a WAV with the phantoms' mark; False also where it cannot be read."""
+    try:
+        with open(path, "rb") as handle:
+            head = handle.read(1024)
+    except OSError:
+        return False
+    if head.startswith(b"RIFF"):
+        return WAVE_MARK in head
+    return head.startswith(_PNG) and PNG_MARK in head
 
 
 def _look(data: bytes) -> tuple[str, bool]:

@@ -12,10 +12,9 @@ from fedretina.data.manifest import SPLITS, RawRow, one_spelling, require_inside
 from fedretina.data.patient_keys import SALT, keyed, site_salt
 from fedretina.data.readers import reader, readers
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, PublicSet, Survey
-from fedretina.data.scheme_presets import preset
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError, SettingsError
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 
 _NAMED = 5
 

@@ -15,13 +15,13 @@ import torch
 from fedretina.data.feature_cache import FeaturePlace
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, Manifest, Record, read_manifest
 from fedretina.data.modalities import require_modality
-from fedretina.data.scheme_presets import PRESETS, site_modality, site_scheme
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed
 from fedretina.settings.images import ImageSettings
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.scheme import GradingScheme
-from fedretina.settings.site import SiteDataSettings
+from fedretina.settings.scheme_presets import SCHEMES
+from fedretina.settings.site import SiteDataSettings, site_modality, site_scheme
 
 
 class Split(NamedTuple):
@@ -159,7 +159,7 @@ def fingerprint(scheme: GradingScheme | None, lines: Sequence[str]) -> str:
 
 def scheme_not_set(site: str) -> DataError:
     """What is said where a site has told no grades and a job needs them."""
-    return DataError(f"the grading scheme of {site} is not set: name one of {', '.join(PRESETS)}, or list the grades.")
+    return DataError(f"the grading scheme of {site} is not set: name one of {', '.join(SCHEMES)}, or list the grades.")
 
 
 def load_site_data(
@@ -188,7 +188,7 @@ def load_site_data(
             a split that the job needs is empty, train has one class only, or no image can be read.
         SettingsError: The site's images are of another modality than the job's; it names nothing of the site.
     """
-    require_modality(site_modality(settings), images.modality)
+    require_modality(site_modality(settings), images)
     scheme = site_scheme(settings)
     if settings.manifest is None:
         from fedretina.data.phantoms.draw import phantom_site_data
@@ -215,7 +215,7 @@ def _from_cache(
     tell: Callable[[int, int], None],
 ) -> SiteData:
     from fedretina.data.cache import build_cache
-    from fedretina.data.phantoms.canvas import is_phantom
+    from fedretina.data.decode import is_phantom
 
     chosen = {split: _limited(manifest.of(split), split, settings) for split in SPLITS}
     chosen[PRETRAIN] = _limited([*chosen["train"], *manifest.unlabelled()], PRETRAIN, settings)

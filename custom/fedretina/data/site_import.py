@@ -133,9 +133,9 @@ def _site_file(name: str, root: Path, plan: Plan) -> str:
     said = reader(name).modality
     kind = {} if said is None else {"modality": said}
     known = {"public_set": name} if reader(name).published else {}
-    words = {"data": {"manifest": MANIFEST, "images": images, **scheme, **kind, **known}}
+    raw = {"data": {"manifest": MANIFEST, "images": images, **scheme, **kind, **known}}
     head = f"# Written by `fedretina data import {name}`. It names a folder of this site and stays here.\n"
-    return head + yaml.safe_dump(words, sort_keys=False, allow_unicode=True)
+    return head + yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
 
 
 def _write_left_out(path: Path, rows: Sequence[LeftOut]) -> None:

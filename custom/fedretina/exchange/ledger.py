@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedretina.errors import StateError
-from fedretina.exchange.stamp import Stamp, one_line
+from fedretina.exchange.payload import Stamp
+from fedretina.told import one_line
 
 if TYPE_CHECKING:  # a site's parent process notes refusals, and is to stay without torch
     from fedretina.exchange.partition import Partition
@@ -29,31 +30,31 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def note_words(self, stamp: Stamp, words: str) -> None:
+    def note_words(self, stamp: Stamp, sentence: str) -> None:
         """Write down the sentence of an error that is about to leave.
 
         Args:
             stamp: Of the order that it answers.
-            words: The sentence.
+            sentence: What leaves.
 
         Raises:
             StateError: The line cannot be written, so the sentence must not go.
         """
         place = {"run": stamp.run, "phase": stamp.phase, "round": stamp.round, "attempt": stamp.attempt}
-        self._append({**place, "tensors": {}, "scalars": {}, "bytes": 0, "digest": "", "words": words})
+        self._append({**place, "tensors": {}, "scalars": {}, "bytes": 0, "digest": "", "words": sentence})
 
-    def note_refusal(self, job: str, words: str) -> None:
+    def note_refusal(self, job: str, sentence: str) -> None:
         """Write down the sentence with which a job is about to be refused.
 
         Args:
             job: FLARE's id of the job, as the server sent it.
-            words: The sentence.
+            sentence: What leaves.
 
         Raises:
             StateError: The line cannot be written, so the sentence must not go.
         """
         place = {"run": "", "phase": "deploy", "round": 0, "attempt": 0, "job": one_line(job, 100)}
-        self._append({**place, "tensors": {}, "scalars": {}, "bytes": 0, "digest": "", "words": words})
+        self._append({**place, "tensors": {}, "scalars": {}, "bytes": 0, "digest": "", "words": sentence})
 
     def note(self, payload: Payload, parts: Partition, policy: Mapping[str, Any] | None = None) -> None:
         """Write down stamp, kinds, scalars, bytes and digest of what is about to leave.

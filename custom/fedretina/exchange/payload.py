@@ -1,4 +1,4 @@
-"""What travels: orders from the server to a site, tensors and named scalars both ways."""
+"""What travels: orders from the server to a site, tensors and named scalars both ways, each under a stamp."""
 
 from __future__ import annotations
 
@@ -8,10 +8,58 @@ from typing import NamedTuple
 
 import torch
 
-from fedretina.exchange.stamp import Stamp
+from fedretina.errors import RefusedError
 from fedretina.settings.scalars import Task
+from fedretina.told import one_line
 
 Tensors = Mapping[str, torch.Tensor]
+ATTEMPTS = 1000
+
+
+class Stamp(NamedTuple):
+    """Where a message belongs.
+
+    Attributes:
+        run: Name of the run; also a folder's name, so letters, digits, '.', '_' and '-' only.
+        phase: Name of the phase within the run.
+        round: Round within the phase, from 0.
+        attempt: How often this round was begun before; a repeat refuses the answers of earlier attempts. Thousands
+            (`ATTEMPTS`) count how often the run went back, so that answers to what it dropped are refused as well.
+        digest: SHA-256 over settings, partition and version (`Experiment.digest`).
+    """
+
+    run: str
+    phase: str
+    round: int
+    attempt: int
+    digest: str
+
+    def require(self, expected: Stamp) -> None:
+        """Refuse a message whose stamp differs from the expected one.
+
+        Raises:
+            RefusedError: A sentence that names the field that differs.
+        """
+        if self.run != expected.run:
+            raise RefusedError(f"the message belongs to run {self.run[:100]!r}, this is run {expected.run!r}.")
+        self.require_digest(expected.digest)
+        if self[1:4] != expected[1:4]:
+            raise RefusedError(
+                f"the message is for {one_line(self.phase, 100)} round {self.round} attempt {self.attempt}, "
+                f"expected {expected.phase} round {expected.round} attempt {expected.attempt}."
+            )
+
+    def require_digest(self, digest: str) -> None:
+        """Refuse a message from an end with other settings, another partition or another version.
+
+        Raises:
+            RefusedError: A sentence with the first digits of both digests.
+        """
+        if self.digest != digest:
+            raise RefusedError(
+                f"the two ends disagree on settings, network partition or version (digest {self.digest[:12]} "
+                f"against {digest[:12]}): install the same fedretina at both ends and send the same job to both."
+            )
 
 
 class Payload(NamedTuple):

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedretina.errors import AdminError, NotFoundError, SettingsError
-from fedretina.exchange.stamp import one_line
 from fedretina.flare.admin_session import AdminSession, Federation
 from fedretina.flare.job_store import when_begun
 from fedretina.flare.submitted_job import DIGEST, SUBMITTED_AS, NamedJob, job_sites
 from fedretina.kit.job_folder import ALLOWED_CLASSES, classes_named
 from fedretina.settings.plan import RUN_KEY
+from fedretina.told import one_line
 
 COMPLETED = "FINISHED:COMPLETED"
 WAITING = "SUBMITTED"
@@ -151,27 +151,27 @@ def all_jobs(session: AdminSession) -> list[Job]:
     return list(found.values())
 
 
-def find_job(session: AdminSession, words: str | None, run: str | None) -> Job:
+def find_job(session: AdminSession, asked: str | None, run: str | None) -> Job:
     """Find a job by its id, by the beginning of its id, or the newest of a run.
 
     Raises:
         SettingsError: Neither or both are given, or the beginning fits several jobs.
         NotFoundError: There is no such job.
     """
-    if (words is None) == (run is None):
+    if (asked is None) == (run is None):
         raise SettingsError("name a job by its id, or a run by --run; `fedretina status` lists them.")
     jobs = all_jobs(session)
     if run is not None:
         return _of_run(jobs, run)[-1]
-    assert words is not None
-    found = [job for job in jobs if job.id == words]
-    if not found and len(words) >= _SHORTEST_PREFIX:
-        found = [job for job in jobs if job.id.startswith(words.lower())]
+    assert asked is not None
+    found = [job for job in jobs if job.id == asked]
+    if not found and len(asked) >= _SHORTEST_PREFIX:
+        found = [job for job in jobs if job.id.startswith(asked.lower())]
     if len(found) > 1:
-        raise SettingsError(f"{len(found)} jobs begin with {words!r}: write more of the id.")
+        raise SettingsError(f"{len(found)} jobs begin with {asked!r}: write more of the id.")
     if not found:
         raise NotFoundError(
-            f"there is no job {words!r}: `fedretina status` lists the jobs, --run finds one by its run."
+            f"there is no job {asked!r}: `fedretina status` lists the jobs, --run finds one by its run."
         )
     return found[0]
 
@@ -307,8 +307,8 @@ def foreign_classes(folder: Path) -> list[str]:
 
 def _in_words(said: str) -> str:
     said = said.strip().removeprefix("NVFLARE_ERROR:").strip()
-    for words, ours in _KNOWN:
-        if words in said:
+    for theirs, ours in _KNOWN:
+        if theirs in said:
             return ours
     return f'"{one_line(said, _QUOTED)}"' if said else "it does not say why"
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fedretina.aggregation.unfinished import unfinished, unfinished_note
+from fedretina.aggregation.results import unfinished, unfinished_note
 from fedretina.errors import AdminError, NotDoneError, RefusedError, StateError, TimeOverError, UnreachableError
 from fedretina.flare.admin_jobs import WAITING, Job, Submission, find_job, not_listed
 from fedretina.flare.admin_session import AdminSession

@@ -84,8 +84,8 @@ class AdminSession:
             raise NotFoundError(f"{kit} is no admin's startup kit: it has no startup/fed_admin.json.")
         try:
             self.user, self._kit = resolve_admin_user_and_dir_from_startup_kit(str(kit))
-            words = json.loads((kit / "startup" / "fed_admin.json").read_text(encoding="utf-8"))["admin"]
-            self.server = f"{words['host']}:{words['port']}"
+            admin = json.loads((kit / "startup" / "fed_admin.json").read_text(encoding="utf-8"))["admin"]
+            self.server = f"{admin['host']}:{admin['port']}"
         except (StartupKitConfigError, OSError, ValueError, KeyError) as error:
             raise AdminError(f"the admin kit {kit} cannot be used: {error}") from error
         self._timeout_s = timeout_s

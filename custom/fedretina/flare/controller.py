@@ -15,7 +15,7 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.app_constant import AppConstants
 
 from fedretina.aggregation.coordinator import Coordinator
-from fedretina.aggregation.results_table import results_table
+from fedretina.aggregation.results import results_table
 from fedretina.errors import FedretinaError, QuorumError, TrainingError
 from fedretina.flare.aggregator import SpoolAggregator
 from fedretina.flare.server_run import ServerRun

@@ -18,13 +18,12 @@ from nvflare.apis.signal import Signal
 
 from fedretina.errors import DataError, FedretinaError, RefusedError, TrainingError
 from fedretina.exchange.noise import NOISE_KEY
-from fedretina.exchange.stamp import require_name
 from fedretina.flare.job_context import load_experiment, load_site_settings, state_root, with_weights_file
 from fedretina.flare.wire import pack_error, pack_payload, unpack_order, why
 from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.local.site import Site
 from fedretina.local.site_state import History
-from fedretina.storage import folder_lock
+from fedretina.storage import folder_lock, require_name
 from fedretina.told import told
 from fedretina.tracking.curves import site_points
 from fedretina.tracking.tracker import Tracker
@@ -85,8 +84,8 @@ class SiteHost:
         except FedretinaError as error:
             reply = self._told(error, error, known, fl_ctx)
         except Exception as error:  # noqa: BLE001 - FLARE would log its traceback as an error, and stream it
-            words = f"the site's trainer failed with {type(error).__name__}."
-            reply = self._told(TrainingError(words).telling(words), error, known, fl_ctx)
+            sentence = f"the site's trainer failed with {type(error).__name__}."
+            reply = self._told(TrainingError(sentence).telling(sentence), error, known, fl_ctx)
         self._track(where, reply, time.monotonic() - began)
         return reply
 

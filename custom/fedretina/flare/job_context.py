@@ -13,7 +13,6 @@ from nvflare.apis.fl_context import FLContext
 from pydantic import ValidationError
 
 from fedretina.errors import DataError, SettingsError
-from fedretina.exchange.stamp import one_line
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import (
     PROPERTY,
@@ -24,6 +23,7 @@ from fedretina.settings.site import (
     read_server_settings,
     read_site_settings,
 )
+from fedretina.told import one_line
 from fedretina.yaml_file import YamlFileError
 
 __all__ = [
@@ -118,9 +118,9 @@ def _scope_properties(fl_ctx: FLContext) -> Mapping[str, Any]:
         # The simulator reads privacy.json but does not put its properties into the context, so they are read here.
         path = Path(fl_ctx.get_engine().get_workspace().get_site_privacy_file_path())
         try:
-            words = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            raw = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read: {error}") from error
-        scopes = {scope.get("name"): scope for scope in words.get("scopes", [])}
-        found = scopes.get(words.get("default_scope"), {}).get("properties")
+        scopes = {scope.get("name"): scope for scope in raw.get("scopes", [])}
+        found = scopes.get(raw.get("default_scope"), {}).get("properties")
     return found or {}

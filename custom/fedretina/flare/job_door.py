@@ -31,9 +31,9 @@ from nvflare.private.fed.utils.app_deployer import AppDeployer
 
 from fedretina.errors import StateError
 from fedretina.exchange.ledger import REFUSALS, Ledger
-from fedretina.exchange.stamp import one_line
 from fedretina.flare.site_commands import answer_only_for_jobs
 from fedretina.kit.job_folder import LARGEST, META, SIGNATURES, refusal
+from fedretina.told import one_line
 
 _log = logging.getLogger(__name__)
 _ONLY_JSON = "this federation reads configuration in JSON and no other format: send what `fedretina job export` writes."

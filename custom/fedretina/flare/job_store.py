@@ -81,11 +81,11 @@ def obstacle(job: StoredJob, kit: Path) -> str | None:
     It is lost when no process of this host names it, and the server is down or was started after the job began: a
     server takes up no job that it has not begun itself.
     """
-    running = [process for process in _processes() if any(_FLARE in word for word in process.words)]
+    running = [process for process in _processes() if any(_FLARE in word for word in process.arguments)]
     for process in running:
-        if job.id in process.words:
+        if job.id in process.arguments:
             return f"process {process.pid} still runs it: wait half a minute, or end that process."
-    servers = [process for process in running if _serves(process.words, kit.resolve())]
+    servers = [process for process in running if _serves(process.arguments, kit.resolve())]
     for process in servers:
         if job.begun is None or process.started <= job.begun:
             return f"the server that began it still runs (process {process.pid}): use `nvflare job abort {job.id}`."
@@ -106,7 +106,7 @@ def abandon(job: StoredJob) -> None:
 
 class _Process(NamedTuple):
     pid: int
-    words: list[str]
+    arguments: list[str]
     started: float
 
 
@@ -116,15 +116,15 @@ def _processes() -> Iterator[_Process]:
             yield _Process(process.info["pid"], process.info["cmdline"], process.info["create_time"])
 
 
-def _serves(words: list[str], kit: Path) -> bool:
-    named = any(Path(word).resolve() == kit for word in words if word.startswith(("/", ".")))
-    return named and any(_SERVER in word for word in words)
+def _serves(arguments: list[str], kit: Path) -> bool:
+    named = any(Path(word).resolve() == kit for word in arguments if word.startswith(("/", ".")))
+    return named and any(_SERVER in word for word in arguments)
 
 
 def _target(kit: Path) -> str:
     try:
-        words = json.loads((kit / "startup" / "fed_server.json").read_text(encoding="utf-8"))
-        return str(words["servers"][0]["service"]["target"])
+        raw = json.loads((kit / "startup" / "fed_server.json").read_text(encoding="utf-8"))
+        return str(raw["servers"][0]["service"]["target"])
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise AdminError(f"{kit}/startup/fed_server.json does not say where the server listens: {error!r}.") from error
 

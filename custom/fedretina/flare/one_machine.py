@@ -149,8 +149,8 @@ class OneMachine(FLComponent):
 
     def _claimed(self, newcomer: Any, frame: Any) -> str | None:
         """The name in which a connection comes; None when it is an admin's, or FLARE will refuse it anyway."""
-        words = self._connections.get_dict_payload(Prefix.from_bytes(frame), frame)
-        name = FQCN.normalize(str(words[HandshakeKeys.ENDPOINT_NAME]))
+        raw = self._connections.get_dict_payload(Prefix.from_bytes(frame), frame)
+        name = FQCN.normalize(str(raw[HandshakeKeys.ENDPOINT_NAME]))
         if is_valid_admin_client_name(name):
             return None
         if is_mtls_connection(newcomer.conn.connector.params):
@@ -277,9 +277,9 @@ class SecondMachinesCommand(CommandModule):
 
     def _list(self, conn: Connection, args: list[str]) -> None:
         found = self._seen.current()
-        words = "\n".join(one.words() for one in found) or "none in the last 24 hours"
+        sentences = "\n".join(one.words() for one in found) or "none in the last 24 hours"
         meta = make_meta(MetaStatusValue.OK, extra={COMMAND: [one.record() for one in found]})
-        conn.append_string(words, meta=meta)
+        conn.append_string(sentences, meta=meta)
 
 
 def _may_look(conn: Connection, args: list[str]) -> PreAuthzReturnCode:

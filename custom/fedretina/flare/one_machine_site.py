@@ -16,8 +16,8 @@ from nvflare.fuel.f3.cellnet.defs import ReturnCode
 from nvflare.fuel.f3.endpoint import Endpoint, EndpointMonitor
 from nvflare.fuel.f3.message import Message
 
-from fedretina.exchange.stamp import one_line
 from fedretina.kit.second_machine import CHANNEL, ONGOING_S, REFUSED, TOPIC
+from fedretina.told import one_line
 
 
 class OneMachineSite(FLComponent, EndpointMonitor):
@@ -56,12 +56,12 @@ class OneMachineSite(FLComponent, EndpointMonitor):
         self._say("stays", message.payload.get("words") if isinstance(message.payload, dict) else None)
         return make_reply(ReturnCode.OK)
 
-    def _say(self, role: str, words: object) -> None:
-        if not isinstance(words, str):
+    def _say(self, role: str, sentence: object) -> None:
+        if not isinstance(sentence, str):
             return
         now = time.monotonic()
         with self._lock:
             if now - self._said.get(role, -ONGOING_S) < ONGOING_S:
                 return
             self._said[role] = now
-        self.logger.warning(one_line(words))
+        self.logger.warning(one_line(sentence))

@@ -48,11 +48,11 @@ class Report(NamedTuple):
     seconds_left: float | None
 
     @classmethod
-    def read(cls, words: object) -> Report | None:
+    def read(cls, raw: object) -> Report | None:
         """Take a report from FLARE's statistics; None where the server runs another version or no fedretina job."""
-        if not isinstance(words, Mapping) or set(words) != set(cls._fields):
+        if not isinstance(raw, Mapping) or set(raw) != set(cls._fields):
             return None
-        return cls(**words)
+        return cls(**raw)
 
 
 class ProgressBoard:

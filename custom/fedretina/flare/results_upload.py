@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedretina.aggregation.results_table import results_table
+from fedretina.aggregation.results import results_table
 from fedretina.errors import StateError
 from fedretina.storage import read_json, write_json
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedretina.errors import SettingsError
-from fedretina.exchange.stamp import require_name
 from fedretina.settings.plan import RUN_KEY, new_run_name
+from fedretina.storage import require_name
 
 if TYPE_CHECKING:
     from fedretina.settings.experiment import Experiment
@@ -81,10 +81,10 @@ def named_copy(
         ) from error
     for app in apps:
         path = folder / app.relative_to(job) / _EXPERIMENT
-        words = _with_line(path.read_text(encoding="utf-8"), "run", json.dumps(chosen))  # a name may look like a number
+        text = _with_line(path.read_text(encoding="utf-8"), "run", json.dumps(chosen))  # a name may look like a number
         if restart is not None:
-            words = _with_line(words, "restart", json.dumps(restart.model_dump()))
-        path.write_text(words, encoding="utf-8")
+            text = _with_line(text, "restart", json.dumps(restart.model_dump()))
+        path.write_text(text, encoding="utf-8")
         _require_named(path, app / _EXPERIMENT, chosen, restart)
     meta["name"] = chosen
     if RUN_KEY in meta:
@@ -162,10 +162,10 @@ def _require_named(copy: Path, source: Path, run: str, restart: RestartSettings 
     )
 
 
-def _with_line(words: str, name: str, value: str) -> str:
+def _with_line(text: str, name: str, value: str) -> str:
     line = f"{name}: {value}"
-    text, found = re.subn(rf"^{name}:.*$", lambda _: line, words, count=1, flags=re.MULTILINE)
-    return text if found else f"{words.rstrip()}\n{line}\n"
+    changed, found = re.subn(rf"^{name}:.*$", lambda _: line, text, count=1, flags=re.MULTILINE)
+    return changed if found else f"{text.rstrip()}\n{line}\n"
 
 
 def _write_meta(folder: Path, meta: dict[str, Any]) -> None:

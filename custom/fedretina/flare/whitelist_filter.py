@@ -23,7 +23,6 @@ from fedretina.exchange.noise import NOISE_KEY, noise_key
 from fedretina.exchange.partition import Partition, partition_of
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
 from fedretina.exchange.policy import apply_policy, require_budget, require_kind
-from fedretina.exchange.stamp import require_name
 from fedretina.flare.job_context import load_experiment, load_server_settings, load_site_settings, state_root
 from fedretina.flare.wire import ENTRIES, META, WHY, pack_error, pack_payload, unpack_order, unpack_payload
 from fedretina.kit.job_folder import FILTER, RESULT_FILTERS
@@ -32,7 +31,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
 from fedretina.settings.scalars import allowed_scalars
 from fedretina.settings.site import SiteSettings, SvtNoise
-from fedretina.storage import folder_lock
+from fedretina.storage import folder_lock, require_name
 from fedretina.told import told
 
 _log = logging.getLogger(__name__)
@@ -145,21 +144,21 @@ class WhitelistFilter(Filter):
 
     def _error(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Let an error's sentence go, once it stands in the ledger, and nothing that came with it."""
-        words = str(shareable.get_header(WHY) or "")
-        if len(words) > _WHY_LENGTH or set(shareable) - {ReservedHeaderKey.HEADERS}:
+        sentence = str(shareable.get_header(WHY) or "")
+        if len(sentence) > _WHY_LENGTH or set(shareable) - {ReservedHeaderKey.HEADERS}:
             raise RefusedError("an error reply may carry one sentence and no data.")
         if not self._answers_for(fl_ctx):
             return shareable
         stamp = fl_ctx.get_prop(_STAMP)
-        if words and stamp is None:
+        if sentence and stamp is None:
             raise RefusedError("an error reply answers no order that this filter let in.")
-        if words and (self._scope or self._keeps_ledger):
+        if sentence and (self._scope or self._keeps_ledger):
             try:
-                self._ledger(stamp.run, fl_ctx).note_words(stamp, words)
+                self._ledger(stamp.run, fl_ctx).note_words(stamp, sentence)
             except FedretinaError as error:  # no room, or no settings that say where: FLARE's code leaves alone
                 _log.warning("%s: %s", fl_ctx.get_identity_name(), error)
-                words = ""
-        return make_reply(shareable.get_return_code(), headers={WHY: words} if words else None)
+                sentence = ""
+        return make_reply(shareable.get_return_code(), headers={WHY: sentence} if sentence else None)
 
     def _ledger(self, run: str, fl_ctx: FLContext) -> Ledger:
         site = require_name(fl_ctx.get_identity_name(), "site")

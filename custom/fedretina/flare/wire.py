@@ -12,9 +12,9 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 
 from fedretina.errors import RefusedError
-from fedretina.exchange.payload import Order, Payload, Tensors
-from fedretina.exchange.stamp import Stamp, one_line
+from fedretina.exchange.payload import Order, Payload, Stamp, Tensors
 from fedretina.settings.scalars import Task
+from fedretina.told import one_line
 
 META = "fedretina"
 ENTRIES = frozenset({"stamp", "task", "accepted", "best", "share", "weight", "scalars"})
@@ -69,13 +69,13 @@ def unpack_payload(shareable: Shareable) -> Payload:
     return Payload(tensors, scalars, _stamp(meta))
 
 
-def pack_error(words: str) -> Shareable:
+def pack_error(sentence: str) -> Shareable:
     """Turn an error into a reply.
 
     Args:
-        words: What may leave of it (`told.told`).
+        sentence: What may leave of it (`told.told`).
     """
-    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={WHY: one_line(words)})
+    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={WHY: one_line(sentence)})
 
 
 def why(shareable: Shareable) -> str:

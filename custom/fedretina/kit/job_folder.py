@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedretina.exchange.stamp import one_line
+from fedretina.told import one_line
 
 FILTER = "fedretina.flare.whitelist_filter.WhitelistFilter"
 OWN_CLASSES = (

@@ -13,19 +13,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from fedretina.data.scheme_presets import site_modality, site_scheme
 from fedretina.errors import DataError, FedretinaError
 from fedretina.kit.addresses import moved_finding
 from fedretina.kit.check import check_kit
 from fedretina.kit.findings import Finding, bad, good, judged, note
 from fedretina.kit.hardened import is_temporary
 from fedretina.kit.startup_kit import StartupKit
-from fedretina.local.training import torch_device
+from fedretina.seeds import torch_device
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.images import SIGNALS
-from fedretina.settings.site import SiteSettings, read_site_settings
+from fedretina.settings.images import AugmentSettings, modality_settings
+from fedretina.settings.site import SiteSettings, read_site_settings, site_modality, site_scheme
 from fedretina.version import __version__
 
 if TYPE_CHECKING:
@@ -98,10 +97,10 @@ def usual_experiment(kit: StartupKit) -> Experiment:
         modality = site_modality(site_settings(kit).data) if kit.role == "site" else None
     except DataError:
         modality = None  # the check itself tells of a site file that cannot be used
-    asked: dict[str, Any] = {} if modality is None else {"images": {"modality": modality}}
-    if modality in SIGNALS:
-        asked["augment"] = {"flip": False, "rotate_degrees": 0}
-    return Experiment.resolve(asked)
+    if modality is None:
+        return Experiment.resolve({})
+    unfit = AugmentSettings().unfit(modality_settings(modality))
+    return Experiment.resolve({"images": {"modality": modality}, "augment": dict.fromkeys(unfit, 0)})
 
 
 def state_root_of(kit: StartupKit, settings: SiteSettings) -> Path:

@@ -28,8 +28,7 @@ from fedretina.data.site_data import load_site_data
 from fedretina.errors import FedretinaError, StoppedError, TrainingError
 from fedretina.exchange.encryption import cipher_for
 from fedretina.exchange.noise import noise_key
-from fedretina.exchange.payload import Order, Payload, Tensors
-from fedretina.exchange.stamp import Stamp
+from fedretina.exchange.payload import Order, Payload, Stamp, Tensors
 from fedretina.local.heads_from_sums import SiteNoise
 from fedretina.local.site import Site
 from fedretina.settings.experiment import Experiment
@@ -72,9 +71,9 @@ class ChildTrainer:
         """
         asked, answered = self._box / "order.safetensors", self._box / "answer.safetensors"
         shutil.rmtree(self._box, ignore_errors=True)
-        words = {"recipe": self._recipe.model_dump_json(), "order": order._asdict()}
+        header = {"recipe": self._recipe.model_dump_json(), "order": order._asdict()}
         try:
-            write_tensors(asked, tensors, words, durable=False)
+            write_tensors(asked, tensors, header, durable=False)
             record = self._run([str(os.getpid()), str(asked), str(answered)], order, stop)
             if "error" in record:
                 raise _raised(record)
@@ -137,8 +136,8 @@ def _raised(record: Mapping[str, Any]) -> FedretinaError:
             error.add_note(note)
         return error
     _log.warning("the trainer failed:\n%s", record["says"])
-    words = f"the site's trainer failed with {record['error']}."
-    return TrainingError(words).telling(words)
+    sentence = f"the site's trainer failed with {record['error']}."
+    return TrainingError(sentence).telling(sentence)
 
 
 def _relay(lines: IO[bytes]) -> None:

@@ -16,9 +16,9 @@ from fedretina.data.augment import oriented
 from fedretina.data.feature_cache import FeatureCache, Rows
 from fedretina.data.site_data import SiteData, Split
 from fedretina.exchange.payload import tensors_digest
-from fedretina.local.training import reproducible_torch, torch_device
 from fedretina.networks.build import build_network
 from fedretina.networks.network import Network
+from fedretina.seeds import reproducible_torch, torch_device
 from fedretina.settings.experiment import Experiment
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedretina.data.site_data import SiteData, Split
-from fedretina.evaluation.predictions import LabelledPredictions
+from fedretina.evaluation.figures import LabelledPredictions
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.min_count import OUTCOMES, encode

@@ -27,7 +27,7 @@ from fedretina.exchange.partition import SUMS
 from fedretina.exchange.payload import Tensors
 from fedretina.local.features import FrozenEncoder, fitted_gate
 from fedretina.local.site_state import Snapshot
-from fedretina.local.training import reproducible_torch
+from fedretina.seeds import reproducible_torch
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SumsNoise
 from fedretina.settings.sums import SumsSettings

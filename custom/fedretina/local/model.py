@@ -12,12 +12,12 @@ from fedretina.errors import DataError, TrainingError
 from fedretina.exchange.partition import CONTROL, KEY, partition_of
 from fedretina.exchange.payload import Tensors
 from fedretina.local.site_state import Snapshot
-from fedretina.local.training import torch_device
 from fedretina.losses.objective import build_objective
 from fedretina.networks.build import build_network
 from fedretina.networks.gate import Gate
 from fedretina.networks.label_space import label_space
 from fedretina.networks.network import Network
+from fedretina.seeds import torch_device
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import NetworkSettings
 from fedretina.settings.scalars import Task
@@ -54,7 +54,8 @@ class LocalModel:
         state = {key: tensor.clone() for key, tensor in self.net.state_dict().items()}
         self.start = {key: state[key] for key in self.partition.personal}
         self.sealed_start = {key: state[key] for key in self.partition.sealed}
-        still = {task: set(self.partition.shared) - set(self.partition.moving(task).shared) for task in _LEARN}
+        self._moving = {task: self.partition.moving(task) for task in _LEARN}
+        still = {task: set(self.partition.shared) - set(moving.shared) for task, moving in self._moving.items()}
         # Contrast layers are no part of a stored model, whether they travelled or not.
         still["train"] |= {key for key in state if key.startswith(_CONTRAST)}
         for keys in still.values():
@@ -81,7 +82,7 @@ class LocalModel:
         def there(tensors: Tensors) -> dict[str, torch.Tensor]:
             return {name: tensor.to(self.device) for name, tensor in tensors.items()}
 
-        moving = self.partition.moving(task)
+        moving = self._moving[task]
         parameters = {key: self.net.get_parameter(key) for key in moving.parameters}
         control = {key.removeprefix(CONTROL): received[key] for key in moving.controls}
         shared = {key: received[key] for key in moving.shared}
@@ -89,11 +90,11 @@ class LocalModel:
 
     def keys(self, received: Tensors, task: Task) -> Tensors:
         """What came down of the key network, by key of the network that it follows."""
-        return {key.removeprefix(KEY): received[key].to(self.device) for key in self.partition.moving(task).keys}
+        return {key.removeprefix(KEY): received[key].to(self.device) for key in self._moving[task].keys}
 
     def shared_state(self, outcome: Outcome, task: Task, keys: Tensors = MappingProxyType({})) -> Tensors:
         """What of the model goes up after a task, with the correction's controls and the key network's tensors."""
-        moving, state = self.partition.moving(task), self.net.state_dict()
+        moving, state = self._moving[task], self.net.state_dict()
         controls = {key: to_cpu(outcome.control[key.removeprefix(CONTROL)]) for key in moving.controls}
         followers = {key: to_cpu(keys[key.removeprefix(KEY)]) for key in moving.keys}
         return {**{key: to_cpu(state[key]) for key in moving.shared}, **controls, **followers}

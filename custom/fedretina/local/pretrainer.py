@@ -17,11 +17,10 @@ from fedretina.data.site_data import SiteData
 from fedretina.errors import SettingsError, StoppedError
 from fedretina.exchange.payload import Tensors
 from fedretina.local.model import LocalModel, to_cpu
-from fedretina.local.optimiser import RoundOptimiser
 from fedretina.local.site_state import Snapshot
-from fedretina.local.supervised import batches, correction_scope, finite, require_a_batch
-from fedretina.local.training import reproducible_torch
+from fedretina.local.supervised import RoundOptimiser, batches, correction_scope, finite, require_a_batch
 from fedretina.losses.objective import Clock
+from fedretina.seeds import reproducible_torch
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Step
 

@@ -26,9 +26,9 @@ from fedretina.exchange.payload import Tensors
 from fedretina.local.features import FrozenOutputs
 from fedretina.local.head_start import fitted_heads
 from fedretina.local.model import LocalModel, to_cpu
-from fedretina.local.optimiser import MEMORY
 from fedretina.local.site_state import Snapshot
 from fedretina.local.supervised import (
+    MEMORY,
     EpochContext,
     EpochResult,
     Predictions,
@@ -36,15 +36,15 @@ from fedretina.local.supervised import (
     labelled_epochs,
     require_a_batch,
 )
-from fedretina.local.training import reproducible_torch
 from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.dropout import answered_in_passes
 from fedretina.networks.encoder import Encoder
 from fedretina.networks.weights import Provenance
+from fedretina.seeds import reproducible_torch
 from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import AugmentSettings
-from fedretina.settings.plan import Step
+from fedretina.settings.plan import PhaseSettings, Step
 from fedretina.settings.training import TrainingSettings
 from fedretina.uncertainty.estimators import build_estimator
 from fedretina.uncertainty.evidence import as_if_graded
@@ -87,9 +87,10 @@ class LocalTrainer:
         self._data = data
         self._objective = build_objective(experiment.objective)
         self._estimator = build_estimator(experiment.evaluation)
+        self._phases = {phase.name: experiment.phase(phase.name) for phase in experiment.phases}
         self._corrections = {
-            phase.name: build_correction(experiment.correction, phase.training or experiment.training)
-            for phase in experiment.phases
+            name: build_correction(experiment.correction, phase.training or experiment.training)
+            for name, phase in self._phases.items()
         }
         self.model = LocalModel(experiment, data.grading)
         self.partition = self.model.partition
@@ -109,7 +110,7 @@ class LocalTrainer:
         """
         if shared is None or step is None or self._experiment.network.head.start == "seed":
             return Snapshot(self.model.start, {})
-        split, phase = self._labelled(step), self._experiment.phase(step.phase)
+        split, phase = self._labelled(step), self._phase(step)
         with reproducible_torch(self._settings(step)):
             self.model.load(shared, self.model.start)
             clock = Clock(0, phase.rounds, 0, 1, 0, 1)
@@ -221,12 +222,16 @@ class LocalTrainer:
         self.model.load(shared, personal)
         return self.model.full_state()
 
+    def _phase(self, step: Step) -> PhaseSettings:
+        """The phase of a step, with the settings that hold in it; a step between phases has the last one's."""
+        return self._phases.get(step.phase) or self._experiment.phase(step.phase)
+
     def _settings(self, step: Step) -> TrainingSettings:
-        return self._experiment.phase(step.phase).training or self._experiment.training
+        return self._phase(step).training or self._experiment.training
 
     def _labelled(self, step: Step) -> Split:
         """The training images whose labels the step's phase may use."""
-        split, share = self._data.split("train"), self._experiment.phase(step.phase).label_share
+        split, share = self._data.split("train"), self._phase(step).label_share
         if share == 1:
             return split
         chosen = labelled_subset(split.patients, split.labels.tolist(), share, self._experiment.seed)
@@ -243,7 +248,7 @@ class LocalTrainer:
         settings: TrainingSettings,
         memory: Tensors,
     ) -> EpochResult:
-        random = self._experiment.phase(step.phase).augment or self._experiment.augment
+        random = self._phase(step).augment or self._experiment.augment
         purpose = (self._experiment.seed, self._data.name, step.phase, step.round)
         context = EpochContext(step, settings, self._inputs(split, random), purpose, memory)
         return labelled_epochs(self.model, self._objective, split, correction, context, stop)

@@ -34,18 +34,17 @@ def main(arguments: list[str]) -> None:
 
 def _answered(asked: Path, answered: Path) -> dict[str, Any]:
     from fedretina.errors import FedretinaError
-    from fedretina.exchange.payload import Order
-    from fedretina.exchange.stamp import Stamp
+    from fedretina.exchange.payload import Order, Stamp
     from fedretina.local.child_trainer import SiteRecipe
     from fedretina.storage import read_tensors, write_tensors
     from fedretina.told import told
 
     known: set[str] = set()
     try:
-        tensors, words = read_tensors(asked)
-        order = Order(**{**words["order"], "stamp": Stamp(*words["order"]["stamp"])})
+        tensors, header = read_tensors(asked)
+        order = Order(**{**header["order"], "stamp": Stamp(*header["order"]["stamp"])})
         known = {order.stamp.run, order.stamp.phase, order.stamp.digest[:12], *tensors}
-        payload = SiteRecipe.model_validate_json(words["recipe"]).build().handle(order, tensors)
+        payload = SiteRecipe.model_validate_json(header["recipe"]).build().handle(order, tensors)
         write_tensors(answered, payload.tensors, {}, durable=False)
         return {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)}
     except FedretinaError as error:

@@ -17,8 +17,7 @@ from typing import Any, Protocol
 from fedretina.data.site_data import SiteData
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.evaluation.model_selection import chosen_step
-from fedretina.exchange.payload import Order, Payload, Tensors
-from fedretina.exchange.stamp import Stamp
+from fedretina.exchange.payload import Order, Payload, Stamp, Tensors
 from fedretina.settings.aggregation import AggregationSettings, SamplingSettings
 from fedretina.settings.combinations import CHECKS
 from fedretina.settings.correction import NoCorrectionSettings

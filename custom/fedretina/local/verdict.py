@@ -24,8 +24,8 @@ from fedretina.exchange.payload import Tensors
 from fedretina.local.features import FrozenEncoder, fitted_gate
 from fedretina.local.supervised import Predictions
 from fedretina.local.trainer import LocalTrainer
-from fedretina.local.training import reproducible_torch
 from fedretina.report.text import rounded
+from fedretina.seeds import reproducible_torch
 from fedretina.settings.evaluation import SoftmaxSettings
 from fedretina.settings.exchange import ExchangeSettings
 from fedretina.settings.experiment import Experiment

@@ -1,4 +1,4 @@
-"""Cross entropy of the softmax, and the focal loss, which counts sure predictions less and rare classes more."""
+"""Cross entropy of the softmax, and its focal form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from torch import Tensor
 
 from fedretina.errors import TrainingError
 from fedretina.losses.objective import Clock, objective
-from fedretina.settings.objective import CrossEntropySettings, FocalSettings
+from fedretina.settings.objective import (
+    CrossEntropySettings,
+    FocalSettings,
+)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

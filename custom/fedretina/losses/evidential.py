@@ -1,6 +1,8 @@
-"""The evidential loss L_uce: cross entropy expected under a Dirichlet, and a penalty on wrong evidence.
+"""Losses of evidence: FedUAA's L_uce, and TWEU with it.
 
-The weight lambda of the penalty grows, so that a network learns before it is told to doubt.
+L_uce is the cross entropy expected under a Dirichlet, with a penalty on wrong evidence whose weight lambda grows, so
+that a network learns before it is told to doubt. The objective of the temperature-warmed evidential uncertainty head
+(TWEU) adds the cross entropy of the warmed belief.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ from torch import Tensor
 
 from fedretina.errors import SettingsError
 from fedretina.losses.objective import Clock, objective
-from fedretina.settings.objective import EvidentialSettings, KlSchedule
+from fedretina.settings.objective import EvidentialSettings, KlSchedule, TweuSettings
 from fedretina.uncertainty.evidence import opinion
 
 
-def _wide(alpha: Tensor) -> Tensor:
-    """Widen half precision to float32: lgamma and digamma lose all their digits in bf16."""
-    return alpha.to(torch.promote_types(alpha.dtype, torch.float32))
+def _wide(values: Tensor) -> Tensor:
+    """Widen half precision to float32: lgamma and digamma lose all their digits in bf16, a softmax most of them."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def ice_loss(alpha: Tensor, labels: Tensor) -> Tensor:
@@ -101,6 +103,49 @@ class EvidentialObjective:
         """
         weight = kl_weight(clock, self._settings.kl_anneal)
         return evidential_loss(opinion(logits).alpha, labels, weight).mean()
+
+
+def warmed_cross_entropy(belief: Tensor, labels: Tensor, tau: float) -> Tensor:
+    """Cross entropy of the warmed belief b_T = softmax(b / tau), L_tce (FedUAA Eq. 8 and section 2.1).
+
+    Args:
+        belief: Belief masses [B, K] in [0, 1).
+        labels: int64 [B], 0 to K - 1.
+        tau: Temperature, above 0.
+
+    Returns:
+        [B], in nats, within [0, log(K - 1 + e^(1/tau))], float32 (float64 for float64 input).
+
+    Raises:
+        RuntimeError: A label lies outside the classes (from torch, on the CPU).
+    """
+    return -_wide(belief / tau).log_softmax(1).gather(1, labels[:, None]).squeeze(1)
+
+
+@objective(TweuSettings)
+class TweuObjective:
+    """Mean of L = L_ice + lambda L_kl + L_tce over the batch (FedUAA Eq. 4 and 7).
+
+    Args:
+        settings: Temperature, schedule of lambda and weight of L_tce.
+    """
+
+    evidential: bool = True
+
+    def __init__(self, settings: TweuSettings) -> None:
+        self._settings = settings
+
+    def score(self, logits: Tensor, labels: Tensor, clock: Clock) -> Tensor:
+        """See `Objective.score`.
+
+        Raises:
+            SettingsError: A count of the clock lies outside its total.
+        """
+        weight = kl_weight(clock, self._settings.kl_anneal)
+        view = opinion(logits)
+        evidential = evidential_loss(view.alpha, labels, weight)  # L_uce
+        warmed = warmed_cross_entropy(view.belief, labels, self._settings.tau)  # L_tce
+        return (evidential + self._settings.warmed_weight * warmed).mean()
 
 
 _PAPER_ROUNDS = 100

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 from fedretina.parts import Register
@@ -66,22 +65,3 @@ def build_objective(settings: ObjectiveSettings) -> Objective:
         An objective without state of its own: one instance serves any number of rounds.
     """
     return objective.of(settings)(settings)
-
-
-def summed_score(scores: Objective, logits: Tensor, labels: Tensor, clock: Clock) -> Tensor:
-    """Score what a network answers: one head, or the sum over early exits and the final head (FedEE, Eq. 6).
-
-    Every exit weighs 1, the final head included, as in the official code; the paper allows weights in [0, 1].
-
-    Args:
-        scores: Scores each answer by itself.
-        logits: [B, K], or [B, M, K] with the final head last.
-        labels: As for `Objective.score`.
-        clock: As for `Objective.score`.
-
-    Returns:
-        A scalar with gradient, float32.
-    """
-    if logits.ndim == 2:
-        return scores.score(logits, labels, clock)
-    return torch.stack([scores.score(one, labels, clock) for one in logits.unbind(1)]).sum()

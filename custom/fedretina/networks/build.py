@@ -10,11 +10,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fedretina.errors import SettingsError
-from fedretina.networks.contrast import ContrastHead
+from fedretina.networks.contrast import ContrastHead, build_contrast_head
 from fedretina.networks.dropout import PassDropout
 from fedretina.networks.encoder import Encoder, build_encoder
-from fedretina.networks.exits import Exits
-from fedretina.networks.heads import build_head
+from fedretina.networks.heads import Exits, build_head
 from fedretina.networks.network import Calibrator, Network
 from fedretina.networks.weights import load_encoder_weights, trained_with
 from fedretina.settings.encoder import Normalisation
@@ -105,7 +104,7 @@ def _projector(encoder: Encoder, settings: NetworkSettings) -> nn.Module | None:
 
 
 def _contrast(encoder: Encoder, settings: NetworkSettings) -> ContrastHead | None:
-    return None if settings.contrast is None else ContrastHead(encoder.features, settings.contrast)
+    return None if settings.contrast is None else build_contrast_head(encoder.features, settings.contrast)
 
 
 def _exits(encoder: Encoder, settings: NetworkSettings, num_classes: int) -> Exits | None:

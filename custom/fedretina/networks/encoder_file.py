@@ -77,8 +77,8 @@ def export_encoder(
         )
     mine = without_prefix({k: v for k, v in state.items() if k.startswith(PREFIX)} or state)
     whole = _whole(encoder_name, mine)
-    words = EncoderHeader(encoder_name, normalisation, provenance.strip())._asdict()
-    content = _sorted_header(save(whole, {HEADER: _MARK, **words}))
+    header = EncoderHeader(encoder_name, normalisation, provenance.strip())._asdict()
+    content = _sorted_header(save(whole, {HEADER: _MARK, **header}))
     write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
 
@@ -93,8 +93,10 @@ def read_header(data: bytes) -> EncoderHeader | None:
         SettingsError: The file is from this package but no exported encoder, or its words are not understood.
     """
     try:
-        words = json.loads(data[_LENGTH : _LENGTH + int.from_bytes(data[:_LENGTH], "little")]).get("__metadata__", {})
-        mark = words.get(HEADER)
+        metadata = json.loads(data[_LENGTH : _LENGTH + int.from_bytes(data[:_LENGTH], "little")]).get(
+            "__metadata__", {}
+        )
+        mark = metadata.get(HEADER)
     except (ValueError, AttributeError):
         return None
     if mark is None:
@@ -104,7 +106,7 @@ def read_header(data: bytes) -> EncoderHeader | None:
             "The file of pre-trained weights is a whole model or another file of fedretina; export its encoder "
             "first, and give that file."
         )
-    encoder, normalisation, provenance = (words.get(name) for name in EncoderHeader._fields)
+    encoder, normalisation, provenance = (metadata.get(name) for name in EncoderHeader._fields)
     known = _is_encoder(encoder) and normalisation in get_args(Normalisation)
     if not known or not isinstance(provenance, str):
         raise SettingsError(

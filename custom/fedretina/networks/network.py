@@ -14,8 +14,8 @@ from fedretina.errors import SettingsError, TrainingError
 from fedretina.networks.contrast import ContrastHead
 from fedretina.networks.dropout import PassDropout
 from fedretina.networks.encoder import Encoder
-from fedretina.networks.exits import Exits
 from fedretina.networks.gate import Gate
+from fedretina.networks.heads import Exits
 from fedretina.networks.label_space import LabelSpace
 from fedretina.networks.weights import Provenance
 from fedretina.settings.encoder import Normalisation

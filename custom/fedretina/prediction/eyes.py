@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
-from fedretina.data.csv_table import csv_rows
+from fedretina.data.manifest import csv_rows
 from fedretina.errors import DataError, SettingsError
 
 Eye = Literal["left", "right", ""]

@@ -16,14 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedretina.errors import DataError, SettingsError, StateError, TrainingError
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.local.model import site_network
-from fedretina.local.training import reproducible_torch, torch_device
 from fedretina.networks.build import build_on_meta
 from fedretina.networks.dropout import answered_in_passes
 from fedretina.networks.network import Network
 from fedretina.report.card import CARD_FORMAT
+from fedretina.seeds import reproducible_torch, torch_device
 from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.images import SIGNALS
 from fedretina.settings.network import WeightsSettings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.training import TrainingSettings
@@ -144,7 +143,7 @@ class Predictor:
     @property
     def of_signals(self) -> bool:
         """Whether it reads WAV files and no pictures."""
-        return self._images.modality in SIGNALS
+        return self._images.signal
 
     def predict(self, root: Path, files: Sequence[str]) -> Iterator[ImageRow]:
         """Answer files in their order, one row each; none is left out.

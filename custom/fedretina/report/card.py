@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from fedretina.evaluation.figures import Triage, triage
+from fedretina.evaluation.figures import LabelledPredictions, Triage, triage
 from fedretina.evaluation.metrics import accuracy, quadratic_kappa
-from fedretina.evaluation.predictions import LabelledPredictions
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.report.verdict_words import MODELS, kept_sentence, verdict_sentence
 from fedretina.rows import row

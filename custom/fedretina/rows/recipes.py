@@ -1,4 +1,4 @@
-"""Recipes: settings that any row takes, laid between the row and a job's own words.
+"""Recipes: settings that any row takes, laid between the row and a job's own settings.
 
 A row is a method; a recipe is how to train it where a site has few images. The rows of the papers stay what they are:
 nothing of a recipe holds unless a job names it.
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from fedretina.errors import SettingsError
 
-Words = Mapping[str, Any]
-"""Nested settings, as a row has them."""
+Raw = Mapping[str, Any]
+"""Nested settings as a row has them, not yet checked."""
 Reads = Callable[[str, str], bool]
 """Whether the method that stands on an axis ("objective") reads a setting of that axis ("kl_anneal")."""
 
@@ -28,8 +28,8 @@ class Besides(NamedTuple):
     """
 
     where: str
-    holds: Callable[[Words, Reads], bool]
-    settings: Words
+    holds: Callable[[Raw, Reads], bool]
+    settings: Raw
 
 
 class Recipe(NamedTuple):
@@ -42,25 +42,25 @@ class Recipe(NamedTuple):
     """
 
     title: str
-    settings: Words
+    settings: Raw
     besides: tuple[Besides, ...] = ()
 
-    def over(self, words: Words, reads: Reads) -> list[Words]:
+    def over(self, settings: Raw, reads: Reads) -> list[Raw]:
         """The settings to lay over a row.
 
         Args:
-            words: The row's settings with the job's over them.
+            settings: The row's settings with the job's over them.
             reads: What the methods that they choose read.
         """
-        return [self.settings, *(more.settings for more in self.besides if more.holds(words, reads))]
+        return [self.settings, *(more.settings for more in self.besides if more.holds(settings, reads))]
 
 
-def _head_stays(words: Words, reads: Reads) -> bool:
-    exchange = words.get("exchange", {})
+def _head_stays(settings: Raw, reads: Reads) -> bool:
+    exchange = settings.get("exchange", {})
     return not isinstance(exchange, Mapping) or exchange.get("personal", "head") in ("head", "everything")
 
 
-def _has_a_pace(words: Words, reads: Reads) -> bool:
+def _has_a_pace(settings: Raw, reads: Reads) -> bool:
     return reads("objective", "kl_anneal")
 
 

@@ -135,7 +135,7 @@ class ReadSettings(BaseModel):
 
     @classmethod
     def still_read(cls, low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
-        """What is left of words when others are laid over them: what is not read under the upper ones falls away."""
+        """What is left of raw settings when others are laid over them: what the upper ones do not read falls away."""
         lost = {name for name, by in cls.read_under().items() if by.key in high and high[by.key] not in by.values}
         return {name: value for name, value in low.items() if name not in lost}
 

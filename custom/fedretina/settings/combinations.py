@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from fedretina.settings.aggregation import ChoiceSettings
 from fedretina.settings.correction import NoCorrectionSettings
-from fedretina.settings.images import SIGNALS
 from fedretina.settings.sums import SumsSettings
 from fedretina.settings.training import (
     CalibrationSettings,
@@ -127,10 +126,10 @@ def _images_fit_the_encoder(run: Experiment) -> None:
 def _random_transforms_fit_the_modality(run: Experiment) -> None:
     kind = run.images.modality
     used = (run.augment, *(phase.augment for phase in run.phases))
-    unfit = sorted({name for one in used if one is not None for name in one.unfit(kind)})
+    unfit = sorted({name for one in used if one is not None for name in one.unfit(run.images)})
     if unfit:
         raise ValueError(f"augment: {', '.join(unfit)} would spoil samples of {kind}: set them to 0 or false.")
-    if kind in SIGNALS and any(phase.contrastive for phase in run.phases):
+    if run.images.signal and any(phase.contrastive for phase in run.phases):
         raise ValueError(f"label-free phases draw views of pictures, and samples of {kind} are none: leave them out.")
 
 
@@ -151,7 +150,7 @@ def _frozen_stages_fit_the_run(run: Experiment) -> None:
                 "make of an image cannot be kept: set it to 0 (flip, flip_vertical and quarter_turns can be kept), or "
                 "network.frozen_cache to 'lenient' to run the frozen stages anew for every batch."
             )
-        if frozen == "all" and any(stretch.train == "encoder" for stretch in training.resolved_stretches()):
+        if frozen == "all" and any(stretch.train == "encoder" for stretch in training.stretches):
             raise ValueError(
                 f"phase {phase.name!r} trains the encoder alone for a while, but network.frozen is 'all': drop that "
                 "stretch, or freeze fewer stages."

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from fedretina.settings.choice import Choice
-from fedretina.settings.network import ContrastLayout
 
 KeySync = Literal["reset", "ema", "aggregate"]
 KeyBatchNorm = Literal["split", "eval", "train"]
@@ -25,7 +24,7 @@ class ContrastiveSettings(Choice):
 
     key: ClassVar[str] = "method"
     default: ClassVar[str | None] = "moco_v2"
-    layout: ClassVar[ContrastLayout]
+    layout: ClassVar[str]
     predicts: ClassVar[bool] = False
     method: str
     temperature: float = Field(gt=0, le=10, allow_inf_nan=False)
@@ -87,7 +86,7 @@ class MocoV2Settings(MomentumSettings):
             round's keys, which are an older network's.
     """
 
-    layout: ClassVar[ContrastLayout] = "moco_v2"
+    layout: ClassVar[str] = "moco_v2"
     method: Literal["moco_v2"] = "moco_v2"
     temperature: float = Field(default=0.2, gt=0, le=10, allow_inf_nan=False)
     momentum: float = Field(default=0.999, ge=0, le=1)
@@ -105,7 +104,7 @@ class MocoV3Settings(MomentumSettings):
         momentum: m of the key network, which goes on to 1 along a cosine over the phase.
     """
 
-    layout: ClassVar[ContrastLayout] = "moco_v3"
+    layout: ClassVar[str] = "moco_v3"
     predicts: ClassVar[bool] = True
     method: Literal["moco_v3"] = "moco_v3"
     temperature: float = Field(default=1.0, gt=0, le=10, allow_inf_nan=False)
@@ -121,6 +120,6 @@ class SimclrSettings(ContrastiveSettings):
         temperature: tau.
     """
 
-    layout: ClassVar[ContrastLayout] = "simclr"
+    layout: ClassVar[str] = "simclr"
     method: Literal["simclr"] = "simclr"
     temperature: float = Field(default=0.1, gt=0, le=10, allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""The settings of one run: everything that both ends must agree on, resolved from a row and a job's own words."""
+"""The settings of one run: everything that both ends must agree on, resolved from a row and a job's own settings."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Experiment(BaseModel):
     classes: tuple[str, ...] | None = Field(default=None, min_length=2)
     quorum: int = Field(default=1, ge=1)
     network: NetworkSettings = NetworkSettings()
-    images: ImageSettings = FundusSettings()
+    images: SerializeAsAny[ImageSettings] = FundusSettings()
     augment: AugmentSettings = AugmentSettings()
     training: TrainingSettings = TrainingSettings()
     objective: SerializeAsAny[ObjectiveSettings] = TweuSettings()

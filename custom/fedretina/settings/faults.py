@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
-from pydantic import BaseModel, Tag, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fedretina.settings.choice import Choice
 
@@ -106,7 +106,7 @@ def _fault(error: Mapping[str, Any], place: _Place, root: str, prefix: str) -> s
 
 
 def _choices(annotation: Any) -> list[Any]:
-    """The parts of a union, each with its tag, or the methods of an axis; the annotation itself where it is neither."""
+    """The parts of a union, or the methods of an axis; the annotation itself where it is neither."""
     bare = _bare(annotation)
     if get_origin(bare) in (Union, UnionType):
         return [choice for part in get_args(bare) for choice in _choices(part)]
@@ -125,13 +125,12 @@ def _model(annotation: Any) -> type[BaseModel] | None:
 
 
 def _is_called(choice: Any, part: int | str) -> bool:
-    """Whether a part of pydantic's place is its word for one of several forms, such as a modality or a class."""
+    """Whether a part of pydantic's place is its word for one of several forms, such as a class."""
     bare, found = _bare(choice), _model(choice)
-    tags = [one.tag for one in getattr(choice, "__metadata__", ()) if isinstance(one, Tag)]
     name = getattr(bare, "__name__", "")
     if found is None:
-        return part in tags or (isinstance(bare, type) and not get_args(bare) and part == name)
-    return part in tags or part == name or (isinstance(part, str) and part.endswith(f", {name}]"))
+        return isinstance(bare, type) and not get_args(bare) and part == name
+    return part == name or (isinstance(part, str) and part.endswith(f", {name}]"))
 
 
 def _below(choice: Any, part: int | str) -> list[Any]:

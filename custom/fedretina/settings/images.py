@@ -4,156 +4,167 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
-    Discriminator,
     Field,
     SerializerFunctionWrapHandler,
-    Tag,
     field_validator,
     model_serializer,
     model_validator,
 )
 
-from fedretina.settings.choice import unread_faults
+from fedretina.errors import SettingsError
+from fedretina.settings.choice import Choice, load_parts
 
-Modality = Literal["fundus", "oct", "dermoscopy", "heart_sound", "activity"]
-"""A kind of data. A new one is a name here, a settings class below that joins `ImageSettings`, and a file of that name
-in `data/modalities`.
-
-Beside its settings a class tells three things of its modality: `words`, what its samples are called in a sentence;
-`signal`, whether its files are WAV files and no pictures; and `augments`, the random transforms that make sense.
-"""
-MODALITIES: tuple[Modality, ...] = get_args(Modality)
 _OF_PICTURES = frozenset(("flip", "rotate_degrees", "brightness", "contrast"))
 
 
-class ModalitySettings(BaseModel):
-    """What the settings of all kinds of data have in common: what another kind alone reads is refused."""
+class ImageSettings(Choice):
+    """What a run takes: a kind of data, with the settings of what is done to each sample once.
 
-    @model_validator(mode="before")
-    @classmethod
-    def _this_kind_reads_it(cls, words: Any) -> Any:
-        if isinstance(words, Mapping):
-            strangers = {name: _readers(str(name)) for name in words if name not in cls.model_fields}
-            own = repr(cls.model_fields["modality"].default)
-            unread = {str(name): (own, readers) for name, readers in strangers.items() if readers}
-            if unread:
-                raise unread_faults(cls, unread, words)
-        return words
-
-
-class FundusSettings(ModalitySettings):
-    """Settings of the deterministic transforms of fundus photographs.
+    A kind of data has two halves: its settings, a class below this one that gives it its name, and a file in
+    `data.modalities` with what does the work, below `@modality(ITS_SETTINGS)`. A package of somebody else's brings
+    both in a module that it names as an entry point of the group `fedretina.parts`.
 
     Attributes:
-        modality: "fundus", which tells these settings from those of OCT scans.
+        pipeline: Raised whenever the values that its transforms give change, so that old caches are seen as stale.
+        words: What its samples are called in a sentence.
+        signal: Whether its files are WAV files and no pictures.
+        augments: The random transforms that make sense.
+        modality: What a job and a site file call it.
+    """
+
+    key: ClassVar[str] = "modality"
+    default: ClassVar[str | None] = "fundus"
+    pipeline: ClassVar[int] = 1
+    words: ClassVar[str]
+    signal: ClassVar[bool] = False
+    augments: ClassVar[frozenset[str]] = _OF_PICTURES
+    modality: str
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of a sample."""
+        raise NotImplementedError(f"{type(self).__name__} does not say the shape of a sample: give it `shape`.")
+
+    def digest(self) -> str:
+        """SHA-256 of the settings and the pipeline's version: equal digests give equal values."""
+        record = {"pipeline": self.pipeline, **self.model_dump()}
+        return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def modality_settings(name: str) -> type[ImageSettings]:
+    """The settings' class of a modality; other packages are asked only for a name that the product does not have.
+
+    Raises:
+        SettingsError: There is none of that name.
+    """
+    known = ImageSettings.choices()
+    if name not in known:
+        load_parts()
+        known = ImageSettings.choices()
+    if name not in known:
+        raise SettingsError(f"there is no modality {name!r}: use one of {', '.join(known)}.")
+    return known[name]
+
+
+def image_settings(modality: str, side: int | None = None) -> ImageSettings:
+    """The settings of a modality as they are by default, with square pictures of a side where it has some.
+
+    Args:
+        modality: Which.
+        side: Side of the square picture, pixels; None for the modality's own. Windows of activity have none.
+
+    Raises:
+        SettingsError: There is no such modality.
+    """
+    kind = modality_settings(modality)
+    sized: dict[str, Any] = {"image_size": side} if side is not None and "image_size" in kind.model_fields else {}
+    return kind(**sized)
+
+
+class SquareSettings(ImageSettings):
+    """What the settings have in common of what a network sees as a square picture.
+
+    Attributes:
         image_size: Side S of the square image in pixels, 32 to 1024.
+    """
+
+    image_size: int = Field(default=256, ge=32, le=1024)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """See `ImageSettings.shape`."""
+        return 3, self.image_size, self.image_size
+
+
+class FundusSettings(SquareSettings):
+    """Fundus photographs.
+
+    Attributes:
+        modality: "fundus".
         crop: Crop to the bright field of view and pad it to a square.
         enhance: "clahe" (contrast-limited equalisation of lightness), "ben_graham" (local average
             subtracted), or "none".
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
-    pipeline: ClassVar[int] = 1
     words: ClassVar[str] = "fundus photographs"
-    signal: ClassVar[bool] = False
     augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical", "quarter_turns"}
 
     modality: Literal["fundus"] = "fundus"
-    image_size: int = Field(default=256, ge=32, le=1024)
     crop: bool = True
     enhance: Literal["none", "clahe", "ben_graham"] = "none"
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of a sample."""
-        return 3, self.image_size, self.image_size
-
     def digest(self) -> str:
-        """SHA-256 of the settings and the pipeline's version: equal digests give equal pixels."""
+        """See `ImageSettings.digest`."""
         # The modality stays out: it is always the same, and caches from before it was named stay valid.
         record = {"pipeline": self.pipeline, **self.model_dump(exclude={"modality"})}
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-class OctSettings(ModalitySettings):
-    """Settings of the deterministic transforms of OCT B-scans.
+class OctSettings(SquareSettings):
+    """OCT B-scans.
 
     Attributes:
-        modality: "oct", which tells these settings from those of fundus photographs.
-        image_size: Side S of the square image in pixels, 32 to 1024.
+        modality: "oct".
         mask_borders: Paint the white margins that a scanner leaves around a moved or turned scan with the scan's own
             dark level, and cut off its outermost hundredth; the margins could tell the site or the class.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
-    pipeline: ClassVar[int] = 1
     words: ClassVar[str] = "OCT scans"
-    signal: ClassVar[bool] = False
-    augments: ClassVar[frozenset[str]] = _OF_PICTURES
 
     modality: Literal["oct"] = "oct"
-    image_size: int = Field(default=256, ge=32, le=1024)
     mask_borders: bool = True
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of a sample."""
-        return 3, self.image_size, self.image_size
 
-    def digest(self) -> str:
-        """SHA-256 of the settings and the pipeline's version: equal digests give equal pixels."""
-        record = {"pipeline": self.pipeline, **self.model_dump()}
-        return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
-class DermoscopySettings(ModalitySettings):
-    """Settings of the deterministic transforms of dermoscopic pictures.
+class DermoscopySettings(SquareSettings):
+    """Dermoscopic pictures of skin.
 
     Attributes:
-        modality: "dermoscopy", which tells these settings from those of other modalities.
+        modality: "dermoscopy".
         image_size: Side S of the square image in pixels, 32 to 1024; 200 is what FLamby's networks see.
         constancy: Divide the colour of the light out, as FLamby does (shades of grey); lamps differ between clinics.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
-    pipeline: ClassVar[int] = 1
     words: ClassVar[str] = "dermoscopic pictures of skin"
-    signal: ClassVar[bool] = False
     augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical", "quarter_turns"}
 
     modality: Literal["dermoscopy"] = "dermoscopy"
     image_size: int = Field(default=200, ge=32, le=1024)
     constancy: bool = True
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of a sample."""
-        return 3, self.image_size, self.image_size
 
-    def digest(self) -> str:
-        """SHA-256 of the settings and the pipeline's version: equal digests give equal pixels."""
-        record = {"pipeline": self.pipeline, **self.model_dump()}
-        return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
-class HeartSoundSettings(ModalitySettings):
-    """Settings of the spectrogram of a heart sound.
+class HeartSoundSettings(SquareSettings):
+    """Heart sounds, which a network sees as spectrograms.
 
     FedEE's input is 101 x 99. It does not say how it is made; windows of 0.1 s, 0.05 s apart, give exactly that of
     5 s at the 2 kHz that the set is published in: 101 frequencies, 0 to 1000 Hz in steps of 10, at 99 times.
 
     Attributes:
-        modality: "heart_sound", which tells these settings from those of other modalities.
+        modality: "heart_sound".
         image_size: Side S of the square that the spectrogram is resampled to, 32 to 1024.
         seconds: Length of the segment that is taken from the beginning of a file, 1 to 60; what is missing is silence.
         window_s: Length of a window of the spectrogram in seconds, 0.02 to 0.5.
@@ -164,9 +175,6 @@ class HeartSoundSettings(ModalitySettings):
         range_db: How far below the segment's loudest point the scale reaches, in decibels, 20 to 120.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
-    pipeline: ClassVar[int] = 1
     words: ClassVar[str] = "recordings of hearts"
     signal: ClassVar[bool] = True
     augments: ClassVar[frozenset[str]] = frozenset(("brightness", "contrast", "roll"))
@@ -185,19 +193,9 @@ class HeartSoundSettings(ModalitySettings):
             raise ValueError(f"hop_s is {self.hop_s}: give a sample at least and a window ({self.window_s} s) at most.")
         return self
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of a sample."""
-        return 3, self.image_size, self.image_size
 
-    def digest(self) -> str:
-        """SHA-256 of the settings and the pipeline's version: equal digests give equal pixels."""
-        record = {"pipeline": self.pipeline, **self.model_dump()}
-        return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
-class ActivitySettings(ModalitySettings):
-    """Settings of windows of a three-axis accelerometer.
+class ActivitySettings(ImageSettings):
+    """Windows of a three-axis accelerometer.
 
     A window is stored as bytes, like a picture: three channels, one row, `length` columns. So caches, digests, random
     transforms and networks treat it as any sample, and a window takes 3 kB instead of 12. With `reach` 30 a step is
@@ -208,16 +206,13 @@ class ActivitySettings(ModalitySettings):
     The set itself could not be had when this was written: none of it has been tried on real windows.
 
     Attributes:
-        modality: "activity", which tells these settings from those of other modalities.
+        modality: "activity".
         length: Samples of a window, 64 to 10,000; 1000 are 10 s at 100 Hz, as in FedEE.
         rate: Samples per second; files of another rate are refused.
         reach: Acceleration in m/s2, gravity included, that a byte reaches in each direction, 1 to 200; what lies
             beyond is clipped. 30 is 3 g; blows on a wrist are short and mean little.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    # Raised whenever the values that its transforms give change, so that old caches are seen as stale.
-    pipeline: ClassVar[int] = 1
     words: ClassVar[str] = "windows of an accelerometer"
     signal: ClassVar[bool] = True
     augments: ClassVar[frozenset[str]] = frozenset(("roll", "gain"))
@@ -229,62 +224,8 @@ class ActivitySettings(ModalitySettings):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of a sample."""
+        """See `ImageSettings.shape`."""
         return 3, 1, self.length
-
-    def digest(self) -> str:
-        """SHA-256 of the settings and the pipeline's version: equal digests give equal values."""
-        record = {"pipeline": self.pipeline, **self.model_dump()}
-        return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
-def _modality(value: Any) -> str:
-    """The modality of settings or of words for them; words that name none mean fundus photographs."""
-    found = value.get("modality", "fundus") if isinstance(value, dict) else getattr(value, "modality", "fundus")
-    return str(found)
-
-
-ImageSettings = Annotated[
-    Annotated[FundusSettings, Tag("fundus")]
-    | Annotated[OctSettings, Tag("oct")]
-    | Annotated[DermoscopySettings, Tag("dermoscopy")]
-    | Annotated[HeartSoundSettings, Tag("heart_sound")]
-    | Annotated[ActivitySettings, Tag("activity")],
-    Discriminator(
-        _modality,
-        custom_error_type="modality_unknown",
-        custom_error_message=f"modality must be one of {', '.join(map(repr, MODALITIES))}",
-    ),
-]
-"""Settings of what a run takes, told apart by `modality`. Each has `shape`, channels, height and width of a sample."""
-
-
-SETTINGS_OF: Mapping[Modality, Any] = MappingProxyType(
-    {get_args(kind)[1].tag: get_args(kind)[0] for kind in get_args(get_args(ImageSettings)[0])}
-)
-"""The class of each modality's settings."""
-
-
-def _readers(setting: str) -> list[str]:
-    """The kinds of data that read a setting."""
-    return [str(kind) for kind, one in SETTINGS_OF.items() if setting in one.model_fields]
-
-
-SIGNALS: frozenset[Modality] = frozenset(kind for kind in MODALITIES if SETTINGS_OF[kind].signal)
-"""Those whose files are WAV files and no pictures."""
-
-
-def image_settings(modality: Modality, side: int | None = None) -> ImageSettings:
-    """The settings of a modality as they are by default, with square pictures of a side where it has some.
-
-    Args:
-        modality: Which.
-        side: Side of the square picture, pixels; None for the modality's own. Windows of activity have none.
-    """
-    kind = SETTINGS_OF[modality]
-    sized = side is not None and "image_size" in kind.model_fields
-    found: ImageSettings = kind(image_size=side) if sized else kind()
-    return found
 
 
 _ORIENTATIONS = ("flip", "flip_vertical", "quarter_turns")
@@ -331,13 +272,13 @@ class AugmentSettings(BaseModel):
         """The settings in use that give other pixels each time; flips and quarter turns give eight pictures at most."""
         return tuple(name for name, value in self if value and name not in _ORIENTATIONS)
 
-    def unfit(self, modality: Modality) -> tuple[str, ...]:
-        """The settings that are in use and make no sense for a modality.
+    def unfit(self, images: type[ImageSettings] | ImageSettings) -> tuple[str, ...]:
+        """The settings that are in use and make no sense for a modality, told by its settings.
 
         A mirrored spectrogram runs backwards in time or has its frequencies upside down, a turned one mixes the two;
         the layers of a retina have an order from top to bottom; and a picture has no time to roll.
         """
-        return tuple(name for name, value in self if value and name not in SETTINGS_OF[modality].augments)
+        return tuple(name for name, value in self if value and name not in images.augments)
 
 
 class TwoViewSettings(BaseModel):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, StringConstraints, field_validator, model_validator
 
-from fedretina.settings.choice import ReadBy, ReadSettings
+from fedretina.settings.choice import Choice, ReadBy, ReadSettings
 from fedretina.settings.encoder import EncoderTraits, encoder_traits, packaged_encoders
 
 FrozenStages = Literal["nothing", "all"] | Annotated[int, Field(ge=1, strict=True)]
@@ -34,26 +34,39 @@ class HeadSettings(ReadSettings):
     start: Annotated[Literal["seed", "ridge"], ReadBy("layout", ("linear",))] = "seed"
 
 
-ContrastLayout = Literal["moco_v2", "moco_v3", "simclr"]
-
-
-class ContrastSettings(BaseModel):
-    """Layers of the contrastive head.
+class ContrastSettings(Choice):
+    """Layers of the contrastive head; a method of label-free training says which it needs.
 
     Attributes:
-        layout: "moco_v2" and "simclr" project by two layers with a ReLU between and no BatchNorm. "moco_v3" has
-            BatchNorm after both layers, without scale and shift after the last, and a predictor behind: that of the
-            published ResNet-50.
-        hidden: Units between the two layers, of the predictor too. None is the method's own: as wide as the features,
-            or 4096 for "moco_v3".
-        width: Length of an embedding. None is the method's own: 128, or 256 for "moco_v3".
+        layout: What a job calls them: as the methods that need them.
+        hidden: Units between the two layers, of a predictor too. None is the layout's own: as wide as the features, or
+            4096 for "moco_v3".
+        width: Length of an embedding. None is the layout's own: 128, or 256 for "moco_v3".
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    layout: ContrastLayout = "moco_v2"
+    key: ClassVar[str] = "layout"
+    default: ClassVar[str | None] = "moco_v2"
+    layout: str
     hidden: int | None = Field(default=None, ge=2, le=16384)
     width: int | None = Field(default=None, ge=2, le=8192)
+
+
+class MocoV2LayersSettings(ContrastSettings):
+    """Two layers with a ReLU between and no BatchNorm."""
+
+    layout: Literal["moco_v2"] = "moco_v2"
+
+
+class MocoV3LayersSettings(ContrastSettings):
+    """BatchNorm after both layers, and a predictor behind, as in the published ResNet-50."""
+
+    layout: Literal["moco_v3"] = "moco_v3"
+
+
+class SimclrLayersSettings(ContrastSettings):
+    """The same two layers as "moco_v2"."""
+
+    layout: Literal["simclr"] = "simclr"
 
 
 class ExitSettings(BaseModel):
@@ -176,7 +189,7 @@ class NetworkSettings(BaseModel):
     projector: int | None = Field(default=None, ge=2, le=8192)
     head: HeadSettings = Field(default_factory=HeadSettings)
     calibrator: bool = False
-    contrast: ContrastSettings | None = None
+    contrast: SerializeAsAny[ContrastSettings] | None = None
     exits: ExitSettings | None = None
     dropout: DropoutSettings | None = None
     frozen: FrozenStages = "nothing"

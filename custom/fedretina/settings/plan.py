@@ -53,6 +53,8 @@ def new_run_name(experiment: Experiment) -> str:
 _LAID_OVER = ("training", "augment")
 _CHOOSES = ("name", "method", "estimator")
 """Settings that choose a method: those beside it are the method's own."""
+_CHOOSES_IN: Mapping[str, tuple[str, ...]] = {"images": ("modality",), "contrast": ("layout",)}
+"""Those of other names, which are plain settings elsewhere, by where they choose."""
 _READ: Mapping[str, type[ReadSettings]] = {
     "training": TrainingSettings,
     "head": HeadSettings,
@@ -171,15 +173,15 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """
     joined = dict(base)
     for key, value in over.items():
-        low, high = joined.get(key), value
+        low, high, chooses = joined.get(key), value, _CHOOSES_IN.get(key, _CHOOSES)
         # A method's name alone stands for the mapping that holds it.
         if isinstance(low, str) and isinstance(high, Mapping):
-            low = {"name": low}
-        if isinstance(high, str) and isinstance(low, Mapping) and "name" in low:
-            high = {"name": high}
+            low = {chooses[0]: low}
+        if isinstance(high, str) and isinstance(low, Mapping) and (chooses[0] in low or key in _CHOOSES_IN):
+            high = {chooses[0]: high}
         if isinstance(low, Mapping) and isinstance(high, Mapping):
             low = _READ[key].still_read(low, high) if key in _READ else low
-            same = all(high[name] == low.get(name, high[name]) for name in _CHOOSES if name in high)
+            same = all(high[name] == low.get(name, high[name]) for name in chooses if name in high)
             joined[key] = merged(low, high) if same else high
         else:
             joined[key] = high

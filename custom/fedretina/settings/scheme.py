@@ -9,7 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from fedretina.errors import DataError
+from fedretina.errors import DataError, SettingsError
+from fedretina.settings.choice import load_parts
+from fedretina.settings.scheme_presets import SCHEMES
 
 _WHOLE = re.compile(r"([+-]?[0-9]+)[.,]0+")
 
@@ -156,6 +158,35 @@ class GradingScheme(BaseModel):
         if name is None:
             raise DataError(f"label {str(raw)!r} is not in the grading scheme: allowed are {sorted(self.labels)}.")
         return self.grades.index(name)
+
+
+def _is_known(name: str) -> bool:
+    if name not in SCHEMES:
+        load_parts()
+    return name in SCHEMES
+
+
+def preset(name: str) -> GradingScheme:
+    """A scheme by name, one of `SCHEMES`.
+
+    Raises:
+        SettingsError: There is no such preset.
+    """
+    if not _is_known(name):
+        raise SettingsError(f"there is no grading scheme {name!r}: use one of {list(SCHEMES)}, or list the grades.")
+    scheme = SCHEMES[name]
+    return GradingScheme(
+        grades=scheme.grades,
+        labels=dict(scheme.labels),
+        ungradable=scheme.ungradable,
+        referable=scheme.referable,
+        covers=dict(scheme.covers),
+    )
+
+
+def preset_modality(scheme: GradingScheme | str | None) -> str | None:
+    """What a grading scheme grades: a preset knows it by its name, a scheme of a site's own does not."""
+    return SCHEMES[scheme].modality if isinstance(scheme, str) and _is_known(scheme) else None
 
 
 def whole_label(raw: str) -> str:

@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fedretina.errors import DataError, SettingsError
 from fedretina.settings.exchange import Kind
 from fedretina.settings.faults import settings_faults
-from fedretina.settings.images import Modality
+from fedretina.settings.images import modality_settings
 from fedretina.settings.scalars import COUNTS, MIN_COUNT, RANGES
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset, preset_modality
 from fedretina.yaml_file import YamlFileError, read_yaml
 
 PROPERTY = "fedretina"
@@ -40,8 +40,8 @@ class SiteDataSettings(BaseModel):
         images: Image root; by default the manifest's folder. It, `cache`, `bad_files` and `changes` are refused
             without a manifest.
         scheme: The grading scheme or a preset's name; must be given with a manifest, save for pre-training alone.
-        modality: What the images are, so that a job for others is refused; None is what the preset that `scheme` names
-            grades, and for a scheme of the site's own nothing is refused.
+        modality: What the images are, as `images.modality` of a job calls it, so that a job for others is refused; None
+            is what the preset that `scheme` names grades, and for a scheme of the site's own nothing is refused.
         public_set: Name of the public set that the images are of, as `fedretina data import` calls it and writes it
             here; None for a hospital's own. The model's card warns where its encoder was pre-trained on that set.
         cache: Folder of the image cache.
@@ -64,7 +64,7 @@ class SiteDataSettings(BaseModel):
     manifest: Path | None = None
     images: Path | None = None
     scheme: GradingScheme | str | None = None
-    modality: Modality | None = None
+    modality: str | None = None
     public_set: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]*$")
     cache: Path | None = None
     feature_cache_gb: float = Field(default=20.0, ge=0, le=100_000)
@@ -89,6 +89,13 @@ class SiteDataSettings(BaseModel):
             )
         return self
 
+    @field_validator("modality")
+    @classmethod
+    def _modality_is_known(cls, name: str | None) -> str | None:
+        if name is not None:
+            modality_settings(name)  # refuses what it does not know
+        return name
+
     @field_validator("limit")
     @classmethod
     def _check_limit(cls, limit: dict[str, int] | None) -> dict[str, int] | None:
@@ -100,6 +107,26 @@ class SiteDataSettings(BaseModel):
     def most(self, split: str) -> int | None:
         """How many images of a split are taken at most, 1 or more; None for all."""
         return {str(name): most for name, most in (self.limit or {}).items()}.get(split)
+
+
+def site_scheme(settings: SiteDataSettings) -> GradingScheme | None:
+    """The scheme that a site's settings name or hold; None where they say none.
+
+    Raises:
+        DataError: There is no such preset.
+    """
+    if not isinstance(settings.scheme, str):
+        return settings.scheme
+    try:
+        return preset(settings.scheme)
+    except SettingsError as error:
+        raise DataError(str(error)) from error
+
+
+def site_modality(settings: SiteDataSettings) -> str | None:
+    """What a site's images are; None where the site does not say. Phantoms are drawn as a job asks."""
+    said = settings.modality
+    return preset_modality(settings.scheme) if said is None and settings.manifest is not None else said
 
 
 class GaussianNoise(BaseModel):

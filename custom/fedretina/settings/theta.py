@@ -57,8 +57,8 @@ class ValidationSource(ThetaSource):
 
 def _by_name(source: ThetaSource) -> Any:
     """A source without settings of its own is stored as its name."""
-    words = source.model_dump()
-    return words["name"] if set(words) == {"name"} else words
+    stored = source.model_dump()
+    return stored["name"] if set(stored) == {"name"} else stored
 
 
 class ThetaSettings(Choice):

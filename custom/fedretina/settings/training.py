@@ -97,10 +97,6 @@ class TrainingSettings(OptimiserSettings):
             )
         return self
 
-    def resolved_stretches(self) -> tuple[StretchSettings, ...]:
-        """The stretches, or the one that `epochs` means."""
-        return self.stretches or (StretchSettings(epochs=self.epochs),)
-
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 

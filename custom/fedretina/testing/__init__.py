@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from fedretina.testing.methods import check_correction, check_encoder, check_estimator, check_row, check_rule
+from fedretina.testing.modality import check_modality
 from fedretina.testing.reader import check_reader
 
-__all__ = ["check_correction", "check_encoder", "check_estimator", "check_reader", "check_row", "check_rule"]
+__all__ = [
+    "check_correction",
+    "check_encoder",
+    "check_estimator",
+    "check_modality",
+    "check_reader",
+    "check_row",
+    "check_rule",
+]

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from fedretina.aggregation.weights import Scalars, site_weights
+from fedretina.aggregation.weights import Scalars, weighing
 from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_network, build_on_meta
@@ -46,6 +46,8 @@ _TINY: Mapping[str, Any] = {
     "phantom_images": 24,
     "report": {"draws": 10, "page": False},
 }
+_SMALL: Mapping[str, int] = {"image_size": 32, "length": 128}
+"""Sizes of samples, where a modality has such a setting."""
 
 
 def check_correction(settings: CorrectionSettings, folder: Path) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def check_correction(settings: CorrectionSettings, folder: Path) -> dict[str, An
     Raises:
         AssertionError: It does not do what it must.
     """
-    _refuses_what_is_no_number(settings)
+    refuses_what_is_no_number(settings)
     return check_row({"row": "fedavg", "correction": settings.model_dump()}, folder)
 
 
@@ -92,26 +94,26 @@ def check_encoder(name: str, folder: Path) -> dict[str, Any]:
     settings = NetworkSettings(encoder=name)
     net, again, bare = build_network(settings, 3, 1), build_network(settings, 3, 1), build_on_meta(settings, 3)
     start = net.state_dict()
-    _require(
+    require(
         all(torch.equal(value, start[key]) for key, value in again.state_dict().items()),
         "starts otherwise when it is built again with the same seed",
     )
-    _require(
+    require(
         {key: value.shape for key, value in bare.state_dict().items()}
         == {key: value.shape for key, value in start.items()},
         "has other tensors without memory than with it",
     )
     encoder = net.encoder
-    _require(set(traits.exits) <= set(range(len(encoder.widths))), f"has no stages {list(traits.exits)} for exits")
+    require(set(traits.exits) <= set(range(len(encoder.widths))), f"has no stages {list(traits.exits)} for exits")
     images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
     maps, features = encoder.forward_stages(images), encoder(images)
     found = [tuple(one.shape[:2]) for one in maps]
-    _require(all(one.ndim == 4 for one in maps), "gives something else than maps [B, C, h, w] after its stages")
-    _require(found == [(2, width) for width in encoder.widths], f"gives maps {found}, but its widths say otherwise")
-    _require(features.shape == (2, encoder.features), f"gives features {tuple(features.shape)}")
+    require(all(one.ndim == 4 for one in maps), "gives something else than maps [B, C, h, w] after its stages")
+    require(found == [(2, width) for width in encoder.widths], f"gives maps {found}, but its widths say otherwise")
+    require(features.shape == (2, encoder.features), f"gives features {tuple(features.shape)}")
     features.square().sum().backward()
     lost = [key for key, one in encoder.named_parameters() if one.grad is None or not bool(one.grad.isfinite().all())]
-    _require(not lost, f"lets no finite gradient reach {', '.join(lost[:3])}")
+    require(not lost, f"lets no finite gradient reach {', '.join(lost[:3])}")
     kind = {"modality": "activity", "length": shape[2]} if traits.signals else {"image_size": side}
     augment = {"flip": False, "rotate_degrees": 0} if traits.signals else {}
     network = {"encoder": name, "exits": {"width": 8}}
@@ -134,20 +136,20 @@ def check_rule(settings: RuleSettings, folder: Path) -> dict[str, Any]:
     Raises:
         AssertionError: It does not do what it must.
     """
-    _refuses_what_is_no_number(settings)
+    refuses_what_is_no_number(settings)
     spread: Scalars = {f"s{at}": {"theta": 0.1 * at + 0.05, "images": 10.0 + at} for at in range(7)}
     alike: Scalars = {name: {"theta": 0.3, "images": 20.0} for name in spread}
     for scalars in (spread, alike, {"s0": spread["s0"]}):
-        weights = site_weights(scalars, settings)
-        _require(
+        weights = weighing(settings)(scalars)
+        require(
             set(weights) == set(scalars), f"gives weights to {sorted(weights)}, but the sites are {sorted(scalars)}"
         )
-        _require(all(math.isfinite(one) and one > 0 for one in weights.values()), f"gives {weights}: not all above 0")
-        _require(
+        require(all(math.isfinite(one) and one > 0 for one in weights.values()), f"gives {weights}: not all above 0")
+        require(
             math.isclose(sum(weights.values()), 1, abs_tol=1e-9), f"gives weights that sum to {sum(weights.values())}"
         )
-        backwards = site_weights(dict(reversed(list(scalars.items()))), settings)
-        _require(backwards == weights, "gives other weights when the sites come in another order")
+        backwards = weighing(settings)(dict(reversed(list(scalars.items()))))
+        require(backwards == weights, "gives other weights when the sites come in another order")
     return check_row({"row": "feduaa", "aggregation": {"rule": settings.model_dump()}}, folder)
 
 
@@ -169,7 +171,7 @@ def check_estimator(settings: EvaluationSettings, folder: Path) -> dict[str, Any
     Raises:
         AssertionError: It does not do what it must.
     """
-    _refuses_what_is_no_number(settings)
+    refuses_what_is_no_number(settings)
     asked = build_estimator(settings)
     count = settings.most_members or settings.least_members + 1
     drawn = torch.from_numpy(np.random.default_rng(3).normal(0, 4, (24, count, 4)))
@@ -177,18 +179,18 @@ def check_estimator(settings: EvaluationSettings, folder: Path) -> dict[str, Any
     answer, again = asked.predict(logits), asked.predict(logits)
     low, high = settings.range
     sums = answer.probabilities.sum(1)
-    _require(answer.probabilities.shape == (29, 4), f"gives probabilities {answer.probabilities.shape} for 29 x 4")
-    _require(bool((answer.probabilities >= 0).all()), "gives a probability below 0, or one that is no number")
-    _require(np.allclose(sums, 1, atol=1e-9), "gives probabilities that do not sum to 1")
-    _require(answer.uncertainty.shape == (29,), f"gives uncertainties {answer.uncertainty.shape} for 29 images")
+    require(answer.probabilities.shape == (29, 4), f"gives probabilities {answer.probabilities.shape} for 29 x 4")
+    require(bool((answer.probabilities >= 0).all()), "gives a probability below 0, or one that is no number")
+    require(np.allclose(sums, 1, atol=1e-9), "gives probabilities that do not sum to 1")
+    require(answer.uncertainty.shape == (29,), f"gives uncertainties {answer.uncertainty.shape} for 29 images")
     inside = (answer.uncertainty >= low) & (answer.uncertainty <= high)
-    _require(bool(inside.all()), f"gives an uncertainty outside {low} to {high}, or one that is no number")
+    require(bool(inside.all()), f"gives an uncertainty outside {low} to {high}, or one that is no number")
     for first, second in zip(_arrays(answer), _arrays(again), strict=True):
-        _require(np.array_equal(first, second), "gives another answer the second time")
+        require(np.array_equal(first, second), "gives another answer the second time")
     for at in range(len(logits)):
         pairs = zip(_arrays(answer), _arrays(asked.predict(logits[at : at + 1])), strict=True)
         alike = all(np.allclose(all_[at], alone[0], atol=1e-9) for all_, alone in pairs)
-        _require(alike, "answers an image otherwise when others are asked with it")
+        require(alike, "answers an image otherwise when others are asked with it")
     row = "analytic" if settings.gate is not None else "fedee" if settings.most_members is None else "feduaa"
     return check_row({"row": row, "evaluation": settings.model_dump()}, folder)
 
@@ -197,14 +199,14 @@ def _arrays(answer: Prediction) -> tuple[NDArray[np.float64], NDArray[np.float64
     return answer.probabilities, answer.uncertainty
 
 
-def check_row(words: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def check_row(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Hold a method, a row with whatever is laid over it, to what every one must do.
 
     It trains and finalises over three sites; every number of its results is finite; the same settings give the same
     bits again; and a run that is stopped in the midst of a round and begun again ends with the same bits.
 
     Args:
-        words: An experiment's settings, such as `{"row": "fedavg"}`; they are laid over tiny ones.
+        raw: An experiment's settings, such as `{"row": "fedavg"}`; they are laid over tiny ones.
         folder: An empty folder for the runs.
 
     Returns:
@@ -214,15 +216,15 @@ def check_row(words: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         AssertionError: It does not do what it must.
         SettingsError: The settings cannot be used.
     """
-    experiment = _tiny(words)
+    experiment = _tiny(raw)
     sites = {name: _site(name, experiment, folder) for name in _SITES}
     whole = run_loop(experiment, sites, folder, "whole")
     for place, value in _numbers(whole):
-        _require(math.isfinite(value), f"gives {value} at {place} of its results")
+        require(math.isfinite(value), f"gives {value} at {place} of its results")
     if _figures(_stopped(experiment, sites, folder)) != _figures(whole):  # equal bits say both things at once
         again = run_loop(experiment, sites, folder, "again")
-        _require(_figures(again) == _figures(whole), "gives other bits when the same run is done again")
-        _require(False, "gives other bits when a run is stopped and goes on")
+        require(_figures(again) == _figures(whole), "gives other bits when the same run is done again")
+        require(False, "gives other bits when a run is stopped and goes on")
     return whole
 
 
@@ -244,17 +246,17 @@ def _stopped(experiment: Experiment, sites: Mapping[str, SiteData], folder: Path
     raise AssertionError("the run asked fewer sites than it should.")
 
 
-def _tiny(words: Mapping[str, Any]) -> Experiment:
-    asked = Experiment.resolve(words)
-    small = {"length": 128} if "length" in type(asked.images).model_fields else {"image_size": 32}
-    encoder = "signal_cnn" if "length" in small else "efficientnet_lite0"
+def _tiny(raw: Mapping[str, Any]) -> Experiment:
+    asked = Experiment.resolve(raw)
+    small = {name: least for name, least in _SMALL.items() if name in type(asked.images).model_fields}
+    encoder = "signal_cnn" if asked.images.shape[1] == 1 else "efficientnet_lite0"
     phases = [
         {"name": phase.name, **({"rounds": 2} if phase.sums is None else {"sums": phase.sums.model_dump()})}
         for phase in asked.phases
     ]
     head = {} if asked.network.head.layout == "linear" else {"width": 16}
     base = merged(_TINY, {"images": small, "network": {"encoder": encoder, "head": head}, "phases": phases})
-    return Experiment.resolve(merged(base, words))
+    return Experiment.resolve(merged(base, raw))
 
 
 def _site(name: str, experiment: Experiment, folder: Path) -> SiteData:
@@ -278,7 +280,8 @@ def _numbers(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
         yield place, value
 
 
-def _refuses_what_is_no_number(settings: Choice) -> None:
+def refuses_what_is_no_number(settings: Choice) -> None:
+    """Raise AssertionError where a number of settings may be nan."""
     for name, value in settings.model_dump().items():
         if isinstance(value, float):
             try:
@@ -288,6 +291,7 @@ def _refuses_what_is_no_number(settings: Choice) -> None:
             raise AssertionError(f"{type(settings).__name__} takes {name}: nan; give the field a range.")
 
 
-def _require(holds: bool, fault: str) -> None:
+def require(holds: bool, fault: str) -> None:
+    """Raise AssertionError with the fault of a part where something does not hold."""
     if not holds:
         raise AssertionError(f"the part {fault}.")

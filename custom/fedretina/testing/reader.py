@@ -12,7 +12,7 @@ from fedretina.data.manifest import require_inside
 from fedretina.data.readers import reader
 from fedretina.data.readers.survey import ImportSettings, PublicSet, Survey
 from fedretina.errors import FedretinaError
-from fedretina.settings.images import MODALITIES
+from fedretina.settings.images import modality_settings
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _WORDS = ("title", "layout", "grades", "patients", "splits", "rules")
@@ -75,7 +75,10 @@ def _describes_itself(public_set: PublicSet) -> None:
     empty = [word for word in _WORDS if not getattr(public_set, word).strip()]
     demand(not empty, f"it says nothing of {empty}: write a sentence for the documentation.")
     said = public_set.modality
-    demand(said is None or said in MODALITIES, f"its modality is {said!r}, expected one of {list(MODALITIES)} or None.")
+    try:
+        _ = said is None or modality_settings(said)
+    except FedretinaError as error:
+        raise AssertionError(f"it names a modality that nobody knows: {error}") from error
     strangers = [option for option in public_set.options if option not in ImportSettings.model_fields]
     demand(not strangers, f"its options {strangers} are no settings of an import.")
 

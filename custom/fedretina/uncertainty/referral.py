@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedretina.errors import TrainingError
 from fedretina.metric_inputs import checked_errors
 from fedretina.settings.scheme import GradingScheme
-from fedretina.uncertainty.roc import roc
+from fedretina.uncertainty.theta import roc
 
 ThresholdReason = Literal[
     "measured", "refer_all", "too_few_images", "too_few_right", "tied", "no_errors", "too_few_errors"

@@ -14,7 +14,7 @@ from fedretina.data.check.rows import Image
 from fedretina.data.modalities import decoder, image_pipeline
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed
-from fedretina.settings.images import ImageSettings, Modality
+from fedretina.settings.images import ImageSettings
 from fedretina.settings.scheme import GradingScheme
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def choose_images(
     return chosen
 
 
-def stored_thumbnail(path: Path, side: int = SIDE, modality: Modality = "fundus") -> Pixels:
+def stored_thumbnail(path: Path, side: int = SIDE, modality: str = "fundus") -> Pixels:
     """Decode an image, or draw a signal, and make it smaller, uint8 [h, w, 3] with the longer side at most `side`.
 
     Raises:

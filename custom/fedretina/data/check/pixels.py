@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from fedretina.data.check.rows import Image
 from fedretina.data.check.rules import Findings
 from fedretina.data.decode import eight_bits, read_pixels
-from fedretina.data.modalities import modality_named
+from fedretina.data.modalities import Pixels, modality_named
 from fedretina.data.modalities.fundus import FieldOfViewCrop
-from fedretina.data.modalities.pictures import Pixels
 from fedretina.errors import DataError
-from fedretina.settings.images import SIGNALS, Modality
+from fedretina.settings.images import modality_settings
 from fedretina.settings.scheme import GradingScheme
 
 _IN_FLIGHT = 4  # images a worker, so that large photographs do not fill the memory
@@ -174,7 +173,7 @@ def check_images(
     facts: Sequence[PixelFacts],
     image_size: int,
     findings: Findings,
-    modality: Modality = "fundus",
+    modality: str = "fundus",
 ) -> None:
     """Find images that are odd; one whose depth is wrong, and then one with one colour, is called nothing else.
 
@@ -188,13 +187,13 @@ def check_images(
     """
     if not images:
         return
-    look = modality_named(modality).look
+    look, signal = modality_named(modality).look, modality_settings(modality).signal
     dim = _check_depth(images, facts, findings)
     shown = [fact for fact in facts if fact.spread >= BLANK] or list(facts)
     median = statistics.median(max(fact.width, fact.height) for fact in shown)
 
     def note(code: str, odd: Callable[[PixelFacts], bool], words: Callable[[PixelFacts], str]) -> None:
-        if (not look.retina and code in _OF_PHOTOGRAPHS) or (modality in SIGNALS and code not in _OF_SIGNALS):
+        if (not look.retina and code in _OF_PHOTOGRAPHS) or (signal and code not in _OF_SIGNALS):
             return
         found = [
             (image.file, fact)
@@ -277,7 +276,7 @@ def check_duplicates(
     details: Sequence[NDArray[np.float16]],
     scheme: GradingScheme | None,
     findings: Findings,
-    modality: Modality = "fundus",
+    modality: str = "fundus",
 ) -> None:
     """Find duplicates among images whose pixels were read.
 

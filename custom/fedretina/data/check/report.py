@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedretina.data.check.rows import NO_LABEL, CheckSource, Image, check_counts, check_rows
 from fedretina.data.check.rules import EXIT_CODES, Finding, Findings, Severity
+from fedretina.data.decode import is_phantom
 from fedretina.data.manifest import SPLITS
-from fedretina.data.phantoms.canvas import is_phantom
 from fedretina.data.readers.image_folder import is_image
 from fedretina.errors import DataError, SeveralPagesError
-from fedretina.settings.images import SIGNALS, Modality
+from fedretina.settings.images import modality_settings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.version import __version__
 
@@ -62,7 +62,7 @@ class CheckReport:
     patients: dict[str, int]
     sizes: tuple[tuple[tuple[int, int], int], ...]
     findings: tuple[Finding, ...]
-    modality: Modality = "fundus"
+    modality: str = "fundus"
 
     @property
     def grades(self) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ def check_site(
     quick: bool = False,
     workers: int = 0,
     done: Callable[[], None] = lambda: None,
-    modality: Modality | None = None,
+    modality: str | None = None,
 ) -> CheckReport:
     """Check a site's data; each image is decoded once.
 
@@ -223,7 +223,7 @@ def _stems(folder: Path) -> dict[str, str]:
 
 
 def _read(
-    images: Sequence[Image], root: Path, workers: int, done: Callable[[], None], modality: Modality
+    images: Sequence[Image], root: Path, workers: int, done: Callable[[], None], modality: str
 ) -> tuple[list[Image], list[PixelFacts], list[str], list[str]]:
     """Images that can be read with what they measure, words about the others, and files of several pictures."""
     from fedretina.data.check.pixels import measure_files
@@ -234,7 +234,7 @@ def _read(
     facts: list[PixelFacts] = []
     unreadable: list[str] = []
     several: list[str] = []
-    decode = decoder(modality) if modality in SIGNALS else read_pixels
+    decode = decoder(modality) if modality_settings(modality).signal else read_pixels
     measured = measure_files(root, [image.file for image in images], workers, done, decode)
     for image, found in zip(images, measured, strict=True):
         if isinstance(found, SeveralPagesError):

@@ -14,12 +14,11 @@ from fedretina.data.check.rules import Findings
 from fedretina.data.import_plan import to_train
 from fedretina.data.manifest import COLUMNS, SPLITS, one_spelling, raw_rows, require_inside
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme_presets import PRESETS, SCHEMES, preset, site_modality, site_scheme
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError
-from fedretina.settings.images import Modality
-from fedretina.settings.scheme import GradingScheme
-from fedretina.settings.site import read_data_settings
+from fedretina.settings.scheme import GradingScheme, preset
+from fedretina.settings.scheme_presets import SCHEMES
+from fedretina.settings.site import read_data_settings, site_modality, site_scheme
 
 
 class Row(NamedTuple):
@@ -56,10 +55,10 @@ class CheckSource:
     limited: bool = False
     phantom: bool = False
     manifest: Path | None = None
-    stated: Modality | None = None
+    stated: str | None = None
 
     @property
-    def modality(self) -> Modality:
+    def modality(self) -> str:
         """What the site file says; else that of the preset whose grades these are; else fundus photographs."""
         if self.stated is not None:
             return self.stated
@@ -74,7 +73,7 @@ def open_source(
     images: Path | None = None,
     site: str | None = None,
     out: Path | None = None,
-    modality: Modality = "fundus",
+    modality: str = "fundus",
 ) -> CheckSource:
     """Open what the user pointed to.
 
@@ -107,7 +106,7 @@ def open_source(
     rows = _csv_rows(path)
     if scheme is None and any(row.label for row in rows):
         raise DataError(
-            f"the grading scheme is not set: give --scheme {', '.join(PRESETS)}, or name the grades in order, the "
+            f"the grading scheme is not set: give --scheme {', '.join(SCHEMES)}, or name the grades in order, the "
             "healthy one first (--grades a,b,c)."
         )
     return CheckSource(name, scheme, _root(images or path.parent), rows, manifest=path)
@@ -157,7 +156,7 @@ def _from_site_file(
     scheme: GradingScheme | None,
     images: Path | None,
     site: str | None,
-    modality: Modality,
+    modality: str,
 ) -> CheckSource:
     settings = read_data_settings(path, site)
     chosen = site_scheme(settings) or scheme

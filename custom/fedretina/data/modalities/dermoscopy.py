@@ -7,8 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from fedretina.data.modalities import DataModality, Look
-from fedretina.data.modalities.pictures import ChannelsFirst, Pixels, Step, picture_pipeline, resized
+from fedretina.data.modalities import (
+    ChannelsFirst,
+    DataModality,
+    Look,
+    Pixels,
+    Step,
+    modality,
+    picture_pipeline,
+    resized,
+)
 from fedretina.data.phantoms.skin import PHANTOMS
 from fedretina.settings.images import DermoscopySettings
 
@@ -65,21 +73,26 @@ class CentreSquare:
         return image[top : top + size, left : left + size]
 
 
-def dermoscopy_pipeline(settings: DermoscopySettings) -> Callable[[str | Path], Pixels]:
-    """Load, resize, even out the light, crop: path to uint8 [3, S, S], RGB, 0 to 255.
+@modality(DermoscopySettings)
+class Dermoscopy(DataModality):
+    """Pictures of skin through a dermatoscope."""
 
-    FLamby makes the shorter side 224 and cuts 200 pixels of it, at random places in training and from the middle in
-    testing, so its networks see nine tenths of the shorter side. Ours see all of it; moving the picture about is left
-    to the random transforms.
+    phantoms = PHANTOMS
+    look = Look(longest=2.0, alike=0.96)
 
-    Raises:
-        DataError: When called on a file that cannot be read.
-    """
-    steps: list[Step] = [ShorterSideTo(settings.image_size)]
-    if settings.constancy:
-        steps.append(ShadesOfGrey())
-    steps += [CentreSquare(), ChannelsFirst()]
-    return picture_pipeline(steps)
+    @staticmethod
+    def pipeline(settings: DermoscopySettings) -> Callable[[str | Path], Pixels]:
+        """Load, resize, even out the light, crop: path to uint8 [3, S, S], RGB, 0 to 255.
 
+        FLamby makes the shorter side 224 and cuts 200 pixels of it, at random places in training and from the middle
+        in testing, so its networks see nine tenths of the shorter side. Ours see all of it; moving the picture about is
+        left to the random transforms.
 
-MODALITY = DataModality(DermoscopySettings, dermoscopy_pipeline, phantoms=PHANTOMS, look=Look(longest=2.0, alike=0.96))
+        Raises:
+            DataError: When called on a file that cannot be read.
+        """
+        steps: list[Step] = [ShorterSideTo(settings.image_size)]
+        if settings.constancy:
+            steps.append(ShadesOfGrey())
+        steps += [CentreSquare(), ChannelsFirst()]
+        return picture_pipeline(steps)

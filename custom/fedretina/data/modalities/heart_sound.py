@@ -10,27 +10,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.data.modalities import DataModality
+from fedretina.data.modalities import SignalModality, modality
 from fedretina.data.phantoms.signals import HEART_PHANTOMS
 from fedretina.data.wav import read_wave
 from fedretina.errors import DataError
 from fedretina.settings.images import HeartSoundSettings
-
-
-def heart_sound_pipeline(settings: HeartSoundSettings) -> Callable[[str | Path], NDArray[np.uint8]]:
-    """Load, resample, cut, transform: path of a WAV file to uint8 [3, S, S], three equal channels.
-
-    Raises:
-        DataError: When called on a file that cannot be read, or that is silent.
-    """
-
-    def run(path: str | Path) -> NDArray[np.uint8]:
-        rate, samples = read_wave(path)
-        if not samples.any():
-            raise DataError(f"{path} is silent: leave it out, or record it again.")
-        return spectrogram_picture(samples.mean(axis=1), rate, settings)
-
-    return run
 
 
 def spectrogram_picture(sound: NDArray[np.float64], rate: int, settings: HeartSoundSettings) -> NDArray[np.uint8]:
@@ -87,4 +71,29 @@ def spectrogram_db(sound: NDArray[np.float64], rate: int, settings: HeartSoundSe
     return levels
 
 
-MODALITY = DataModality(HeartSoundSettings, heart_sound_pipeline, phantoms=HEART_PHANTOMS, sample=spectrogram_picture)
+@modality(HeartSoundSettings)
+class HeartSound(SignalModality):
+    """Recordings of hearts, which a network sees as pictures of their spectrograms."""
+
+    phantoms = HEART_PHANTOMS
+
+    @staticmethod
+    def pipeline(settings: HeartSoundSettings) -> Callable[[str | Path], NDArray[np.uint8]]:
+        """Load, resample, cut, transform: path of a WAV file to uint8 [3, S, S], three equal channels.
+
+        Raises:
+            DataError: When called on a file that cannot be read, or that is silent.
+        """
+
+        def run(path: str | Path) -> NDArray[np.uint8]:
+            rate, samples = read_wave(path)
+            if not samples.any():
+                raise DataError(f"{path} is silent: leave it out, or record it again.")
+            return spectrogram_picture(samples.mean(axis=1), rate, settings)
+
+        return run
+
+    @staticmethod
+    def sample(samples: NDArray[np.float64], rate: int, settings: HeartSoundSettings) -> NDArray[np.uint8]:
+        """See `SignalModality.sample`."""
+        return spectrogram_picture(samples, rate, settings)

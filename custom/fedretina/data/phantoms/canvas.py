@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedretina.data.decode import PNG_MARK, WAVE_MARK
 from fedretina.data.wav import wave_bytes
 from fedretina.errors import DataError
 
@@ -110,9 +111,6 @@ def soften(mask: NDArray[np.uint8], pixels: float) -> Plane:
 
 
 SMALLEST = 128  # side in pixels from which the words can be read
-_KEYWORD, _TEXT = b"Synthetic", b"fedretina phantom, not a patient"
-_WORDS = _KEYWORD + b": " + _TEXT  # of a WAV file, in its list of information
-_PNG = b"\x89PNG\r\n\x1a\n"
 _HEAD = 8 + 25  # the signature and the header chunk, after which ours stands
 _GREY = 110
 # Five rows a letter.
@@ -160,8 +158,7 @@ def write_png(path: Path, image: NDArray[np.uint8]) -> None:
     import cv2
 
     data = cv2.imencode(".png", np.ascontiguousarray(image[..., ::-1]))[1].tobytes()
-    body = b"tEXt" + _KEYWORD + b"\0" + _TEXT
-    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+    chunk = struct.pack(">I", len(PNG_MARK) - 4) + PNG_MARK + struct.pack(">I", zlib.crc32(PNG_MARK))
     try:
         path.write_bytes(data[:_HEAD] + chunk + data[_HEAD:])
     except OSError as error:
@@ -175,18 +172,6 @@ def write_wave(path: Path, rate: int, samples: NDArray[np.generic]) -> None:
         DataError: The file cannot be written.
     """
     try:
-        path.write_bytes(wave_bytes(rate, samples, _WORDS))
+        path.write_bytes(wave_bytes(rate, samples, WAVE_MARK))
     except OSError as error:
         raise DataError(f"{path} was not written ({error}): choose a folder that you may write to.") from error
-
-
-def is_phantom(path: Path) -> bool:
-    """Whether a file is a PNG or a WAV with the phantoms' mark; False also where it cannot be read."""
-    try:
-        with open(path, "rb") as handle:
-            head = handle.read(1024)
-    except OSError:
-        return False
-    if head.startswith(b"RIFF"):
-        return _WORDS in head
-    return head.startswith(_PNG) and b"tEXt" + _KEYWORD + b"\0" + _TEXT in head

@@ -14,16 +14,16 @@ import yaml
 from numpy.typing import NDArray
 
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, RawRow, write_manifest
-from fedretina.data.modalities import modality_named
+from fedretina.data.modalities import SignalModality, modality
 from fedretina.data.phantoms.canvas import Canvas, stamp, write_png, write_wave
 from fedretina.data.phantoms.hospital import PHANTOM_VERSION, PhantomHospital, phantom_hospital
 from fedretina.data.phantoms.kind import Case
-from fedretina.data.scheme_presets import PRESETS, preset
 from fedretina.data.site_data import SiteData, Split, fingerprint, require_splits
 from fedretina.errors import DataError
 from fedretina.seeds import generator
-from fedretina.settings.images import SIGNALS, ImageSettings, image_settings
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.images import ImageSettings, image_settings
+from fedretina.settings.scheme import GradingScheme, preset
+from fedretina.settings.scheme_presets import SCHEMES
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import filled_folder
 
@@ -35,12 +35,12 @@ def phantom_samples(
 
     Pictures are drawn at their size, without the transforms of files; of signals the transforms are part.
     """
-    sample = modality_named(settings.modality).sample
-    if sample is None:
+    kind = modality.of(settings)
+    if not issubclass(kind, SignalModality):
         return phantom_images(hospital, cases, settings.shape[1], seed)
     samples = np.empty((len(cases), *settings.shape), np.uint8)
     for number, (rate, wave) in enumerate(draw_waves(hospital, cases, settings, seed)):
-        samples[number] = sample(wave.astype(np.float64), rate, settings)
+        samples[number] = kind.sample(wave.astype(np.float64), rate, settings)
     return torch.from_numpy(samples)
 
 
@@ -128,8 +128,7 @@ def phantom_site_data(
     Raises:
         DataError: Phantoms cannot show a grade of the scheme, a split is empty, or train has one class only.
     """
-    modality = transforms.modality
-    hospital = phantom_hospital(site, settings.phantom_images, scheme, modality)
+    hospital = phantom_hospital(site, settings.phantom_images, scheme, transforms.modality)
     purposes = {split: (seed, "phantom", site, split) for split in SPLITS}
     cases = {split: hospital.cases(at, purposes[split])[: settings.most(split)] for at, split in enumerate(SPLITS)}
     require_splits(site, {split: [case.label for case in chosen] for split, chosen in cases.items()}, 0)
@@ -152,10 +151,10 @@ def phantom_site_data(
         return drawn[split]
 
     counts = {split: len(chosen) for split, chosen in cases.items()}
-    mark = modality_named(modality).phantoms.mark
-    drawing = " ".join(filter(None, ("phantom", modality if mark is None else mark, str(PHANTOM_VERSION))))
+    mark = transforms.modality if hospital.kind.mark is None else hospital.kind.mark
+    drawing = " ".join(filter(None, ("phantom", mark, str(PHANTOM_VERSION))))
     # Of a signal the transforms are part of what is drawn, of a picture its size alone.
-    size = transforms.digest() if modality in SIGNALS else transforms.shape[1]
+    size = transforms.digest() if transforms.signal else transforms.shape[1]
     lines = [f"{drawing} {site} {seed} {size} {list(hospital.mix)} {sorted(counts.items())}"]
     identity = fingerprint(hospital.scheme, lines)
     counts[PRETRAIN] = min(counts["train"], settings.most(PRETRAIN) or counts["train"])
@@ -235,7 +234,7 @@ def _draw(
     seed: tuple[int | str, ...],
     done: Callable[[], None],
 ) -> None:
-    if hospital.modality in SIGNALS:
+    if hospital.kind.wave is not None:
         for path, (rate, wave) in zip(
             paths, draw_waves(hospital, cases, image_settings(hospital.modality), seed), strict=True
         ):
@@ -248,16 +247,16 @@ def _draw(
 
 
 def _site_file(hospital: PhantomHospital) -> str:
-    named = [name for name in PRESETS if preset(name) == hospital.scheme]
+    named = [name for name in SCHEMES if preset(name) == hospital.scheme]
     scheme = named[0] if named else hospital.scheme.model_dump(mode="json")
-    words = {"data": {"manifest": MANIFEST, "images": IMAGES, "scheme": scheme, "modality": hospital.modality}}
+    raw = {"data": {"manifest": MANIFEST, "images": IMAGES, "scheme": scheme, "modality": hospital.modality}}
     head = "# SYNTHETIC: a phantom hospital, written by `fedretina data phantom`. For FEDRETINA_SITE_FILE.\n"
-    return head + yaml.safe_dump(words, sort_keys=False)
+    return head + yaml.safe_dump(raw, sort_keys=False)
 
 
 def _readme(record: dict[str, Any]) -> str:
     total = sum(sum(counts.values()) for counts in record["images"].values())
-    signals = record["modality"] in SIGNALS
+    signals = image_settings(record["modality"]).signal
     kind, size = ("signals", "") if signals else ("pictures", f", {record['size']} x {record['size']} pixels")
     mark = (
         """each WAV file carries the comment "Synthetic" in its list of

@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 
 from fedretina.data.modalities import modality_named
 from fedretina.data.phantoms.kind import Case, PhantomKind
-from fedretina.data.scheme_presets import preset
 from fedretina.errors import DataError
 from fedretina.seeds import derive_seed, generator
-from fedretina.settings.images import SIGNALS, Modality
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 
 # Raised whenever the pixels or labels of any phantom change.
 PHANTOM_VERSION = 2
@@ -32,7 +30,7 @@ class PhantomHospital(NamedTuple):
         both_eyes: Share of patients who have a picture of each eye; 0 where pictures are not of eyes.
     """
 
-    modality: Modality
+    modality: str
     scheme: GradingScheme
     sizes: tuple[int, int, int]
     style: Any
@@ -48,7 +46,7 @@ class PhantomHospital(NamedTuple):
     def file_name(self, case: Case, split: str) -> str:
         """Name of the file of a case."""
         eye = f"-{'left' if case.left else 'right'}" if self.kind.both_eyes else ""
-        return f"{case.patient_name(split)}{eye}.{'wav' if self.modality in SIGNALS else 'png'}"
+        return f"{case.patient_name(split)}{eye}.{'png' if self.kind.wave is None else 'wav'}"
 
     def cases(self, split: int, seed: tuple[int | str, ...]) -> tuple[Case, ...]:
         """The pictures of a split, patient by patient.
@@ -123,7 +121,7 @@ class PhantomHospital(NamedTuple):
 
 
 def phantom_hospital(
-    site: str, images: int = 160, scheme: GradingScheme | None = None, modality: Modality = "fundus"
+    site: str, images: int = 160, scheme: GradingScheme | None = None, modality: str = "fundus"
 ) -> PhantomHospital:
     """The phantom hospital of a site.
 

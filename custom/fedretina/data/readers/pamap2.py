@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from fedretina.data.manifest import SPLITS
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.data.readers.written import own_folder, write_file
-from fedretina.data.scheme_presets import preset
 from fedretina.data.wav import wave_bytes
 from fedretina.errors import DataError, SettingsError
+from fedretina.settings.scheme import preset
 
 WINDOWS = "windows"
 RATE = 100  # samples per second

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedretina.data.csv_table import csv_lines
+from fedretina.data.manifest import csv_lines
 from fedretina.data.readers.survey import ALL_BY_SEED, ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.data.readers.written import own_folder, write_file
 from fedretina.data.wav import read_wave, wave_bytes

@@ -8,9 +8,9 @@ from collections.abc import Set
 from pydantic import ValidationError
 
 from fedretina.data.readers.survey import ImportSettings
-from fedretina.data.scheme_presets import PRESETS, preset
 from fedretina.errors import DataError
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
+from fedretina.settings.scheme_presets import SCHEMES
 
 _UNGRADABLE = "ungradable"
 # Names of the ICDR grades as they occur, without case, blanks, hyphens and underscores.
@@ -91,7 +91,7 @@ def _numbered(labels: Set[str]) -> GradingScheme | None:
 
 
 def _refuse(labels: Set[str]) -> GradingScheme:
-    fits = [name for name in PRESETS if labels <= preset(name).labels.keys()]
+    fits = [name for name in SCHEMES if labels <= preset(name).labels.keys()]
     fits.sort(key=lambda name: preset(name).num_classes != len(labels))  # first those that have no other grade
     known = f" (these are names of {', '.join(fits)}: add --scheme {fits[0]})" if fits else " (--scheme)"
     raise DataError(

@@ -10,10 +10,8 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fedretina.data.scheme_presets import PRESETS, preset
 from fedretina.errors import SettingsError
-from fedretina.settings.images import Modality
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, preset
 
 NO_PATIENTS = "none named: each image is its own"
 ALL_BY_SEED = "none: all by seed"
@@ -117,8 +115,8 @@ class ImportSettings(BaseModel):
     @field_validator("scheme")
     @classmethod
     def _check_scheme(cls, scheme: str | None) -> str | None:
-        if scheme is not None and scheme not in PRESETS:
-            raise ValueError(f"scheme is {scheme!r}: use one of {list(PRESETS)}, or name the grades.")
+        if scheme is not None:
+            preset(scheme)  # refuses what it does not know
         return scheme
 
     @field_validator("fractions")
@@ -135,14 +133,14 @@ class ImportSettings(BaseModel):
         return self
 
     @classmethod
-    def of(cls, **words: Any) -> ImportSettings:
+    def of(cls, **raw: Any) -> ImportSettings:
         """Check settings.
 
         Raises:
             SettingsError: A setting is unknown or out of range.
         """
         try:
-            return cls(**words)
+            return cls(**raw)
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(str(part) for part in first["loc"])
@@ -184,7 +182,7 @@ class PublicSet:
     options: tuple[str, ...] = ()
     official: bool = True
     keyed: bool = False
-    modality: Modality | None = "fundus"
+    modality: str | None = "fundus"
     published: bool = True
 
     @property

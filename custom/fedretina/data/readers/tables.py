@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedretina.data.csv_table import csv_lines, plain_title
+from fedretina.data.manifest import csv_lines, plain_title
 from fedretina.errors import DataError
 from fedretina.settings.scheme import whole_label
 
