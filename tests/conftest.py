@@ -30,6 +30,10 @@ LONGEST = (*ONE_FEDERATION, "test_faults", "test_admin_commands")
 """Files that begin first, so that no process is left with one of them alone at the end."""
 
 
+FLARE_FOLDERS = ("faults", "flare", "poc", "provisioned")
+"""Where `make test-flare` looks for tests of its marks."""
+
+
 @pytest.hookimpl(optionalhook=True)  # where pytest-xdist is
 def pytest_xdist_make_scheduler(config, log):
     """Under `--dist loadfile` a federation is started once: its tests share one process, whatever file they stand in.
@@ -50,7 +54,15 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(items):
-    """The longest files begin first; tests of real images skip where there are none, and say so."""
+    """The longest files begin first; tests of real images skip where there are none, and say so.
+
+    Raises:
+        pytest.UsageError: A test of FLARE stands where `make test` would start it in neither half.
+    """
+    for item in items:
+        inside = item.path.relative_to(Path(__file__).parent).parts[0] in FLARE_FOLDERS
+        if not inside and (item.get_closest_marker("flare") or item.get_closest_marker("provisioned")):
+            raise pytest.UsageError(f"{item.nodeid}: tests of FLARE stand in {', '.join(FLARE_FOLDERS)} of tests/")
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
     if not SHARED.is_dir():
         for item in items:

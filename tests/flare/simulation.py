@@ -21,14 +21,18 @@ from standing import CEILING_S, standing
 REPOSITORY = Path(__file__).resolve().parents[2]
 NVFLARE = Path(sys.executable).parent / "nvflare"
 
-# A network of our own, so that no process pays the import of torchvision.
+# The encoder `few_blocks` and its entry point: for this process, and for all that inherit its environment.
+PARTS = Path(__file__).parent / "parts"
+sys.path.insert(0, str(PARTS))
+os.environ["PYTHONPATH"] = os.pathsep.join([str(PARTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+
 SMALL: dict[str, Any] = {
     "name": "small",
     "row": "feduaa",
     "seed": 3,
     "phases": [{"name": "train", "rounds": 2}],
     "images": {"image_size": 32},
-    "network": {"encoder": "efficientnet_lite0", "head": {"width": 16}},
+    "network": {"encoder": "few_blocks", "head": {"width": 16}},
     "training": {"batch_size": 8, "learning_rate": 0.05, "threads": 1},
     "phantom_images": 24,
     "report": {"draws": 10, "page": False},

@@ -24,7 +24,7 @@ WORDS = {
         {"name": "train", "rounds": 2, "training": {"epochs": 3, "batch_size": 8}},
     ],
     "images": {"modality": "oct", "image_size": 32},
-    "network": {"encoder": "efficientnet_lite0", "contrast": {"hidden": 16, "width": 8}},
+    "network": {"encoder": "few_blocks", "contrast": {"hidden": 16, "width": 8}},
     "phantom_images": 32,
 }
 STEPS = 6  # two rounds of either phase, validate, finalise

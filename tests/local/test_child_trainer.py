@@ -20,19 +20,19 @@ from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import folder_lock, write_tensors
 from memory_limit import memory_limit
 
-# A network of our own, so that no child pays the import of torchvision.
-ENCODER = {"encoder": "efficientnet_lite0", "head": {"width": 16}}
+sys.path.insert(0, str(Path(__file__).parents[1] / "flare"))
+from simulation import SMALL  # and the children know its encoder
 
 
 @pytest.fixture
 def little_encoder():
-    """The children have the whole one."""
+    """The children would have the whole one."""
 
 
 @pytest.fixture
 def recipe(tiny, tmp_path):
     def make(folder, **words):
-        experiment = tiny(**{"network": ENCODER, "phases": [{"name": "train", "rounds": 1}], **words})
+        experiment = tiny(**{"network": SMALL["network"], "phases": [{"name": "train", "rounds": 1}], **words})
         settings = SiteDataSettings(phantom_images=experiment.phantom_images)
         return SiteRecipe(
             experiment=experiment, site="site-1", data=settings, folder=tmp_path / folder, cache=tmp_path / "cache"

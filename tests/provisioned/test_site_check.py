@@ -68,7 +68,7 @@ def look(kit, experiment):
 def test_a_site_that_is_ready(look, kit, experiment):
     found = look("--offline", code=0)
     assert found["data"]["found"] == "24/8/8 images (train/val/test), 4 grades"
-    assert found["dry forward pass"]["found"].startswith("efficientnet_lite0 on cpu, 8 images of 32 pixels")
+    assert found["dry forward pass"]["found"].startswith("few_blocks on cpu, 8 images of 32 pixels")
     assert {"certificate", "rights", "site policy", "versions", "state", "disk"} <= set(found)
     text = fedretina("site", "check", kit, "--experiment", experiment, "--offline")
     assert "FAIL" not in text

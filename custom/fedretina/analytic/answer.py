@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 
 from fedretina.analytic.features import LinearHead
@@ -89,6 +88,8 @@ class Scaling(NamedTuple):
         Raises:
             DataError: There are no images, or scores are not finite.
         """
+        from scipy.optimize import minimize  # takes half a second, and most runs fit nothing
+
         if not len(labels) or not bool(torch.isfinite(scores).all()):
             raise DataError("scores cannot be made into probabilities without images, or where they are not finite.")
         s = scores.double().numpy()

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from fedretina.analytic.sums import Totals
@@ -85,6 +84,8 @@ def likeliest(totals: Totals) -> RidgeHead:
 
     Where the labels are all of one class there is nothing to learn, and the strongest of the grid is taken.
     """
+    from scipy.optimize import minimize_scalar  # takes half a second, and most runs fit nothing
+
     if totals.power <= 1e-9 * totals.images:
         return solve(totals, float(_GRID[-1]))
     at = int(log_evidence(totals, _GRID).argmax())

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from fedretina.analytic.layer import RidgeLayer, ridge_layer
@@ -79,6 +78,7 @@ def fitted_heads(
 
 def _logits_of(fitted: RidgeLayer, labels: Tensor, objective: Objective, clock: Clock) -> tuple[float, float]:
     """Scale and shift under which the objective is least on the scores of images left out."""
+    from scipy.optimize import minimize  # takes half a second, and most runs fit nothing
 
     def loss(point: Any) -> float:
         logits = fitted.left_out * float(np.exp(point[0])) + float(point[1])
