@@ -6,6 +6,7 @@ import torch
 
 from fedretina import storage
 from fedretina.aggregation.coordinator import Coordinator
+from fedretina.analytic.distance import directions
 from fedretina.data.augment import augment
 from fedretina.errors import QuorumError, RefusedError, SettingsError, StateError
 from fedretina.exchange.payload import tensors_digest
@@ -13,6 +14,7 @@ from fedretina.local.site import Site
 from fedretina.loop import run_loop
 from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.build import build_network, build_on_meta
+from fedretina.networks.gate import Gate
 from fedretina.rows import ROWS
 from fedretina.seeds import generator
 from killed import killed_at_every_write
@@ -49,7 +51,10 @@ def test_every_row_runs_to_its_end(row, tiny, phantoms, tmp_path):
         assert card["synthetic"] is True
         assert "not a medical device" in card["notice"]
         model, _ = storage.read_tensors(tmp_path / "r" / site / "final" / "model.safetensors")
-        whole = build_on_meta(experiment.network, int(results["sites"][site]["grades"])).state_dict()
+        net = build_on_meta(experiment.network, int(results["sites"][site]["grades"]))
+        features = net.encoder.features
+        net.gate = None if experiment.evaluation.gate is None else Gate(features, directions(features))
+        whole = net.state_dict()
         assert {key: model[key].shape for key in model} == {
             key: tensor.shape for key, tensor in whole.items() if not key.startswith("contrast.")
         }

@@ -74,8 +74,8 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
     assert kinds.get("train") == TRAIN_KINDS.get(name)
     if name == "heads_from_sums":
         assert kinds == {"sums": {"sums"}, "validate": set(), "finalise": set()}
-        # Upper triangle, first moments and counts of 64 features and the constant, five classes, float64.
-        assert {lines[0]["bytes"] for lines in ledgers.values()} == {8 * (65 * 66 // 2 + 5 * 65 + 5)}
+        # Upper triangle, first moments and counts of 32 features and the constant, five classes, float64.
+        assert {lines[0]["bytes"] for lines in ledgers.values()} == {8 * (33 * 34 // 2 + 5 * 33 + 5)}
         assert all(lines[0]["scalars"] == {} for lines in ledgers.values())
     if name == "with_labels_and_without":
         assert kinds["calibrate"] == {"calibration"}

@@ -23,12 +23,13 @@ CLASSES = 1000
 
 
 def test_the_table_and_the_names_agree():
-    traits = EncoderTraits.choices()
-    for name in traits:
+    # Another test of this process may have brought an encoder of another package.
+    traits = {name: one for name, one in EncoderTraits.choices().items() if one.__module__.startswith("fedretina.")}
+    for name, one in traits.items():
         with torch.device("meta"):
             encoder = build_encoder(name)
-        assert set(traits[name].exits) <= set(range(len(encoder.widths))), name
-        assert bool(layouts_of(name)) == (traits[name].normalisation is not None), name
+        assert set(one.exits) <= set(range(len(encoder.widths))), name
+        assert bool(layouts_of(name)) == (one.normalisation is not None), name
     assert {name for name in traits if not layouts_of(name)} == {"vit_small", "signal_cnn"}
 
 

@@ -326,7 +326,8 @@ def test_an_image_that_is_no_whole_number_of_patches_is_refused(shallow):
 
 def test_the_page_names_every_encoder_and_every_form():
     page = (CUSTOM.parent / "docs" / "encoders.md").read_text(encoding="utf-8")
-    for name in EncoderTraits.choices():
+    ours = [name for name, one in EncoderTraits.choices().items() if one.__module__.startswith("fedretina.")]
+    for name in ours:
         assert f"`{name}`" in page
         for layout in layouts_of(name):
             assert layout.title in page, layout.title
