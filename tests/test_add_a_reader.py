@@ -41,6 +41,7 @@ def printed(copy, *commands):
     return in_subprocess("-c", COMMANDS, *commands, python_path=copy / "custom", cwd=copy).split(BETWEEN)[:-1]
 
 
+@pytest.mark.slow
 def test_the_reader_of_the_page_holds_what_is_demanded_and_imports(copy):
     test = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/data/test_clinic2030.py")
     assert "1 passed" in in_subprocess(*test, python_path=copy / "custom", cwd=copy)

@@ -113,6 +113,7 @@ def test_the_order_of_arrival_changes_no_bit_and_a_repeat_is_equal(order, analyt
     assert read_json(tmp_path / "server" / "results.json") == read_json(tmp_path / "loop" / "server" / "results.json")
 
 
+@pytest.mark.slow
 def test_a_run_of_sums_killed_at_every_write_ends_with_the_same_bits(analytic, phantoms, tmp_path):
     experiment = analytic()
     data = phantoms(experiment, "site-1", "site-2")

@@ -233,6 +233,7 @@ def test_the_twin_is_the_run_of_a_site_alone_to_the_bit(row, tiny, phantoms, tmp
         assert found["test"]["models"][TWIN]["accuracy"] == figures["accuracy"]["value"]
 
 
+@pytest.mark.slow
 def test_a_run_with_a_twin_killed_at_every_write_ends_with_the_same_bits(tiny, phantoms, tmp_path, monkeypatch):
     kept_by_validation(monkeypatch, TWIN)
     experiment = tiny(verdict="twin")
