@@ -79,18 +79,19 @@ class FrozenOutputs:
         self._layout = torch.channels_last if experiment.training.channels_last else torch.contiguous_format
         with reproducible_torch(experiment.training):
             black = torch.zeros(1, *experiment.images.shape, device=device)
-            self.width = net.frozen_outputs(black.to(memory_format=self._layout)).shape[1]
+            self.width = net.frozen_width(black.to(memory_format=self._layout))
         self._cache: FeatureCache | None = None
         if data.features is not None and experiment.network.frozen_cache != "off":
             self._cache = FeatureCache(data.features, self._key(experiment, device), self.width)
 
     def _key(self, experiment: Experiment, device: torch.device) -> dict[str, object]:
         net = self._net
+        state = net.state_dict()  # asked once: each call walks all modules
         return {
             "encoder": experiment.network.encoder,
             "steps": net.frozen,
             "exits": list(() if net.exits is None else net.exits.after),
-            "weights": tensors_digest({key: net.state_dict()[key] for key in sorted(net.frozen_keys())}),
+            "weights": tensors_digest({key: state[key] for key in sorted(net.frozen_keys())}),
             "normalisation": net.normalisation,
             "device": device.type if device.type == "cpu" else torch.cuda.get_device_name(device),
             "threads": self._training.threads,

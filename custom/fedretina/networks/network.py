@@ -129,6 +129,12 @@ class Network(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             return torch.cat([self._frozen_piece(part, size) for part in torch.split(x, size)])
 
+    @torch.no_grad()
+    def frozen_width(self, x: Tensor) -> int:
+        """Return L of `frozen_outputs` for images like x `[1, 3, H, W]`."""
+        with torch.autocast(x.device.type, enabled=False):
+            return self._frozen_piece(x, 1).shape[1]
+
     def _frozen_piece(self, x: Tensor, size: int) -> Tensor:
         averages: list[Tensor] = []
 
