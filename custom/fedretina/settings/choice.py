@@ -61,6 +61,25 @@ class Choice(BaseModel):
         return found
 
     @classmethod
+    def named(cls, name: str, kind: str) -> type[Self]:
+        """The method of a name; other packages are asked only for a name that the product does not have.
+
+        Args:
+            name: As a file has it.
+            kind: What a method of the axis is called in a sentence, such as "encoder".
+
+        Raises:
+            SettingsError: There is none of that name.
+        """
+        known = cls.choices()
+        if name not in known:
+            load_parts()
+            known = cls.choices()
+        if name not in known:
+            raise SettingsError(f"there is no {kind} {name!r}: use one of {', '.join(known)}.")
+        return known[name]
+
+    @classmethod
     def axis(cls) -> type[Choice]:
         """The class of the axis that a method stands on."""
         above = cls.mro()

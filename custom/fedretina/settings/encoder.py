@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from fedretina.errors import SettingsError
-from fedretina.settings.choice import Choice, load_parts
+from fedretina.settings.choice import Choice
 
 Normalisation = Literal["none", "imagenet", "half"]
 """How images in [0, 1] are normalised before an encoder sees them."""
@@ -44,13 +43,7 @@ def encoder_traits(name: str) -> type[EncoderTraits]:
     Raises:
         SettingsError: There is none of that name.
     """
-    known = EncoderTraits.choices()
-    if name not in known:
-        load_parts()
-        known = EncoderTraits.choices()
-    if name not in known:
-        raise SettingsError(f"there is no encoder {name!r}: use one of {', '.join(known)}.")
-    return known[name]
+    return EncoderTraits.named(name, "encoder")
 
 
 def packaged_encoders() -> list[str]:

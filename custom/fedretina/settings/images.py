@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -16,8 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedretina.errors import SettingsError
-from fedretina.settings.choice import Choice, load_parts
+from fedretina.settings.choice import Choice
 
 _OF_PICTURES = frozenset(("flip", "rotate_degrees", "brightness", "contrast"))
 
@@ -46,9 +46,9 @@ class ImageSettings(Choice):
     modality: str
 
     @property
+    @abstractmethod
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of a sample."""
-        raise NotImplementedError(f"{type(self).__name__} does not say the shape of a sample: give it `shape`.")
 
     def digest(self) -> str:
         """SHA-256 of the settings and the pipeline's version: equal digests give equal values."""
@@ -62,13 +62,7 @@ def modality_settings(name: str) -> type[ImageSettings]:
     Raises:
         SettingsError: There is none of that name.
     """
-    known = ImageSettings.choices()
-    if name not in known:
-        load_parts()
-        known = ImageSettings.choices()
-    if name not in known:
-        raise SettingsError(f"there is no modality {name!r}: use one of {', '.join(known)}.")
-    return known[name]
+    return ImageSettings.named(name, "modality")
 
 
 def image_settings(modality: str, side: int | None = None) -> ImageSettings:
