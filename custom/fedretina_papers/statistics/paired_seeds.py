@@ -128,7 +128,7 @@ def seeds_needed(
 def smallest_seen(
     n: int, sd: float | None, patient_variance: float = 0.0, power: float = 0.8, level: float = 0.05
 ) -> float | None:
-    """Smallest true mean difference that `seed_test` sees with so many seeds (noncentral t).
+    """Smallest true mean difference that `seed_test` sees with so many seeds (noncentral t), alone and together.
 
     Args:
         n: Number of seeds.
@@ -142,7 +142,10 @@ def smallest_seen(
     """
     if sd is None or n < 2:
         return None
-    error, freedom = _error(n, sd, patient_variance)
+    return max(_seen(*_error(n, sd, variance), power, level) for variance in (0.0, patient_variance))
+
+
+def _seen(error: float, freedom: float, power: float, level: float) -> float:
     if error < _NO_SPREAD:
         return 0.0
     low, high = 0.0, error
