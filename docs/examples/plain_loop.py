@@ -16,10 +16,10 @@ import fedretina
 WORDS = {
     "row": "feduaa",  # any row that `fedretina methods` lists
     "phases": [{"name": "train", "rounds": 2}],
-    "images": {"image_size": 32},
+    "images": {"image_size": 64},
     "network": {"encoder": "efficientnet_lite0", "weights": {"source": "package"}},
     "training": {"batch_size": 8, "learning_rate": 0.05, "threads": 1},
-    "phantom_images": 24,
+    "phantom_images": 32,
 }
 
 
