@@ -52,7 +52,7 @@ def benchmark(
     single images.
     """
     if find_spec("pandas") is None:
-        fail("the tables of a benchmark need pandas: run pip install 'fedretina[papers]'.")
+        fail('the tables of a benchmark need pandas, which is not installed: run `pip install "pandas>=3,<4"`.')
     from fedretina.errors import SettingsError
     from fedretina.settings.plan import merged
     from fedretina_papers.compared import statistics

@@ -277,7 +277,14 @@ def test_what_people_are_told_to_install_is_there_and_what_the_project_needs():
     extras = {tuple(needed) for needed in project["optional-dependencies"].values()}
     single = {requirement for extra in extras for requirement in extra}
     found = list(hints())
-    assert {name for name, _ in found} == {"curves.py", "dicom.py", "oct_volumes.py", "encryption.py", "tables.py"}
+    assert {name for name, _ in found} == {
+        "curves.py",
+        "dicom.py",
+        "oct_volumes.py",
+        "encryption.py",
+        "tables.py",
+        "command.py",
+    }
     for name, packages in found:
         assert packages in extras or (len(packages) == 1 and packages[0] in single), name
 

@@ -18,6 +18,7 @@ from fedretina.exchange.ledger import Ledger
 
 pytestmark = pytest.mark.flare
 SITES = ("site-1", "site-2", "site-3")
+GATE = "FEDRETINA_TEST_GATE"  # as tests/flare/parts/gated_tweu.py
 # One model for each site, statistics before the first round, training after the last, pages at both ends: what
 # tests/flare/test_covering_rows.py does for the other kinds of tensors and steps.
 PERSONAL = {
@@ -35,7 +36,9 @@ class Rehearsal:
     def __init__(self, job, folder, *words):
         folder.mkdir()
         self.folder, self.log = folder, folder / "output.txt"
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("FEDRETINA_")}
+        environment = {
+            name: value for name, value in os.environ.items() if name == GATE or not name.startswith("FEDRETINA_")
+        }
         with open(self.log, "wb") as handle:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "poc", "--job", job, "--folder", folder / "poc", *words],
@@ -98,11 +101,17 @@ def rehearse():
         rehearsal.end()
 
 
-def test_a_rehearsal_ends_with_the_loops_bits_while_another_is_interrupted_and_a_third_fails(tmp_path, rehearse):
+def test_a_rehearsal_ends_with_the_loops_bits_while_another_is_interrupted_and_a_third_fails(
+    tmp_path, rehearse, monkeypatch
+):
     job = write_job(tmp_path / "job", PERSONAL, SITES)
+    held = write_job(tmp_path / "held", {**SMALL, "objective": {"name": "gated_tweu"}}, SITES)
+    gate = tmp_path / "gate"
+    gate.write_text("0")
+    monkeypatch.setenv(GATE, str(gate))  # its first round waits, for ever
     before = {path: path.stat().st_mtime_ns for path in job.rglob("*")}
     whole = rehearse(job, tmp_path / "whole", "--run", "again")
-    interrupted = rehearse(job, tmp_path / "interrupted", "--sites", "1", "--run", "cut")
+    interrupted = rehearse(held, tmp_path / "interrupted", "--sites", "1", "--run", "cut")
     fails = rehearse(one_site_too_few(tmp_path / "one"), tmp_path / "fails")
     whole.wait_for("up and connected")
     command = [sys.executable, "-m", "poc", "--job", job, "--folder", whole.folder / "poc"]
