@@ -16,7 +16,6 @@ _SIDE = 64  # of the copy that light, colour and contrast are taken from, pixels
 _GRID = 5
 _DISC, _INNER = 0.9, 0.8  # of the image's side: where a retina is, and where its rim is not
 _SCALES, _LEAST_SIDE = 4, 8
-_BLUR = 1.0  # standard deviation of the Gaussian of a scale, pixels
 _TOGETHER = 64
 _GREY = (0.299, 0.587, 0.114)
 
@@ -72,7 +71,8 @@ def _measured(images: Tensor) -> Appearance:
     clipped = (inside.amax(1) >= 250).float().mean(1).sqrt()
     levels = torch.quantile(light, torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95]), dim=1).T
     dark = (light < 0.25 * levels[:, -1:]).float().mean(1)
-    scales = _details(torch.einsum("bchw,c->bhw", full, weights).unsqueeze(1))
+    red, green, blue = (share * full[:, at] for at, share in enumerate(_GREY))
+    scales = _details((red + green + blue).unsqueeze(1))
     grid = torch.einsum("bchw,c->bhw", F.adaptive_avg_pool2d(small, _GRID), weights).flatten(1)
     columns = [
         torch.stack([luminance.log1p(), burnt, clipped, chroma.log1p(), (spread + 0.5).log(), dark], 1),
@@ -91,13 +91,9 @@ def _measured(images: Tensor) -> Appearance:
 def _details(grey: Tensor) -> Tensor:
     """Log mean contrast within the inner disc at each scale [B, L], each half as fine as the one before."""
     found: list[Tensor] = []
-    reach = 3
-    kernel = torch.exp(-torch.arange(-reach, reach + 1).float().square() / (2 * _BLUR**2))
-    kernel = kernel / kernel.sum()
     for _ in range(_SCALES):
         height, width = grey.shape[2:]
-        padded = F.pad(grey, (reach,) * 4, mode="replicate")
-        smooth = F.conv2d(F.conv2d(padded, kernel.view(1, 1, 1, -1)), kernel.view(1, 1, -1, 1))
+        smooth = F.avg_pool2d(grey, 3, stride=1, padding=1, count_include_pad=False)
         apart = (grey - smooth).abs().flatten(1)[:, _disc(height, width, _INNER)]
         found.append((apart.mean(1) + 0.02).log())
         grey = F.avg_pool2d(smooth, 2)

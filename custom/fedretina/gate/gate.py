@@ -279,7 +279,8 @@ class Gate:
         weight, bias = self.tensors[f"{name}.weight"].double(), self.tensors[f"{name}.bias"].double()
         distance = _log_length(numbers @ weight.T + bias)
         middle, step = self.tensors[f"{name}.scale"]
-        return (distance - middle) / step
+        far: Tensor = (distance - middle) / step
+        return far
 
 
 _UNLIKE = "it is unlike the photographs of this site that the model learned from: another camera, kind or quality."

@@ -17,7 +17,7 @@ from fedretina.local.verdict import Contestant, Splits
 
 _FITTED_ON = 512
 """Most training images that distances are measured from: 330 told strangers as well as 1,700 (docs/doubt.md)."""
-_SPOILED = 64
+_SPOILED = 32
 
 
 class Spoiled(NamedTuple):
@@ -37,12 +37,12 @@ class SiteGate(NamedTuple):
 
     Attributes:
         gate: The gate.
-        own: Images of "validation" and "test" and how many of them it stopped.
+        own: Images of the test split, and how many of them it stopped.
         spoiled: By the name of what was done to them; empty for signals.
     """
 
     gate: Gate
-    own: Mapping[str, Mapping[str, int]]
+    own: Mapping[str, int]
     spoiled: Mapping[str, Spoiled]
 
 
@@ -70,12 +70,9 @@ def site_gate(model: Contestant, model_digest: str, data: SiteData, splits: Spli
         expected,
         model_digest,
     )
-    names = {"val": "validation", "test": "test"}
-    own = {}
-    for name, said in names.items():
-        rows = gradable(splits[name], grade)
-        looks = gate.look(shown(model, splits, name, rows))
-        own[said] = {"images": len(rows), "stopped": sum(one.reason is not None for one in looks)}
+    rows = gradable(splits["test"], grade)
+    looks = gate.look(shown(model, splits, "test", rows))
+    own = {"images": len(rows), "stopped": sum(one.reason is not None for one in looks)}
     spoiled = {} if expected is None else _spoiled(gate, model, part(splits["val"], validation))
     return SiteGate(gate, own, spoiled)
 

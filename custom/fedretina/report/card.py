@@ -104,12 +104,12 @@ class LookFigures(NamedTuple):
 
     Attributes:
         gate: The gate's record, see `gate.gate.Gate`.
-        own: Images of "validation" and "test", and how many of them it stopped.
+        own: Images of the test split, and how many of them it stopped.
         spoiled: By what was done to them; empty where nothing was.
     """
 
     gate: Mapping[str, Any]
-    own: Mapping[str, Mapping[str, int]]
+    own: Mapping[str, int]
     spoiled: Mapping[str, SpoiledFigures]
 
 
@@ -246,7 +246,7 @@ def _look(look: LookFigures, threshold: float) -> dict[str, Any]:
         }
         for name, one in look.spoiled.items()
     }
-    return {"gate": dict(look.gate), "own": {name: dict(one) for name, one in look.own.items()}, "spoiled": spoiled}
+    return {"gate": dict(look.gate), "own": dict(look.own), "spoiled": spoiled}
 
 
 def _gate(measures: bool, validation: LabelledPredictions, test: LabelledPredictions | None) -> dict[str, Any]:
@@ -412,9 +412,9 @@ def look_words(card: Mapping[str, Any]) -> list[str]:
     ]
     if look["gate"]["limit"] is None:
         said.append("This site has too few images to tell how its own look, so only what is odd anywhere is stopped.")
-    own = [f"{one['stopped']} of {one['images']} {name} images" for name, one in look["own"].items() if one["images"]]
-    if own:
-        said.append(f"Of the site's own it stops {' and '.join(own)}.")
+    own = look["own"]
+    if own["images"]:
+        said.append(f"Of the site's own test images it stops {own['stopped']} of {own['images']}.")
     spoiled = [
         f"{name}: {one['stopped']} of {one['images']} stopped, {one['doubtful']} doubtful by the model itself"
         for name, one in look["spoiled"].items()
