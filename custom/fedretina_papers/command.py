@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ def benchmark(
     `--out` holds the results, `page.md` with the tables, and, for eyes at this machine only, models and answers to
     single images.
     """
+    if find_spec("pandas") is None:
+        fail("the tables of a benchmark need pandas: run pip install 'fedretina[papers]'.")
     from fedretina.errors import SettingsError
     from fedretina.settings.plan import merged
     from fedretina_papers.compared import statistics

@@ -11,8 +11,8 @@ from fedretina.storage import read_json
 from fedretina_papers import fedee_charts as charts
 from fedretina_papers import fedee_tables as ours
 from fedretina_papers import fedee_trust_tables as trust
-from fedretina_papers import tables
 from fedretina_papers.compared import STATISTICS
+from fedretina_papers.engine.tested import mean_tests
 from fedretina_papers.fedee_baseline_tables import constant_table, member_table
 from fedretina_papers.fedee_cost_page import cost_lines
 from fedretina_papers.fedee_departures import departures
@@ -208,7 +208,7 @@ def _differences(results: FedeeResults, statistics: Record | None) -> list[str]:
     lines = [f"## What may be claimed: {named(benchmark.reference)} less each row", ""]
     tested = {"accuracy": "Share of right answers", "error_auroc": "Misdiagnosis detection", "aurc": "AURC"}
     for key, name in tested.items():
-        lines += [f"**{name}**, plain mean of the sites:", "", *tables.mean_tests(benchmark, statistics, key, named)]
+        lines += [f"**{name}**, plain mean of the sites:", "", *mean_tests(benchmark, statistics, key, named)]
     seeds = several(len(benchmark.plan["seeds"]), "seed")
     return [*lines, f"Holm's p below 0.05 carries a claim; {seeds} show large differences only.", ""]
 

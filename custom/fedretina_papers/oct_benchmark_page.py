@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fedretina.report.render import write_page
 from fedretina.storage import read_json
-from fedretina_papers import tables
 from fedretina_papers.compared import STATISTICS
+from fedretina_papers.engine.tested import mean_tests
 from fedretina_papers.markdown import listed, several
 from fedretina_papers.measures import MAIN
 from fedretina_papers.oct_convergence import convergence_chart
@@ -139,5 +139,5 @@ def _differences(benchmark: Benchmark, statistics: Record | None) -> list[str]:
         return []
     lines = [f"## What may be claimed: {benchmark.title(benchmark.reference)} less each row", ""]
     for key, title in ((MAIN, "Macro AUC"), ("accuracy", "Accuracy")):
-        lines += [f"**{title}**, plain mean of the sites:", "", *tables.mean_tests(benchmark, statistics, key)]
+        lines += [f"**{title}**, plain mean of the sites:", "", *mean_tests(benchmark, statistics, key)]
     return lines

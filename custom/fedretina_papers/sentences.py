@@ -6,16 +6,17 @@ from statistics import fmean
 
 from fedretina.report.text import count, number
 from fedretina_papers.charts import noise_curve
-from fedretina_papers.markdown import signed, spread, table
+from fedretina_papers.engine.records import Records
+from fedretina_papers.markdown import signed
 from fedretina_papers.measures import MAIN
 from fedretina_papers.stored import Benchmark, Record
 
 _ALL_IMAGES = 1_000_000  # the plan's way to say: no limit
 
 
-def ranking_words(benchmark: Benchmark, names: list[str]) -> list[str]:
+def ranking_words(benchmark: Benchmark, records: Records, names: list[str]) -> list[str]:
     """Who stands highest in macro AUC over the mean of the sites, and how that compares with the spread of seeds."""
-    means = {name: benchmark.by_seed(name, MAIN) for name in names if benchmark.by_seed(name, MAIN)}
+    means = {name: found for name in names if (found := records.values(name, f"test.{MAIN}"))}
     if len(means) < 2:
         return []
     order = sorted(means, key=lambda name: fmean(means[name]), reverse=True)
@@ -57,29 +58,6 @@ def noise_words(benchmark: Benchmark) -> list[str]:
     few = benchmark.plan.get("noise_images")
     limit = f" Answered were at most {count(few)} test images a site." if few and few < _ALL_IMAGES else ""
     return [f"{told}. A row that is near chance without noise has little to lose.{limit}", ""]
-
-
-def uncertainty_words(benchmark: Benchmark, statistics: Record) -> list[str]:
-    """Medians of u and the error AUROC of the reference at each site."""
-    rows = []
-    there = statistics["uncertainty"].get(benchmark.reference, {})
-    for site, one in ((site, there[site]) for site in benchmark.sites if site in there):
-        rows.append(
-            [
-                site,
-                number(one["median_right"]),
-                number(one["median_wrong"]),
-                spread(benchmark.by_seed(benchmark.reference, "error_auroc", site)),
-                f"{count(sum(one['right']))} and {count(sum(one['wrong']))}",
-            ]
-        )
-    head = ["site", "median u, right", "median u, wrong", "error AUROC", "right and wrong answers, all seeds"]
-    return [
-        *table(head, rows),
-        "An error AUROC of 0.5 is chance: there u does not find the wrong answers. Single cases with their pictures "
-        "are not shown, for images stay where they are.",
-        "",
-    ]
 
 
 def _fall(run: Record) -> float | None:

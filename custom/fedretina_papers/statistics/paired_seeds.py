@@ -125,6 +125,38 @@ def seeds_needed(
     return high
 
 
+def smallest_seen(
+    n: int, sd: float | None, patient_variance: float = 0.0, power: float = 0.8, level: float = 0.05
+) -> float | None:
+    """Smallest true mean difference that `seed_test` sees with so many seeds (noncentral t), alone and together.
+
+    Args:
+        n: Number of seeds.
+        sd: Standard deviation of the differences over seeds; None where it is not known.
+        patient_variance: As in `seed_test`.
+        power: Chance to see it, in (0, 1).
+        level: Of the test, two-sided, in (0, 1).
+
+    Returns:
+        A difference of 0 or more, to a thousandth of itself; None with fewer than two seeds.
+    """
+    if sd is None or n < 2:
+        return None
+    return max(_seen(*_error(n, sd, variance), power, level) for variance in (0.0, patient_variance))
+
+
+def _seen(error: float, freedom: float, power: float, level: float) -> float:
+    if error < _NO_SPREAD:
+        return 0.0
+    low, high = 0.0, error
+    while _power(error, freedom, high, level) < power:
+        low, high = high, 2 * high
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _power(error, freedom, middle, level) >= power else (middle, high)
+    return high
+
+
 def _error(n: int, sd: float, patient_variance: float) -> tuple[float, float]:
     """Standard error of the mean difference, and its degrees of freedom; the patients' variance counts as known."""
     own = sd**2 / n

@@ -1,0 +1,152 @@
+"""A table as a specification: its lines, and columns that say which figure they hold and how it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, pstdev
+from typing import NamedTuple
+
+from fedretina.report.text import NONE, count, number
+from fedretina_papers.engine.records import Figure, Records
+from fedretina_papers.markdown import NOT_RUN, chance, interval, signed, spread, table
+from fedretina_papers.statistics.paired_seeds import seed_test, smallest_seen
+
+Show = Callable[[Sequence[float], int], str]
+"""Prints a figure's values over the seeds with so many decimals."""
+
+
+class Line(NamedTuple):
+    """A line of a table.
+
+    Attributes:
+        lead: Its first cells, text.
+        row: The row of the study whose figures it holds.
+        against: The row that is subtracted in columns of differences.
+    """
+
+    lead: tuple[str, ...]
+    row: str
+    against: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        title: In print, with its unit.
+        figure: What it holds.
+        sites: How sites come together, see `Records.joined`.
+        show: How values over the seeds are printed.
+        places: Decimals.
+        scale: What the figure is multiplied by to have its unit.
+        difference: Whether it holds the line's row less the row that it stands against, paired by seed and site.
+        better: "highest" or "lowest" to print the best mean bold.
+        told: Instead of all this, a cell that is told of a line, such as what a paper prints.
+    """
+
+    title: str
+    figure: Figure = ""
+    sites: str | float = "mean"
+    show: Show = spread
+    places: int = 3
+    scale: float = 1
+    difference: bool = False
+    better: str = ""
+    told: Callable[[Line], str] | None = None
+
+    def values(self, records: Records, line: Line) -> list[float]:
+        """The figure of a line for each seed, in the column's unit."""
+        found = (
+            records.gaps(line.row, line.against, self.figure, self.sites)
+            if self.difference
+            else records.values(line.row, self.figure, self.sites)
+        )
+        return [self.scale * value for value in found]
+
+    def cell(self, records: Records, line: Line) -> str:
+        """What stands in a line."""
+        if self.told is not None:
+            return self.told(line)
+        if not self.difference and line.row not in records:
+            return NOT_RUN
+        return self.show(self.values(records, line), self.places)
+
+
+def by_site(records: Records, column: Column, mean: str = "mean of the sites") -> list[Column]:
+    """A column per site, and the one of all of them behind.
+
+    Args:
+        records: What was run.
+        column: The column; its title is not read.
+        mean: Title of the last; none where it is empty.
+    """
+    each = [replace(column, title=site, sites=site) for site in records.order]
+    return [*each, *([replace(column, title=mean)] if mean else [])]
+
+
+def paired(figure: Figure, sites: str | float = "mean") -> list[Column]:
+    """The paired test of a difference over seeds or draws: interval, p, and the smallest that could have been seen."""
+    column = Column("", figure, sites, difference=True)
+    shows = {"95 % over seeds": span, "p over seeds": p_value, "smallest that could be seen": smallest}
+    return [replace(column, title=title, show=show) for title, show in shows.items()]
+
+
+def render(records: Records, lead: Sequence[str], lines: Sequence[Line], columns: Sequence[Column]) -> list[str]:
+    """The table in Markdown.
+
+    Args:
+        records: What was run.
+        lead: Titles of the lines' first cells.
+        lines: Its lines; those whose row was not run say so.
+        columns: Its columns.
+    """
+    cells = [[*line.lead, *(column.cell(records, line) for column in columns)] for line in lines]
+    for at, column in enumerate(columns, len(lead)):
+        if column.better:
+            means = [fmean(found) if (found := column.values(records, line)) else None for line in lines]
+            known = [mean for mean in means if mean is not None]
+            best = (max if column.better == "highest" else min)(known, default=None)
+            for row, mean in zip(cells, means, strict=True):
+                if mean is not None and mean == best:
+                    row[at] = f"**{row[at]}**"
+    return table([*lead, *(column.title for column in columns)], cells)
+
+
+def mean_sd(values: Sequence[float], places: int) -> str:
+    """Mean and population standard deviation, as FedEE writes them; the value alone of one."""
+    if not values:
+        return NONE
+    mean = number(fmean(values), places)
+    return mean if len(values) == 1 else f"{mean} ± {number(pstdev(values), places)}"
+
+
+def mean_signed(values: Sequence[float], places: int) -> str:
+    """The mean difference with its sign."""
+    return signed(fmean(values), places) if values else NONE
+
+
+def mean_count(values: Sequence[float], _places: int) -> str:
+    """The mean as a whole number."""
+    return count(round(fmean(values))) if values else NONE
+
+
+def seeds(values: Sequence[float], _places: int) -> str:
+    """How many seeds have the figure."""
+    return str(len(values))
+
+
+def span(values: Sequence[float], places: int) -> str:
+    """The interval of the mean difference over seeds."""
+    return interval(seed_test(values)._asdict(), places)
+
+
+def p_value(values: Sequence[float], _places: int) -> str:
+    """The p of the paired t test over seeds."""
+    return chance(seed_test(values).p)
+
+
+def smallest(values: Sequence[float], places: int) -> str:
+    """The smallest true difference that so many seeds with such a spread show in four of five studies."""
+    return number(smallest_seen(len(values), seed_test(values).sd), places)
