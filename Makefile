@@ -18,10 +18,10 @@ demo: $(READY)
 poc: $(READY)
 	$(BIN)/python -m poc
 
-# Two at once: what stays in its own process and keeps the cores busy, and what starts FLARE's processes and mostly waits
-# for them. What they print is mixed as it comes, so that one sees at which test a run hangs.
-test: lint
-	$(MAKE) --jobs 2 test-alone test-flare
+# Three at once: the checks, what stays in its own process and keeps the cores busy, and what starts FLARE's processes and
+# mostly waits for them. What they print is mixed as it comes, so that one sees at which test a run hangs.
+test: $(READY)
+	$(MAKE) --jobs 3 lint test-alone test-flare
 
 test-alone: $(READY)
 	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned"

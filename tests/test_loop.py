@@ -101,6 +101,15 @@ AWAY_FROM_THE_WIRE = {
         "phases": [{"name": "warm", "rounds": 1}, {"name": "train", "rounds": 1}],
         "training": {"momentum": 0.9, "clip_norm": 1.0},
     },
+    # The model that travels under one memory, the site's own under another, and the server's under a third.
+    "two_models": {
+        "row": "ditto",
+        "exchange": {"batchnorm": "local_stats"},
+        "correction": {"name": "fedprox"},
+        "aggregation": {"optimiser": {"name": "fedadam", "rate": 0.001}},
+        "tune": {"learning_rate": 0.002},
+        "training": {"optimizer": "adam", "learning_rate": 0.001, "schedule": "cosine", "optimizer_state": "keep"},
+    },
     "passes": {
         "row": "fedee",
         "grades": 5,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from fedretina.report.svg import BLUE, GREY, ORANGE, VERMILION, Chart, draw
 from fedretina.report.text import number
+from fedretina_papers.engine.records import OfRun
 from fedretina_papers.fedee_figures import BINS, RATES
-from fedretina_papers.fedee_names import eta_steps, label, shown_rows, titles
-from fedretina_papers.fedee_results import FedeeResults
+from fedretina_papers.fedee_results import ETAS, FedeeResults
 from fedretina_papers.line_chart import Series, line_chart
+from fedretina_papers.statistics.site_mean import BY_SIZE
 
 _LINES = ("solid", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1.5, 2)), (0, (1, 3)))
 _SIDES = ((BLUE, ""), (ORANGE, "////"), (VERMILION, "xxxx"), (GREY, "...."))
@@ -20,38 +22,32 @@ _SIDES = ((BLUE, ""), (ORANGE, "////"), (VERMILION, "xxxx"), (GREY, "...."))
 def selective_chart(results: FedeeResults) -> Chart | None:
     """Figure 4: the metric of the kept answers as the least sure are referred, by the sites' sizes, under FedAvg."""
     series = []
-    for name in shown_rows(results, under="FedAvg"):
-        curves = [results.over_seeds(name, results.selective(at)).values for at in range(len(RATES))]
-        seeds = sorted(set.intersection(*(set(curve) for curve in curves)))
-        if seeds:
-            by_seed = [[curve[seed] for curve in curves] for seed in seeds]
-            series.append(Series(label(results, name), [100 * rate for rate in RATES], by_seed, name == _own(results)))
+    for name in results.shown("FedAvg"):
+        figures = [results.selective(at) for at in range(len(RATES))]
+        by_seed = results.records.courses(name, [(figure, BY_SIZE) for figure in figures])
+        if by_seed:
+            series.append(Series(results.label(name), [100 * rate for rate in RATES], by_seed, name == _own(results)))
     return line_chart("selective", series, "cases referred (%)", _metric(results))
 
 
 def eta_chart(results: FedeeResults, key: str) -> Chart | None:
     """Figure 11: a figure over sites, from the plain mean to the one by size, under FedAvg."""
     series = []
-    for name in shown_rows(results, under="FedAvg"):
-        curves = [results.over_seeds(name, results.figure(key), eta).values for eta in eta_steps()]
-        seeds = sorted(set.intersection(*(set(curve) for curve in curves)))
-        if seeds:
-            by_seed = [[curve[seed] for curve in curves] for seed in seeds]
-            series.append(Series(label(results, name), list(eta_steps()), by_seed, name == _own(results)))
-    return line_chart(f"eta_{key}", series, "η, from plain (1) to by size (e)", titles(results)[key])
+    for name in results.shown("FedAvg"):
+        by_seed = results.records.courses(name, [(results.figure(key), eta) for eta in ETAS])
+        if by_seed:
+            series.append(Series(results.label(name), list(ETAS), by_seed, name == _own(results)))
+    return line_chart(f"eta_{key}", series, "η, from plain (1) to by size (e)", results.titles[key])
 
 
 def refer_chart(results: FedeeResults) -> Chart | None:
     """Figure 5: share of cases to refer for each accuracy, all sites together, under FedAvg."""
-    names = shown_rows(results, under="FedAvg")
+    names = results.shown("FedAvg")
     levels = results.figures["asked"]["level"]
     if not names:
         return None
     shares = {
-        level: [
-            float(np.mean([100 * run["refer"][str(level)]["with_doctor"] for run in results.runs(name).values()]))
-            for name in names
-        ]
+        level: [100 * fmean(results.records.values(name, OfRun(f"refer.{level}.with_doctor"))) for name in names]
         for level in levels
     }
 
@@ -63,7 +59,7 @@ def refer_chart(results: FedeeResults) -> Chart | None:
             axes.barh(
                 places, values, height, color=colour, edgecolor="white", hatch=hatch, label=f"{100 * level:g} % right"
             )
-        axes.set_yticks(range(len(names)), [label(results, name) for name in names])
+        axes.set_yticks(range(len(names)), [results.label(name) for name in names])
         axes.set_ylim(len(names) - 0.4, -0.6)
         axes.set_xlabel("cases to refer (%)")
         axes.grid(visible=False, axis="y")
@@ -71,7 +67,7 @@ def refer_chart(results: FedeeResults) -> Chart | None:
 
     told = "; ".join(
         f"{100 * level:g} %: "
-        + ", ".join(f"{label(results, n)} {number(v, 1)}" for n, v in zip(names, values, strict=True))
+        + ", ".join(f"{results.label(n)} {number(v, 1)}" for n, v in zip(names, values, strict=True))
         for level, values in shares.items()
     )
     return draw(
@@ -82,7 +78,7 @@ def refer_chart(results: FedeeResults) -> Chart | None:
 def out_of_distribution_chart(results: FedeeResults) -> Chart | None:
     """Figure 6: u of the reference on own test images, other sites' images and each out-of-distribution set."""
     sums: dict[str, np.ndarray] = {}
-    for run in results.runs(_own(results)).values():
+    for run in results.figures["runs"].get(_own(results), {}).values():
         for site in run["sites"].values():
             for kind, one in site["u"].items():
                 sums[kind] = sums.get(kind, np.zeros(BINS)) + np.asarray(one["counts"], dtype=np.float64)
@@ -119,4 +115,4 @@ def _own(results: FedeeResults) -> str:
 
 
 def _metric(results: FedeeResults) -> str:
-    return str(results.benchmark.plan.get("metric") or "accuracy").replace("_", " ") + " of the kept cases"
+    return results.metric.replace("_", " ") + " of the kept cases"

@@ -1,117 +1,127 @@
-"""FedEE's stored figures over sites and seeds: by size, plain, between, and at the worst site."""
+"""FedEE's stored figures: what they are called, which rows its tables show, and their means over sites."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean, pstdev
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any
 
-from fedretina.report.text import NONE, number
+from fedretina_papers.engine.records import Records
 from fedretina_papers.fedee_figures import PAPER_RATE, RATES, read_fedee_figures
-from fedretina_papers.published_fedee import Printed
-from fedretina_papers.statistics.site_mean import BY_SIZE, PLAIN, site_mean, worst_site
+from fedretina_papers.published_fedee import METHODS, published_fedee
+from fedretina_papers.statistics.site_mean import BY_SIZE, PLAIN
 from fedretina_papers.stored import Benchmark, read_benchmark
 
-SiteFigure = Callable[[Mapping[str, Any]], float | None]
-HIGHER = {"accuracy", "misdetection", "misdetection_fedee", "selective"}
-"""Figures of which more is better."""
+GLOBAL = "fedee_global"
+"""The row whose exits travel like the rest."""
+FURTHER: Mapping[str, Mapping[str, str]] = {
+    strategy: {"Temperature": f"{plain}_temperature", "EU": f"eu{ending}", "TWEU": f"tweu{ending}"}
+    for strategy, plain, ending in (
+        ("FedAvg", "fedavg", "_fedavg"),
+        ("FedProx", "fedprox", "_fedprox"),
+        ("FedAvg+FT", "fedavg_ft", "_fedavg_ft"),
+        ("FedProx+FT", "fedprox_ft", "_fedprox_ft"),
+        ("FedBN", "fedbn", ""),
+        ("FedBN(+FT)", "fedbn_ft", "_ft"),
+        ("FedAP", "fedap", "_fedap"),
+        ("FedAP(+FT)", "fedap_ft", "_fedap_ft"),
+    )
+}
+"""Estimators that the paper does not compare with, under its strategies: name of our row by strategy and estimator."""
+LESS_IS_BETTER = {"aurc": "AURC", "ece": "ECE", "brier": "Brier score", "nll": "NLL"}
+"""Figures of which less is better, by key."""
+ETAS = (PLAIN, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, math.e)
+"""Values of eta from the plain mean to the one by size."""
 
 
-class OverSeeds(NamedTuple):
-    """A figure of a row over its seeds.
-
-    Attributes:
-        values: By seed.
-        missing: Sites without the figure, over all seeds; they are in no mean.
-        cells: Sites times seeds.
-    """
-
-    values: Mapping[int, float]
-    missing: int
-    cells: int
-
-    @property
-    def mean(self) -> float | None:
-        """Over seeds; None without any."""
-        return fmean(self.values.values()) if self.values else None
-
-    def cell(self, places: int = 3) -> str:
-        """Mean and population standard deviation over seeds, as the paper writes them."""
-        return spoken(list(self.values.values()), places)
-
-
-class FedeeResults(NamedTuple):
+class FedeeResults:
     """Stored runs with FedEE's figures.
 
-    Attributes:
+    Args:
         benchmark: Plan and records.
         figures: As stored in `fedee.json`.
+
+    Attributes:
+        benchmark: The same.
+        figures: The same.
+        records: The figures, of the runs that are there.
+        printed: The paper's data set that ours stand beside; None for none.
+        unit: What stands for a patient.
+        metric: What the tables call accuracy.
     """
 
-    benchmark: Benchmark
-    figures: Mapping[str, Any]
+    def __init__(self, benchmark: Benchmark, figures: Mapping[str, Any]) -> None:
+        self.benchmark, self.figures = benchmark, figures
+        self.printed: str | None = benchmark.plan.get("printed")
+        self.unit = str(benchmark.plan.get("unit") or "patient")
+        self.metric = str(benchmark.plan.get("metric") or "accuracy")
+        stored = figures.get("runs", {})
+        runs = {
+            name: {seed: stored[name][str(seed)] for seed in benchmark.runs[name]}
+            for name in benchmark.runs
+            if name in stored
+        }
+        self.records = Records(runs, tuple(benchmark.plan.get("sites", ())), "images")
 
     @property
-    def printed(self) -> str | None:
-        """The paper's data set that ours stand beside; None for none."""
-        found = self.benchmark.plan.get("printed")
-        return None if found is None else str(found)
+    def titles(self) -> dict[str, str]:
+        """What the figures of the paper's tables are called, by key, under the plan's metric."""
+        metric = self.metric.replace("_", " ")
+        kept = "" if metric == "accuracy" else f" ({metric})"
+        return {
+            "accuracy": metric,
+            "misdetection": "misdiagnosis detection",
+            "selective": f"selective prediction{kept}",
+        }
 
-    @property
-    def unit(self) -> str:
-        """What stands for a patient."""
-        return str(self.benchmark.plan.get("unit") or "patient")
+    def figure(self, key: str) -> str:
+        """Where a figure stands: "accuracy" and "selective" follow the plan's metric."""
+        return {"accuracy": self.metric, "selective": self.selective(RATES.index(PAPER_RATE))}.get(key, key)
 
-    def figure(self, key: str) -> SiteFigure:
-        """How a figure of a site is read: "accuracy" and "selective" follow the plan's metric."""
-        metric = str(self.benchmark.plan.get("metric") or "accuracy")
-        if key == "accuracy":
-            return lambda site: _number(site[metric])
-        if key == "selective":
-            return self.selective(RATES.index(PAPER_RATE))
-        return lambda site: _number(site[key])
+    def selective(self, at: int) -> str:
+        """Where the plan's metric stands when the share `RATES[at]` was referred."""
+        return f"selective.{self.metric}.{at}"
 
-    def selective(self, at: int) -> SiteFigure:
-        """The plan's metric when the share `RATES[at]` was referred."""
-        metric = str(self.benchmark.plan.get("metric") or "accuracy")
-        return lambda site: _number(site["selective"][metric][at])
-
-    def runs(self, name: str) -> Mapping[int, Mapping[str, Any]]:
-        """Figures of a row's runs by seed; empty where it was not run."""
-        there = self.benchmark.runs.get(name, {})
-        return {seed: self.figures["runs"][name][str(seed)] for seed in sorted(there)}
-
-    def over_seeds(self, name: str, figure: SiteFigure, eta: float = BY_SIZE) -> OverSeeds:
-        """A figure over sites, for each seed of a row.
+    def mean(self, name: str, key: str, eta: float = BY_SIZE) -> float | None:
+        """A figure over sites and seeds; None without any.
 
         Args:
             name: The row.
-            figure: Reads it from a site's figures.
+            key: The figure.
             eta: e weighs sites by their test images, 1 weighs them alike.
         """
-        values, missing, cells = {}, 0, 0
-        for seed, run in self.runs(name).items():
-            sites = {site: figure(one) for site, one in run["sites"].items()}
-            sizes = {site: int(one["images"]) for site, one in run["sites"].items()}
-            over = site_mean(sites, sizes, eta)
-            missing, cells = missing + over.missing, cells + len(sites)
-            if over.value is not None:
-                values[seed] = over.value
-        return OverSeeds(values, missing, cells)
+        found = self.records.values(name, self.figure(key), eta)
+        return fmean(found) if found else None
 
-    def at_site(self, name: str, figure: SiteFigure, site: str) -> list[float]:
-        """A figure at one site for each seed that has it."""
-        found = [figure(run["sites"][site]) for run in self.runs(name).values() if site in run["sites"]]
-        return [value for value in found if value is not None]
+    def shown(self, under: str | None = None) -> list[str]:
+        """Rows that were run: the paper's in its order, `FURTHER`, then the others; variants of Tables 7 to 9 not.
 
-    def worst(self, name: str, figure: SiteFigure, higher: bool) -> tuple[str, list[float]]:
-        """The site where the mean over seeds is worst, and its value for each seed; an empty name without any."""
-        means: dict[str, float | None] = {
-            site: fmean(values) for site in self.benchmark.sites if (values := self.at_site(name, figure, site))
-        }
-        found = worst_site(means, higher)
-        return ("", []) if found is None else (found.site, self.at_site(name, figure, found.site))
+        Args:
+            under: One strategy alone, without further rows.
+        """
+        paper = published_fedee().rows
+        chosen = paper if under is None else {under: paper[under]}
+        names = [name for methods in chosen.values() for name in (methods[method] for method in METHODS)]
+        if under is None:
+            names += [name for further in FURTHER.values() for name in further.values()]
+            names += [name for name in self.benchmark.runs if name not in names and not is_tuning(name)]
+        return [name for name in names if name in self.benchmark.runs]
+
+    def label(self, name: str) -> str:
+        """A row by strategy and method; its title where the paper has not the like."""
+        for rows in (published_fedee().rows, FURTHER):
+            for strategy, methods in rows.items():
+                for method, ours in methods.items():
+                    if ours == name:
+                        return f"{method}, {strategy}"
+        return self.benchmark.title(name)
+
+
+def is_tuning(name: str) -> bool:
+    """Whether a row belongs to Tables 7 to 9."""
+    return name.startswith("fedee_b") and "_lr" in name
 
 
 def fedee_results(out: Path) -> FedeeResults:
@@ -121,33 +131,3 @@ def fedee_results(out: Path) -> FedeeResults:
         StateError: A record is missing or damaged, or a run has no figures.
     """
     return FedeeResults(read_benchmark(out), read_fedee_figures(out))
-
-
-def spoken(values: Sequence[float], places: int = 3) -> str:
-    """Mean and population standard deviation, as the paper writes them; the value alone of one."""
-    if not values:
-        return NONE
-    mean = number(fmean(values), places)
-    return mean if len(values) == 1 else f"{mean} ± {number(pstdev(values), places)}"
-
-
-def as_printed(one: Printed | None) -> str:
-    """A figure of the paper."""
-    return NONE if one is None else f"{one.mean:.3f} ± {one.std:g}"
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-__all__ = [
-    "BY_SIZE",
-    "HIGHER",
-    "PLAIN",
-    "FedeeResults",
-    "OverSeeds",
-    "SiteFigure",
-    "as_printed",
-    "fedee_results",
-    "spoken",
-]

@@ -45,7 +45,7 @@ def begins_with(plan: BenchmarkPlan, choice: RowChoice) -> RowChoice | None:
     """
     seed = plan.seeds_of(choice)[0]
     own = plan.experiment_of(choice, seed, plan.candidates(choice)[0])
-    if not own.tune.epochs or own.pooled or own.network.calibrator or len(plan.candidates(choice)) > 1:
+    if not own.tune.at_end or own.pooled or own.network.calibrator or len(plan.candidates(choice)) > 1:
         return None
     for other in plan.rows:
         grid = plan.candidates(other)

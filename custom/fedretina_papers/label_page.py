@@ -93,10 +93,11 @@ def label_chart(records: Records, asked: Record) -> Chart | None:
         run = {share["share"]: name for share in asked["shares"] if (name := _row(start, share)) in records}
         if not run:
             continue
-        by_seed = records.joined("test.auc").unstack("seed").reindex(list(run.values())).dropna(axis="columns")
-        if not by_seed.empty:
+        curves = [records.joined("test.auc").get(name, {}) for name in run.values()]
+        by_seed = [[curve[seed] for curve in curves] for seed in curves[0] if all(seed in curve for curve in curves)]
+        if by_seed:
             bold = asked["starts"][start]["pretrain"] is not None
-            series.append(Series(_title(asked, start), list(run), by_seed.to_numpy().T.tolist(), bold))
+            series.append(Series(_title(asked, start), list(run), by_seed, bold))
     ticks = {share["share"]: _percent(share) for share in asked["shares"]}
     return line_chart("label_efficiency", series, "share of the labels", "macro AUC, mean of the sites", ticks)
 

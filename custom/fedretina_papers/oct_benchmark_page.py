@@ -9,13 +9,15 @@ from pathlib import Path
 from fedretina.report.render import write_page
 from fedretina.storage import read_json
 from fedretina_papers.compared import STATISTICS
+from fedretina_papers.engine.page import page as page_of
+from fedretina_papers.engine.records import Records
 from fedretina_papers.engine.tested import mean_tests
 from fedretina_papers.markdown import listed, several
 from fedretina_papers.measures import MAIN
 from fedretina_papers.oct_convergence import convergence_chart
 from fedretina_papers.oct_figures import read_oct_figures, store_oct_figures
 from fedretina_papers.oct_page import Dealt, oct_page
-from fedretina_papers.out_of_distribution_table import out_of_distribution_table
+from fedretina_papers.out_of_distribution_table import out_of_distribution
 from fedretina_papers.pictures import Pictures
 from fedretina_papers.stored import Benchmark, Record, read_benchmark
 from fedretina_papers.what_was_run import warnings, what_was_run
@@ -54,7 +56,8 @@ def write_oct_page(out: Path, page: Path, pictures: Path | None = None) -> None:
         *_encoder_rates(benchmark),
         *what_was_run(benchmark, statistics, course_words(benchmark, benchmark.reference), _POOLED),
     ]
-    after = [*_differences(benchmark, statistics), *out_of_distribution_table(benchmark)]
+    outside = out_of_distribution(benchmark, Records(benchmark.runs, benchmark.sites))
+    after = [*_differences(benchmark, statistics), *page_of("out_of_distribution.md.j2", outside=outside).splitlines()]
     target, planned = float(benchmark.plan.get("target", 0.9)), tuple(benchmark.plan["rows"])
     results, dealt = read_oct_figures(out), _dealt(out / CLIENTS)
     shown = Pictures(page, pictures, f"benchmark_{benchmark.plan['name']}") if pictures else None

@@ -1,70 +1,62 @@
-"""The table of images that no site's grades are for."""
+"""The tables of images that no site's grades are for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from statistics import fmean
+from collections.abc import Callable
 from typing import Any
 
 from fedretina.report.text import count
-from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, several, spread, table
-from fedretina_papers.statistics.site_mean import BY_SIZE, site_mean, worst_site
+from fedretina_papers.engine.records import Records
+from fedretina_papers.engine.table import Column, Line, render
+from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, several
+from fedretina_papers.statistics.site_mean import BY_SIZE
 from fedretina_papers.stored import Benchmark, Record
 
-_FIGURES = (("AUROC", "auroc"), ("AUPR", "aupr"), ("FPR95", "fpr95"))
 _DISEASE, _KIND = "unseen disease", "images of another kind"
 
 
-def out_of_distribution_table(benchmark: Benchmark, label: Callable[[str], str] | None = None) -> list[str]:
+def out_of_distribution(
+    benchmark: Benchmark, records: Records, label: Callable[[str], str] | None = None
+) -> dict[str, Any]:
     """Whether each row's uncertainty tells images of ungraded diseases from a site's own test images.
 
     Args:
         benchmark: Stored runs; those without the measurement say so.
+        records: Their records.
         label: What a row is called; its title by default.
+
+    Returns:
+        What the page's section shows: its `title`, and by set of images what they are (`sets`) with their table.
     """
-    sets = list(benchmark.plan.get("strangers") or ())
-    found = [first for name in sets if (first := _any(benchmark, name)) is not None]
+    found = {name: _any(benchmark, name) for name in benchmark.plan.get("strangers") or ()}
     # A set without classes of its own is no disease: another modality, or what got into a folder by mistake.
-    kinds = {_DISEASE if first["diseases"] else _KIND for first in found} or {_DISEASE}
-    lines = [f"## {sentence_case(' and '.join(sorted(kinds, reverse=True)))}", ""]
-    if not sets:
-        return [
-            *lines,
-            "Not asked: the plan names no set of images of diseases that no site grades (`strangers`).",
-            "",
-        ]
-    for name in sets:
-        first = _any(benchmark, name)
+    kinds = {_DISEASE if first["diseases"] else _KIND for first in found.values() if first is not None} or {_DISEASE}
+    named = label or benchmark.title
+    sets = {}
+    for name, first in found.items():
         if first is None:
-            lines += [f"**{name}**: {NOT_RUN}.", ""]
+            sets[f"**{name}**: {NOT_RUN}."] = [""]
             continue
-        diseases = list(first["diseases"])
+        at = f"strangers.{name}"
+        columns = [
+            *(Column(title, f"{at}.{title.lower()}") for title in ("AUROC", "AUPR", "FPR95")),
+            Column("AUROC by size", f"{at}.auroc", BY_SIZE),
+            Column("AUROC, worst site", f"{at}.auroc", "lowest"),
+            *(Column(f"AUROC, {disease}", f"{at}.diseases.{disease}.auroc") for disease in first["diseases"]),
+        ]
+        lines = []
+        for row in benchmark.plan["rows"]:
+            asked = any(column.values(records, Line((), row)) for column in columns)
+            lines.append(Line((named(row),), row if asked else ""))
         sizes = [f"{disease} {count(one['outside'])}" for disease, one in first["diseases"].items()]
         told = f" ({listed(sizes)})" if sizes else ""
         drawn = ", phantoms" if first["synthetic"] else ""
-        head = ["row", *(title for title, _ in _FIGURES), "AUROC by size", "AUROC, worst site"]
-        head += [f"AUROC, {disease}" for disease in diseases]
-        rows = []
-        for row in benchmark.plan["rows"]:
-            values = [_over_seeds(benchmark, row, name, _figure(key)) for _, key in _FIGURES]
-            values += [_by_size(benchmark, row, name), _worst(benchmark, row, name)]
-            values += [_over_seeds(benchmark, row, name, _of_disease(disease)) for disease in diseases]
-            cells = [spread(one) for one in values] if any(values) else [NOT_RUN] * len(values)
-            rows.append([(label or benchmark.title)(row), *cells])
-        lines += [
+        words = (
             f"**{name}**: {several(first['outside'], 'image')}{told}{drawn}, none of which trained anything; inside "
-            "are each site's own test images. Plain mean of the sites, over seeds.",
-            "",
-            *table(head, rows),
-        ]
-    return [
-        *lines,
-        "AUROC is the chance that an out-of-distribution image is less certain than an own one: 0.5 tells nothing, and "
-        "below it the model is more certain of what it does not know. AUPR is the average precision of finding these "
-        "images; chance gives their share. FPR95 is the share of them that pass where 95 % of the own images do; less "
-        "is better.",
-        "",
-    ]
+            "are each site's own test images. Plain mean of the sites, over seeds."
+        )
+        sets[words] = render(records, ["row"], lines, columns)
+    return {"title": sentence_case(" and ".join(sorted(kinds, reverse=True))), "sets": sets}
 
 
 def _any(benchmark: Benchmark, name: str) -> Record | None:
@@ -75,47 +67,3 @@ def _any(benchmark: Benchmark, name: str) -> Record | None:
                 if found is not None:
                     return found
     return None
-
-
-def _figure(key: str) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda one: one[key]
-
-
-def _of_disease(disease: str) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda one: one["diseases"].get(disease, {}).get("auroc")
-
-
-def _sites(benchmark: Benchmark, row: str, name: str) -> list[dict[str, Record]]:
-    """Sites that were asked about the set, by seed."""
-    runs = benchmark.runs.get(row, {}).values()
-    return [{at: site for at, site in run["sites"].items() if name in site.get("strangers", {})} for run in runs]
-
-
-def _by_size(benchmark: Benchmark, row: str, name: str) -> list[float]:
-    means = []
-    for sites in _sites(benchmark, row, name):
-        values = {at: site["strangers"][name]["auroc"] for at, site in sites.items()}
-        over = site_mean(values, {at: int(site["images"]["test"]) for at, site in sites.items()}, BY_SIZE)
-        means += [] if over.value is None else [over.value]
-    return means
-
-
-def _worst(benchmark: Benchmark, row: str, name: str) -> list[float]:
-    """For each seed the site that notices these images least."""
-    found = (
-        worst_site({at: site["strangers"][name]["auroc"] for at, site in sites.items()})
-        for sites in _sites(benchmark, row, name)
-    )
-    return [one.value for one in found if one is not None]
-
-
-def _over_seeds(
-    benchmark: Benchmark, row: str, name: str, value: Callable[[Mapping[str, Any]], float | None]
-) -> list[float]:
-    means = []
-    for run in benchmark.runs.get(row, {}).values():
-        there = [site["strangers"][name] for site in run["sites"].values() if name in site.get("strangers", {})]
-        known = [found for found in map(value, there) if found is not None]
-        if known:
-            means.append(fmean(known))
-    return means

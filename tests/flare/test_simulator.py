@@ -35,7 +35,9 @@ def test_the_simulator_ends_with_the_loops_bits(tmp_path):
 
 def test_the_model_learner_job_ends_with_the_loops_bits(tmp_path):
     """The sites one after another in one process: each is built anew for each of its steps."""
-    sites, words = SITES[:2], {**SMALL, "phases": [{"name": "train", "rounds": 1}]}
+    # A server and sites that remember more than what travels: FedAdam, and a model of each site's own (Ditto).
+    memories = {"aggregation": {"optimiser": "fedadam"}, "tune": {"epochs": 1, "when": "rounds"}}
+    sites, words = SITES[:2], {**SMALL, **memories}
     job = write_job(tmp_path / "job", words, sites, base="feduaa_learner")
     simulation = Simulation(job, tmp_path / "sim", 1, FEDRETINA_RUN="again", FEDRETINA_STATE_ROOT=str(tmp_path))
     assert simulation.wait() == 0, simulation.text()[-3000:]

@@ -11,9 +11,9 @@ import pytest
 from fedretina.errors import StateError
 from fedretina.storage import write_json
 from fedretina_papers.compared import statistics
-from fedretina_papers.fedee_estimator_tables import rows_of_estimators
 from fedretina_papers.fedee_figures import store_fedee_figures
 from fedretina_papers.fedee_page import write_fedee_page
+from fedretina_papers.fedee_tables import rows_of_estimators
 from fedretina_papers.fine_tuned import begins_with
 from fedretina_papers.plan import BenchmarkPlan, preset
 from fedretina_papers.runner import run_benchmark

@@ -11,7 +11,7 @@ from fedretina_papers.fine_tuned import begins_with
 from fedretina_papers.plan import BenchmarkPlan
 from fedretina_papers.runner import run_benchmark
 
-TUNED = {"name": "tuned", "row": "fedee_fedap", "settings": {"tune": {"epochs": 2, "learning_rate": 0.0001}}}
+TUNED = {"name": "tuned", "row": "fedee_fedap", "settings": {"tune": {"epochs": 1, "learning_rate": 0.0001}}}
 SMALL = {
     "name": "small",
     "paper": "fedee",
@@ -20,7 +20,7 @@ SMALL = {
     "seeds": [1],
     "sites": {"site-1": None, "site-2": None},
     "experiment": {
-        "phases": [{"name": "train", "rounds": 2}],
+        "phases": [{"name": "train", "rounds": 1}],
         "images": {"image_size": 32},
         "network": {"encoder": "efficientnet_lite0"},
         "training": {"batch_size": 8, "optimizer": "adam", "optimizer_state": "keep", "threads": 1},

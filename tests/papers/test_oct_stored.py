@@ -12,10 +12,11 @@ from made_runs import write_benchmark
 
 from fedretina.errors import StateError
 from fedretina_papers.compared import statistics
+from fedretina_papers.engine.records import Records
 from fedretina_papers.oct_benchmark_page import write_oct_page
 from fedretina_papers.oct_runs import OctResults
 from fedretina_papers.oct_stored import read_oct_runs
-from fedretina_papers.out_of_distribution_table import out_of_distribution_table
+from fedretina_papers.out_of_distribution_table import out_of_distribution
 from fedretina_papers.stored import read_benchmark
 
 ROWS = ("oct_moco_scaffold", "oct_fedavg", "oct_centralised", "oct_fedprox")
@@ -145,30 +146,24 @@ def test_fewer_rounds_than_the_reference_are_told(tmp_path):
     assert "**Fewer rounds than the reference**: oct fedavg (train 1 of 2)." in (tmp_path / "page.md").read_text()
 
 
+def outside(folder):
+    benchmark = read_benchmark(folder)
+    return out_of_distribution(benchmark, Records(benchmark.runs, benchmark.sites))
+
+
 def test_images_from_outside_are_a_mean_of_the_sites_over_seeds(out, tmp_path):
-    lines = out_of_distribution_table(read_benchmark(out))
+    found = outside(out)
+    assert found["title"] == "Unseen disease"
+    (lines,) = found["sets"].values()
     row = next(line for line in lines if line.startswith("| oct moco scaffold"))
     assert "0.700 (0.700 to 0.700)" in row
     assert row.count("0.900") == 3
     assert next(line for line in lines if line.startswith("| oct_fedprox")).count("not run") == 6
     write_oct(tmp_path, ROWS[:1], outside=False)
-    assert "names no set of images" in "\n".join(out_of_distribution_table(read_benchmark(tmp_path)))
+    assert outside(tmp_path)["sets"] == {}
 
 
-def test_a_set_without_diseases_is_of_another_kind(tmp_path):
-    write_oct(tmp_path, ROWS[:1])
-    assert out_of_distribution_table(read_benchmark(tmp_path))[0] == "## Unseen disease"
-    for file in (tmp_path / "results" / ROWS[0]).glob("*.json"):
-        record = json.loads(file.read_text())
-        for site in record["sites"].values():
-            site["strangers"]["unseen"]["diseases"] = {}
-        file.write_text(json.dumps(record))
-    lines = out_of_distribution_table(read_benchmark(tmp_path))
-    assert lines[0] == "## Images of another kind"
-    assert any(line.startswith("| oct moco scaffold | 0.700") for line in lines)
-
-
-def test_unseen_disease_and_another_kind_are_told_apart(tmp_path):
+def test_sets_without_diseases_are_told_apart(tmp_path):
     write_oct(tmp_path, ROWS[:1])
     for file in (tmp_path / "results" / ROWS[0]).glob("*.json"):
         record = json.loads(file.read_text())
@@ -176,8 +171,14 @@ def test_unseen_disease_and_another_kind_are_told_apart(tmp_path):
             site["strangers"]["skin"] = {**site["strangers"]["unseen"], "diseases": {}}
         file.write_text(json.dumps(record))
     path = tmp_path / "plan.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "strangers": ["unseen", "skin"]}))
-    assert out_of_distribution_table(read_benchmark(tmp_path))[0] == "## Unseen disease and images of another kind"
+    for sets, title in (
+        (["skin"], "Images of another kind"),
+        (["unseen", "skin"], "Unseen disease and images of another kind"),
+    ):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "strangers": sets}))
+        found = outside(tmp_path)
+        assert found["title"] == title
+        assert any(line.startswith("| oct moco scaffold | 0.700") for line in list(found["sets"].values())[-1])
 
 
 def test_records_of_a_benchmark_without_phases_can_be_read(tmp_path):

@@ -41,6 +41,7 @@ from fedretina.networks.dropout import answered_with_features
 from fedretina.networks.encoder import Encoder
 from fedretina.networks.weights import Provenance
 from fedretina.seeds import reproducible_torch
+from fedretina.settings.correction import FedProxSettings
 from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import AugmentSettings
@@ -52,6 +53,8 @@ from fedretina.uncertainty.temperature import fit_temperature
 from fedretina.uncertainty.theta import Theta, site_theta
 
 _EVALUATION_BATCH = 128
+_TRAVELS = "travels:"  # before the names of what the site keeps of the model that travels, beside its own
+_ALONG = "along:"  # before the names of what the optimiser of the site's own model keeps
 
 
 class Update(NamedTuple):
@@ -61,7 +64,9 @@ class Update(NamedTuple):
         tensors: The shared part of the network after training, by key, and what the correction sends beside it.
         theta: The threshold of the site's uncertainty and how it came about.
         images: Training images of the site (n_i).
-        snapshot: The personal part after training, and the correction's memory.
+        snapshot: The personal part after training, and the correction's memory. Where the site trains a model of its
+            own beside the one that travels, that model, whole, so that it covers the aggregate wherever the two are
+            joined; the other's personal part is in the memory then.
     """
 
     tensors: Tensors
@@ -92,6 +97,8 @@ class LocalTrainer:
             name: build_correction(experiment.correction, phase.training or experiment.training)
             for name, phase in self._phases.items()
         }
+        # What holds a model of the site's own to the aggregate is the proximal term of FedProx, with lambda for mu.
+        self._pull = build_correction(FedProxSettings(mu=experiment.tune.pull), experiment.training)
         self.model = LocalModel(experiment, data.grading)
         self.partition = self.model.partition
         self._frozen = FrozenOutputs(self.model.net, experiment, data) if self.model.net.frozen else None
@@ -149,21 +156,44 @@ class LocalTrainer:
         split = self._labelled(step)
         require_a_batch(len(split.labels), settings)
         with reproducible_torch(settings):
-            self.model.load(shared, start.tensors)
-            corrections = {name: kept for name, kept in start.memory.items() if not name.startswith(MEMORY)}
+            self.model.load(shared, self._travelling(start))
+            corrections = {
+                name: kept for name, kept in start.memory.items() if not name.startswith((MEMORY, _TRAVELS, _ALONG))
+            }
             context = self.model.round_context(shared, start._replace(memory=corrections), share, "train")
             with correction_scope(self._corrections[step.phase], context) as correction:
                 seen = self._epochs(split, correction, step, stop, settings, start.memory)
                 outcome = correction.finish()
+            leaving, personal = self.model.shared_state(outcome, "train"), self.model.personal_state()
+            memory = {name: to_cpu(tensor) for name, tensor in outcome.memory.items()} | dict(seen.memory)
+            if self._experiment.tune.along:
+                memory |= {f"{_TRAVELS}{key}": tensor for key, tensor in personal.items()}
+                seen = self._along(split, shared, start, step, stop)
+                personal = self.model.moved_state()
+                memory |= {f"{_ALONG}{name}": tensor for name, tensor in seen.memory.items()}
             theta = self._theta(seen.answers, start, split)
             record = {"theta": theta._asdict(), **self._record_of(seen), **outcome.figures}
-            memory = {name: to_cpu(tensor) for name, tensor in outcome.memory.items()} | dict(seen.memory)
-            return Update(
-                tensors=self.model.shared_state(outcome, "train"),
-                theta=theta,
-                images=len(split.labels),
-                snapshot=Snapshot(self.model.personal_state(), record, memory),
-            )
+            return Update(leaving, theta, len(split.labels), Snapshot(personal, record, memory))
+
+    def _travelling(self, start: Snapshot) -> Tensors:
+        """What the site kept of the model that travels: all that it kept, unless a model of its own goes along."""
+        beside = {key: start.memory.get(f"{_TRAVELS}{key}") for key in self.partition.personal}
+        return {key: start.tensors[key] if kept is None else kept for key, kept in beside.items()}
+
+    def _along(
+        self, split: Split, shared: Tensors, start: Snapshot, step: Step, stop: Callable[[], bool]
+    ) -> EpochResult:
+        """Train the site's own model (Ditto: Li et al., ICML 2021, Algorithm 1), and leave it in the network.
+
+        v goes down the gradient of f_i(v) + lambda/2 ||v - w_t||^2, w_t being the aggregate that the round began with,
+        over the same batches as the model that travels. Differs from the paper: parameters that never travel are free,
+        for there is nothing to hold them to, and v begins at the first aggregate that the site receives with labels.
+        """
+        memory = {name.removeprefix(_ALONG): kept for name, kept in start.memory.items() if name.startswith(_ALONG)}
+        self.model.load(shared, start.tensors)
+        context = self.model.round_context(shared, Snapshot({}, {}), 1.0, "train")
+        with correction_scope(self._pull, context) as pull:
+            return self._epochs(split, pull, step, stop, self._tuned(step), memory)
 
     def statistics(self, shared: Tensors) -> Tensors:
         """Mean and variance of what enters each BatchNorm of the encoder at the aggregate, over the training images."""
@@ -185,9 +215,7 @@ class LocalTrainer:
             The whole model, less what is frozen, as a personal part, so that it covers the aggregate wherever the two
             are joined.
         """
-        tune = self._experiment.tune
-        changed = {"epochs": tune.epochs, "stretches": (), "learning_rate": tune.learning_rate}
-        settings = self._settings(step).model_copy(update={k: v for k, v in changed.items() if v is not None})
+        settings = self._tuned(step)
         last = self._experiment.phases[-1].rounds  # annealed objectives stay where training left them
         with reproducible_torch(settings):
             self.model.load(shared, kept.tensors)
@@ -236,6 +264,12 @@ class LocalTrainer:
 
     def _settings(self, step: Step) -> TrainingSettings:
         return self._phase(step).training or self._experiment.training
+
+    def _tuned(self, step: Step) -> TrainingSettings:
+        """Settings of a step's training over all parts, for as long and as fast as the site tunes a model."""
+        tune = self._experiment.tune
+        changed = {"epochs": tune.epochs, "stretches": (), "learning_rate": tune.learning_rate}
+        return self._settings(step).model_copy(update={k: v for k, v in changed.items() if v is not None})
 
     def _labelled(self, step: Step) -> Split:
         """The training images whose labels the step's phase may use."""

@@ -24,7 +24,7 @@ from fedretina.settings.correction import NoCorrectionSettings
 from fedretina.settings.exchange import ExchangeSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
-from fedretina.settings.training import CalibrationSettings
+from fedretina.settings.training import CalibrationSettings, TuneSettings
 from fedretina.storage import read_json, write_json
 
 _GIVES_STATE = ("pretrain", "train", "tune")
@@ -44,8 +44,9 @@ class Host(Protocol):
 def twin_settings(experiment: Experiment) -> Experiment:
     """The same settings for a site that is alone: what only weighs, corrects or hides an exchange is left out.
 
-    A correction holds back the drift between sites, and there is no other site. Temperatures over the features of all
-    sites are such an exchange too. A head of classes that all sites share becomes one of the site's own grades.
+    A correction holds back the drift between sites, and there is no other site, nor an aggregate to hold a second model
+    to. Temperatures over the features of all sites are such an exchange too. A head of classes that all sites share
+    becomes one of the site's own grades.
 
     Raises:
         SettingsError: What is left does not go together.
@@ -60,6 +61,7 @@ def twin_settings(experiment: Experiment) -> Experiment:
             "network": experiment.network.model_copy(update={"calibrator": False}),
             "correction": NoCorrectionSettings(),
             "sampling": SamplingSettings(),
+            "tune": TuneSettings() if experiment.tune.along else experiment.tune,
             "calibration": CalibrationSettings(),
             "exchange": ExchangeSettings(personal="everything"),
             "aggregation": AggregationSettings(),

@@ -72,6 +72,12 @@ FUNDUS_ROWS: Mapping[str, Row] = MappingProxyType(
             "FedProx, then fine-tuning at each site",
             {**_AVERAGED, "correction": {"name": "fedprox"}, "tune": {"epochs": 5}},
         ),
+        "ditto": Row(
+            "Ditto, personal head",
+            "Li et al., ICML 2021: a model of the site's own beside the one that travels, held to it by a proximal "
+            "term; twice the passes over the data",
+            {**_AVERAGED, "tune": {"epochs": 1, "when": "rounds"}},
+        ),
         "fedrep": Row(
             "FedRep",
             "Collins et al., ICML 2021: the head trains first, then the encoder",

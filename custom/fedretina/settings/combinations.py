@@ -254,6 +254,14 @@ def _pooled_sites_exchange_nothing(run: Experiment) -> None:
         raise ValueError("pooled sites train alone: set exchange.personal to 'everything', or pooled to false.")
 
 
+def _a_model_that_goes_along_is_held_to_something(run: Experiment) -> None:
+    if run.tune.along and run.exchange.personal == "everything":
+        raise ValueError(
+            "tune.when is 'rounds', which holds a model of the site's own to what travels, but exchange.personal is "
+            "'everything': set tune.when to 'end', or let something travel."
+        )
+
+
 def _a_twin_differs(run: Experiment) -> None:
     if run.verdict != "twin":
         return
@@ -341,6 +349,7 @@ CHECKS: tuple[Callable[[Experiment], None], ...] = (
     _all_that_trains_with_labels_is_read,
     _temperatures_have_a_calibrator,
     _pooled_sites_exchange_nothing,
+    _a_model_that_goes_along_is_held_to_something,
     _a_twin_differs,
     _one_model_for_a_server_half,
     _one_hand_moves_the_aggregate,

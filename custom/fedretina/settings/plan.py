@@ -242,7 +242,7 @@ class Plan(tuple[Step, ...]):
             for number in range(phase.rounds)
         ]
         listed += [("validate", VALIDATE, 0, 1)] if experiment.supervised else []
-        listed += [("tune", TUNE, 0, 1)] if experiment.tune.epochs else []
+        listed += [("tune", TUNE, 0, 1)] if experiment.tune.at_end else []
         listed += [("calibrate", CALIBRATE, 0, 1)] if experiment.network.calibrator else []
         listed += [("finalise", FINALISE, 0, 1)]
         return cls(Step(number, *step) for number, step in enumerate(listed))

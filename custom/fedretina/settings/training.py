@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fedretina.settings.choice import ReadBy, ReadSettings
+from fedretina.settings.choice import GrownSettings, ReadBy, ReadSettings
 
 
 class OptimiserSettings(ReadSettings):
@@ -101,17 +101,49 @@ class TrainingSettings(OptimiserSettings):
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 
-class TuneSettings(BaseModel):
-    """Fine-tuning of the chosen model at each site after the federated rounds (+FT); nothing of it leaves.
+class TuneSettings(GrownSettings, ReadSettings):
+    """How each site makes the model its own, beyond the parts that never travel; nothing of it leaves.
+
+    Once, at the end, it fine-tunes the chosen model (+FT). Or in every round it trains a whole model of its own beside
+    the one that travels, held to the aggregate by a proximal term (Ditto), and answers with that one. This is an axis
+    of its own, and no correction: the model that travels is trained as the other axes say, drift correction included,
+    and knows nothing of the site's own.
 
     Attributes:
         epochs: Local epochs over all parts; 0 for none.
         learning_rate: Rate; the training's own where it is not given.
+        when: "end" tunes once, after the rounds, what the chosen model is. "rounds" trains a model of the site's own in
+            each round for these epochs, on top of the round's: as many passes over the data again. A site begins it at
+            the aggregate of its first round, and keeps it from round to round.
+        pull: lambda, how strongly the site's own model is held to the aggregate of the round, with
+            lambda/2 ||v - w||^2 over the parameters that travel. 0 is a model that never hears of the others again; the
+            paper tunes 0.05 to 2.
     """
 
     model_config = _STRICT
+    newer: ClassVar[frozenset[str]] = frozenset({"when", "pull"})
     epochs: int = Field(default=0, ge=0, le=1000)
     learning_rate: float | None = Field(default=None, gt=0, le=10)
+    when: Literal["end", "rounds"] = "end"
+    pull: Annotated[float, Field(ge=0, le=100), ReadBy("when", ("rounds",))] = 0.1
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the chosen model is fine-tuned after the rounds."""
+        return self.epochs > 0 and self.when == "end"
+
+    @property
+    def along(self) -> bool:
+        """Whether each site trains a model of its own beside the one that travels."""
+        return self.epochs > 0 and self.when == "rounds"
+
+    @model_validator(mode="after")
+    def _a_model_that_goes_along_is_trained(self) -> Self:
+        if self.when == "rounds" and not self.epochs:
+            raise ValueError(
+                "when is 'rounds', but without epochs a model of the site's own would never train: set epochs."
+            )
+        return self
 
     @model_validator(mode="after")
     def _a_rate_is_read(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import log
 from typing import Any
 
@@ -12,9 +13,6 @@ RUN = ("row", "seed")
 """What tells runs apart."""
 SITE = (*RUN, "site")
 """What tells a run's sites apart."""
-SIZE = "images.test"
-"""The figure by which sites are weighed."""
-
 Figure = str | Callable[["Records"], pd.Series]
 """A figure: where it stands in the record of a site or run, its keys joined by dots; or how it is worked out."""
 
@@ -29,6 +27,7 @@ class Records:
     Args:
         runs: Record of each run by row and seed (or draw), its sites under `sites`.
         order: Names of the sites in the order of the tables; those of the records by default.
+        size: Figure of a site by which it is weighed.
 
     Attributes:
         sites: Indexed by row, seed and site.
@@ -36,7 +35,12 @@ class Records:
         order: Names of the sites.
     """
 
-    def __init__(self, runs: Mapping[str, Mapping[int, Mapping[str, Any]]], order: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        runs: Mapping[str, Mapping[int, Mapping[str, Any]]],
+        order: Sequence[str] = (),
+        size: str = "images.test",
+    ) -> None:
         whole: dict[tuple[str, int], dict[str, float]] = {}
         there: dict[tuple[str, int, str], dict[str, float]] = {}
         for row, seeds in runs.items():
@@ -47,9 +51,10 @@ class Records:
         self.runs = _frame(whole, RUN)
         self.sites = _frame(there, SITE)
         self.order = tuple(order) or tuple(dict.fromkeys(site for _, _, site in there))
+        self._size = size
         self._rows = frozenset(row for row, _ in whole)
         self._found: dict[Figure, pd.Series] = {}
-        self._joined: dict[tuple[Figure, str | float], pd.Series] = {}
+        self._joined: dict[tuple[Figure, str | float], dict[str, dict[int, float]]] = {}
 
     def __contains__(self, row: str) -> bool:
         return row in self._rows
@@ -60,7 +65,7 @@ class Records:
             self._found[figure] = self._read(figure) if isinstance(figure, str) else figure(self)
         return self._found[figure]
 
-    def joined(self, figure: Figure, sites: str | float = "mean") -> pd.Series:
+    def joined(self, figure: Figure, sites: str | float = "mean") -> Mapping[str, Mapping[int, float]]:
         """A figure of every run, its sites taken together.
 
         Args:
@@ -69,23 +74,40 @@ class Records:
                 number from 1 to e, FedEE's eta: e weighs a site by its test images.
 
         Returns:
-            By row and seed; a run whose sites all lack the figure is left out.
+            By row, and then by seed in their order; a run whose sites all lack the figure is left out.
         """
         if (figure, sites) not in self._joined:
-            self._joined[figure, sites] = _over_sites(self.figure(figure), sites, self).dropna()
+            found: dict[str, dict[int, float]] = {}
+            for (row, seed), value in self._over_sites(self.figure(figure), sites).dropna().sort_index().items():
+                found.setdefault(row, {})[seed] = value
+            self._joined[figure, sites] = found
         return self._joined[figure, sites]
 
     def values(self, row: str, figure: Figure, sites: str | float = "mean") -> list[float]:
         """A figure of a row for each of its seeds that has it, in their order."""
-        found: list[float] = _of_row(self.joined(figure, sites), row).sort_index().tolist()
-        return found
+        return list(self.joined(figure, sites).get(row, {}).values())
 
     def gaps(self, row: str, other: str, figure: Figure, sites: str | float = "mean") -> list[float]:
         """A row less another for each seed that both have, over the sites at which both have the figure."""
         ours, theirs = (_of_row(self.figure(figure), name) for name in (row, other))
         gaps = pd.concat([(ours - theirs).dropna()], keys=[row], names=["row"])
-        found: list[float] = _over_sites(gaps, sites, self).dropna().sort_index().tolist()
+        found: list[float] = self._over_sites(gaps, sites).dropna().sort_index().tolist()
         return found
+
+    def of_row(self, row: str, figure: Figure) -> pd.Series:
+        """A figure of each run of a row, and of each site where sites have it; NaN where it is missing."""
+        return _of_row(self.figure(figure), row)
+
+    def courses(self, row: str, figures: Sequence[tuple[Figure, str | float]]) -> list[list[float]]:
+        """Several figures of each seed that has them all, such as those of a curve.
+
+        Args:
+            row: The row.
+            figures: Each with how its sites are joined.
+        """
+        curves = [self.joined(*one).get(row, {}) for one in figures]
+        seeds = [seed for seed in curves[0] if all(seed in curve for curve in curves)] if curves else []
+        return [[curve[seed] for curve in curves] for seed in seeds]
 
     def _read(self, figure: str) -> pd.Series:
         for frame in (self.sites, self.runs):
@@ -93,20 +115,35 @@ class Records:
                 return frame[figure]
         return pd.Series(index=self.sites.index, dtype="float64")
 
+    def _over_sites(self, found: pd.Series, sites: str | float) -> pd.Series:
+        if "site" not in found.index.names:
+            return found
+        by_run = found.groupby(level=list(RUN), sort=False)
+        if isinstance(sites, int | float):
+            weights = (self.figure(self._size) ** log(sites)).reindex(found.index).where(found.notna())
+            total = weights.groupby(level=list(RUN), sort=False).sum(min_count=1)
+            return (found * weights).groupby(level=list(RUN), sort=False).sum(min_count=1) / total
+        if sites == "sum":
+            return by_run.sum(min_count=1)
+        if sites in ("mean", "lowest", "highest"):
+            return getattr(by_run, {"mean": "mean", "lowest": "min", "highest": "max"}[sites])()
+        return found[found.index.get_level_values("site") == sites].droplevel("site")
 
-def _over_sites(found: pd.Series, sites: str | float, records: Records) -> pd.Series:
-    if "site" not in found.index.names:
-        return found
-    by_run = found.groupby(level=list(RUN), sort=False)
-    if isinstance(sites, int | float):
-        weights = (records.figure(SIZE) ** log(sites)).reindex(found.index).where(found.notna())
-        total = weights.groupby(level=list(RUN), sort=False).sum(min_count=1)
-        return (found * weights).groupby(level=list(RUN), sort=False).sum(min_count=1) / total
-    if sites == "sum":
-        return by_run.sum(min_count=1)
-    if sites in ("mean", "lowest", "highest"):
-        return getattr(by_run, {"mean": "mean", "lowest": "min", "highest": "max"}[sites])()
-    return found[found.index.get_level_values("site") == sites].droplevel("site")
+
+@dataclass(frozen=True)
+class OfRun:
+    """A figure of whole runs, where sites have one of the same name.
+
+    Attributes:
+        place: Where it stands in the run's record.
+    """
+
+    place: str
+
+    def __call__(self, records: Records) -> pd.Series:
+        """Its values, by row and seed."""
+        runs = records.runs
+        return runs[self.place] if self.place in runs else pd.Series(index=runs.index, dtype="float64")
 
 
 def _of_row(found: pd.Series, row: str) -> pd.Series:

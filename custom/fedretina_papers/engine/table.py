@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
-from fedretina.report.text import NONE, count, number
+from fedretina.report.text import NONE, count, number, percent
 from fedretina_papers.engine.records import Figure, Records
 from fedretina_papers.markdown import NOT_RUN, chance, interval, signed, spread, table
 from fedretina_papers.statistics.paired_seeds import seed_test, smallest_seen
@@ -120,6 +120,16 @@ def mean_sd(values: Sequence[float], places: int) -> str:
         return NONE
     mean = number(fmean(values), places)
     return mean if len(values) == 1 else f"{mean} ± {number(pstdev(values), places)}"
+
+
+def mean_number(values: Sequence[float], places: int) -> str:
+    """The mean."""
+    return number(fmean(values) if values else None, places)
+
+
+def mean_percent(values: Sequence[float], _places: int) -> str:
+    """The mean of a share, as per cent."""
+    return percent(fmean(values) if values else None)
 
 
 def mean_signed(values: Sequence[float], places: int) -> str:
