@@ -10,6 +10,7 @@ from fedretina.analytic.distance import directions
 from fedretina.data.augment import augment
 from fedretina.errors import QuorumError, RefusedError, SettingsError, StateError
 from fedretina.exchange.payload import tensors_digest
+from fedretina.gate.gate import Gate as EntranceGate
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
 from fedretina.losses.objective import Clock, build_objective
@@ -50,6 +51,9 @@ def test_every_row_runs_to_its_end(row, tiny, phantoms, tmp_path):
         card = json.loads((tmp_path / "r" / site / "final" / "card.json").read_text())
         assert card["synthetic"] is True
         assert "not a medical device" in card["notice"]
+        gate = EntranceGate.read(tmp_path / "r" / site / "final", card["look"]["gate"], None)
+        assert gate.record["model"] == card["model_digest"]
+        assert gate.measures == ("features.weight" in gate.tensors)
         model, _ = storage.read_tensors(tmp_path / "r" / site / "final" / "model.safetensors")
         net = build_on_meta(experiment.network, int(results["sites"][site]["grades"]))
         features = net.encoder.features

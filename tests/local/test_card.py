@@ -7,8 +7,17 @@ import json
 import numpy as np
 import pytest
 
-from fedretina.evaluation.figures import LabelledPredictions, triage
-from fedretina.report.card import THRESHOLD_WORDS, build_card, card_page, share_words, threshold_words
+from fedretina.evaluation.doubt import DoubtChoice
+from fedretina.evaluation.figures import FigureInterval, LabelledPredictions, triage
+from fedretina.report.card import (
+    THRESHOLD_WORDS,
+    LookFigures,
+    SpoiledFigures,
+    build_card,
+    card_page,
+    share_words,
+    threshold_words,
+)
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import FundusSettings
 from fedretina.settings.plan import Plan
@@ -226,3 +235,33 @@ def test_the_card_tells_an_encoder_from_the_seed_and_one_of_an_earlier_run(start
     old = card()
     del old["encoder"]
     assert "encoder" not in card_page(old)
+
+
+def ordered(low, high, used="estimator"):
+    choice = DoubtChoice(used, 0.5, 0.6)
+    return card(doubt=choice, order=FigureInterval((low + high) / 2, low, high, 200))
+
+
+def test_it_praises_no_order_that_is_none():
+    none, seen, wrong = ordered(0.4, 0.6), ordered(0.6, 0.8, "unlikely"), ordered(0.2, 0.4)
+    assert "no order can be seen in it" in card_page(none)
+    assert "(95 % interval 0.40 to 0.60; 0.5 says nothing)" in card_page(none)
+    assert "wrong answers tend to come first" in card_page(seen)
+    assert "1 less the chance of the grade that it answers" in card_page(seen)
+    assert "even puts right answers first" in card_page(wrong)
+    everyone = {"validation": LabelledPredictions(*(part[:10] for part in labelled(1)))}
+    words = [card(order=FigureInterval(0.5, low, 0.7, 200), **everyone)["limits"] for low in (0.4, 0.6)]
+    assert any(one.endswith("and no order can be seen in its doubt.") for one in words[0])
+    assert any(one.endswith("but it puts them in an order.") for one in words[1])
+
+
+def test_it_says_what_the_gate_stops_and_what_its_own_doubt_would_have():
+    gate = {"format": 1, "limit": 3.0, "rules": [], "model": "d" * 64, "tensors": "e" * 64}
+    spoiled = {"blurred": SpoiledFigures(np.array([True, True, False]), np.array([0.0, 1.0, 0.0]))}
+    made = card(look=LookFigures(gate, {"images": 120, "stopped": 2}, spoiled))
+    assert made["look"]["spoiled"]["blurred"] == {"images": 3, "stopped": 2, "doubtful": 1}
+    page = card_page(made)
+    assert "Of the site's own test images it stops 2 of 120." in page
+    assert "blurred: 2 of 3 stopped, 1 doubtful by the model itself" in page
+    assert "Nothing looks at a photograph before it is answered" in card_page(card())
+    assert json.loads(json.dumps(made, allow_nan=False)) == made

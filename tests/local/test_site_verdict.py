@@ -145,7 +145,8 @@ def test_the_own_model_is_kept_with_the_federated_one_beside_it(tiny, phantoms, 
     Image.new("RGB", (40, 40), (120, 60, 20)).save(tmp_path / "eyes" / "10_left.png")
     for folder, words in ((final(tmp_path, "site-1"), "and is kept"), (folder_beside(tmp_path), "not the one that is")):
         said = CliRunner().invoke(
-            main, ["predict", str(tmp_path / "eyes"), "--model", str(folder), "--out", str(tmp_path / "list")]
+            main,
+            ["predict", str(tmp_path / "eyes"), "--model", str(folder), "--out", str(tmp_path / "list"), "--replace"],
         )
         assert said.exit_code == 0, said.output
         assert words in said.output

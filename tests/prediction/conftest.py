@@ -10,8 +10,12 @@ import pytest
 
 from fedretina.data.manifest import RawRow, write_manifest
 from fedretina.data.site_data import load_site_data
+from fedretina.exchange.payload import tensors_digest
+from fedretina.local.gate import site_gate
+from fedretina.local.verdict import Contestant
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SiteDataSettings
+from fedretina.storage import read_json, read_tensors, write_json, write_tensors
 from final_model import write_final
 
 
@@ -56,3 +60,20 @@ def hospital(tmp_path_factory) -> Hospital:
     trainer, shared, personal = write_final(root / "final", experiment, data, rounds=2)
     files = data.split("test").files
     return Hospital(experiment, root / "images", files, root / "final", trainer, shared, personal, data)
+
+
+@pytest.fixture(scope="session")
+def gated(hospital, tmp_path_factory) -> Path:
+    """The same model with the gate that a run's end makes; tests must not change its files."""
+    folder = tmp_path_factory.mktemp("gated")
+    splits = {name: hospital.data.split(name) for name in ("val", "test")}
+    given = (hospital.experiment, hospital.trainer, hospital.shared, hospital.personal)
+    model = Contestant.of("federated", *given, splits)
+    found = site_gate(model, tensors_digest(model.model), hospital.data, splits)
+    tensors, _ = read_tensors(hospital.final / "model.safetensors")
+    card = read_json(hospital.final / "card.json")
+    card |= {"look": {"gate": dict(found.gate.record), "own": found.own, "spoiled": {}}}
+    write_tensors(folder / "model.safetensors", tensors, {"card": card})
+    write_json(folder / "card.json", card)
+    found.gate.write(folder)
+    return folder

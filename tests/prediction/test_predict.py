@@ -6,8 +6,10 @@ import csv
 import json
 import shutil
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from fedretina.cli import main
 from fedretina.prediction.predictor import Predictor
@@ -57,6 +59,21 @@ def test_it_writes_three_files_and_says_what_it_did(hospital, folder, tmp_path):
     assert str(tmp_path) not in page
 
 
+def test_what_the_gate_stops_stands_in_tables_page_and_summary(gated, hospital, tmp_path):
+    root = tmp_path / "photographs"
+    root.mkdir()
+    shutil.copy(hospital.images / hospital.files[0], root / "1_left.png")
+    pixels = np.asarray(Image.open(root / "1_left.png").convert("RGB"))
+    Image.fromarray((pixels * 0.1).astype(np.uint8)).save(root / "2_left.png")
+    result = call(root, "--model", gated, "--out", tmp_path / "out", "--device", "cpu", "--json")
+    assert json.loads(result.stdout)["stopped"] == {"ungradable": 1}
+    dark = next(line for line in lines(tmp_path / "out" / "images.csv") if line["file"] == "2_left.png")
+    assert (dark["refer"], dark["reasons"], dark["grade"], dark["u"]) == ("yes", "ungradable", "", "")
+    assert dark["fault"]
+    assert all(dark[name] == "" for name in dark if name.startswith("p_"))
+    assert dark["fault"] in (tmp_path / "out" / "worklist.html").read_text(encoding="utf-8")
+
+
 def test_json_for_scripts(hospital, folder, tmp_path):
     result = call(folder, "--model", hospital.final.parent, "--out", tmp_path / "out", "--device", "cpu", "--json")
     record = json.loads(result.stdout)
@@ -96,7 +113,11 @@ def test_patients_by_pattern_and_by_list(hospital, folder, tmp_path):
     found = {line["patient"]: line for line in lines(tmp_path / "out" / "patients.csv")}
     assert found["1"]["photographs"] == "4"
     (tmp_path / "p.csv").write_text("file,patient,eye\n10_left.png,Ann,L\n11_OD.png,Ann,R\n")
-    result = call(*words, "--patients", tmp_path / "p.csv")
+    before = (tmp_path / "out" / "patients.csv").read_bytes()
+    kept = call(*words, "--patients", tmp_path / "p.csv")
+    assert (kept.exit_code, (tmp_path / "out" / "patients.csv").read_bytes()) == (2, before)
+    assert "holds an older list already (images.csv, patients.csv, worklist.html)" in kept.stderr
+    result = call(*words, "--patients", tmp_path / "p.csv", "--replace")
     assert result.exit_code == 0, result.output
     found = {line["patient"]: line for line in lines(tmp_path / "out" / "patients.csv")}
     assert found["Ann"]["eyes"] == "both eyes"

@@ -105,14 +105,15 @@ def test_no_files_no_rows(hospital):
 
 def test_an_answer_that_is_not_finite_is_referred(hospital, monkeypatch):
     predictor = Predictor.load(hospital.final, "cpu")
-    true = predictor.logits
+    true = predictor.answered
 
     def broken(images):
-        logits = true(images).clone()
+        logits, features = true(images)
+        logits = logits.clone()
         logits[1, 0] = torch.nan
-        return logits
+        return logits, features
 
-    monkeypatch.setattr(predictor, "logits", broken)
+    monkeypatch.setattr(predictor, "answered", broken)
     rows = list(predictor.predict(hospital.images, hospital.files[:3]))
     assert rows[1].referral == (True, ("no answer",))
     assert (rows[1].grade, rows[1].uncertainty) == (None, None)
@@ -220,3 +221,79 @@ def test_missing_and_damaged_files_are_refused(model, name):
 
 def test_the_card_is_plain_json(hospital):
     assert json.loads((hospital.final / "card.json").read_text())["site"] == "site-3"
+
+
+@pytest.fixture
+def odd(hospital, tmp_path):
+    """A whole eye, and pictures that no model of eyes should grade."""
+    whole = Image.open(hospital.images / hospital.files[0])
+    pixels = np.asarray(whole.convert("RGB"))
+    made = {
+        "whole.png": pixels,
+        "dark.png": (pixels * 0.1).astype(np.uint8),
+        "black.png": pixels * 0,
+        "scan.png": np.repeat(pixels[..., 1:2], 3, 2),
+        "pixel.png": np.full((1, 1, 3), (150, 90, 60), np.uint8),
+        "covered.png": np.where(np.arange(len(pixels))[:, None, None] > len(pixels) // 2, 0, pixels).astype(np.uint8),
+    }
+    for name, image in made.items():
+        Image.fromarray(image).save(tmp_path / name)
+    return tmp_path, list(made)
+
+
+@pytest.mark.attack("an accident", "a black picture, a scan or a covered eye is given to predict", "no silent grade")
+def test_the_gate_stands_before_the_answer(hospital, gated, odd):
+    predictor = Predictor.load(gated, "cpu")
+    root, names = odd
+    rows = {row.file: row for row in predictor.predict(root, names)}
+    whole = rows.pop("whole.png")
+    before = next(Predictor.load(hospital.final, "cpu").predict(root, ["whole.png"]))
+    assert (whole.grade, whole.referral, whole.fault) == (before.grade, before.referral, "")
+    reasons = {"another kind of image", "ungradable", "unlike this site's photographs"}
+    for file, row in rows.items():
+        assert row.referral.refer
+        assert row.referral.reasons[-1] in reasons, file
+        assert row.fault.endswith(".")
+        assert (row.grade is None) == (row.referral.reasons[-1] != "unlike this site's photographs")
+    assert rows["scan.png"].referral.reasons == ("another kind of image",)
+    assert rows["dark.png"].referral.reasons == ("ungradable",)
+    own = list(predictor.predict(hospital.images, hospital.files))
+    assert sum(bool(row.fault) for row in own) <= 0.1 * len(own)  # a dozen patients bear no closer limit
+    assert predictor.notes == []
+    images = hospital.data.split("test").images
+    asked = predictor.answer(hospital.files, images)  # as the network gets them, without files
+    assert [row.referral for row in asked] == [row.referral for row in own]
+
+
+def test_a_model_from_before_the_gate_answers_as_it_did_and_says_so(hospital, odd):
+    predictor = Predictor.load(hospital.final, "cpu")
+    root, names = odd
+    assert all(row.grade is not None for row in predictor.predict(root, names))
+    assert "Nothing looked at these photographs" in predictor.notes[0]
+
+
+@pytest.mark.attack("an accident", "the gate's file is lost, or is another model's", "predict refuses to answer")
+def test_a_gate_that_the_card_names_cannot_be_got_round(gated, tmp_path):
+    model = shutil.copytree(gated, tmp_path / "final")
+    tensors, header = read_tensors(model / "gate.safetensors")
+    write_tensors(model / "gate.safetensors", tensors, {"gate": header["gate"] | {"limit": 1e9}})
+    with pytest.raises(StateError, match=r"gate and the card .* do not belong together"):
+        Predictor.load(model)
+    (model / "gate.safetensors").unlink()
+    with pytest.raises(StateError, match="missing"):
+        Predictor.load(model)
+    write_tensors(model / "gate.safetensors", tensors, {"gate": header["gate"]})
+    change_card(model, lambda card: card["look"]["gate"].update(model="0" * 64))
+    with pytest.raises(StateError, match="do not belong together"):
+        Predictor.load(model)
+    write_tensors(model / "gate.safetensors", tensors, {"gate": header["gate"] | {"model": "0" * 64}})
+    with pytest.raises(StateError, match="another model's"):
+        Predictor.load(model)
+
+
+def test_the_doubt_that_validation_chose_is_used(hospital, model):
+    change_card(model, lambda card: card.update(doubt={"used": "unlikely"}))
+    predictor = Predictor.load(model, "cpu")
+    p = expected(hospital).probabilities
+    rows = list(predictor.predict(hospital.images, hospital.files))
+    assert [row.uncertainty for row in rows] == (1 - p.max(1)).tolist()

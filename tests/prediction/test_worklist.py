@@ -16,11 +16,11 @@ from PIL import Image
 from fedretina.prediction.eyes import Owner
 from fedretina.prediction.photographs import SIDE, thumbnail
 from fedretina.prediction.predictor import ImageRow
-from fedretina.prediction.worklist import readable, work_list, write_images, write_patients
+from fedretina.prediction.worklist import readable, stops, work_list, write_images, write_patients
 from fedretina.prediction.worklist_page import summary_words, worklist_page
 from fedretina.settings.scheme import preset
 from fedretina.storage import read_json
-from fedretina.uncertainty.referral import UNREADABLE, refer
+from fedretina.uncertainty.referral import UNREADABLE, Referral, refer
 
 SCHEME = preset("icdr5_ungradable")
 CHANCES = np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
@@ -54,9 +54,20 @@ def listed(case=CASE):
     return work_list(iter(rows), owners, SCHEME)
 
 
-def test_the_most_doubtful_comes_first_and_what_has_no_answer_before_all():
-    names = [patient.name for patient in listed()]
-    assert names == ["not read", "half read", "one doubtful eye", "ungradable", "ungradable eye", "severe", "sure"]
+def test_sight_at_stake_comes_first_then_what_is_not_known_then_other_grades_then_doubt():
+    unlike = row("h1", 0, 0.1)._replace(referral=Referral(True, ("unlike this site's photographs",)), fault="odd.")
+    refused = ImageRow("i1", None, None, None, Referral(True, ("another kind of image",)), "no photograph.")
+    more = [
+        (row("j1", 2, 0.3), Owner("moderate", "")),
+        (unlike, Owner("another camera", "")),
+        (refused, Owner("a scan", "")),
+        (row("k1", 4, 0.9), Owner("doubtful proliferative", "")),
+    ]
+    names = [patient.name for patient in listed([*CASE, *more])]
+    assert names[:3] == ["doubtful proliferative", "severe", "ungradable eye"]
+    assert names[3:8] == ["ungradable", "another camera", "half read", "a scan", "not read"]
+    assert names[8:] == ["moderate", "one doubtful eye", "sure"]
+    assert stops(next(patient for patient in listed(more) if patient.name == "a scan")) == ["another kind of image"]
 
 
 def test_a_patient_is_as_bad_as_the_worst_of_the_photographs():
@@ -88,9 +99,10 @@ def test_what_is_known_of_the_eyes(eyes, words):
     assert listed(case)[0].eyes == words
 
 
-def test_of_equal_doubt_the_worse_grade_then_the_name():
+def test_within_a_level_the_worse_grade_then_the_larger_doubt_then_the_name():
     case = [(row(name, grade, 0.3), Owner(name, "")) for name, grade in (("c", 0), ("b", 0), ("a", 0), ("d", 3))]
-    assert [patient.name for patient in listed(case)] == ["d", "a", "b", "c"]
+    case.append((row("e", 0, 0.4), Owner("e", "")))
+    assert [patient.name for patient in listed(case)] == ["d", "e", "a", "b", "c"]
 
 
 def test_the_tables_hold_every_photograph_and_patient(tmp_path):
@@ -113,7 +125,7 @@ def test_the_tables_hold_every_photograph_and_patient(tmp_path):
             assert float(line["u"]) == said.uncertainty
             assert [float(line[f"p_{grade}"]) for grade in SCHEME.grades] == said.probabilities.tolist()
     assert [line["patient"] for line in patients] == [patient.name for patient in listed()]
-    assert patients[1] == {
+    assert patients[3] == {
         "patient": "half read",
         "refer": "yes",
         "reasons": "unreadable image",
@@ -185,7 +197,7 @@ def test_the_page_says_what_a_doctor_must_know(card):
         "On this site's test patients the same rule referred",
         card["model_digest"][:12],
         card["run"],
-        "most doubtful",
+        "sight may be at stake",
         "no DR",
         "stays in the hospital",
     ):
@@ -236,7 +248,7 @@ def test_the_script_finds_what_the_page_gives_it(card):
     assert [a["data-rank"] for a in rows] == [str(rank) for rank in range(1, 8)]
     assert [a["data-name"] for a in rows] == [patient.name for patient in listed()]
     assert [a["data-refer"] for a in rows] == ["yes"] * 6 + ["no"]
-    assert [a["data-grade"] for a in rows] == ["-1", "0", "0", "5", "3", "4", "1"]
+    assert [a["data-grade"] for a in rows] == ["4", "3", "5", "0", "-1", "0", "1"]
     named = {attributes.get("id") for _, attributes in read.tags}
     assert {"patients", "controls", "shown", "order", "which", "search"} <= named
     form = next(attributes for tag, attributes in read.tags if tag == "form")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -46,6 +47,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     show_default=True,
     help="Where to compute; auto is CUDA where there is one.",
 )
+@click.option("--replace", is_flag=True, help="Write over an older list in --out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def predict(
     images: Path,
@@ -55,12 +57,16 @@ def predict(
     patient_pattern: str | None,
     thumbnails: int,
     device: Literal["auto", "cpu", "cuda"],
+    replace: bool,
     as_json: bool,
 ) -> None:
     """Answer all photographs under IMAGES with a site's own model, and say which patients a doctor must see.
 
-    Writes to --out, the most doubtful first: images.csv, a row per photograph; patients.csv, a row per patient; and
-    worklist.html, a page that needs no network. They hold patients' data and stay in the hospital.
+    Before each answer the model's gate looks at the photograph: one of another kind is refused, one that cannot be read
+    is referred as ungradable, and one unlike this site's photographs is referred with that mark.
+
+    Writes to --out, what a doctor must see first on top: images.csv, a row per photograph; patients.csv, a row per
+    patient; and worklist.html, a page that needs no network. They hold patients' data and stay in the hospital.
 
     A photograph that cannot be read is listed and referred. The two eyes of a patient are joined where the names leave
     no doubt (10_left and 10_right, 10_OD and 10_OS, 10-L and 10-R); otherwise give --patients or --patient-pattern.
@@ -70,7 +76,7 @@ def predict(
     if patients is not None and patient_pattern is not None:
         fail("--patients and --patient-pattern both say whose photograph it is: give one of them.")
     try:
-        record, lines = _predict(images, model, out, patients, patient_pattern, thumbnails, device)
+        record, lines = _predict(images, model, out, patients, patient_pattern, thumbnails, device, replace)
     except FedretinaError as error:
         fail(str(error))
     click.echo(json.dumps(record, indent=1, sort_keys=True) if as_json else "\n".join(lines))
@@ -84,10 +90,11 @@ def _predict(
     pattern: str | None,
     thumbnails: int,
     device: Literal["auto", "cpu", "cuda"],
+    replace: bool,
 ) -> tuple[dict[str, Any], list[str]]:
     from fedretina.prediction.photographs import OF_SIGNALS, SUFFIXES, find_photographs, thumbnail
     from fedretina.prediction.predictor import Predictor
-    from fedretina.prediction.worklist import work_list, write_images, write_patients
+    from fedretina.prediction.worklist import stops, work_list, write_images, write_patients
     from fedretina.prediction.worklist_page import summary_words, worklist_page
     from fedretina.report.card import verdict_words
     from fedretina.report.render import write_page
@@ -106,17 +113,23 @@ def _predict(
         out.mkdir(parents=True, exist_ok=True, mode=0o700)  # it will hold patients' images
     except OSError as error:
         raise DataError(f"{out} cannot be made ({error}): choose a folder that you may write to.") from error
+    paths = {name: out / name for name in ("images.csv", "patients.csv", "worklist.html")}
+    older = [name for name, path in paths.items() if path.exists()]
+    if older and not replace:
+        raise DataError(
+            f"{out} holds an older list already ({', '.join(older)}): name another folder, or give --replace to have "
+            "it written over."
+        )
     with progress("photographs") as tell:
         rows = counted(predictor.predict(images, files), len(files), tell)
         found = work_list(rows, joining.owners, predictor.scheme)
     ordered = [one.row.file for patient in found for one in patient.photographs]
     pictures = {file: small for file in ordered[:thumbnails] if (small := thumbnail(images / file)) is not None}
-    notes = list(joining.how)
+    notes = [*predictor.notes, *joining.how]
     if left_out:
         notes.append(f"Not looked at, since their names do not end like a photograph's: {_listed(left_out)}.")
     if len(ordered) > thumbnails:
         notes.append(f"Only the first {thumbnails} of {len(ordered)} photographs are shown (--thumbnails).")
-    paths = {name: out / name for name in ("images.csv", "patients.csv", "worklist.html")}
     write_images(paths["images.csv"], found, predictor.scheme)
     write_patients(paths["patients.csv"], found, predictor.scheme)
     write_page(paths["worklist.html"], worklist_page(predictor.card, predictor.scheme, found, pictures, notes))
@@ -131,6 +144,7 @@ def _predict(
         "patients": len(found),
         "referred": sum(patient.referral.refer for patient in found),
         "without_answer": sum(one.row.grade is None for patient in found for one in patient.photographs),
+        "stopped": dict(Counter(why for patient in found for why in stops(patient))),
         "left_out": dict(left_out),
         "joining": list(joining.how),
         "written": {name: str(path) for name, path in paths.items()},

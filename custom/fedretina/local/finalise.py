@@ -10,16 +10,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedretina.data.site_data import SiteData, Split
+from fedretina.evaluation.doubt import Doubt, choose_doubt, doubted, order_of
 from fedretina.evaluation.figures import LabelledPredictions
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.min_count import OUTCOMES, encode
 from fedretina.exchange.payload import Tensors, tensors_digest
+from fedretina.local.gate import SiteGate, site_gate
 from fedretina.local.site_state import History, Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.verdict import Contestant, Splits, contestants, judged
 from fedretina.networks.encoder_file import write_encoder
-from fedretina.report.card import NOT_A_DEVICE, build_card, card_page
+from fedretina.report.card import NOT_A_DEVICE, LookFigures, SpoiledFigures, build_card, card_page
 from fedretina.report.render import render_site, write_page
 from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, rounds_of, site_report
 from fedretina.settings.encoder import Normalisation
@@ -113,9 +115,11 @@ def finalise(ending: Ending) -> dict[str, float]:
 def _write(
     folder: Path, ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None, splits: Splits
 ) -> dict[str, Any]:
-    """Write a model, its card for programs and for people, and its report; returns the report."""
-    card = _card(ending, model, verdict, splits)
+    """Write a model, its gate, its card for programs and for people, and its report; returns the report."""
+    gate = site_gate(model, tensors_digest(model.model), ending.data, splits)
+    card = _card(ending, model, verdict, splits, gate)
     write_tensors(folder / "model.safetensors", model.model, {"card": card})
+    gate.gate.write(folder)
     write_json(folder / "card.json", card)
     write_page(folder / "card.md", card_page(card))
     report = site_report(_inputs(ending, model, card, splits["test"]))
@@ -132,7 +136,12 @@ def _labelled(model: Contestant, splits: Splits, name: str) -> LabelledPredictio
     return LabelledPredictions(answer.probabilities, answer.uncertainty, labels, splits[name].patients)
 
 
-def _card(ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None, splits: Splits) -> dict[str, Any]:
+def _card(
+    ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None, splits: Splits, gate: SiteGate
+) -> dict[str, Any]:
+    validation = _labelled(model, splits, "val")
+    choice = choose_doubt(validation, gated=model.experiment.evaluation.gate is not None)
+    test = doubted(_labelled(model, splits, "test"), choice.used)
     return build_card(
         experiment=model.experiment,
         scheme=ending.data.scheme,
@@ -148,13 +157,28 @@ def _card(ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None, 
         normalisation=model.trainer.normalisation,
         start=model.trainer.provenance,
         public_sets=ending.data.public_sets,
-        validation=_labelled(model, splits, "val"),
-        test=_labelled(model, splits, "test"),
+        validation=doubted(validation, choice.used),
+        test=test,
         model=model.name,
         verdict=verdict,
         sums=ending.kept.record.get("sums") if model.name == FEDERATED else None,
         gate=_measures(model),
+        look=LookFigures(gate.gate.record, gate.own, _on_spoiled(model, gate, choice.used)),
+        doubt=choice,
+        order=order_of(test, ending.experiment.seed, ending.experiment.report.draws),
     )
+
+
+def _on_spoiled(model: Contestant, gate: SiteGate, used: Doubt) -> dict[str, SpoiledFigures]:
+    """What the gate and the model's own doubt say of spoiled validation images."""
+    estimator = build_estimator(model.experiment.evaluation)
+    found = {}
+    for name, one in gate.spoiled.items():
+        answer = estimator.predict(one.logits)
+        labels, nobody = np.zeros(len(one.stopped), np.int64), ("",) * len(one.stopped)
+        said = LabelledPredictions(answer.probabilities, answer.uncertainty, labels, nobody)
+        found[name] = SpoiledFigures(one.stopped, doubted(said, used).uncertainty)
+    return found
 
 
 def _measures(model: Contestant) -> bool | None:

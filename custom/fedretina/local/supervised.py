@@ -35,10 +35,12 @@ class Predictions(NamedTuple):
     Attributes:
         logits: float32 [N, K], or [N, M, K] of a network with several answers, the final head's last.
         labels: int64 [N].
+        features: What entered the head, float32 [N, F]; None where nobody noted it.
     """
 
     logits: Tensor
     labels: Tensor
+    features: Tensor | None = None
 
 
 class EpochResult(NamedTuple):

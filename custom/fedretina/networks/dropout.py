@@ -65,3 +65,25 @@ def answered_in_passes(net: nn.Module, images: Tensor, passes: int) -> Tensor:
         for layer in layers:
             layer.passing = None
     return torch.cat(answers, 1)
+
+
+def answered_with_features(net: nn.Module, images: Tensor, passes: int) -> tuple[Tensor, Tensor]:
+    """Ask a network as `answered_in_passes` does, and note what entered its head: one pass serves both.
+
+    Args:
+        net: A network in evaluation mode, with a `head`.
+        images: What it takes.
+        passes: As `answered_in_passes`.
+
+    Returns:
+        The logits, with the same bits, and the features float32 `[B, F]`; the mean over the passes.
+    """
+    head = net.head
+    assert isinstance(head, nn.Module)
+    seen: list[Tensor] = []
+    handle = head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach().float()))
+    try:
+        logits = answered_in_passes(net, images, passes)
+    finally:
+        handle.remove()
+    return logits, torch.stack(seen).mean(0) if len(seen) > 1 else seen[0]

@@ -13,11 +13,16 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedretina.data.decode import decode_image
+from fedretina.data.modalities import modality
 from fedretina.errors import DataError, SettingsError, StateError, TrainingError
+from fedretina.evaluation.doubt import Doubt, doubted
+from fedretina.evaluation.figures import LabelledPredictions
 from fedretina.exchange.payload import Tensors, tensors_digest
+from fedretina.gate.gate import FINE, Gate, Look, Shown
 from fedretina.local.model import site_network
 from fedretina.networks.build import build_on_meta
-from fedretina.networks.dropout import answered_in_passes
+from fedretina.networks.dropout import answered_with_features
 from fedretina.networks.network import Network
 from fedretina.report.card import CARD_FORMAT
 from fedretina.seeds import reproducible_torch, torch_device
@@ -33,6 +38,7 @@ from fedretina.uncertainty.temperature import tempered
 
 BATCH = 128  # as LocalTrainer evaluates: sums over other batches may differ in the last bits
 _NAMED = 5  # folders in a sentence
+_NO_LABELS = np.zeros(0, np.int64)
 _CHUNK = 32  # photographs in flight, so that large ones do not fill the memory
 
 
@@ -44,8 +50,9 @@ class ImageRow(NamedTuple):
         grade: The class answered; None where there is no answer.
         probabilities: Of each class after the site's temperature, float64 [K]; None where there is no answer.
         uncertainty: u; None where there is no answer.
-        referral: Whether a doctor must see it, and why. Always so where there is no answer.
-        fault: Why there is no answer; else empty.
+        referral: Whether a doctor must see it, and why. Always so where there is no answer, and where the gate stopped
+            the image.
+        fault: Why there is no answer, or why it does not count; else empty.
     """
 
     file: str
@@ -57,11 +64,12 @@ class ImageRow(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """A photograph's pixels uint8 [3, S, S], or what is wrong with it."""
+    """A photograph's pixels uint8 [3, S, S], or what is wrong with it; and what its colours say of its kind."""
 
     file: str
     pixels: NDArray[np.uint8] | None
     fault: str
+    kind: Look = FINE
 
 
 class _Part(BaseModel):
@@ -76,6 +84,14 @@ class _Threshold(_Part):
     threshold: Annotated[float, Field(ge=0, le=1)]
 
 
+class _Look(_Part):
+    gate: dict[str, Any]
+
+
+class _Doubt(_Part):
+    used: Doubt = "estimator"
+
+
 class _Operating(_Part):
     """What of a card decides an answer."""
 
@@ -83,6 +99,8 @@ class _Operating(_Part):
     scheme: GradingScheme
     temperature: _Temperature
     referral: _Threshold
+    look: _Look | None = None  # not on cards from before there was a gate
+    doubt: _Doubt = _Doubt()
     model_digest: str
     normalisation: Normalisation | None = None  # not on older cards, whose settings tell it
     transforms_digest: str
@@ -97,15 +115,20 @@ class Predictor:
         card: The model's card.
         scheme: The site's grades.
         threshold: An answer is doubtful when u is this or more.
+        gate: What looks at each image before its answer counts; None with a model from before there was one.
     """
 
-    def __init__(self, card: dict[str, Any], net: Network, training: TrainingSettings) -> None:
+    def __init__(
+        self, card: dict[str, Any], net: Network, training: TrainingSettings, gate: Gate | None = None
+    ) -> None:
         operating = _Operating.model_validate(card)
         self.card = card
         self.scheme = operating.scheme
         self.threshold = operating.referral.threshold
         self._temperature = operating.temperature.value
         self._images = operating.settings.images
+        self.gate = gate
+        self._doubt: Doubt = operating.doubt.used
         self._estimator = build_estimator(operating.settings.evaluation)
         self._passes = operating.settings.evaluation.passes
         self._training = training
@@ -115,7 +138,10 @@ class Predictor:
 
     @classmethod
     def load(cls, folder: Path, device: Literal["auto", "cpu", "cuda"] = "auto") -> Predictor:
-        """Read `model.safetensors` and `card.json`, and check that they belong together and to this version.
+        """Read `model.safetensors`, `card.json` and the gate, and check that they belong together and to this version.
+
+        A model from before there was a gate answers as it did, and `notes` says so. Where the card names a gate that is
+        not there nothing is answered: it must not be got round by removing a file.
 
         Args:
             folder: A site's folder `final`, or the folder above it.
@@ -138,7 +164,29 @@ class Predictor:
                 "restore both from the same run."
             )
         training = operating.settings.training.model_copy(update={"device": device})
-        return cls(card, _network(operating, tensors, folder), training)
+        gate = None
+        if operating.look is not None:
+            expected = None if operating.settings.images.signal else modality.of(operating.settings.images).look
+            gate = Gate.read(folder, operating.look.gate, expected)
+            if gate.record.get("model") != operating.model_digest:
+                raise StateError(f"the gate in {folder} is another model's: restore both from the same run.")
+        return cls(card, _network(operating, tensors, folder), training, gate)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences for the person who reads the answers; none where the gate knows the site's own images."""
+        if self.gate is None:
+            return [
+                "Nothing looked at these photographs before they were answered, since the model is from before there "
+                "was a gate: a photograph of another kind, camera or quality may have a sure grade. Run again to have "
+                "one."
+            ]
+        if not self.gate.measures:
+            return [
+                "The site had too few images to tell how its own look: photographs were stopped only for what is odd "
+                "anywhere, and not for being unlike the site's."
+            ]
+        return []
 
     @property
     def of_signals(self) -> bool:
@@ -158,10 +206,13 @@ class Predictor:
         from fedretina.data.modalities import image_pipeline
 
         transform = image_pipeline(self._images)
+        told_by_colour = self.gate is not None and self.gate.expected is not None and self.gate.expected.grey
 
         def read(file: str) -> _Read:
             try:
-                return _Read(file, transform(root / file), "")
+                # Scans are greyed on their way to the network, so a picture in colour is told before.
+                kind = self.gate.refuses(decode_image(root / file)) if self.gate and told_by_colour else FINE
+                return _Read(file, transform(root / file), "", kind)
             except DataError as error:
                 return _Read(file, None, f"the file {str(error).removeprefix(str(root / file)).strip()}")
 
@@ -176,27 +227,57 @@ class Predictor:
                         waiting = []
         yield from self._rows(waiting)
 
+    def answer(self, files: Sequence[str], images: torch.Tensor) -> list[ImageRow]:
+        """Answer images that are at hand as the network gets them, gate and all; whoever has no files calls this.
+
+        Args:
+            files: A name of each.
+            images: uint8 [N, 3, S, S], at most `BATCH`.
+        """
+        return list(self._rows([_Read(file, one.numpy(), "") for file, one in zip(files, images, strict=True)]))
+
     def logits(self, images: torch.Tensor) -> torch.Tensor:
         """Logits float32 [N, K], or [N, M, K] of members, of at most `BATCH` images uint8 [N, 3, S, S], on the CPU."""
+        return self.answered(images)[0]
+
+    def answered(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same, and the features [N, F] that the gate looks at."""
         with reproducible_torch(self._training), torch.inference_mode():
             scaled = images.float().div_(255).to(device=self._device, memory_format=self._layout)
-            return answered_in_passes(self._net, scaled, self._passes).float().cpu()
+            logits, features = answered_with_features(self._net, scaled, self._passes)
+            return logits.float().cpu(), features.cpu()
+
+    def looks(self, images: torch.Tensor, features: torch.Tensor) -> list[Look]:
+        """What the gate says of images uint8 [N, 3, S, S] with their features; nothing odd where there is no gate."""
+        if self.gate is None:
+            return [FINE] * len(images)
+        with reproducible_torch(self._training):
+            return self.gate.look(Shown(images, features))
 
     def _rows(self, read: Sequence[_Read]) -> Iterator[ImageRow]:
         pixels = [one.pixels for one in read if one.pixels is not None]
         if pixels:
-            logits = self.logits(torch.from_numpy(np.stack(pixels)))
-            answer = self._estimator.predict(logits)
+            images = torch.from_numpy(np.stack(pixels))
+            logits, features = self.answered(images)
+            said = self._estimator.predict(logits)
+            answer = doubted(LabelledPredictions(said.probabilities, said.uncertainty, _NO_LABELS, ()), self._doubt)
             finite = torch.isfinite(logits).flatten(1).all(1).tolist()
+            looks = self.looks(images, features)
         at = 0
         for one in read:
             if one.pixels is None:
                 yield ImageRow(one.file, None, None, None, UNREADABLE, one.fault)
                 continue
-            if finite[at]:
+            look = one.kind if one.kind.reason is not None else looks[at]
+            if look.reason is not None and not look.answered:
+                yield ImageRow(one.file, None, None, None, Referral(True, (look.reason,)), look.words)
+            elif finite[at]:
                 grade, u = int(np.argmax(answer.probabilities[at])), float(answer.uncertainty[at])
                 shown = tempered(answer.probabilities[at : at + 1], self._temperature)[0]
-                yield ImageRow(one.file, grade, shown, u, refer(grade, u, self.threshold, self.scheme), "")
+                found = refer(grade, u, self.threshold, self.scheme)
+                if look.reason is not None:
+                    found = Referral(True, (*found.reasons, look.reason))
+                yield ImageRow(one.file, grade, shown, u, found, look.words)
             else:
                 yield ImageRow(one.file, None, None, None, NO_ANSWER, "the network gave no finite answer")
             at += 1

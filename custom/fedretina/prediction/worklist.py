@@ -1,4 +1,4 @@
-"""The work list: patients with all their photographs, the most doubtful first; and its two tables."""
+"""The work list: patients with all their photographs, what a doctor must see first on top; and its two tables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
+from fedretina.gate.gate import Reason
 from fedretina.prediction.eyes import Eye, Owner
 from fedretina.prediction.predictor import ImageRow
 from fedretina.report.render import write_page
 from fedretina.settings.scheme import GradingScheme
 from fedretina.uncertainty.referral import Referral, ReferralReason
+
+_KNOWN: tuple[ReferralReason, ...] = ("referable grade", "doubtful")
+"""Reasons beside which an answer can be relied on as far as it goes."""
 
 
 class Photograph(NamedTuple):
@@ -44,10 +48,20 @@ class Patient(NamedTuple):
 
 
 def work_list(rows: Iterable[ImageRow], owners: Sequence[Owner], scheme: GradingScheme) -> tuple[Patient, ...]:
-    """Join photographs into patients, the most doubtful patient first.
+    """Join photographs into patients, those whom a doctor must see first on top.
 
-    A photograph without an answer is the most doubtful of all, so its patient comes first, whatever the other eye is
-    like. Of equal doubt the worse grade comes first, then the name decides.
+    The first of these that holds places a patient:
+
+    1. a photograph has one of the worst grades, the upper half of the referable ones (severe and proliferative, where
+       moderate is referable too): sight may be at stake;
+    2. a photograph has no answer to rely on: it could not be read, was refused, is ungradable, or is unlike this
+       site's photographs, and what it hides is not known;
+    3. a photograph has another referable grade;
+    4. an answer is doubtful;
+    5. nobody needs to be sent for.
+
+    Within these the worse grade comes first, then the larger doubt, and then the name decides. Where the site names no
+    referable grades, none counts as one of the worst.
 
     Args:
         rows: The answers.
@@ -58,7 +72,7 @@ def work_list(rows: Iterable[ImageRow], owners: Sequence[Owner], scheme: Grading
     for row, owner in zip(rows, owners, strict=True):
         groups.setdefault(owner.patient, []).append(Photograph(row, owner.eye))
     patients = [_patient(name, photographs, scheme) for name, photographs in groups.items()]
-    return tuple(sorted(patients, key=_doubt))
+    return tuple(sorted(patients, key=lambda patient: _urgency(patient, scheme)))
 
 
 def write_images(path: Path, patients: Sequence[Patient], scheme: GradingScheme) -> None:
@@ -80,7 +94,7 @@ def write_images(path: Path, patients: Sequence[Patient], scheme: GradingScheme)
 
 
 def write_patients(path: Path, patients: Sequence[Patient], scheme: GradingScheme) -> None:
-    """Write a CSV row per patient, the most doubtful first.
+    """Write a CSV row per patient, in the order of the work list.
 
     Raises:
         StateError: The file cannot be written.
@@ -102,6 +116,15 @@ def write_patients(path: Path, patients: Sequence[Patient], scheme: GradingSchem
             for patient in patients
         ],
     )
+
+
+def stops(patient: Patient) -> list[ReferralReason]:
+    """Why the gate stopped photographs of a patient, once for each."""
+    found = []
+    for row, _ in patient.photographs:
+        if row.fault and row.referral.reasons[-1] in get_args(Reason):
+            found.append(row.referral.reasons[-1])
+    return found
 
 
 def readable(name: str) -> str:
@@ -137,10 +160,14 @@ def _eyes(eyes: Sequence[Eye]) -> str:
     return f"{words}, {nameless}".removeprefix(", ")
 
 
-def _doubt(patient: Patient) -> tuple[bool, float, int, str]:
-    silent = any(row.grade is None for row, _ in patient.photographs)
+def _urgency(patient: Patient, scheme: GradingScheme) -> tuple[int, int, float, str]:
+    ill = scheme.referable_classes
+    worst = ill[len(ill) // 2 :]
+    grades = {row.grade for row, _ in patient.photographs}
+    unknown = None in grades or any(reason not in _KNOWN for reason in patient.referral.reasons)
+    held = (bool(grades & set(worst)), unknown, bool(grades & set(ill)), patient.referral.refer, True)
     u = math.inf if patient.uncertainty is None else patient.uncertainty
-    return not silent, -u, -(-1 if patient.grade is None else patient.grade), patient.name
+    return held.index(True), -(-1 if patient.grade is None else patient.grade), -u, patient.name
 
 
 def _decision(referral: Referral) -> list[str]:

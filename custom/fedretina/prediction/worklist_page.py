@@ -24,6 +24,8 @@ U_WORDS: Mapping[str, str] = {
     "evidence_dempster": "u is the share of its members' joint opinion for which the model has found no evidence.",
 }
 
+_U_UNLIKELY = "u is 1 less the chance of the grade that it answers."
+
 
 def worklist_page(
     card: Mapping[str, Any],
@@ -66,7 +68,9 @@ def worklist_page(
         threshold=card["referral"]["threshold"],
         threshold_words=threshold_words(card),
         threshold_why=THRESHOLD_WORDS.get(card["referral"]["reason"], ""),
-        u_words=U_WORDS.get(card["estimator"], ""),
+        u_words=_U_UNLIKELY
+        if (card.get("doubt") or {}).get("used") == "unlikely"
+        else U_WORDS.get(card["estimator"], ""),
         notes=[readable(note) for note in notes],
         patients=[_patient(rank, patient, scheme, pictures) for rank, patient in enumerate(patients, 1)],
         pictured=bool(pictures),
@@ -97,7 +101,10 @@ def _expected(card: Mapping[str, Any]) -> list[str]:
     load = figures["load"]
     said = [f"On this site's test patients the same rule referred {share_words(load)}."]
     if card["referral"]["threshold"] > 0 and load is not None and load["value"] >= NEARLY_ALL:
-        said.append("That is nearly everyone: only the order of this list is of use.")
+        low = ((card.get("doubt") or {}).get("order") or {}).get("low")
+        seen = "doubt" not in card or (low is not None and low > 0.5)
+        useful = "only the order of this list is of use." if seen else "and no order can be seen in its doubt."
+        said.append(f"That is nearly everyone: {useful}")
     if figures["missed"] is None:
         return [*said, "How many patients with referable disease it misses cannot be told."]
     return [*said, f"Of those with referable disease it missed {share_words(figures['missed'])}."]

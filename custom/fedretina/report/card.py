@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedretina.evaluation.figures import LabelledPredictions, Triage, triage
+import numpy as np
+from numpy.typing import NDArray
+
+from fedretina.evaluation.doubt import DoubtChoice
+from fedretina.evaluation.figures import FigureInterval, LabelledPredictions, Triage, triage
 from fedretina.evaluation.metrics import accuracy, quadratic_kappa
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.report.verdict_words import MODELS, kept_sentence, verdict_sentence
@@ -53,8 +57,8 @@ TEMPERATURE_WORDS: Mapping[str, str] = {
     "at_bound": "The probabilities could not be corrected within sensible limits: do not rely on them.",
 }
 UNMEASURED = (
-    "The uncertainty tells how little the model has to go on. It does not notice every strange image: one that is "
-    "no retina at all may get a sure answer."
+    "The uncertainty tells how little the model has to go on. It does not notice every strange image: by itself it may "
+    "be sure of one that is no retina at all."
 )
 
 
@@ -83,6 +87,32 @@ _FIGURES = (
 )
 
 
+class SpoiledFigures(NamedTuple):
+    """Validation images that were spoiled on purpose.
+
+    Attributes:
+        stopped: Whether the gate stopped each [N].
+        uncertainty: The model's own doubt of each [N].
+    """
+
+    stopped: NDArray[np.bool_]
+    uncertainty: NDArray[np.float64]
+
+
+class LookFigures(NamedTuple):
+    """What a card says of the gate before the model's answers.
+
+    Attributes:
+        gate: The gate's record, see `gate.gate.Gate`.
+        own: Images of the test split, and how many of them it stopped.
+        spoiled: By what was done to them; empty where nothing was.
+    """
+
+    gate: Mapping[str, Any]
+    own: Mapping[str, int]
+    spoiled: Mapping[str, SpoiledFigures]
+
+
 def build_card(
     *,
     experiment: Experiment,
@@ -105,6 +135,9 @@ def build_card(
     start: Mapping[str, Any] = MappingProxyType({}),
     public_sets: Sequence[str] = (),
     gate: bool | None = None,
+    look: LookFigures | None = None,
+    doubt: DoubtChoice | None = None,
+    order: FigureInterval | None = None,
 ) -> dict[str, Any]:
     """Put together what a site must know of its model; plain values that JSON can hold.
 
@@ -134,6 +167,9 @@ def build_card(
         public_sets: Names of the public sets that the site's images are of.
         gate: Whether the model knows how far an image lies from the site's own, or could not measure it; None where its
             estimator does not ask.
+        look: The gate that stands before the model's answers; None where none was made.
+        doubt: Which doubt `validation` and `test` have in place of u, and how it was chosen; None for the estimator's.
+        order: How well that doubt puts wrong answers of the test split first.
 
     Returns:
         The card.
@@ -152,7 +188,7 @@ def build_card(
         "limits": [
             *_changed(data_changes),
             *_seen(start, public_sets),
-            *_limits(scheme, synthetic, threshold, temperature.reason, expected),
+            *_limits(scheme, synthetic, threshold, temperature.reason, expected, order),
             GATED if gate else UNMEASURED,
             _TRUTH,
         ],
@@ -194,7 +230,23 @@ def build_card(
         "settings": experiment.agreed(),
         **({} if sums is None else {"sums": dict(sums)}),
         **({} if gate is None else {"gate": _gate(gate, validation, test)}),
+        **({} if look is None else {"look": _look(look, threshold.value)}),
+        **(
+            {} if doubt is None else {"doubt": {**doubt._asdict(), "order": None if order is None else order._asdict()}}
+        ),
     }
+
+
+def _look(look: LookFigures, threshold: float) -> dict[str, Any]:
+    spoiled = {
+        name: {
+            "images": len(one.stopped),
+            "stopped": int(one.stopped.sum()),
+            "doubtful": int((~(one.uncertainty < threshold)).sum()),
+        }
+        for name, one in look.spoiled.items()
+    }
+    return {"gate": dict(look.gate), "own": dict(look.own), "spoiled": spoiled}
 
 
 def _gate(measures: bool, validation: LabelledPredictions, test: LabelledPredictions | None) -> dict[str, Any]:
@@ -286,7 +338,12 @@ def pretrained_words(encoder: Mapping[str, Any]) -> str:
 
 
 def _limits(
-    scheme: GradingScheme, synthetic: bool, threshold: ReferralThreshold, temperature: str, expected: Triage | None
+    scheme: GradingScheme,
+    synthetic: bool,
+    threshold: ReferralThreshold,
+    temperature: str,
+    expected: Triage | None,
+    order: FigureInterval | None,
 ) -> list[str]:
     found = [
         "It learned from drawn images of no real eye. What it says of a real photograph means nothing."
@@ -298,7 +355,7 @@ def _limits(
         else "",
         THRESHOLD_WORDS[threshold.reason],
         TEMPERATURE_WORDS[temperature],
-        "It would refer nearly every patient: it puts them in an order, but it takes no work away."
+        ("It would refer nearly every patient: it takes no work away" + _order_seen(order))
         if expected is not None and expected.load is not None and expected.load.value >= NEARLY_ALL
         else "",
         "The test split was not read, so nothing is known of what to expect." if expected is None else "",
@@ -307,6 +364,68 @@ def _limits(
         else "",
     ]
     return [sentence for sentence in found if sentence]
+
+
+def _order_seen(order: FigureInterval | None) -> str:
+    """The end of a sentence on a model that refers nearly all: whether their order is of use."""
+    if order is None:
+        return "."
+    seen = order.low is not None and order.low > 0.5
+    return ", but it puts them in an order." if seen else ", and no order can be seen in its doubt."
+
+
+def order_words(card: Mapping[str, Any]) -> list[str]:
+    """How well a card's doubt puts wrong answers first, in sentences; older cards do not say."""
+    doubt = card.get("doubt")
+    if doubt is None:
+        return []
+    own, other = (_number(doubt[name]) for name in ("estimator", "unlikely"))
+    used = (
+        f"Its doubt is 1 less the chance of the grade that it answers, which found wrong answers on validation better "
+        f"than the u of its method (AUROC {other} against {own}); where this card says u, it is that."
+        if doubt["used"] == "unlikely"
+        else f"Its doubt is the u of its method; 1 less the chance of its answer would be the other choice (AUROC for "
+        f"wrong answers on validation {own} against {other})."
+    )
+    order = doubt["order"]
+    if order is None or order["value"] is None:
+        return [used, "Whether it puts wrong answers first cannot be told from the test images."]
+    told = f"On the test images its AUROC for wrong answers is {order['value']:.2f}"
+    if order["low"] is None:
+        return [used, f"{told}, with no interval: too few patients to tell an order from none."]
+    told += f" (95 % interval {order['low']:.2f} to {order['high']:.2f}; 0.5 says nothing)"
+    if order["low"] > 0.5:
+        return [used, f"{told}: wrong answers tend to come first."]
+    wrong = "it even puts right answers first" if order["high"] < 0.5 else "no order can be seen in it"
+    return [used, f"{told}: {wrong}."]
+
+
+def look_words(card: Mapping[str, Any]) -> list[str]:
+    """What is looked for before an answer, in sentences; cards of models without a gate say that nothing is."""
+    look = card.get("look")
+    if look is None:
+        return ["Nothing looks at a photograph before it is answered: this model has no gate."]
+    said = [
+        "Before it answers, a gate looks at the photograph. One of another kind is refused; one that is too dark, "
+        "overexposed, blurred or covered is referred as ungradable, both without a grade; one unlike this site's "
+        "photographs, such as another camera's, is referred with that mark, whatever its grade."
+    ]
+    if look["gate"]["limit"] is None:
+        said.append("This site has too few images to tell how its own look, so only what is odd anywhere is stopped.")
+    own = look["own"]
+    if own["images"]:
+        said.append(f"Of the site's own test images it stops {own['stopped']} of {own['images']}.")
+    spoiled = [
+        f"{name}: {one['stopped']} of {one['images']} stopped, {one['doubtful']} doubtful by the model itself"
+        for name, one in look["spoiled"].items()
+    ]
+    if spoiled:
+        said.append(f"Tried on validation images that were spoiled on purpose: {'; '.join(spoiled)}.")
+    return said
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f}"
 
 
 def share_words(share: Mapping[str, float] | None) -> str:
@@ -383,11 +502,15 @@ def card_page(card: Mapping[str, Any]) -> str:
                 else "",
                 "it is doubtful",
                 "it cannot be read",
+                "the gate stops it" if "look" in card else "",
             ]
         ),
         "",
+        " ".join(look_words(card)),
+        "",
         threshold_words(card) + " u runs from 0, sure, to 1, the model has nothing to go on." + gate_words(card),
         "",
+        *([" ".join(words), ""] if (words := order_words(card)) else []),
         "## What to expect",
         "",
         *_expected(card, referral["test"]),

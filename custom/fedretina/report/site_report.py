@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedretina.evaluation.curves import reliability, risk_coverage
-from fedretina.evaluation.figures import LEVEL, FigureInterval, split_figures
+from fedretina.evaluation.doubt import doubted
+from fedretina.evaluation.figures import LEVEL, FigureInterval, LabelledPredictions, split_figures
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.min_count import place
 from fedretina.report import REPORT_FORMAT
+from fedretina.report.card import order_words
 from fedretina.report.text import rounded
 from fedretina.settings.objective import TAU
 from fedretina.settings.scalars import UNCERTAINTY_BINS
@@ -129,7 +131,10 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
     wrong = np.not_equal(predicted, labels)
     temperature = (inputs.card.get("temperature") or {}).get("value")
     seen = answer.probabilities if temperature is None else tempered(answer.probabilities, float(temperature))
-    curve = risk_coverage(answer.uncertainty, wrong)
+    # What the threshold stands on; the figures above are the estimator's u, by which runs are compared.
+    used = (inputs.card.get("doubt") or {}).get("used", "estimator")
+    doubt = doubted(LabelledPredictions(*answer[:2], labels, test.patients), used).uncertainty
+    curve = risk_coverage(doubt, wrong)
     grades = inputs.scheme.num_classes
     return {
         "format": REPORT_FORMAT,
@@ -162,15 +167,15 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         if temperature is None or round(temperature, 2) == 1
         else _reliability(seen, wrong),
         "temperature": temperature,
-        "uncertainty": _uncertainty_bins(answer.uncertainty, wrong),
+        "uncertainty": _uncertainty_bins(doubt, wrong),
         "risk_coverage": _thinned(curve.coverage, curve.risk),
         "referable": None if found.disease is None else found.disease._asdict(),
         "referral": inputs.card.get("referral"),
-        "card_limits": list(inputs.card.get("limits", [])),
+        "card_limits": [*inputs.card.get("limits", []), *order_words(inputs.card)],
         "rounds": [dict(entry) for entry in inputs.history],
         "pictures": pictures(
             test.images,
-            Shown(predicted, labels, np.max(seen, axis=1), answer.uncertainty, test.files),
+            Shown(predicted, labels, np.max(seen, axis=1), doubt, test.files),
             inputs.scheme.grades,
         ),
         "provenance": {

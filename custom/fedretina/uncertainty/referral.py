@@ -15,7 +15,15 @@ from fedretina.uncertainty.theta import roc
 ThresholdReason = Literal[
     "measured", "refer_all", "too_few_images", "too_few_right", "tied", "no_errors", "too_few_errors"
 ]
-ReferralReason = Literal["referable grade", "ungradable", "doubtful", "unreadable image", "no answer"]
+ReferralReason = Literal[
+    "referable grade",
+    "ungradable",
+    "doubtful",
+    "another kind of image",
+    "unlike this site's photographs",
+    "unreadable image",
+    "no answer",
+]
 LEAST_IMAGES = 20
 LEAST_ERRORS = 5
 REFER_ALL = 0.0

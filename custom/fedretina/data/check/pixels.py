@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from fedretina.data.check.limits import BLANK, BLUE, BRIGHT, BURNT, COLOURED, DARK, GREY
 from fedretina.data.check.rows import Image
 from fedretina.data.check.rules import Findings
 from fedretina.data.decode import eight_bits, read_pixels
@@ -155,12 +156,6 @@ def _disc(side: int, share: float) -> NDArray[np.bool_]:
     return disc
 
 
-# Set on 8,801 images of four public sets, one of them with equalised colours, so that few of them are called odd:
-# there luminance reaches from 19 to 208 (and one strip without a retina at 7), chroma from 4.8 (1.3), spread from 3.3,
-# the burnt share to 0.14, blue to 1.21 times red.
-DARK, BRIGHT, BURNT = 20.0, 200.0, 0.2
-GREY, BLANK, BLUE = 3.0, 1.0, 1.25
-COLOURED = 10.0  # chroma of an OCT scan; grey scans that were saved as colour JPEG stay below 2
 _OF_PHOTOGRAPHS = frozenset(("no_field_of_view", "image_grey", "channels_swapped", "image_overexposed"))
 _OF_SIGNALS = frozenset(("image_blank",))  # size, shape and colours are the transforms' own
 ODD = 4.0  # times the median

@@ -5,7 +5,8 @@
   const form = document.getElementById("controls");
   const shown = document.getElementById("shown");
   const orders = {
-    doubt: (a, b) => a.dataset.rank - b.dataset.rank,
+    first: (a, b) => a.dataset.rank - b.dataset.rank,
+    doubt: (a, b) => b.dataset.u - a.dataset.u || a.dataset.rank - b.dataset.rank,
     grade: (a, b) => b.dataset.grade - a.dataset.grade || a.dataset.rank - b.dataset.rank,
     name: (a, b) => a.dataset.name.localeCompare(b.dataset.name, undefined, { numeric: true }),
   };
