@@ -3,8 +3,10 @@
 import torch
 from torch import nn
 
-from fedretina.corrections.correction import RoundContext, ServerRound
+from fedretina.corrections.correction import RoundContext, ServerRound, build_correction
 from fedretina.exchange.partition import CONTROL
+from fedretina.local.supervised import RoundOptimiser
+from fedretina.losses.objective import Clock
 
 
 class Line(nn.Module):
@@ -62,3 +64,57 @@ def sent_by(net, outcome):
 
 def vector(*values):
     return torch.tensor(values, dtype=torch.float64)
+
+
+class Bowls:
+    """Three sites, each a random convex quadratic f_i(w) = (w - m_i)' A_i (w - m_i) / 2, and their joint minimum.
+
+    Sites take unlike numbers of local steps; what they start a round with is far from what each of them wants.
+    """
+
+    STEPS = (4, 10, 25)
+
+    def __init__(self, size, seed, noise=0.0):
+        self._noise = noise
+        self._draws = torch.Generator().manual_seed(seed)
+        self._bends, self._least = [], []
+        for _ in self.STEPS:
+            turn = torch.linalg.qr(self._drawn(size, size)).Q
+            bend = torch.rand(size, generator=self._draws, dtype=torch.float64) * 1.8 + 0.2
+            self._bends.append(turn @ torch.diag(bend) @ turn.T)
+            self._least.append(2 * self._drawn(size))
+        pulls = sum(bend @ least for bend, least in zip(self._bends, self._least, strict=True))
+        self.best = torch.linalg.solve(sum(self._bends), pulls)
+
+    def _drawn(self, *size):
+        return torch.randn(*size, generator=self._draws, dtype=torch.float64)
+
+    def error(self, settings, optimiser, rounds):
+        """Run rounds with the product's own corrections and optimisers.
+
+        Returns:
+            The distance of the server's weights to the joint minimum, over the distance at the start; and the largest
+            length that a correction had beside the gradient, as a mean over a round.
+        """
+        correction = build_correction(settings, optimiser)
+        received, kept = torch.zeros_like(self.best), {f"{CONTROL}w": torch.zeros_like(self.best)}
+        memories = [({}, {}) for _ in self.STEPS]
+        sizes = []
+        for number in range(rounds):
+            sent = {}
+            for site, steps in enumerate(self.STEPS):
+                net = Line(received.tolist())
+                round_ = correction.begin(context(net, received, kept[f"{CONTROL}w"], memories[site][0]))
+                moving = RoundOptimiser(net, optimiser)
+                moving.recall(memories[site][1])
+                for step in range(steps):
+                    pull = self._bends[site] @ (net.w - self._least[site]) + self._noise * self._drawn(len(received))
+                    loss = (net.w * pull.detach()).sum() + net.own.sum()  # whose gradient is the noisy one
+                    moving.step(loss, round_, Clock(number, rounds, 0, 1, step, steps))
+                outcome = round_.finish()
+                memories[site] = outcome.memory, moving.memory()
+                sent[str(site)] = sent_by(net, outcome)
+                sizes.append(outcome.figures.get("correction_ratio", 0.0))
+            after = server(correction, received, sent, len(sent), kept)
+            received, kept = after["w"], {**kept, **{key: value for key, value in after.items() if key != "w"}}
+        return float((received - self.best).norm() / self.best.norm()), max(sizes)

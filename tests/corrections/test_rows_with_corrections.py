@@ -1,15 +1,18 @@
 """The corrections in the whole round: loop, store, acknowledgement, bytes."""
 
+import math
+
 import pytest
 import torch
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.exchange.partition import CONTROL, partition_of
 from fedretina.local.site import Site
-from fedretina.local.site_state import SiteState
+from fedretina.local.site_state import History, SiteState
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
 from fedretina.settings.exchange import Kind
+from fedretina.tracking.curves import site_points
 
 pytestmark = pytest.mark.slow
 CORRECTED = ("fedprox", "scaffold", "feddyn", "feddc", "moon")
@@ -34,6 +37,9 @@ def test_switched_off_every_correction_is_fedavg_to_the_last_bit(name, tiny, pha
     assert digests(run_loop(off, data, tmp_path, "off")) == expected
     on = tiny(row="fedavg", correction={"name": name})
     assert digests(run_loop(on, data, tmp_path, "on")) != expected
+    if name != "moon":  # which adds to the loss, and nothing to its gradient
+        rounds = History(tmp_path / "on" / "site-1" / "history.json").steps()
+        assert [math.isfinite(one["correction_ratio"]) for one in rounds if "weight" in one] == [True] * 2
 
 
 def test_scaffold_with_one_site_is_plain_training_to_the_last_bit(tiny, phantoms, tmp_path):
@@ -115,4 +121,8 @@ def test_under_sgd_with_momentum_and_adam_scaffold_trains_to_finite_weights(tiny
         experiment = tiny(row="scaffold", training=training, phases=[{"name": "train", "rounds": 3}])
         results = run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path, optimizer)
         assert len(digests(results)) == 3
+        points = site_points(History(tmp_path / optimizer / "site-1" / "history.json").numbered())
+        curve = [point.value for step in points for point in step if point.name == "correction_ratio"]
+        assert curve[0] == 0  # nobody knows a variate yet
+        assert min(curve[1:]) > 0
         assert not any(record["refused"] for record in results["steps"])

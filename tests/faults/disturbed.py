@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from standing import CEILING_S, standing
 from fedretina.cli import main
 
 SITES = ("site-1", "site-2", "site-3")
+GATE = "FEDRETINA_TEST_GATE"  # as tests/flare/parts/gated_tweu.py
 HAS_TENSORBOARD = find_spec("tensorboard") is not None
 BEAT_S, DEAD_S = 2, 16
 """FLARE's heartbeats and the silence after which it takes a site for dead, shortened from 10 and 600 seconds."""
@@ -42,6 +44,7 @@ class Disturbed:
 
         A disk has room for the runs of all tests of a session: some 15 MB for each step that the server keeps.
         """
+        os.environ[GATE] = str(self.folder / "gate")
         for disk in self.disks.values():
             disk.mkdir(parents=True)
             words = ["mount", "-t", "tmpfs", "-o", "size=600m", "tmpfs", str(disk)]
@@ -64,6 +67,18 @@ class Disturbed:
                 script.read_text().replace("secure_train=true", f"secure_train=true heart_beat_interval={BEAT_S}")
             )
         self.local.start(CEILING_S)
+
+    def let(self, rounds: int | None = None) -> None:
+        """Let so many rounds pass, all by default: the next one is begun, and held at all sites in its first batch.
+
+        What is to be hurt in the middle of a round is hurt while it is held.
+        """
+        gate = Path(os.environ[GATE])
+        if rounds is None:
+            gate.unlink(missing_ok=True)
+            return
+        gate.with_suffix(".new").write_text(str(rounds))
+        gate.with_suffix(".new").replace(gate)
 
     def train_in_a_child(self, child: bool) -> None:
         """Let the first site train in child processes from its next job on, or in its own; each child imports torch."""
@@ -194,12 +209,13 @@ class Disturbed:
         self.local.start_one(name)
 
     def fill(self, name: str) -> Path:
-        """Fill a participant's disk; return the file to remove."""
+        """Fill a participant's disk to its last page; return the file to remove."""
         filler = self.disks[name] / "filler"
-        with open(filler, "wb") as handle, suppress(OSError):
-            while True:
-                handle.write(bytes(2**20))
-                handle.flush()
+        with open(filler, "wb", buffering=0) as handle:
+            for size in (2**20, 2**12):
+                with suppress(OSError):
+                    while True:
+                        handle.write(bytes(size))
         return filler
 
     def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = CEILING_S) -> Any:
@@ -264,10 +280,8 @@ def undisturbed(root: Path, words: Mapping[str, Any], refused: Sequence[Mapping[
 
 def rounds(number: int, **more: Any) -> dict[str, Any]:
     """A small experiment of so many rounds, which needs all sites unless another quorum is given."""
-    # Not the few blocks of the other tests of FLARE: a run of theirs can be over before what disturbs it takes hold.
-    network = {"encoder": "efficientnet_lite0", "head": {"width": 16}}
     phases = [{"name": "train", "rounds": number}]
-    return {**SMALL, "network": network, "phases": phases, "quorum": len(SITES), **more}
+    return {**SMALL, "objective": {"name": "gated_tweu"}, "phases": phases, "quorum": len(SITES), **more}
 
 
 def curve(folder: Path, name: str) -> list[tuple[int, float]]:

@@ -118,12 +118,10 @@ class Simulation:
         """SIGKILL to the process of one site, which the rest of the run outlives."""
         victims = []
         for pid in self.descendants():
-            try:
-                command = psutil.Process(pid).cmdline()
-            except psutil.NoSuchProcess:
-                continue
-            if f"--client {site} " in " ".join(command) + " ":
-                victims.append(pid)
+            # A forked site has the command line of what it is a copy of, and the site's name as its own.
+            with suppress(psutil.NoSuchProcess):
+                if psutil.Process(pid).name() == site:
+                    victims.append(pid)
         assert victims, f"no process of {site} was found"
         os.kill(victims[0], signal.SIGKILL)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedretina.aggregation.robust import RoundUpdates, combining
+from fedretina.aggregation.server_optimiser import stepping
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.weights import Scalars, among, weighing
 from fedretina.corrections.correction import ServerRound, build_correction
@@ -63,6 +64,7 @@ class Mixer:
         }
         self._weigh = {phase: weighing(rule) for phase, rule in self._rules.items() if not rule.personal}
         self._combine = combining(chosen.robust)
+        self._optimise = stepping(chosen.optimiser)
         self._parts = parts
         self._cipher = cipher
         self._correction = build_correction(experiment.correction, experiment.training)
@@ -82,7 +84,7 @@ class Mixer:
                 self._cipher.require(key, tensors[key], self._parts.sizes[key][0])
 
     def one_for_all(self, round_: Round) -> tuple[Tensors, dict[str, Any]]:
-        """One model: the sites' combined, moved on by the correction's server half.
+        """One model: the sites' combined, moved on by the server's optimiser or the correction's server half.
 
         Returns:
             The model with what the server keeps beside it, and what the step's record says of it.
@@ -98,6 +100,7 @@ class Mixer:
         model = {**combined.tensors, **self._sealed(round_.spool, weights, moving.shared)}
         enrolled = max(len(round_.enrolled), len(accepted.sites))
         given = ServerRound(round_.state, model, round_.spool, accepted.sites, enrolled, moving.parameters)
+        given = given._replace(mixed=self._optimise(given))
         mixed = self._resting(round_.state) | dict(self._correction.server(given))
         record["digest"] = tensors_digest({key: mixed[key] for key in moving.shared})
         return mixed, record

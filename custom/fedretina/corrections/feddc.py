@@ -14,6 +14,7 @@ from fedretina.corrections.correction import (
     correction,
 )
 from fedretina.corrections.feddyn import with_mean_drift
+from fedretina.corrections.gradients import CorrectionSize, MeanGradient, length, raw_gradients
 from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
 from fedretina.settings.correction import FedDcSettings
@@ -32,43 +33,52 @@ class FedDcRound(LocalRound):
             for name in ("drift", "gradient")
         )
         self._toward = {key: context.control[key] / share - own for key, own in self._gradient.items()}  # g / p_i - g_i
-        self._rates = dict.fromkeys(self._start, 0.0)  # S eta
+        self._gathered = MeanGradient()
+        self._size = CorrectionSize()
 
     @torch.no_grad()
     def adjust(self, rates: Rates) -> None:
         """See `LocalRound.adjust`."""
-        for key, parameter in self._context.parameters.items():
-            if parameter.grad is not None:
-                self._rates[key] += rates[key]
-                parameter.grad.add_(parameter - self._start[key] + self._drift[key], alpha=self._alpha)
-                parameter.grad.add_(self._toward[key])
+        gradients = raw_gradients(self._context.parameters)
+        if not gradients:
+            return
+        raw, added = length(gradients.values()), []
+        for key, gradient in gradients.items():
+            spring = self._context.parameters[key] - self._start[key] + self._drift[key]
+            gradient.add_(spring, alpha=self._alpha)
+            added.append(spring.mul_(self._alpha).add_(self._toward[key]))
+        self._size.note(length(added), raw)
+        # The gradient of f_i with its spring, and without the memories: what the next g_i is the mean of.
+        self._gathered.gather(gradients, rates)
+        for key, gradient in gradients.items():
+            gradient.add_(self._toward[key])
 
     @torch.no_grad()
     def finish(self) -> Outcome:
-        """See `LocalRound.finish`: h_i += Delta, g_i += -g/p_i - Delta / (S eta); the latter goes up, times p_i."""
+        """See `LocalRound.finish`: h_i += Delta, g_i becomes the mean gradient; its change goes up, times p_i."""
         memory: dict[str, torch.Tensor] = {}
         control: dict[str, torch.Tensor] = {}
         for key, parameter in self._context.parameters.items():
-            moved = parameter - self._start[key]  # Delta
-            change = torch.zeros_like(moved)
-            if self._rates[key] > 0:
-                change = -self._context.control[key] / self._share - moved / self._rates[key]
-            memory[f"drift:{key}"] = self._drift[key] + moved
-            memory[f"gradient:{key}"] = self._gradient[key] + change
+            own, mean = self._gradient[key], self._gathered.of(key)
+            change = torch.zeros_like(own) if mean is None else mean - own
+            memory[f"drift:{key}"] = self._drift[key] + (parameter - self._start[key])
+            memory[f"gradient:{key}"] = own + change  # both ends round alike
             control[key] = self._share * change
-        return Outcome(control, memory, {})
+        return Outcome(control, memory, self._size.figures())
 
 
 @correction(FedDcSettings)
 class FedDc(Correction):
     """FedDC (Gao et al., CVPR 2022), as its official code states it.
 
-    Site: f_i(w) + alpha_i / 2 ||w - (w_t - h_i)||^2 + <w, g / p_i - g_i>; then h_i += Delta and
-    g_i += -g / p_i - Delta / (S eta), Delta = w_i - w_t. Server: w = mean of w_i + mean over all sites of h_i,
-    g += (1/N) sum_i p_i (g_i's change).
+    Site: f_i(w) + alpha_i / 2 ||w - (w_t - h_i)||^2 + <w, g / p_i - g_i>; then h_i += Delta, Delta = w_i - w_t, and
+    g_i becomes the mean over the round's steps of grad f_i(w) + alpha_i (w - w_t + h_i). Server: w = mean of w_i + mean
+    over all sites of h_i, g += (1/N) sum_i p_i (g_i's change).
 
-    Differs from that code where S eta stands: it divides by the rate before decay while it trains with the decayed
-    one; here it is the sum of the rates in use. As in that code the formula is meant for SGD without momentum.
+    Differs from that code in how g_i is found. It has g_i += -g / p_i - Delta / (S eta), which for plain SGD is that
+    very mean, since Delta = -sum eta_s (grad f_i + alpha_i (w - w_t + h_i) + g / p_i - g_i). Under momentum 0.9 the
+    formula is some eight times too large and the run diverges, under Adam it is no gradient at all, and it divides by
+    the rate before decay while it trains with the decayed one; the mean is right under all of them.
     """
 
     def __init__(self, settings: FedDcSettings) -> None:

@@ -14,6 +14,7 @@ from fedretina.corrections.correction import (
     ServerRound,
     correction,
 )
+from fedretina.corrections.gradients import CorrectionSize, length, raw_gradients
 from fedretina.exchange.payload import Tensors
 from fedretina.settings.correction import FedDynSettings
 
@@ -28,19 +29,27 @@ class FedDynRound(LocalRound):
         self._drift = {  # h_i
             key: context.memory.get(f"drift:{key}", torch.zeros_like(self._start[key])) for key in context.parameters
         }
+        self._size = CorrectionSize()
 
     @torch.no_grad()
     def adjust(self, rates: Rates) -> None:
         """See `LocalRound.adjust`."""
-        for key, parameter in self._context.parameters.items():
-            if parameter.grad is not None:
-                parameter.grad.add_(parameter - self._start[key] + self._drift[key], alpha=self._alpha)
+        gradients = raw_gradients(self._context.parameters)
+        if not gradients:
+            return
+        raw, springs = length(gradients.values()), []
+        for key, gradient in gradients.items():
+            springs.append(self._context.parameters[key] - self._start[key] + self._drift[key])
+            gradient.add_(springs[-1], alpha=self._alpha)
+        self._size.note(self._alpha * length(springs), raw)
 
     @torch.no_grad()
     def finish(self) -> Outcome:
         """See `LocalRound.finish`: h_i grows by w_i - w_t."""
         moved = {key: parameter - self._start[key] for key, parameter in self._context.parameters.items()}
-        return Outcome({}, {f"drift:{key}": self._drift[key] + value for key, value in moved.items()}, {})
+        return Outcome(
+            {}, {f"drift:{key}": self._drift[key] + value for key, value in moved.items()}, self._size.figures()
+        )
 
 
 @correction(FedDynSettings)
@@ -52,6 +61,10 @@ class FedDyn(Correction):
     ever leaves its site. The quadratic is added to the gradient instead of through the optimiser's weight
     decay: the same for SGD, and sound for the others. Only parameters that travel take part, never BatchNorm's
     running statistics, which may turn negative under a drift (the official code has no BatchNorm at all).
+    h_i is a sum of ways, as in that code, and no estimate of a gradient: nothing divides it by steps or rates. Where
+    no site moves any more, grad f_i = -alpha h_i and the sum of all h_i is 0, whatever the optimiser, so momentum, Adam
+    and schedules change how fast it goes there and not where to (tests/corrections/test_under_other_optimisers.py). Few
+    short steps want a larger alpha than the paper's.
     The means are uniform, as in the paper, whatever the row's weights are; those still decide the rest of
     the state.
     """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fedretina.corrections.correction import Correction, LocalRound, Rates, RoundContext, correction
+from fedretina.corrections.correction import Correction, LocalRound, Outcome, Rates, RoundContext, correction
+from fedretina.corrections.gradients import CorrectionSize, length, raw_gradients
 from fedretina.settings.correction import FedProxSettings
 
 
@@ -16,13 +17,23 @@ class FedProxRound(LocalRound):
         self._mu = mu
         # The parameters change in place, so what they were is copied.
         self._start = {key: context.received[key].clone() for key in context.parameters}
+        self._size = CorrectionSize()
 
     @torch.no_grad()
     def adjust(self, rates: Rates) -> None:
         """See `LocalRound.adjust`."""
-        for key, parameter in self._context.parameters.items():
-            if parameter.grad is not None:
-                parameter.grad.add_(parameter - self._start[key], alpha=self._mu)
+        gradients = raw_gradients(self._context.parameters)
+        if not gradients:
+            return
+        raw, ways = length(gradients.values()), []
+        for key, gradient in gradients.items():
+            ways.append(self._context.parameters[key] - self._start[key])
+            gradient.add_(ways[-1], alpha=self._mu)
+        self._size.note(self._mu * length(ways), raw)
+
+    def finish(self) -> Outcome:
+        """See `LocalRound.finish`."""
+        return Outcome({}, {}, self._size.figures())
 
 
 @correction(FedProxSettings)

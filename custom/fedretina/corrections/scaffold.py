@@ -16,6 +16,7 @@ from fedretina.corrections.correction import (
     ServerRound,
     correction,
 )
+from fedretina.corrections.gradients import CorrectionSize, MeanGradient, length, raw_gradients
 from fedretina.errors import SettingsError
 from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
@@ -28,54 +29,54 @@ if TYPE_CHECKING:
 class ScaffoldRound(LocalRound):
     """Adds c - c_i and gathers what c_i becomes."""
 
-    def __init__(self, context: RoundContext, settings: ScaffoldSettings, in_gradient: bool, momentum: float) -> None:
+    def __init__(self, context: RoundContext, settings: ScaffoldSettings, momentum: float) -> None:
         self._context = context
         self._settings = settings
-        self._in_gradient = in_gradient
+        self._in_gradient = settings.place == "gradient"
         self._momentum = momentum
         self._own = {  # c_i
             key: context.memory.get(f"variate:{key}", torch.zeros_like(parameter.detach()))
             for key, parameter in context.parameters.items()
         }
         self._toward = {key: context.control[key] - own for key, own in self._own.items()}  # c - c_i
-        self._length = float(torch.stack([value.norm() for value in self._toward.values()]).norm())
+        self._length = length(self._toward.values())
         self._start = {} if settings.update == "mean_grad" else {k: context.received[k].clone() for k in self._own}
-        self._gathered: dict[str, Tensor] = {}
+        self._gathered = MeanGradient()
         self._rates = dict.fromkeys(self._own, 0.0)  # sum of eta_s
         self._pull = dict.fromkeys(self._own, 0.0)  # sum of eta_s a_s: how far unit gradients carry the weights
         self._speed = 0.0  # momentum's memory of unit gradients
-        self._scale = 1.0
+        self._scale = torch.ones_like(self._length)
         self._moving: tuple[str, ...] = ()
-        self._ratios: list[float] = []
+        self._size = CorrectionSize()
 
     @torch.no_grad()
     def adjust(self, rates: Rates) -> None:
         """See `LocalRound.adjust`; the gradient is still raw here: neither clipped nor decayed."""
-        gradients = {k: p.grad for k, p in self._context.parameters.items() if p.grad is not None}
+        gradients = raw_gradients(self._context.parameters)
+        self._moving = tuple(gradients)
         self._speed = self._momentum * self._speed + 1
-        for key, gradient in gradients.items():
+        for key in gradients:
             self._rates[key] += rates[key]
             self._pull[key] += rates[key] * self._speed
-            if self._settings.update == "mean_grad":
-                share = rates[key] / self._rates[key]
-                mean = self._gathered.get(key)
-                self._gathered[key] = gradient.clone() if mean is None else mean.lerp_(gradient, share)
-        self._scale = 1.0
-        self._moving = tuple(gradients)
-        if self._length > 0 and gradients:
-            length = float(torch.stack([gradient.norm() for gradient in gradients.values()]).norm())
-            self._ratios.append(self._length / length if length > 0 else self._settings.max_ratio)
-            self._scale = min(1.0, self._settings.max_ratio / self._ratios[-1])
+        if self._settings.update == "mean_grad":
+            self._gathered.gather(gradients, rates)
+        if not gradients:
+            return
+        raw = length(gradients.values())
+        self._size.note(self._length, raw)
+        # The guard, on the device: no step waits for a length. Without a gradient there is nothing to be measured by.
+        capped = (self._settings.max_ratio * raw / self._length).clamp(max=1)
+        self._scale = torch.where((raw > 0) & (self._length > 0), capped, torch.ones_like(raw))
         if self._in_gradient:
             for key, gradient in gradients.items():
-                gradient.add_(self._toward[key], alpha=self._scale)
+                gradient.addcmul_(self._toward[key], self._scale)
 
     @torch.no_grad()
     def stepped(self, rates: Rates) -> None:
         """See `LocalRound.stepped`."""
         if not self._in_gradient:
             for key in self._moving:  # a frozen parameter stands still
-                self._context.parameters[key].sub_(self._toward[key], alpha=self._scale * rates[key])
+                self._context.parameters[key].addcmul_(self._toward[key], self._scale, value=-rates[key])
 
     @torch.no_grad()
     def finish(self) -> Outcome:
@@ -86,15 +87,15 @@ class ScaffoldRound(LocalRound):
         """
         change = {key: self._renewed(key) - own for key, own in self._own.items()}
         memory = {f"variate:{key}": self._own[key] + value for key, value in change.items()}
-        ratio = sum(self._ratios) / len(self._ratios) if self._ratios else 0.0
-        return Outcome(change, memory, {"correction_ratio": ratio})
+        return Outcome(change, memory, self._size.figures())
 
     def _renewed(self, key: str) -> Tensor:
         own = self._own[key]
         if self._rates[key] == 0:  # a parameter without gradient in this round, such as a frozen one
             return own
         if self._settings.update == "mean_grad":
-            return self._gathered[key]
+            mean = self._gathered.of(key)
+            return own if mean is None else mean
         travelled = self._pull[key] if self._settings.update == "option2_fednova" else self._rates[key]
         way = (self._start[key] - self._context.parameters[key]) / travelled
         return way - self._toward[key]  # c_i - c + (x - y) / (S eta)
@@ -104,24 +105,27 @@ class ScaffoldRound(LocalRound):
 class Scaffold(Correction):
     """SCAFFOLD (Karimireddy et al., ICML 2020) over the parameters that travel.
 
-    Site: g + c - c_i in place of g. Server: x += eta_g mean(y_i - x), c += |S|/N mean(c_i+ - c_i).
+    Site: g + c - c_i in place of g, before the optimiser's moments, whatever the optimiser. Server: x += eta_g mean(y_i
+    - x), c += |S|/N mean(c_i+ - c_i).
 
     Differs from the paper in how c_i+ is found. For plain SGD, the paper's Option II equals the mean of the raw
     gradients, since x - y = eta S (gbar - c_i + c). Under momentum 0.9 the same formula overestimates it
     tenfold, under Adam it saturates near 1, and a schedule, clipping or decay break it too; the mean of the raw
     gradients is right under all of them and is the default. Differs from FLARE's own helper in that the server's
-    variate moves by |S|/N, as the paper says, and that parameters may have rates of their own.
+    variate moves by |S|/N, as the paper says, that parameters may have rates of their own, and in where the
+    correction enters: FLARE and NIID-Bench take lr (c - c_i) off the weights after the step (`place` "weights"). For
+    plain SGD that is the same. Adam's step does not shrink with the gradient, so beside it nothing is left of that
+    correction on a network, and on quadratics it diverges; in the gradient it brings the same sites to their joint
+    optimum (tests/corrections/test_under_other_optimisers.py).
 
     Args:
         settings: The settings.
-        optimizer: "sgd" or "adam", the optimiser in use.
-        momentum: Its momentum.
+        momentum: Of the optimiser in use; 0 for Adam.
     """
 
-    def __init__(self, settings: ScaffoldSettings, optimizer: str, momentum: float) -> None:
+    def __init__(self, settings: ScaffoldSettings, momentum: float = 0.0) -> None:
         self._settings = settings
         self._momentum = momentum
-        self._in_gradient = settings.place == "gradient" or (settings.place == "auto" and optimizer == "sgd")
 
     @classmethod
     def of(cls, own: ScaffoldSettings, optimiser: OptimiserSettings) -> Self:
@@ -140,11 +144,11 @@ class Scaffold(Correction):
             raise SettingsError(
                 "correction.update 'option2_fednova' is for SGD with momentum: use 'mean_grad' with Adam."
             )
-        return cls(own, optimiser.optimizer, optimiser.momentum)
+        return cls(own, optimiser.momentum)
 
     def begin(self, context: RoundContext) -> LocalRound:
         """See `Correction.begin`."""
-        return ScaffoldRound(context, self._settings, self._in_gradient, self._momentum)
+        return ScaffoldRound(context, self._settings, self._momentum)
 
     def server(self, round_: ServerRound) -> Tensors:
         """See `Correction.server`."""

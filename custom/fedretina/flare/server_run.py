@@ -11,11 +11,13 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
+from nvflare.private.fed.simulator.simulator_server import SimulatorServerEngine
 from nvflare.widgets.info_collector import InfoCollector
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import StateError
 from fedretina.exchange.encryption import cipher_for
+from fedretina.flare.fork_server import share_imports
 from fedretina.flare.job_context import RUN, load_experiment, load_server_settings, state_root, with_weights_file
 from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.results_upload import publish, publish_steps
@@ -129,8 +131,14 @@ class ServerRun(FLComponent):
         return Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Answer the admin's question how far the run is; let go of the run's folder at the job's end."""
-        if event_type == InfoCollector.EVENT_TYPE_GET_STATS:
+        """Answer the admin's question how far the run is; let go of the run's folder at the job's end.
+
+        In the simulator its start lets the sites share their imports.
+        """
+        if event_type == EventType.START_RUN:
+            if isinstance(fl_ctx.get_engine(), SimulatorServerEngine):
+                share_imports()
+        elif event_type == InfoCollector.EVENT_TYPE_GET_STATS:
             coordinator = self._coordinator
             collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
             if coordinator is not None and collector is not None:

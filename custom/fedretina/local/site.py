@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from fedretina.corrections.gradients import RATIO
 from fedretina.data.site_data import SiteData
 from fedretina.errors import DivergedError, RefusedError, SettingsError, TrainingError
 from fedretina.evaluation.figures import Evaluation
@@ -27,7 +28,7 @@ from fedretina.settings.plan import Plan, Step
 from fedretina.settings.scalars import Task
 from fedretina.storage import DROPPED
 
-_NOTED = ("theta", "loss", "accuracy", "contrast_loss")
+_NOTED = ("theta", "loss", "accuracy", "contrast_loss", RATIO)
 _LONG = 10.0  # a model this many times as long as the one it began as was hardly trained to it
 _log = logging.getLogger(__name__)
 Reply = tuple[Tensors, dict[str, float]]

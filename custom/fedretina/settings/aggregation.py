@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
 
-from fedretina.settings.choice import Choice, ReadBy, ReadSettings
+from fedretina.settings.choice import Choice, GrownSettings, ReadBy, ReadSettings
 
 
 class RuleSettings(Choice):
@@ -192,7 +192,63 @@ class KrumSettings(HostileSettings):
         return max(2 * self.hostile + 3, self.hostile + self.keep)
 
 
-class AggregationSettings(BaseModel):
+class ServerOptimiserSettings(Choice):
+    """How far the server goes from the last aggregate towards what the sites' values combine to.
+
+    Attributes:
+        remembers: Whether it keeps something of earlier rounds, so that a round's model is more than that round's.
+    """
+
+    default: ClassVar[str | None] = "none"
+    remembers: ClassVar[bool] = True
+    name: str
+
+
+class NoServerOptimiserSettings(ServerOptimiserSettings):
+    """All the way: what the sites' values combine to is the next model (FedAvg).
+
+    Attributes:
+        name: "none".
+    """
+
+    remembers: ClassVar[bool] = False
+    name: Literal["none"] = "none"
+
+
+class FedAvgMSettings(ServerOptimiserSettings):
+    """Momentum at the server: FedAvgM (Hsu et al. 2019).
+
+    Attributes:
+        name: "fedavgm".
+        momentum: beta: what is left of the last round's velocity. 0 with a rate of 1 is FedAvg.
+        rate: eta, the server's rate. In the long run a round's way is 1 / (1 - momentum) times as long as the mean's,
+            so momentum 0.9 wants a lower rate here or at the sites.
+    """
+
+    name: Literal["fedavgm"] = "fedavgm"
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    rate: float = Field(default=1.0, gt=0, le=10)
+
+
+class FedAdamSettings(ServerOptimiserSettings):
+    """Adam at the server: FedAdam (Reddi et al. 2021, Algorithm 2).
+
+    Attributes:
+        name: "fedadam".
+        rate: eta, the server's rate: about how far each number goes in a round. The paper tunes 0.001 to 10.
+        beta_1: Of the mean way, 0.9 in the paper.
+        beta_2: Of its square, 0.99 in the paper.
+        tau: Added to the root of the square; small adapts more. The paper tunes 1e-5 to 0.1, and 1e-3 does for most.
+    """
+
+    name: Literal["fedadam"] = "fedadam"
+    rate: float = Field(default=0.01, gt=0, le=10)
+    beta_1: float = Field(default=0.9, ge=0, lt=1)
+    beta_2: float = Field(default=0.99, ge=0, lt=1)
+    tau: float = Field(default=1e-3, gt=0, le=1)
+
+
+class AggregationSettings(GrownSettings):
     """Choice on the aggregation axis.
 
     Attributes:
@@ -202,12 +258,16 @@ class AggregationSettings(BaseModel):
             tensors. Honest updates of real sites measured about 1, the worst of a run that diverges 66
             (docs/robust_rules.md). null takes every finite update.
         robust: How the values are combined once the sites are weighed; by default their weighted mean.
+        optimiser: How far the server goes towards that; by default all the way. It moves the parameters that travel,
+            and leaves BatchNorm's running statistics the mean that they are.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    newer: ClassVar[frozenset[str]] = frozenset({"optimiser"})
     rule: SerializeAsAny[RuleSettings] = UawSettings()
     proportion: float | None = Field(default=300.0, gt=1, le=1e6)
     robust: SerializeAsAny[RobustSettings] = NotRobustSettings()
+    optimiser: SerializeAsAny[ServerOptimiserSettings] = NoServerOptimiserSettings()
 
     @model_validator(mode="after")
     def _a_robust_rule_fits_the_weights(self) -> Self:
@@ -222,6 +282,20 @@ class AggregationSettings(BaseModel):
                 f"robust {robust.name!r} counts every site alike, but rule {rule.name!r} weighs them by what they say "
                 "of themselves, which a hostile site forges: set rule to 'uniform', or robust.name to 'norm_bound', "
                 "which keeps the weights."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _an_optimiser_steps_towards_a_mean(self) -> Self:
+        if self.optimiser.remembers and self.personal:
+            raise ValueError(
+                f"optimiser {self.optimiser.name!r} moves one model for all sites, but rule {self.rule.name!r} keeps "
+                "one per site: choose another of the two."
+            )
+        if self.optimiser.remembers and self.robust.guards:
+            raise ValueError(
+                f"optimiser {self.optimiser.name!r} carries what a round gave on through later ones, but what robust "
+                f"{self.robust.name!r} promises holds for the model of each round: choose another of the two."
             )
         return self
 

@@ -18,7 +18,15 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Self, cast
 
-from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from fedretina.errors import SettingsError
@@ -171,6 +179,24 @@ class ReadSettings(BaseModel):
         if unread:
             raise unread_faults(type(self), unread, {name: getattr(self, name) for name in unread})
         return self
+
+
+class GrownSettings(BaseModel):
+    """Settings to which some were added after runs had begun without them.
+
+    Those are written out only where they are set to something else than their default, so that the digest of a run that
+    does not use them is the one that it began with.
+
+    Attributes:
+        newer: Names of the settings that were added.
+    """
+
+    newer: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _without_new_defaults(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        same = {name for name in self.newer if getattr(self, name) == type(self).model_fields[name].get_default()}
+        return {name: value for name, value in written(self).items() if name not in same}
 
 
 @cache

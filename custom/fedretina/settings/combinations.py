@@ -96,8 +96,8 @@ def _sums_train_nothing(run: Experiment) -> None:
         )
     if run.correction.name != "none" or run.tune.epochs or run.pooled or run.sampling.fraction < 1:
         raise ValueError("a run of sums trains nothing: leave correction, tune, sampling and pooled out.")
-    if run.aggregation.personal or run.aggregation.robust.guards:
-        raise ValueError("sums are added and never weighed: leave aggregation.rule and aggregation.robust as they are.")
+    if run.aggregation.personal or run.aggregation.robust.guards or run.aggregation.optimiser.remembers:
+        raise ValueError("sums are added and never weighed: leave aggregation as it is.")
     unread = chosen.evidential or chosen.most_members is None
     if unread or chosen.passes > 1 or run.objective.name != "cross_entropy":
         raise ValueError(
@@ -273,6 +273,24 @@ def _one_model_for_a_server_half(run: Experiment) -> None:
         )
 
 
+def _one_hand_moves_the_aggregate(run: Experiment) -> None:
+    chosen = run.aggregation.optimiser
+    if not chosen.remembers:
+        return
+    if run.correction.has_server_half:
+        raise ValueError(
+            f"correction {run.correction.name!r} moves the aggregate itself, and aggregation.optimiser {chosen.name!r} "
+            "would move it once more: choose another of the two."
+        )
+    if run.exchange.personal == "everything":
+        raise ValueError(f"aggregation.optimiser is {chosen.name!r}, but nothing travels: set it to 'none'.")
+    if run.exchange.encrypt != "nothing":
+        raise ValueError(
+            f"aggregation.optimiser {chosen.name!r} computes with the model, but exchange.encrypt is "
+            f"{run.exchange.encrypt!r} and the server cannot read it: choose another of the two."
+        )
+
+
 def _a_robust_rule_sees_all_that_travels(run: Experiment) -> None:
     robust = run.aggregation.robust
     if not robust.guards:
@@ -325,6 +343,7 @@ CHECKS: tuple[Callable[[Experiment], None], ...] = (
     _pooled_sites_exchange_nothing,
     _a_twin_differs,
     _one_model_for_a_server_half,
+    _one_hand_moves_the_aggregate,
     _a_robust_rule_sees_all_that_travels,
     _what_is_encrypted_is_only_averaged,
     _what_stays_is_not_corrected,

@@ -60,9 +60,9 @@ class ScaffoldSettings(CorrectionSettings):
             by the learning rate of each step. "option2" is the paper's Eq. 4 to the letter, from the way the weights
             went; right for plain SGD alone. "option2_fednova" divides that way by what momentum makes of it, a
             good approximation.
-        place: Where the correction enters. "gradient" adds c - c_i before the optimiser's step; "weights" takes
-            lr (c - c_i) off after it, so that momentum does not amplify and Adam does not normalise it away.
-            "auto" is "gradient" for SGD and "weights" for Adam.
+        place: Where the correction enters. "gradient" adds c - c_i to the gradient before the optimiser's moments, as
+            in the paper, under every optimiser. "weights" takes lr (c - c_i) off after the step, as NIID-Bench and
+            FLARE's helper do: the same for plain SGD, and under Adam nothing is left of it beside the step.
         eta_g: Server's step from the last aggregate to the sites' mean; 1 is the mean itself.
         max_ratio: Longest correction in a step, in lengths of that step's gradient (over all corrected parameters).
             A guard: public codes report divergence.
@@ -72,7 +72,7 @@ class ScaffoldSettings(CorrectionSettings):
     has_server_half: ClassVar[bool] = True
     name: Literal["scaffold"] = "scaffold"
     update: Literal["mean_grad", "option2", "option2_fednova"] = "mean_grad"
-    place: Literal["auto", "gradient", "weights"] = "auto"
+    place: Literal["gradient", "weights"] = "gradient"
     eta_g: float = Field(default=1.0, gt=0, le=10)
     max_ratio: float = Field(default=10.0, gt=0)
 
@@ -100,7 +100,8 @@ class FedDcSettings(CorrectionSettings):
     Attributes:
         name: "feddc".
         alpha: Weight of the proximal term; the official code uses 0.1 for MNIST and 0.01 for CIFAR. 0 switches the
-            whole correction off: FedAvg to the last bit.
+            whole correction off: FedAvg to the last bit. It alone damps the drift, so raise it towards 1 where the
+            optimiser's state is kept over the rounds, or `correction_ratio` grows.
         by_images: Divide by p_i = n_i / mean n, as the official code does; a site's first round counts as p_i = 1.
     """
 

@@ -1,0 +1,212 @@
+"""One import of torch for all sites of a simulation: FLARE's simulator forks them from a process that has done it.
+
+FLARE 2.9's simulator starts a Python of its own for each site, and with fewer threads than sites (its default is one)
+for each *task* of each site. Two of the three seconds of such a start are imports of torch. Here they are done once, in
+a process that then only forks: a site is a copy of it, runs FLARE's own worker from its first line, and ends as any
+process does.
+
+Nothing of this acts outside the simulator, where each site is a machine of its own; nor where forking a process that
+has loaded torch is not safe (any system but Linux). Where the fork server cannot start, or dies, the simulator starts
+its sites as it always did.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+_log = logging.getLogger(__name__)
+
+_WORKER = "nvflare.private.fed.app.simulator.simulator_worker"
+# What all sites need. Nothing of FLARE: it draws at import the number from which a process counts its streams, and the
+# server takes two streams of one number for one.
+_LOADED = ("fedretina.local.site", "sklearn.metrics")
+_LOOK_S = 0.02
+
+
+class ForkServer:
+    """Starts sites of a simulation by forking, in place of `subprocess.Popen`.
+
+    It may be called by all threads of the simulator; the process behind it is started by the first call of `start`,
+    and ends when this process does.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ours: Connection | None = None
+
+    def start(self) -> None:
+        """Start the process that does the imports; it goes on doing them while this one works."""
+        ours, theirs = Pipe()
+        with theirs:
+            command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+            subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        self._ours = ours
+
+    def ask(self, *what: Any) -> Any:
+        """One question and its answer.
+
+        Raises:
+            OSError: The process is not there any more, or it could not do what was asked.
+        """
+        with self._lock:
+            if self._ours is None:
+                raise ConnectionError("the fork server has not been started")
+            try:
+                self._ours.send(what)
+                answer = self._ours.recv()
+            except EOFError as error:
+                raise ConnectionError("the fork server has ended") from error
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    def popen(
+        self,
+        command: Sequence[str],
+        *,
+        shell: bool = False,
+        preexec_fn: Callable[[], Any] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes] | Forked:
+        """What the simulator calls as `subprocess.Popen`: forks a site's worker, starts anything else as ever."""
+        if command[:3] == [sys.executable, "-m", _WORKER] and preexec_fn is os.setsid and env is not None:
+            try:
+                return Forked(self, self.ask("start", command[3:], dict(env)))
+            except OSError as error:
+                _log.warning("%s: this site is started with imports of its own.", error)
+        return subprocess.Popen(command, shell=shell, start_new_session=preexec_fn is not None, env=env)
+
+
+class Forked:
+    """A forked process, with as much of the face of `subprocess.Popen` as the simulator uses.
+
+    Attributes:
+        pid: Its process id.
+        returncode: As `subprocess.Popen`; None while it runs.
+    """
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._server = server
+
+    def poll(self) -> int | None:
+        """How it ended: its exit status, less than zero for a signal, None while it runs."""
+        if self.returncode is None:
+            try:
+                self.returncode = self._server.ask("poll", self.pid)
+            except OSError:
+                # Nobody can say any more how it ended, but whether it did.
+                if not os.path.exists(f"/proc/{self.pid}"):
+                    self.returncode = -9
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end.
+
+        Args:
+            timeout: Seconds; forever by default.
+
+        Raises:
+            subprocess.TimeoutExpired: It still runs.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if until is not None and time.monotonic() > until:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            time.sleep(_LOOK_S)
+        return status
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._signal("terminate")
+
+    def kill(self) -> None:
+        """End it."""
+        self._signal("kill")
+
+    def _signal(self, which: str) -> None:
+        # By way of its parent, which alone knows that the number is still this process's.
+        if self.poll() is None:
+            self._server.ask(which, self.pid)
+
+
+def share_imports() -> None:
+    """Let FLARE's simulator, which this process is, fork its sites from now on.
+
+    FLARE offers no place for this: its runner's name `subprocess` is set to an object with the two parts of that
+    module which it uses.
+    """
+    from nvflare.private.fed.app.simulator import simulator_runner  # not at the top: this file is also what forks
+
+    if simulator_runner.subprocess is not subprocess or sys.platform != "linux":
+        return
+    server = ForkServer()
+    server.start()
+    vars(simulator_runner)["subprocess"] = SimpleNamespace(Popen=server.popen, TimeoutExpired=subprocess.TimeoutExpired)
+
+
+def main() -> None:
+    """Do the imports, then fork a site whenever the simulator asks, until it has gone."""
+    theirs = Connection(int(sys.argv[1]))
+    for module in _LOADED:
+        import_module(module)
+    gc.collect()
+    gc.freeze()  # else the first collection in each site would touch, and so copy, all that it shares
+    while True:
+        try:
+            what, about, *more = theirs.recv()
+        except EOFError:
+            return
+        answer: int | OSError | None = None
+        try:
+            if what == "start":
+                answer = os.fork()
+            elif what == "poll":
+                pid, status = os.waitpid(about, os.WNOHANG)
+                answer = os.waitstatus_to_exitcode(status) if pid else None
+            else:
+                os.kill(about, signal.SIGTERM if what == "terminate" else signal.SIGKILL)
+        except OSError as error:
+            answer = error
+        if answer == 0 and what == "start":
+            theirs.close()
+            _become(about, *more)
+            return
+        theirs.send(answer)
+
+
+def _become(arguments: list[str], environment: Mapping[str, str]) -> None:
+    """Be the worker of a site, as if started with these arguments in this environment."""
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    sys.path[1:1] = paths
+    with suppress(OSError):
+        # What `top` shows; the command line is that of the process it is a copy of.
+        Path("/proc/self/comm").write_text(arguments[arguments.index("--client") + 1])
+    np.random.seed()  # else all sites would draw alike from NumPy's old generator
+    sys.argv[1:] = arguments
+    runpy.run_module(_WORKER, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

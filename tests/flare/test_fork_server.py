@@ -1,0 +1,94 @@
+"""Sites of a simulation are forked from a process that has done the imports, or started as ever where that fails."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+from nvflare.fuel.utils.network_utils import get_open_ports
+from nvflare.private.fed.app.simulator import simulator_runner
+
+from fedretina.flare import fork_server
+from fedretina.flare.fork_server import ForkServer, share_imports
+
+
+def started():
+    found = ForkServer()
+    found.start()
+    return found
+
+
+def worker(folder, *more):
+    """The simulator's own command for a site; its worker then waits for the simulator to call."""
+    port = str(get_open_ports(1)[0])
+    given = {"-o": str(folder), "--logging_config": "concise", "--client": "site-7", "--token": "t", "--port": port}
+    words = [word for pair in given.items() for word in pair]
+    words += ["--parent_pid", str(os.getpid()), "--decomposer_module", "None", *more]
+    return [sys.executable, "-m", fork_server._WORKER, *words]
+
+
+def start(server, command):
+    return server.popen(command, shell=False, preexec_fn=os.setsid, env=dict(os.environ, MARK="here"))
+
+
+@pytest.mark.flare
+def test_a_forked_site_is_flares_own_worker_and_ends_as_a_process_does(tmp_path, capfd):
+    server = started()
+    site = start(server, worker(tmp_path))
+    assert not isinstance(site, subprocess.Popen)
+    process = psutil.Process(site.pid)
+    assert process.parent().parent().pid == os.getpid()
+    while process.name() != "site-7":  # its first deed after it has its session
+        assert process.is_running()
+    assert os.getsid(site.pid) == site.pid != os.getsid(0)
+    with pytest.raises(subprocess.TimeoutExpired):
+        site.wait(timeout=0.1)
+    assert site.poll() is None
+    site.terminate()
+    assert site.wait(timeout=60) == site.poll() == -signal.SIGTERM
+
+    killed = start(server, worker(tmp_path))
+    killed.kill()
+    assert killed.wait(timeout=60) == -signal.SIGKILL
+    killed.terminate()  # nothing: the number may be another's by now
+    refused = start(server, [*worker(tmp_path), "--no-such-word"])  # argparse's status
+    assert refused.wait(timeout=60) == 2
+    assert "unrecognized arguments: --no-such-word" in capfd.readouterr().err
+
+
+@pytest.mark.flare
+def test_where_the_fork_server_has_ended_sites_start_as_ever_and_running_ones_are_told_from_ended(tmp_path, caplog):
+    server = started()
+    site = start(server, worker(tmp_path))
+    psutil.Process(site.pid).parent().kill()
+    assert site.poll() is None
+    os.kill(site.pid, signal.SIGKILL)
+    assert site.wait(timeout=60) == -signal.SIGKILL
+    other = start(server, [*worker(tmp_path), "--no-such-word"])
+    assert isinstance(other, subprocess.Popen)
+    assert other.wait() == 2
+    assert "started with imports of its own" in caplog.text
+
+
+def test_anything_else_is_started_as_ever():
+    found = ForkServer().popen([sys.executable, "-c", "raise SystemExit(5)"])
+    assert found.wait() == 5
+
+
+def test_nothing_of_flare_is_loaded_before_the_fork():
+    # It draws at import the number from which a process counts its streams.
+    code = f"import sys\nfor name in {fork_server._LOADED}: __import__(name)\n"
+    code += "assert 'torch' in sys.modules and not any(name.startswith('nvflare') for name in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_simulator_is_changed_once(monkeypatch):
+    monkeypatch.setattr(ForkServer, "start", lambda self: None)
+    monkeypatch.setattr(simulator_runner, "subprocess", subprocess)
+    share_imports()
+    first = simulator_runner.subprocess
+    assert first.TimeoutExpired is subprocess.TimeoutExpired
+    share_imports()
+    assert simulator_runner.subprocess is first
