@@ -15,13 +15,12 @@ from fedretina_papers.engine.tested import mean_tests
 from fedretina_papers.fedee_cost_page import cost_lines
 from fedretina_papers.fedee_figures import PAPER_RATE, RATES, store_fedee_figures
 from fedretina_papers.fedee_results import LESS_IS_BETTER, FedeeResults, fedee_results
-from fedretina_papers.oct_benchmark_page import course_words
 from fedretina_papers.out_of_distribution_table import out_of_distribution
 from fedretina_papers.pictures import Pictures
 from fedretina_papers.published_fedee import KEYS, published_fedee
 from fedretina_papers.statistics.site_mean import PLAIN
 from fedretina_papers.stored import Benchmark
-from fedretina_papers.what_was_run import warnings, what_was_run
+from fedretina_papers.what_was_run import course_words, warnings, what_was_run
 
 _BY_SIZE = (
     "Means over sites weigh a site by its test images unless they say otherwise, as the paper's do. Sites keep their "

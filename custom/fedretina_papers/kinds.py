@@ -13,7 +13,7 @@ from fedretina_papers.fedee_page import write_fedee_page
 from fedretina_papers.label_efficiency import run_labels
 from fedretina_papers.label_page import write_label_page
 from fedretina_papers.label_plan import LabelPlan
-from fedretina_papers.oct_benchmark_page import write_oct_page
+from fedretina_papers.oct_page import write_oct_page
 from fedretina_papers.one_run import sites_of
 from fedretina_papers.page import write_benchmark_page
 from fedretina_papers.plan import BenchmarkPlan

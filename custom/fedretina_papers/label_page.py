@@ -16,10 +16,9 @@ from fedretina_papers.label_efficiency import LABELS
 from fedretina_papers.label_plan import row_name
 from fedretina_papers.line_chart import Series, line_chart
 from fedretina_papers.markdown import NOT_RUN, several
-from fedretina_papers.oct_benchmark_page import STARTS, course_words
 from fedretina_papers.pictures import Pictures
 from fedretina_papers.stored import Record, read_benchmark
-from fedretina_papers.what_was_run import warnings, what_was_run
+from fedretina_papers.what_was_run import STARTS, course_words, warnings, what_was_run
 
 _FIGURES = {"test.auc": "Macro AUC", "test.accuracy": "Accuracy"}
 _LEAD = ("start", "labels")

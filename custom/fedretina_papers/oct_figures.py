@@ -11,9 +11,8 @@ import numpy as np
 from fedretina.errors import StateError
 from fedretina.evaluation.bootstrap import Interval
 from fedretina.storage import read_json, write_json
-from fedretina_papers.oct_page import oct_results
 from fedretina_papers.oct_runs import OctFigures, OctResults, OctRun
-from fedretina_papers.oct_stored import read_oct_runs
+from fedretina_papers.oct_stored import oct_results, read_oct_runs
 from fedretina_papers.statistics.classification import ClassFigures, Classification
 
 FIGURES = "oct.json"

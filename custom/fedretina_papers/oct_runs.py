@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +14,8 @@ from fedretina.errors import SettingsError
 from fedretina.evaluation.bootstrap import Counts, Interval, patient_bootstrap_counts
 from fedretina_papers.costs.forward_cost import ForwardCost
 from fedretina_papers.costs.traffic import Traffic
+from fedretina_papers.engine.records import Records
 from fedretina_papers.statistics.classification import Classification, classification
-
-Value = Callable[["OctFigures"], float | None]
 
 
 class SiteAnswers(NamedTuple):
@@ -116,6 +117,33 @@ class OctFigures(NamedTuple):
         """Sites that took part in training."""
         return sum(site.trained for site in self.run.sites.values())
 
+    def record(self) -> dict[str, Any]:
+        """The figures of the tables: shares in [0, 1], bytes, seconds."""
+        run, moved, rounds = self.run, self.moved, len(self.run.history)
+        trained = {origin: share for origin, share in self.accuracy.items() if origin not in self.unseen}
+        upload = moved.up / (rounds * self.sites) if rounds * self.sites else None  # phases may differ in what travels
+        union = self.union
+        return {
+            "union": union and {**union._asdict(), "classes": [one._asdict() for one in union.classes]},
+            "trained": trained,
+            "worst": min(trained.values()) if len(trained) > 1 else None,
+            "unseen": {origin: self.accuracy[origin] for origin in self.unseen},
+            "images": self.images,
+            "up": moved.up,
+            "down": moved.down,
+            "both": moved.both,
+            "upload": upload,
+            "upload_of_all": None if upload is None else upload * self.sites,
+            "rounds": rounds,
+            "trained_sites": self.sites,
+            "best": max((note.accuracy for note in run.history if note.accuracy is not None), default=None),
+            "cost": run.cost and run.cost._asdict(),
+            "inference_s": run.inference_s,
+            "memory_bytes": run.memory_bytes,
+            "seconds_a_round": None if run.seconds is None or not rounds else run.seconds / rounds,
+            "training_images": run.training_images,
+        }
+
     def rounds_to(self, target: float) -> int | None:
         """Number of the first round, over both phases, whose validation accuracy reaches a target; None if none does.
 
@@ -127,7 +155,8 @@ class OctFigures(NamedTuple):
         )
 
 
-class OctResults(NamedTuple):
+@dataclass(frozen=True)
+class OctResults:
     """All runs, by name and then by seed.
 
     Attributes:
@@ -166,10 +195,10 @@ class OctResults(NamedTuple):
         made = {name: tuple(_figures(found[name][seed], sets) for seed in sorted(found[name])) for name in names}
         return cls(made, sets)
 
-    def values(self, name: str, value: Value) -> list[float]:
-        """A figure of each run of a name that has it, by seed."""
-        found = [value(one) for one in self.runs.get(name, ())]
-        return [one for one in found if one is not None]
+    @cached_property
+    def records(self) -> Records:
+        """The figures of every run, for the engine of the tables."""
+        return Records({name: {one.run.seed: one.record() for one in many} for name, many in self.runs.items()})
 
     def accuracy_interval(self, name: str, draws: int = 1000) -> Interval | None:
         """95 % interval over patients of the mean accuracy over seeds.
@@ -187,11 +216,6 @@ class OctResults(NamedTuple):
             return {"accuracy": counts @ right / np.sum(counts, axis=1)}
 
         return patient_bootstrap_counts(mean, runs[0].patients, 0, draws)["accuracy"]
-
-
-def union(value: Callable[[Classification], float | None]) -> Value:
-    """A figure of the pooled test images."""
-    return lambda figures: None if figures.union is None else value(figures.union)
 
 
 def _whole_sets(run: OctRun) -> tuple[str, ...]:

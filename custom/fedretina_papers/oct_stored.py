@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 from fedretina.storage import read_json
 from fedretina_papers.costs.forward_cost import ForwardCost
 from fedretina_papers.costs.traffic import Traffic
-from fedretina_papers.oct_runs import OctRun, RoundNote, SiteAnswers
+from fedretina_papers.oct_runs import OctResults, OctRun, RoundNote, SiteAnswers
+from fedretina_papers.published_oct import published_oct
 from fedretina_papers.stored import Benchmark, Record, read_answers, read_benchmark
 
 
@@ -71,3 +72,14 @@ def shared_classes(benchmark: Benchmark, record: Record) -> tuple[str, ...]:
         if one.get("classes"):
             return tuple(one["classes"])
     return max((tuple(site.get("grade_names") or ()) for site in record["sites"].values()), key=len, default=())
+
+
+def oct_results(runs: Iterable[OctRun]) -> OctResults:
+    """Figures of runs, the names in the order of the paper's tables.
+
+    Raises:
+        SettingsError: Two runs share name and seed.
+        TrainingError: Labels or probabilities are unfit.
+    """
+    paper = published_oct()
+    return OctResults.of(runs, (paper.proposed, *(name for table in paper.tables.values() for name in table.rows)))

@@ -76,7 +76,9 @@ def published_oct() -> OctPaper:
         paper=content["paper"],
         proposed=content["proposed"],
         tables={
-            name: OctTable(table["title"], table["rows"], table["printed"], tuple(table["errors"]))
+            name: OctTable(
+                table["title"], table["rows"], table["printed"], tuple(" ".join(one.split()) for one in table["errors"])
+            )
             for name, table in content["tables"].items()
         },
     )

@@ -17,6 +17,10 @@ OWN_CRITERIA = (
 )
 
 
+STARTS = {"none": "from scratch", "package": "from ImageNet", "file": "from a file of weights"}
+"""Where an encoder starts, in words, by the source of its weights."""
+
+
 def warnings(benchmark: Benchmark, statistics: Record | None) -> list[str]:
     """What a reader must know before any figure."""
     lines = []
@@ -75,6 +79,26 @@ def what_was_run(
         *_planned(benchmark),
         *_tuning(benchmark),
     ]
+
+
+def course_words(benchmark: Benchmark, name: str) -> str:
+    """Encoder, size of images, and how each phase of a row trains; empty without a run of it."""
+    run = next(iter(benchmark.runs.get(name, {}).values()), None)
+    if run is None:
+        return ""
+    settings, network = run["settings"], run["settings"]["network"]
+    starts = STARTS[network["weights"]["source"]]
+    images = settings["images"]  # signals have a length instead of a side
+    size = f"{images['image_size']} px" if "image_size" in images else f"{images['length']} values a channel"
+    said = [f"of {benchmark.title(name)}: {network['encoder']} {starts}, {size}"]
+    for phase in settings["phases"]:
+        training = phase["training"] or settings["training"]
+        said.append(
+            f"{phase['name']} {several(phase['rounds'], 'round')} of {several(training['epochs'], 'epoch')}, "
+            f"{training['optimizer']} at {training['learning_rate']}, batches of {training['batch_size']}"
+            + (f", {100 * phase['label_share']:g} % of the labels" if phase["label_share"] < 1 else "")
+        )
+    return "; ".join(said)
 
 
 def _site_words(benchmark: Benchmark, site: str, statistics: Record | None) -> str:

@@ -22,8 +22,8 @@ from fedretina_papers.fedee_tables import (
     undefined_table,
 )
 from fedretina_papers.member_figures import member_figures
-from fedretina_papers.oct_benchmark_page import course_words
 from fedretina_papers.stored import Answers, Benchmark, referral
+from fedretina_papers.what_was_run import course_words
 
 READ = Read("softmax_mean", "answer", 1.0)
 

@@ -13,7 +13,7 @@ from made_runs import write_benchmark
 from fedretina.errors import StateError
 from fedretina_papers.compared import statistics
 from fedretina_papers.engine.records import Records
-from fedretina_papers.oct_benchmark_page import write_oct_page
+from fedretina_papers.oct_page import write_oct_page
 from fedretina_papers.oct_runs import OctResults
 from fedretina_papers.oct_stored import read_oct_runs
 from fedretina_papers.out_of_distribution_table import out_of_distribution

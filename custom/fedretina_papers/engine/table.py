@@ -122,6 +122,12 @@ def mean_sd(values: Sequence[float], places: int) -> str:
     return mean if len(values) == 1 else f"{mean} ± {number(pstdev(values), places)}"
 
 
+def steady(values: Sequence[float], places: int) -> str:
+    """Mean with its spread; without the brackets where all seeds print the same, as bytes do."""
+    alike = len({number(one, places) for one in values}) == 1
+    return spread(values[:1] if alike else values, places)
+
+
 def mean_number(values: Sequence[float], places: int) -> str:
     """The mean."""
     return number(fmean(values) if values else None, places)
