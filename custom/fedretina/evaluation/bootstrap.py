@@ -176,6 +176,8 @@ class ResampledFigures:
         logit_scores: Class scores of the second AUC [N, K], the one from the softmax of the raw logits.
         referral: The split read as referable or not; None where the scheme does not say.
         only: Names of the figures to compute; None for all.
+        supported: The grades that count in the mean of grades with support. Each grade present has an AUC of its own
+            by `grade_figure`.
     """
 
     def __init__(
@@ -187,13 +189,13 @@ class ResampledFigures:
         logit_scores: NDArray[np.float64],
         referral: ReferralTask | None,
         only: Collection[str] | None = None,
+        supported: Collection[int] = (),
     ) -> None:
         answer = probabilities.argmax(1)
         wrong = answer != labels
         onehot = np.eye(probabilities.shape[1])[labels]
         own = np.maximum(probabilities[np.arange(labels.size), labels], np.finfo(np.float64).tiny)
         self._rules: dict[str, _Rule] = {
-            "auc": _macro_auc(scores, labels),
             "auc_logits": _macro_auc(logit_scores, labels),
             "accuracy": _mean((~wrong).astype(np.float64)),
             "kappa": _kappa(answer, labels),
@@ -210,10 +212,24 @@ class ResampledFigures:
             }
         if only is not None:
             self._rules = {name: rule for name, rule in self._rules.items() if name in only}
+        # Means over grades: the AUC of a grade is computed once for all of them.
+        present = np.unique(labels).tolist()
+        means = {"auc": present, "auc_supported": sorted(supported)}
+        means |= {grade_figure(grade): [grade] for grade in present}
+        self._means = {name: grades for name, grades in means.items() if grades and (only is None or name in only)}
+        needed = sorted({grade for grades in self._means.values() for grade in grades})
+        self._of_grade = {grade: _auroc(scores[:, grade], labels == grade) for grade in needed}
 
     def __call__(self, counts: Counts) -> dict[str, Column]:
         """Each figure [B] of draws [B, N], NaN where it is undefined."""
-        return {name: rule(counts) for name, rule in self._rules.items()}
+        own = {grade: rule(counts) for grade, rule in self._of_grade.items()}
+        means = {name: np.mean([own[grade] for grade in grades], axis=0) for name, grades in self._means.items()}
+        return {**means, **{name: rule(counts) for name, rule in self._rules.items()}}
+
+
+def grade_figure(grade: int) -> str:
+    """Name of the figure that is one grade's own AUC."""
+    return f"auc_grade_{grade:02}"
 
 
 def _divided(above: Column, below: Column) -> Column:

@@ -13,7 +13,7 @@ from fedretina.exchange.noise import cost, gaussian, noise_source, spent
 from fedretina.exchange.partition import SUMS
 from fedretina.exchange.payload import Payload, Tensors
 from fedretina.settings.exchange import Kind
-from fedretina.settings.scalars import COUNTS
+from fedretina.settings.scalars import COUNTS, FOLLOWS
 from fedretina.settings.site import GaussianNoise, PolicySettings, SvtNoise
 
 Sparse = Callable[[Tensors, SvtNoise, np.random.Generator], dict[str, torch.Tensor]]
@@ -88,7 +88,11 @@ def apply_policy(
             real numbers.
     """
     done: dict[str, Any] = {}
-    scalars = {name: value for name, value in payload.scalars.items() if name not in policy.hold_back}
+    scalars = {
+        name: value
+        for name, value in payload.scalars.items()
+        if name not in policy.hold_back and FOLLOWS.get(name) not in policy.hold_back
+    }
     if len(scalars) < len(payload.scalars):
         done["held_back"] = sorted(set(payload.scalars) - set(scalars))
     if policy.scalar_digits is not None:

@@ -12,6 +12,7 @@ import numpy as np
 from fedretina.data.site_data import SiteData, Split
 from fedretina.evaluation.doubt import Doubt, choose_doubt, doubted, order_of
 from fedretina.evaluation.figures import LabelledPredictions
+from fedretina.evaluation.support import supported_auc
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.min_count import OUTCOMES, encode
@@ -32,7 +33,7 @@ from fedretina.uncertainty.estimators import build_estimator
 from fedretina.version import versions
 
 _DIGITS = 4
-_LEAVING = ("auc", "auc_logits", "accuracy", "kappa", "error_auroc", "ece", "brier")
+_LEAVING = ("auc", "auc_supported", "auc_logits", "accuracy", "kappa", "error_auroc", "ece", "brier")
 
 
 class Ending(NamedTuple):
@@ -166,6 +167,12 @@ def _card(
         look=LookFigures(gate.gate.record, gate.own, _on_spoiled(model, gate, choice.used)),
         doubt=choice,
         order=order_of(test, ending.experiment.seed, ending.experiment.report.draws),
+        support=supported_auc(
+            model.answered("test").scores,
+            test.labels,
+            test.patients,
+            ending.experiment.report.least_patients,
+        ),
     )
 
 
@@ -207,6 +214,7 @@ def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Spli
         images=ending.data.graded,
         seed=ending.experiment.seed,
         draws=ending.experiment.report.draws,
+        least=ending.experiment.report.least_patients,
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedretina.evaluation.curves import reliability, risk_coverage
 from fedretina.evaluation.doubt import doubted
-from fedretina.evaluation.figures import LEVEL, FigureInterval, LabelledPredictions, split_figures
+from fedretina.evaluation.figures import LEVEL, FigureInterval, GradeFigure, LabelledPredictions, split_figures
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.min_count import place
 from fedretina.report import REPORT_FORMAT
@@ -22,12 +22,14 @@ from fedretina.report.text import rounded
 from fedretina.settings.objective import TAU
 from fedretina.settings.scalars import UNCERTAINTY_BINS
 from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.training import LEAST_PATIENTS
 from fedretina.uncertainty.estimators import build_estimator
 from fedretina.uncertainty.temperature import tempered
 
 _MOST_POINTS = 200
 _LEAVING = (
     "auc",
+    "auc_supported",
     "accuracy",
     "kappa",
     "error_auroc",
@@ -81,6 +83,7 @@ class SiteReportInputs(NamedTuple):
         images: Images per split.
         seed: Of the run.
         draws: Draws of the bootstrap.
+        least: Patients that a grade needs to count in the mean of grades with support.
     """
 
     site: str
@@ -101,6 +104,7 @@ class SiteReportInputs(NamedTuple):
     images: Mapping[str, int]
     seed: int
     draws: int = 1000
+    least: int = LEAST_PATIENTS
 
 
 def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
@@ -126,6 +130,7 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         tau=float(inputs.settings["objective"].get("tau", TAU)),
         seed=inputs.seed,
         draws=inputs.draws,
+        least=inputs.least,
     )
     predicted = np.argmax(answer.probabilities, axis=1)
     wrong = np.not_equal(predicted, labels)
@@ -161,6 +166,10 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         "bootstrap": {"draws": inputs.draws, "level": LEVEL, "seed": inputs.seed},
         "figures": {name: _figure(figure) for name, figure in found.figures.items()},
         "auc_classes": found.auc_classes,
+        "support": {
+            "least": inputs.least,
+            "grades": [_grade(one, inputs.scheme) for one in found.grades],
+        },
         "confusion": np.bincount(labels * grades + predicted, minlength=grades**2).reshape(grades, grades).tolist(),
         "reliability": _reliability(answer.probabilities, wrong),
         "reliability_tempered": None
@@ -207,6 +216,7 @@ def rounds_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "loss": entry.get("loss"),
                 "accuracy": entry.get("accuracy"),
                 "val_auc": validation.get("auc"),
+                "val_auc_supported": validation.get("auc_supported"),
                 "val_accuracy": validation.get("accuracy"),
             }
         )
@@ -217,9 +227,10 @@ def leaving_scalars(report: Mapping[str, Any]) -> dict[str, float]:
     """The report's figures that a server's report shows besides those of `finalise`: bounds and referable disease.
 
     Returns:
-        `test_<figure>_low` and `test_<figure>_high`, and `test_referable_<figure>`, without what is undefined.
+        `test_<figure>_low` and `test_<figure>_high`, and `test_referable_<figure>`, without what is undefined; and
+        `test_grades_supported`, over how many grades the mean with support goes.
     """
-    found: dict[str, float] = {}
+    found = {"test_grades_supported": float(sum(one["supported"] for one in report["support"]["grades"]))}
     for name in _LEAVING:
         figure = report["figures"].get(name, {})
         if name.startswith("referable") and figure.get("value") is not None:
@@ -228,6 +239,12 @@ def leaving_scalars(report: Mapping[str, Any]) -> dict[str, float]:
             found[f"test_{name}_low"] = float(figure["low"])
             found[f"test_{name}_high"] = float(figure["high"])
     return found
+
+
+def _grade(found: GradeFigure, scheme: GradingScheme) -> dict[str, Any]:
+    counted = found.counted
+    who = {name: getattr(counted, name) for name in ("images", "patients", "others", "supported")}
+    return {"grade": scheme.grades[counted.grade], **who, "auc": _figure(found.auc)}
 
 
 def _figure(figure: FigureInterval) -> dict[str, Any]:

@@ -253,6 +253,13 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
             "number",
             "larger",
         ),
+        "auc_supported": Figure(
+            "AUC over grades with support",
+            "The same mean over the grades alone of which enough patients are there, with the grade and without it; a "
+            "grade of a few patients would move the mean by luck.",
+            "number",
+            "larger",
+        ),
         "kappa": Figure(
             "quadratic kappa",
             "Agreement with the true grades beyond chance, where a mistake of two grades counts four times one of a "

@@ -43,6 +43,7 @@ COUNTS: Mapping[str, tuple[float, float]] = MappingProxyType(_counts())
 
 _BOUNDED: Mapping[str, tuple[float, float]] = {
     "auc": (0, 1),
+    "auc_supported": (0, 1),
     "accuracy": (0, 1),
     "kappa": (-1, 1),
     "error_auroc": (0, 1),
@@ -57,8 +58,10 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     # name: lowest, highest, whether every site must bring it; others may be undefined, or held back by a site
     "theta": (1e-9, 2.0, True),
     "images": (1, _MANY, False),
+    "patients": (1, _MANY, False),
     "contrast_loss": (0, 1000, False),
     "val_auc": (0, 1, False),
+    "val_auc_supported": (0, 1, False),
     "val_accuracy": (0, 1, False),
     "grades": (2, 1000, True),
     "images_train": (1, _MANY, False),
@@ -69,6 +72,8 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     "synthetic": (0, 1, True),
     "verdict": (-1, 1, False),
     "test_auc": (0, 1, False),
+    "test_auc_supported": (0, 1, False),
+    "test_grades_supported": (0, 1000, False),
     "test_auc_logits": (0, 1, False),
     "test_accuracy": (0, 1, False),
     "test_kappa": (-1, 1, False),
@@ -80,15 +85,29 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     **{name: (*bounds, False) for name, bounds in COUNTS.items()},
 }
 
+FOLLOWS: Mapping[str, str] = MappingProxyType(
+    {
+        "patients": "images",
+        "val_auc_supported": "val_auc",
+        "test_auc_supported": "test_auc",
+        "test_grades_supported": "test_auc",
+        "test_auc_supported_low": "test_auc_low",
+        "test_auc_supported_high": "test_auc_high",
+    }
+)
+"""Scalars that say much the same as another: who holds that one back holds these back as well."""
+
+_VALIDATED = frozenset({"val_auc", "val_auc_supported", "val_accuracy"})
+
 _BLIND = frozenset({"images_pretrain"})
 
 BY_TASK: Mapping[Task, frozenset[str]] = {
     "prepare": frozenset({"images"}),
-    "pretrain": frozenset({"images", "contrast_loss"}),
-    "train": frozenset({"theta", "images", "val_auc", "val_accuracy"}),
-    "sums": frozenset(),
-    "validate": frozenset({"val_auc", "val_accuracy"}),
-    "tune": frozenset({"val_auc", "val_accuracy"}),
+    "pretrain": frozenset({"images", "patients", "contrast_loss"}),
+    "train": frozenset({"theta", "images", "patients"}) | _VALIDATED,
+    "sums": frozenset({"patients"}),
+    "validate": _VALIDATED,
+    "tune": _VALIDATED,
     "calibrate": frozenset(),
     "finalise": frozenset(name for name in RANGES if name.startswith(("test_", "images_")) and name not in _BLIND)
     | frozenset(COUNTS)
