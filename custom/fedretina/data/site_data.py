@@ -153,7 +153,9 @@ def fingerprint(scheme: GradingScheme | None, lines: Sequence[str]) -> str:
         scheme: The grades; None where the site has told none.
         lines: What decides the rest, in an order that does not depend on the manifest's.
     """
-    text = "\n".join(["" if scheme is None else scheme.model_dump_json(), *lines])
+    # Which grades threaten sight says how figures are read, and changes no label.
+    plain = None if scheme is None else scheme.model_copy(update={"vision_threatening": ()})
+    text = "\n".join(["" if plain is None else plain.model_dump_json(), *lines])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -28,7 +28,14 @@ from fedretina.evaluation.metrics import (
     nll,
     quadratic_kappa,
 )
-from fedretina.evaluation.referable import Referable, ReferralTask, referable, referral_task
+from fedretina.evaluation.referable import (
+    Referable,
+    ReferralTask,
+    found_by,
+    referable,
+    referral_task,
+    threatening_task,
+)
 from fedretina.evaluation.support import GradeAuc, supported_auc
 from fedretina.metric_inputs import checked_scores
 from fedretina.settings.scheme import GradingScheme
@@ -181,7 +188,7 @@ class SplitFigures(NamedTuple):
 
     Attributes:
         figures: By name: those of `Evaluation`, `auc_logits`, `auc_supported` (None where no grade has support), and
-            `referable_*` where the scheme knows them.
+            `referable_*` and `threatening_*` where the scheme knows them.
         auc_classes: Grades present, over which the macro AUC is the mean.
         disease: Counts for referable disease; None where the scheme names no referable grade.
         grades: One entry a grade that is present, in order.
@@ -205,6 +212,7 @@ def split_figures(
     seed: int,
     draws: int,
     least: int = LEAST_PATIENTS,
+    oedema: Sequence[bool | None] = (),
 ) -> SplitFigures:
     """Compute every figure of a split, with percentile intervals over its patients.
 
@@ -222,6 +230,7 @@ def split_figures(
         seed: Of the draws.
         draws: Number of draws.
         least: Patients that a grade needs to count in the mean of grades with support; see `supported_auc`.
+        oedema: Whether each image shows macular oedema; see `threatening_task`.
 
     Returns:
         The figures.
@@ -241,8 +250,11 @@ def split_figures(
     scores = auc_scores(logits, auc_input, tau, estimator)
     support = supported_auc(scores, labels, patients, least)
     values["auc_supported"] = support.value
-    if disease is not None:
-        values |= {f"referable_{name}": getattr(disease, name) for name in ("auc", "sensitivity", "specificity")}
+    threatening = threatening_task(answer.probabilities, labels, scheme, oedema)
+    tasks = {"referable": task, "threatening": threatening}
+    for kind, one in tasks.items():
+        if one is not None:
+            values |= {f"{kind}_{name}": value for name, value in found_by(one)._asdict().items()}
     resampled = ResampledFigures(
         answer.probabilities,
         labels,
@@ -251,9 +263,10 @@ def split_figures(
         auc_scores(logits, "logits_softmax", tau, estimator),
         task,
         supported=support.counted,
+        threatening=threatening,
     )
     intervals = patient_bootstrap_counts(resampled, list(patients), seed, draws, LEVEL)
-    people = _people(patients, task)
+    people = _people(patients, tasks)
     figures = {name: with_interval(value, intervals.get(name), people.get(name)) for name, value in values.items()}
     grades = tuple(
         GradeFigure(one, with_interval(one.value, intervals.get(grade_figure(one.grade)))) for one in support.grades
@@ -277,14 +290,15 @@ def with_interval(value: float | None, interval: Interval | None, people: int | 
     return FigureInterval(value, *bounds, interval.draws_used)
 
 
-def _people(patients: Sequence[str], task: ReferralTask | None) -> dict[str, int]:
+def _people(patients: Sequence[str], tasks: Mapping[str, ReferralTask | None]) -> dict[str, int]:
     """Patients behind each figure that is a share."""
     who = np.asarray(patients, dtype=np.str_)
     found = {"accuracy": np.unique(who).size}
-    if task is not None:
-        kept = who[task.kept]
-        found["referable_sensitivity"] = np.unique(kept[task.diseased]).size
-        found["referable_specificity"] = np.unique(kept[~task.diseased]).size
+    for name, task in tasks.items():
+        if task is not None:
+            kept = who[task.kept]
+            found[f"{name}_sensitivity"] = np.unique(kept[task.diseased]).size
+            found[f"{name}_specificity"] = np.unique(kept[~task.diseased]).size
     return found
 
 

@@ -123,7 +123,7 @@ def _write(
     gate.gate.write(folder)
     write_json(folder / "card.json", card)
     write_page(folder / "card.md", card_page(card))
-    report = site_report(_inputs(ending, model, card, splits["test"]))
+    report = site_report(_inputs(ending, model, card, splits["test"], gate))
     write_json(folder / "report.json", report)
     if ending.experiment.report.page:
         write_page(folder / "report.html", render_site(report))
@@ -193,7 +193,7 @@ def _measures(model: Contestant) -> bool | None:
     return bool(model.model["gate.weight"].any()) if model.experiment.evaluation.gate is not None else None
 
 
-def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Split) -> SiteReportInputs:
+def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Split, gate: SiteGate) -> SiteReportInputs:
     test = model.answers["test"]
     return SiteReportInputs(
         site=ending.data.name,
@@ -203,7 +203,7 @@ def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Spli
         method=card["method"],
         chosen=ending.chosen.name,
         estimator=model.experiment.evaluation.estimator,
-        test=AnsweredSplit(test.logits, test.labels, split.patients, split.files, split.images),
+        test=AnsweredSplit(test.logits, test.labels, split.patients, split.files, split.images, gate.silent),
         history=rounds_of(History(ending.folder / "history.json").steps()),
         card=card,
         partition=ending.trainer.partition.by_kind(),
@@ -223,7 +223,9 @@ def _scalars(
 ) -> dict[str, float]:
     data = ending.data
     values = {name: report["figures"].get(name, {}).get("value") for name in _LEAVING}
-    figures = {f"test_{name}": value for name, value in values.items() if value is not None} | leaving_scalars(report)
+    figures = {f"test_{name}": value for name, value in values.items() if value is not None} | leaving_scalars(
+        report, ending.data.min_count
+    )
     if verdict is not None and verdict["shared"] and verdict["outcome"] is not None:
         figures["verdict"] = next(code for code, name in OUTCOMES.items() if name == verdict["outcome"])
     if len(set(test.patients)) < data.min_count:

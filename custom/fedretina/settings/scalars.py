@@ -51,8 +51,13 @@ _BOUNDED: Mapping[str, tuple[float, float]] = {
     "referable_auc": (0, 1),
     "referable_sensitivity": (0, 1),
     "referable_specificity": (0, 1),
+    "threatening_auc": (0, 1),
+    "threatening_sensitivity": (0, 1),
+    "threatening_specificity": (0, 1),
 }
 """Figures of the test split that come with the bounds of an interval."""
+
+_OF_DISEASE = ("referable", "threatening")
 
 RANGES: Mapping[str, tuple[float, float, bool]] = {
     # name: lowest, highest, whether every site must bring it; others may be undefined, or held back by a site
@@ -80,7 +85,7 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     "test_error_auroc": (0, 1, False),
     "test_ece": (0, 1, False),
     "test_brier": (0, 2, False),
-    **{f"test_{name}": (*bounds, False) for name, bounds in _BOUNDED.items() if name.startswith("referable")},
+    **{f"test_{name}": (*bounds, False) for name, bounds in _BOUNDED.items() if name.startswith(_OF_DISEASE)},
     **{f"test_{name}_{end}": (*bounds, False) for name, bounds in _BOUNDED.items() for end in ("low", "high")},
     **{name: (*bounds, False) for name, bounds in COUNTS.items()},
 }
