@@ -21,12 +21,14 @@ class ReferralTask(NamedTuple):
         diseased: Whether the true grade is referable [M], M the images kept.
         score: Probability of the referable grades among the gradable ones [M], in [0, 1].
         referred: Whether the answer sends the eye to a doctor [M]: a referable grade, or ungradable.
+        called: The same of all images of the split [N].
     """
 
     kept: NDArray[np.bool_]
     diseased: NDArray[np.bool_]
     score: NDArray[np.float64]
     referred: NDArray[np.bool_]
+    called: NDArray[np.bool_]
 
 
 class Referable(NamedTuple):
@@ -126,13 +128,14 @@ def disease_task(
     gradable = np.sum(np.delete(rows, ungradable, axis=1) if ungradable >= 0 else rows, axis=1)
     # Where all probability lies on "ungradable" the answer says nothing about disease.
     score = np.divide(rows[:, chosen].sum(1), gradable, out=np.full(gradable.shape, 0.5), where=gradable > 0)
-    answered = rows.argmax(1)
+    called = np.isin(matrix.argmax(1), [*chosen, ungradable])
     known = np.array([bool(one) for one in besides], dtype=np.bool_) if len(besides) else np.zeros(len(kept), np.bool_)
     return ReferralTask(
         kept=kept,
         diseased=np.isin(classes[kept], chosen) | known[kept],
         score=score,
-        referred=np.isin(answered, [*chosen, ungradable]),
+        referred=called[kept],
+        called=called,
     )
 
 

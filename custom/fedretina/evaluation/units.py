@@ -100,7 +100,7 @@ def disease_by_unit(task: ReferralTask, owners: Owners, unit: Unit, seed: int, d
     kept = units[task.kept]
     here = kept >= 0
     np.logical_or.at(ill, kept[here], task.diseased[here])
-    np.logical_or.at(referred, kept[here], task.referred[here])
+    np.logical_or.at(referred, units[units >= 0], task.called[units >= 0])
     np.maximum.at(score, kept[here], task.score[here])
     left_out = units[~task.kept]
     open_[left_out[left_out >= 0]] = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 from fedretina.data.site_data import SiteData, Split
 from fedretina.evaluation.doubt import Doubt, choose_doubt, doubted, order_of
 from fedretina.evaluation.figures import LabelledPredictions
+from fedretina.evaluation.subgroups import subgroup_sums
 from fedretina.evaluation.support import supported_auc
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.ledger import Ledger
@@ -97,7 +98,7 @@ def finalise(ending: Ending) -> dict[str, float]:
     else:
         report = _write(folder / FEDERATED, ending, federated, verdict, splits)
     # Last, what marks all of the above as done, and holds what leaves.
-    scalars = _scalars(ending, report, _labelled(federated, splits, "test"), verdict)
+    scalars = _scalars(ending, report, _labelled(federated, splits, "test"), verdict, _columns(data, splits["test"]))
     write_json(
         folder / "figures.json",
         {
@@ -203,7 +204,15 @@ def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Spli
         method=card["method"],
         chosen=ending.chosen.name,
         estimator=model.experiment.evaluation.estimator,
-        test=AnsweredSplit(test.logits, test.labels, split.patients, split.files, split.images, gate.silent),
+        test=AnsweredSplit(
+            test.logits,
+            test.labels,
+            split.patients,
+            split.files,
+            split.images,
+            gate.silent,
+            _columns(ending.data, split),
+        ),
         history=rounds_of(History(ending.folder / "history.json").steps()),
         card=card,
         partition=ending.trainer.partition.by_kind(),
@@ -218,8 +227,16 @@ def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Spli
     )
 
 
+def _columns(data: SiteData, split: Split) -> dict[str, list[str]]:
+    return {name: data.column(name, split.files) for name in data.columns}
+
+
 def _scalars(
-    ending: Ending, report: dict[str, Any], test: LabelledPredictions, verdict: Mapping[str, Any] | None
+    ending: Ending,
+    report: dict[str, Any],
+    test: LabelledPredictions,
+    verdict: Mapping[str, Any] | None,
+    columns: Mapping[str, Sequence[str]],
 ) -> dict[str, float]:
     data = ending.data
     values = {name: report["figures"].get(name, {}).get("value") for name in _LEAVING}
@@ -234,6 +251,7 @@ def _scalars(
         # At full precision a figure such as kappa narrows down the counts that are withheld.
         **{name: round(float(value), _DIGITS) for name, value in figures.items()},
         **encode(test.probabilities, test.labels, test.uncertainty, test.patients, data.min_count),
+        **subgroup_sums(test, columns, data.scheme, data.min_count),
         "grades": float(data.scheme.num_classes),
         "bad_files": float(data.bad_files),
         "synthetic": float(data.synthetic),

@@ -21,6 +21,15 @@ from fedretina.settings.scheme import in_words
 
 _SITE_TILES = ("accuracy", "auc", "kappa", "error_auroc")
 _SERVER_FIGURES = ("auc_supported", "auc", "accuracy", "kappa", "error_auroc", "ece", "referable_auc")
+_SUBGROUP_FIGURES = (
+    "accuracy",
+    "auc_supported",
+    "referable_sensitivity",
+    "referable_specificity",
+    "referable_auc",
+    "threatening_sensitivity",
+    "threatening_specificity",
+)
 _REFERRAL_FIGURES = (
     ("load", "patients that a doctor would see"),
     ("doubt_load", "patients that a doctor would see for doubt alone"),
@@ -57,6 +66,7 @@ def render_site(report: Mapping[str, Any]) -> str:
         referral=referral,
         referral_figures=_REFERRAL_FIGURES,
         referral_words=summary.referral_words(referral),
+        subgroup_figures=_SUBGROUP_FIGURES,
         confusion=_shaded(report["confusion"]),
         charts=_drawn(
             reliability=charts.reliability("reliability", report["reliability"]),
@@ -243,7 +253,7 @@ def _shaded(matrix: Sequence[Sequence[int | None]]) -> list[list[dict[str, Any]]
 
 def _ledger_row(line: Mapping[str, Any]) -> dict[str, Any]:
     scalars = line.get("scalars", {})
-    counts = [name for name in scalars if name.startswith(("bin_", "confusion_"))]
+    counts = [name for name in scalars if name.startswith(("bin_", "confusion_", "group_"))]
     named = [f"{name} {value:.6g}" for name, value in sorted(scalars.items()) if name not in counts]
     said = [f"error: {line['words']}"] if line.get("words") else []
     return {

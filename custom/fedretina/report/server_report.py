@@ -20,6 +20,7 @@ from fedretina.evaluation.pooled import (
     pooled_error_auroc,
     pooled_risk_coverage,
 )
+from fedretina.evaluation.subgroups import pooled_subgroups
 from fedretina.report import REPORT_FORMAT
 from fedretina.report.text import FIGURES, rounded
 from fedretina.rows import row
@@ -51,6 +52,7 @@ def server_report(results: Mapping[str, Any]) -> dict[str, Any]:
         "sites": sites,
         "means": {name: mean for name in FIGURES if (mean := _mean(sites, name)) is not None},
         "pooled": _pooled(results["sites"], bins),
+        "subgroups": _subgroups(results["sites"]),
         "verdicts": dict(results.get("verdicts", {})),
         "counts": {"sent": sorted(bins), "refused": contradictory},
         "rounds": _rounds(results),
@@ -236,6 +238,19 @@ def _behind(step: Mapping[str, Any], known: Mapping[str, Mapping[str, float | No
             share = sum(counts[site] or 0 for site in answered) / whole
             return {**told, "share": rounded(share), "unit": unit}
     return told
+
+
+def _subgroups(sites: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            **{name: getattr(one, name) for name in ("column", "value", "sites")},
+            **{
+                name: None if share is None else {key: rounded(value) for key, value in share._asdict().items()}
+                for name, share in (("sensitivity", one.sensitivity), ("specificity", one.specificity))
+            },
+        }
+        for one in pooled_subgroups(sites)
+    ]
 
 
 def _title(name: str | None) -> str:

@@ -17,6 +17,7 @@ from fedretina.evaluation.curves import reliability, risk_coverage
 from fedretina.evaluation.doubt import doubted
 from fedretina.evaluation.figures import LEVEL, FigureInterval, GradeFigure, LabelledPredictions, split_figures
 from fedretina.evaluation.referable import ReferralTask, referral_task, threatening_task
+from fedretina.evaluation.subgroups import subgroups
 from fedretina.evaluation.units import UNITS, DiseaseFigures, Owners, disease_by_unit, ungradable
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.min_count import place
@@ -27,7 +28,7 @@ from fedretina.settings.objective import TAU
 from fedretina.settings.scalars import MIN_COUNT, UNCERTAINTY_BINS
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.training import LEAST_PATIENTS
-from fedretina.uncertainty.estimators import build_estimator
+from fedretina.uncertainty.estimators import auc_scores, build_estimator
 from fedretina.uncertainty.temperature import tempered
 
 _MOST_POINTS = 200
@@ -204,6 +205,7 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         "risk_coverage": _thinned(curve.coverage, curve.risk),
         "referable": None if found.disease is None else found.disease._asdict(),
         "units": _units(inputs, said),
+        "subgroups": _subgroups(inputs, said),
         "referral": inputs.card.get("referral"),
         "card_limits": [*inputs.card.get("limits", []), *order_words(inputs.card)],
         "rounds": [dict(entry) for entry in inputs.history],
@@ -246,6 +248,34 @@ def _units(inputs: SiteReportInputs, said: LabelledPredictions) -> dict[str, Any
             name: None if part is None else {key: rounded(value) for key, value in part._asdict().items()}
             for name, part in nothing._asdict().items()
         },
+    }
+
+
+def _subgroups(inputs: SiteReportInputs, said: LabelledPredictions) -> dict[str, list[dict[str, Any]]]:
+    """Figures by subgroup; empty where the site reads no column that tells any. They hold words of the manifest."""
+    if not inputs.test.columns:
+        return {}
+    estimator, auc_input = build_estimator(inputs.estimator), inputs.settings["evaluation"]["auc_input"]
+    tau = float(inputs.settings["objective"].get("tau", TAU))
+    found = subgroups(
+        said,
+        auc_scores(inputs.test.logits, auc_input, tau, estimator),
+        inputs.test.columns,
+        inputs.scheme,
+        seed=inputs.seed,
+        draws=inputs.draws,
+        least=inputs.least,
+        oedema=inputs.test.oedema,
+    )
+    return {
+        column: [
+            {
+                **{name: getattr(group, name) for name in ("value", "images", "patients")},
+                "figures": {name: None if one is None else _figure(one) for name, one in group.figures.items()},
+            }
+            for group in groups
+        ]
+        for column, groups in found.items()
     }
 
 

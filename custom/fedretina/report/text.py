@@ -22,6 +22,29 @@ DISEASES: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 """By name: the disease, and the answer that counts as finding it."""
+COLUMN_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "camera": "camera",
+        "sex": "sex",
+        "age_band": "age",
+        "eye": "eye",
+        "quality": "quality of the photograph",
+        "first_visit": "first visit",
+    }
+)
+"""Columns of the manifest that tell subgroups, as a page names them."""
+VALUE_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "": "not known",
+        "under_40": "under 40",
+        "from_40": "40 to 49",
+        "from_50": "50 to 59",
+        "from_60": "60 to 69",
+        "from_70": "70 and older",
+    }
+)
+"""Values that read better so."""
+TOO_FEW = "too few to say"
 UNIT_WORDS: Mapping[str, str] = MappingProxyType({"image": "images", "eye": "eyes", "patient": "patients"})
 NO_INTERVAL: Mapping[str, str] = MappingProxyType(
     {"ece": "It has no interval: drawing images twice makes any model look less calibrated than it is."}

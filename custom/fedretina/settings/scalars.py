@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
+from fedretina.settings.columns import GROUP_SUMS
+
 Task = Literal["prepare", "pretrain", "train", "sums", "validate", "tune", "calibrate", "finalise"]
 
 _MANY = 1e12
@@ -88,6 +90,7 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     **{f"test_{name}": (*bounds, False) for name, bounds in _BOUNDED.items() if name.startswith(_OF_DISEASE)},
     **{f"test_{name}_{end}": (*bounds, False) for name, bounds in _BOUNDED.items() for end in ("low", "high")},
     **{name: (*bounds, False) for name, bounds in COUNTS.items()},
+    **dict.fromkeys(GROUP_SUMS, (0, _MANY, False)),
 }
 
 FOLLOWS: Mapping[str, str] = MappingProxyType(
@@ -116,6 +119,7 @@ BY_TASK: Mapping[Task, frozenset[str]] = {
     "calibrate": frozenset(),
     "finalise": frozenset(name for name in RANGES if name.startswith(("test_", "images_")) and name not in _BLIND)
     | frozenset(COUNTS)
+    | frozenset(GROUP_SUMS)
     | {"grades", "bad_files", "synthetic", "verdict"},
 }
 """What each task may bring. Losses and error counts say more about a site than the method needs, so they stay.
