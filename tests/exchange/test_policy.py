@@ -65,6 +65,18 @@ def test_with_a_figure_goes_what_says_much_the_same():
     }
 
 
+def test_sums_of_subgroups_leave_where_the_policy_names_their_column_alone():
+    told = Payload({}, {"group_sex_male_ill": 123456.0, "group_eye_left_ill": 7.0, "theta": 0.5}, STAMP)
+    assert dict(apply(told)[0].scalars) == {"theta": 0.5}
+    assert apply(told)[1] == {}  # nothing was asked for, so nothing was held back
+    assert dict(apply(told, subgroups=["sex"], scalar_digits=2)[0].scalars) == {
+        "group_sex_male_ill": 123456.0,
+        "theta": 0.5,
+    }
+    with pytest.raises(ValidationError, match="camera"):
+        apply(told, subgroups=["camera"])
+
+
 def test_scalars_are_rounded():
     leaving, done = apply(scalar_digits=2)
     assert dict(leaving.scalars) == {"theta": 0.12, "images": 24.0, "val_auc": 0.99}
