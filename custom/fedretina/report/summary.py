@@ -208,7 +208,8 @@ def _mean_sentence(report: Mapping[str, Any], name: str) -> str:
     if mean["sites"] == 1:
         return f"{words} {shown(mean['mean'], figure.style)}, at the one site that has this figure."
     spread = f"{shown(mean['lowest'], figure.style).removesuffix(PERCENT)} to {shown(mean['highest'], figure.style)}"
-    return f"{words} {shown(mean['mean'], figure.style)} in the mean over {mean['sites']} sites, which lie at {spread}."
+    middle = f"{words} {shown(mean['mean'], figure.style)} in the mean over {mean['sites']} sites"
+    return f"{middle}, whose own run from {spread}."
 
 
 def _server_means(report: Mapping[str, Any]) -> tuple[str, ...]:
