@@ -92,7 +92,6 @@ class Site:
         self._begun = _lengths({key: state[key] for key in parts.parameters}, parts)
         self._cipher = cipher
         sealed = cipher is not None
-        self._noised = noise is not None
         self._heads = None if experiment.sums is None else HeadsFromSums(experiment, data, noise, sealed)
         self._twin = Twin(experiment, data, folder / "twin", Site) if experiment.verdict == "twin" else None
         self._done: Mapping[Task, Callable[[_Request], Reply]] = {
@@ -244,8 +243,7 @@ class Site:
         leaving: Tensors = packed(sums)
         if self._cipher is not None:
             leaving = {key: self._cipher.seal(tensor) for key, tensor in leaving.items()}
-        # Noise on sums promises that nobody can tell one patient more; a count of them would.
-        return leaving, {} if self._noised else self._people("train")
+        return leaving, {}
 
     def _follow(self, request: _Request) -> None:
         if self._twin is not None:

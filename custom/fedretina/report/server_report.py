@@ -178,7 +178,7 @@ def _pooled(sites: Mapping[str, Mapping[str, Any]], bins: Mapping[str, Bins]) ->
 def _rounds(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     """An entry per step; validation figures stand with the round whose model was measured."""
     rounds = []
-    known = _known(results["steps"])
+    known = _known(results)
     for step in results["steps"]:
         measured = results.get("validation", {}).get(step["step"], {})
         sent = step.get("scalars", {})
@@ -209,14 +209,18 @@ def _rounds(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rounds
 
 
-def _known(steps: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """What each site that was ever asked to learn said last of how many patients and images it has; None if nothing."""
+def _known(results: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    """What each site that was ever asked to learn said last of how many patients and images it has; None if nothing.
+
+    Who sends sums says neither beside them, but how many images it has at the end.
+    """
     found: dict[str, dict[str, float | None]] = {}
-    for step in steps:
+    for step in results["steps"]:
         if step["task"] in _LEARNING:
             for site in {*step.get("asked", ()), *step.get("scalars", {}), *step.get("refused", {})}:
                 said = step.get("scalars", {}).get(site, {})
-                before = found.setdefault(site, dict.fromkeys(_BEHIND))
+                at_last = results["sites"].get(site, {}).get("images_train")
+                before = found.setdefault(site, {"patients": None, "images": at_last})
                 found[site] = {unit: said.get(unit, before[unit]) for unit in _BEHIND}
     return found
 

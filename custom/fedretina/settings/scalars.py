@@ -113,7 +113,7 @@ BY_TASK: Mapping[Task, frozenset[str]] = {
     "prepare": frozenset({"images"}),
     "pretrain": frozenset({"images", "patients", "contrast_loss"}),
     "train": frozenset({"theta", "images", "patients"}) | _VALIDATED,
-    "sums": frozenset({"patients"}),
+    "sums": frozenset(),
     "validate": _VALIDATED,
     "tune": _VALIDATED,
     "calibrate": frozenset(),
