@@ -145,6 +145,19 @@ def test_the_page_says_which_share_of_the_patients_stands_behind_each_round(resu
     assert [(one["share"], one["unit"]) for one in whole] == [(1.0, "images")]
 
 
+def test_a_record_of_before_is_still_rendered(results):
+    old = json.loads(json.dumps(server_report(results)))
+    for name in ("chosen_by", "subgroups"):
+        del old[name]
+    for mean in old["means"].values():
+        del mean["lowest"], mean["highest"]
+    for entry in old["rounds"]:
+        del entry["behind"], entry["val_auc_supported"], entry["mean_val_auc_supported"]
+    for site in old["sites"].values():
+        del site["grades_supported"]
+    assert "in the mean over 3 sites." in render_server(old)
+
+
 def first_of(results):
     return json.loads(json.dumps(results["steps"][0]))
 

@@ -122,7 +122,7 @@ def _subgroup(
     )
     intervals = patient_bootstrap_counts(resampled, patients, seed, draws, LEVEL) if told else {}
     figures = {
-        name: with_interval(value, intervals.get(name), None if name.endswith("auc") else behind[name])
+        name: with_interval(value, intervals.get(name), None if "auc" in name else behind[name])
         if name in told
         else None
         for name, value in values.items()

@@ -84,6 +84,7 @@ class Site:
         self._data = data
         self._folder = folder
         self._plan = Plan.of(experiment)
+        self._patients: dict[str, int] = {}
         self.trainer = LocalTrainer(experiment, data)
         self._pretrainer = Pretrainer(experiment, data, self.trainer.model)
         self.digest = experiment.digest(self.trainer.partition)
@@ -306,7 +307,9 @@ class Site:
 
     def _people(self, split: str) -> dict[str, float]:
         """The patients who stand behind an update, where they are enough to be told."""
-        many = len(set(self._data.split(split).patients))
+        if split not in self._patients:
+            self._patients[split] = len(set(self._data.split(split).patients))
+        many = self._patients[split]
         return {"patients": float(many)} if many >= self._data.min_count else {}
 
     def _validate(self, start: Snapshot | None, tensors: Tensors) -> Validation | None:

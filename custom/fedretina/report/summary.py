@@ -207,8 +207,10 @@ def _mean_sentence(report: Mapping[str, Any], name: str) -> str:
     }[name]
     if mean["sites"] == 1:
         return f"{words} {shown(mean['mean'], figure.style)}, at the one site that has this figure."
-    spread = f"{shown(mean['lowest'], figure.style).removesuffix(PERCENT)} to {shown(mean['highest'], figure.style)}"
     middle = f"{words} {shown(mean['mean'], figure.style)} in the mean over {mean['sites']} sites"
+    if "lowest" not in mean:  # a record of before
+        return f"{middle}."
+    spread = f"{shown(mean['lowest'], figure.style).removesuffix(PERCENT)} to {shown(mean['highest'], figure.style)}"
     return f"{middle}, whose own run from {spread}."
 
 
