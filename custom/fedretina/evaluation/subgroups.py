@@ -23,6 +23,8 @@ from fedretina.settings.columns import COLUMNS, COUNTED, PARTS, SUBGROUPS, sum_n
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.training import LEAST_PATIENTS
 
+_LEAST_SITES = 2
+
 
 class Subgroup(NamedTuple):
     """The test images of one value of a column.
@@ -217,9 +219,10 @@ class PooledSubgroup(NamedTuple):
 
 
 def pooled_subgroups(sites: Mapping[str, Mapping[str, float]]) -> list[PooledSubgroup]:
-    """Add up the sums of all sites; what no site told is not there, and sums that contradict themselves are left out.
+    """Add up the sums of all sites; what fewer than two told is not there, nor are sums that contradict themselves.
 
-    Sites call referable what their own criteria do, so a pooled figure holds the differences between the sites, too.
+    One site's subgroup would be shown as that site's. Sites call referable what their own criteria do, so a pooled
+    figure holds the differences between the sites, too.
 
     Args:
         sites: What each sent.
@@ -228,7 +231,7 @@ def pooled_subgroups(sites: Mapping[str, Mapping[str, float]]) -> list[PooledSub
     for column in COUNTED:
         for value in COLUMNS[column].values:
             names = {part: sum_name(column, value, part) for part in PARTS}
-            shares = {}
+            shares: dict[str, Share | None] = {}
             heard: set[str] = set()
             for among, hit in (("ill", "found"), ("well", "cleared")):
                 told = {site: (sums.get(names[hit]), sums.get(names[among])) for site, sums in sites.items()}
@@ -237,6 +240,9 @@ def pooled_subgroups(sites: Mapping[str, Mapping[str, float]]) -> list[PooledSub
                     for site, (k, n) in told.items()
                     if k is not None and n is not None and 0 <= k <= n
                 }
+                if len(sound) < _LEAST_SITES:
+                    shares[among] = None
+                    continue
                 heard |= set(sound)
                 shares[among] = exact_interval(sum(k for k, _ in sound.values()), sum(n for _, n in sound.values()))
             if heard:
