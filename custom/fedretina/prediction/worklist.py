@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
+from fedretina.data.eyes import Eye
 from fedretina.gate.gate import Reason
-from fedretina.prediction.eyes import Eye, Owner
+from fedretina.prediction.eyes import Owner
 from fedretina.prediction.predictor import ImageRow
 from fedretina.report.render import write_page
 from fedretina.settings.scheme import GradingScheme

@@ -14,7 +14,9 @@ from fedretina.evaluation.bootstrap import exact_interval
 from fedretina.evaluation.doubt import DoubtChoice
 from fedretina.evaluation.figures import FigureInterval, LabelledPredictions, Triage, triage
 from fedretina.evaluation.metrics import accuracy, quadratic_kappa
+from fedretina.evaluation.support import SupportedAuc
 from fedretina.evaluation.verdict import FEDERATED
+from fedretina.plurals import counted
 from fedretina.report.verdict_words import MODELS, kept_sentence, verdict_sentence
 from fedretina.rows import row
 from fedretina.settings.encoder import Normalisation
@@ -149,6 +151,7 @@ def build_card(
     doubt: DoubtChoice | None = None,
     order: FigureInterval | None = None,
     asked: PromiseSettings | None = None,
+    support: SupportedAuc | None = None,
 ) -> dict[str, Any]:
     """Put together what a site must know of its model; plain values that JSON can hold.
 
@@ -182,6 +185,7 @@ def build_card(
         doubt: Which doubt `validation` and `test` have in place of u, and how it was chosen; None for the estimator's.
         order: How well that doubt puts wrong answers of the test split first.
         asked: What the site asks of its referral; None asks nothing.
+        support: Each grade's AUC on the test split with its patients; None where it is not known.
 
     Returns:
         The card.
@@ -236,7 +240,7 @@ def build_card(
         },
         **({} if promise is None else {"promise": promise._asdict()}),
         "sets": _sets(validation, test, scheme, experiment.images.ordered),
-        "test": None if test is None or not len(test.labels) else _grading(test),
+        "test": None if test is None or not len(test.labels) else _grading(test, scheme, support),
         "images": dict(counts),
         "data_fingerprint": fingerprint,
         "data_changes": list(data_changes),
@@ -304,13 +308,20 @@ def _plain(expected: Triage) -> dict[str, dict[str, float] | None]:
     return {name: None if share is None else share._asdict() for name, share in expected._asdict().items()}
 
 
-def _grading(test: LabelledPredictions) -> dict[str, Any]:
+def _grading(test: LabelledPredictions, scheme: GradingScheme, support: SupportedAuc | None) -> dict[str, Any]:
+    counted = {} if support is None else {"support": _support(support, scheme)}
     return {
+        **counted,
         "images": len(test.labels),
         "patients": len(set(test.patients)),
         "accuracy": accuracy(test.predicted, test.labels),
         "kappa": quadratic_kappa(test.predicted, test.labels),
     }
+
+
+def _support(support: SupportedAuc, scheme: GradingScheme) -> dict[str, Any]:
+    grades = [{**one._asdict(), "grade": scheme.grades[one.grade]} for one in support.grades]
+    return {"auc": support.value, "least": support.least, "grades": grades}
 
 
 def _intended_use(scheme: GradingScheme) -> list[str]:
@@ -665,8 +676,26 @@ def _expected(card: Mapping[str, Any], figures: Mapping[str, Any] | None) -> lis
         *table,
         "",
         f"Of {grading['images']} test images of {grading['patients']} patients, {_percent(grading['accuracy'])} % got "
-        f"the right grade{kappa}.",
+        f"the right grade{kappa}." + _escaped(_support_words(grading)),
     ]
+
+
+def _support_words(grading: Mapping[str, Any]) -> str:
+    """Each grade's AUC with its patients, and which grades are too few for the mean; older cards do not say."""
+    support = grading.get("support")
+    if support is None:
+        return ""
+    listed = ", ".join(
+        f"{in_words(one['grade'])} {_number(one['value'])} ({counted(one['patients'], 'patient', 'patients')}"
+        f"{'' if one['supported'] else ', too few'})"
+        for one in support["grades"]
+    )
+    mean = (
+        f"The mean over the grades with {support['least']} patients or more is {support['auc']:.2f}."
+        if support["auc"] is not None
+        else f"No grade has {support['least']} patients with it and without it, so there is no mean to rely on."
+    )
+    return f" AUC of each grade against all others: {listed}. {mean}"
 
 
 def _images(card: Mapping[str, Any]) -> str:
