@@ -74,7 +74,6 @@ class BlockRow(BaseModel):
         settings: Laid over the plan's.
         tune: What is tuned, one after the other.
         members: Runs of an ensemble.
-        feature_dropout: Share of the pooled features that is dropped, one mask a pass (MC-dropout); 0 for none.
     """
 
     model_config = _STRICT
@@ -87,7 +86,6 @@ class BlockRow(BaseModel):
     settings: dict[str, Any] = {}
     tune: tuple[Tuned, ...] = ()
     members: int = Field(default=5, ge=2, le=20)
-    feature_dropout: float = Field(default=0, ge=0, lt=1)
 
 
 class BlockCase(BaseModel):

@@ -156,6 +156,8 @@ class _Block:
         self, row: BlockRow, hospitals: Mapping[str, Hospital], seed: int, change: Mapping[str, Any]
     ) -> tuple[dict[str, Said], Ran, int]:
         """What a row says of each hospital's images, what moved, and how often it went over the training images."""
+        if row.role == "alone":  # what the others do changes nothing
+            hospitals = {name: one for name, one in hospitals.items() if one.judged}
         if row.kind == "majority":
             return {name: _commonest(one.data) for name, one in hospitals.items()}, Ran({}, 0, 0), 0
         if row.kind == "ensemble":
@@ -179,8 +181,7 @@ class _Block:
         if row.kind == "pooled":
             return pooled(experiment, data)
         with tempfile.TemporaryDirectory(dir=self._out) as folder:
-            of = self._plan.row(row.of) if row.of else row
-            return trained(experiment, data, Path(folder), of.feature_dropout)
+            return trained(experiment, data, Path(folder))
 
     def _ensemble(
         self, row: BlockRow, hospitals: Mapping[str, Hospital], seed: int, change: Mapping[str, Any]

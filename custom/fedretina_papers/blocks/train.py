@@ -30,7 +30,7 @@ from fedretina.local.site_state import Snapshot
 from fedretina.local.supervised import RoundOptimiser, batches, finite, summed_score
 from fedretina.local.trainer import LocalTrainer
 from fedretina.losses.objective import Clock, build_objective
-from fedretina.networks.dropout import PassDropout, answered_with_features
+from fedretina.networks.dropout import answered_with_features
 from fedretina.seeds import reproducible_torch, seed_layers
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
@@ -72,20 +72,22 @@ class RowTrainer(LocalTrainer):
     Args:
         experiment: The run's settings.
         data: Of `hospitals.deal`.
-        feature_dropout: Share of the pooled features that is dropped; 0 for none.
 
     Raises:
         SettingsError: The encoder is not frozen wholly, or augmentation asks for other pixels.
     """
 
-    def __init__(self, experiment: Experiment, data: SiteData, feature_dropout: float = 0.0) -> None:
+    def __init__(self, experiment: Experiment, data: SiteData) -> None:
         if experiment.network.frozen != "all" or experiment.augment.flip or experiment.augment.endless:
             raise SettingsError("a block trains on kept rows: freeze all of the encoder, and augment nothing.")
         super().__init__(experiment, data)
         self._frozen = cast(FrozenOutputs, GivenRows())
-        if feature_dropout:
-            # Behind the frozen encoder there are features alone; one mask a pass, as behind a stage.
-            self.model.net.projector = PassDropout(feature_dropout, 0)
+        net = self.model.net
+        if net.dropouts:
+            # Rows hold pooled features, so dropout that follows the last stage stands behind the average here.
+            net.projector, net.dropouts = next(reversed(net.dropouts.values())), nn.ModuleDict()
+            net.frozen = net.encoder.steps
+            net.frozen_width(torch.zeros(1, *experiment.images.shape))
 
 
 class RowSums(HeadsFromSums):
@@ -119,14 +121,13 @@ def summed(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
     return Ran(answers, up if shared else 0, down if shared else 0)
 
 
-def trained(experiment: Experiment, hospitals: Mapping[str, SiteData], folder: Path, dropout: float = 0.0) -> Ran:
+def trained(experiment: Experiment, hospitals: Mapping[str, SiteData], folder: Path) -> Ran:
     """The rounds of a row, from its start to its last model.
 
     Args:
         experiment: The row's settings: one phase with labels, one model for all.
         hospitals: By name.
         folder: For the updates of a round; it may be in memory.
-        dropout: See `RowTrainer`.
 
     Raises:
         SettingsError: The row asks for what blocks do not do.
@@ -135,7 +136,7 @@ def trained(experiment: Experiment, hospitals: Mapping[str, SiteData], folder: P
     plan = Plan.of(experiment)
     if not {step.task for step in plan} <= known or len(experiment.phases) != 1:
         raise SettingsError(f"a block runs rows of one phase with labels and one model for all, not {experiment.row}.")
-    trainers = {name: RowTrainer(experiment, data, dropout) for name, data in sorted(hospitals.items())}
+    trainers = {name: RowTrainer(experiment, data) for name, data in sorted(hospitals.items())}
     first = next(iter(trainers.values()))
     parts, begun = first.partition, first.model.net.state_dict()
     mixer = Mixer(experiment, parts, None)
