@@ -44,7 +44,7 @@ def benchmark(
 ) -> None:
     """Run the benchmark NAME and write its tables: `feduaa`, `oct`, `oct-labels`, or one of FedEE's.
 
-    `f1`, `f2` and `e1` are blocks of draws with their controls, on an encoder that stands still (docs/benchmarks.md).
+    `f1`, `f2` and `e1` are blocks of draws with their controls, on an encoder that stands still (docs/paper_tables.md).
 
     `oct-labels` asks what pre-training without labels is worth where labels are few. FedEE's tables are those of
     `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`, `fedee-heart` and `fedee-activity`.

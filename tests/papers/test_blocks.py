@@ -41,9 +41,14 @@ TINY = {
 
 
 def tiny(**changes):
-    settings = merged(preset("f1"), {**TINY, "sites": {"site-1": None, "site-4": None}})
-    kept = ("majority", "probe", "singleset", "sums", "fedavg", "pooled")
-    rows = [{**row, "tune": []} for row in settings["rows"] if row["name"] in kept]
+    settings = merged(preset("e1"), {**TINY, "sites": {"site-1": None, "site-4": None}})
+    ways = ("singleset_temperature", "singleset_dropout", "singleset_ensemble")
+    kept = ("majority", "probe", "singleset", *ways, "sums_both", "fedavg", "pooled")
+    rows = [
+        {**row, "tune": []} | ({"members": 2} if row["kind"] == "ensemble" else {})
+        for row in settings["rows"]
+        if row["name"] in kept
+    ]
     return {**settings, "rows": rows, **changes}
 
 
@@ -103,7 +108,7 @@ def test_training_in_memory_gives_the_bits_of_the_loop(tmp_path):
 
 
 def test_a_row_helps_only_where_it_beats_every_row_alone():
-    plan = BlockPlan.read(tiny(draws=5, primary=1))
+    plan = BlockPlan.read(tiny(draws=5, primary=1, figures=["kappa"]))
 
     def runs(**levels):
         return {
@@ -138,16 +143,17 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
     rows[2] = {**rows[2], "tune": [{"setting": "training.learning_rate", "values": [1e-6, 3e-6, 9e-6], "grows": 1}]}
     plan.write_text(yaml.safe_dump({**TINY, "rows": rows}))
     out = tmp_path / "out"
-    words = ["benchmark", "f1", "--plan", plan, "--phantoms", "site-1,site-4", "--out", out]
+    words = ["benchmark", "e1", "--plan", plan, "--phantoms", "site-1,site-4", "--out", out]
 
     def run(*more):
         return CliRunner().invoke(main, [str(word) for word in (*words, *more)])
 
     first = run("--store", tmp_path / "packed.jsonl.gz")
     assert first.exit_code == 0, first.output
-    assert "12 of 12: " in first.output
+    assert "18 of 18: " in first.output
     page = (out / "page.md").read_text()
-    assert "Heads from sums: federated head | together |" in page
+    assert "Heads from sums: mean of own and federated head | together |" in page
+    assert "| 4 \\* |" in page  # two members, twice the passes
     assert "beats every row alone" in page
     tuned = json.loads((out / "tuning" / "like" / "singleset.json").read_text())["tried"][0]
     assert len(tuned["tried"]) == 4  # the best stood at the end, and the grid grew
@@ -156,7 +162,7 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
     before = json.loads(one.read_text())
     one.unlink()
     again = run()
-    assert again.output.count(" of 12: ") == 1
+    assert again.output.count(" of 18: ") == 1
     assert {**json.loads(one.read_text()), "seconds": 0} == {**before, "seconds": 0}
     assert (out / "page.md").read_text() == page
 

@@ -85,7 +85,7 @@ class RowTrainer(LocalTrainer):
         net = self.model.net
         if net.dropouts:
             # Rows hold pooled features, so dropout that follows the last stage stands behind the average here.
-            net.projector, net.dropouts = next(reversed(net.dropouts.values())), nn.ModuleDict()
+            net.projector, net.dropouts = list(net.dropouts.values())[-1], nn.ModuleDict()
             net.frozen = net.encoder.steps
             net.frozen_width(torch.zeros(1, *experiment.images.shape))
 
