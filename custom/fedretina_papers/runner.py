@@ -111,7 +111,8 @@ def required_alike(plan: BenchmarkPlan, out: Path) -> dict[str, Any]:
     """What a result depends on: rows and seeds may be added later, this may not change once a run has begun."""
     told = plan.model_dump(mode="json", exclude={"rows", "seeds", "sites", "reference", "beside", *_BESIDE})
     told |= {"sites": sorted(plan.sites)}
-    held = read_json(out / FIXED) if (out / FIXED).exists() and begun(out) else told
+    told = dict(without_files(told))
+    held = without_files(read_json(out / FIXED)) if (out / FIXED).exists() and begun(out) else told
     other = sorted(key for key in {*held, *told} if held.get(key) != told.get(key))
     if other:
         raise SettingsError(
@@ -119,6 +120,13 @@ def required_alike(plan: BenchmarkPlan, out: Path) -> dict[str, Any]:
             "give this plan another folder."
         )
     return told
+
+
+def without_files(words: Any) -> Any:
+    """A plan's words without where this machine keeps a file of weights; their SHA-256 says which they are."""
+    if isinstance(words, Mapping):
+        return {name: without_files(one) for name, one in words.items() if not (name == "file" and "sha256" in words)}
+    return [without_files(one) for one in words] if isinstance(words, list) else words
 
 
 def begun(out: Path) -> bool:
@@ -157,6 +165,7 @@ def plan_record(plan: BenchmarkPlan, tuning: Mapping[str, Any]) -> dict[str, Any
     told_plan = plan.model_dump(mode="json", exclude={"sites", "rows", "spare_sites", "strangers"})
     rows = [*(choice.name for choice in plan.rows), *(one.name for one in plan.readings)]
     kind = told_plan["splits"]["kind"]
+    told_plan = without_files(told_plan)
     stored = {**told_plan, "rows": rows, "sites": sorted(plan.sites), "splits": kind, "tuning": tuning}
     named = {"spare_sites": sorted(plan.spare_sites), "strangers": sorted(plan.strangers)}
     settings = {"settings": told_plan["experiment"], "split": told_plan["splits"]}

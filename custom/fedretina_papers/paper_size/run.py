@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedretina.data.site_data import SiteData
 from fedretina.errors import FedretinaError, SettingsError, StoppedError
 from fedretina.loop import run_loop
 from fedretina.storage import folder_lock, read_json, write_json
@@ -20,7 +19,7 @@ from fedretina_papers.one_run import machine, measure_run, run_name, sites_of
 from fedretina_papers.paper_size.limits import Budget, Limits, Pace
 from fedretina_papers.paper_size.plan import PaperSizePlan, Work, passes
 from fedretina_papers.paper_size.speed import SPEED, measure_speed
-from fedretina_papers.runner import FIXED, Told, plan_record, required_alike
+from fedretina_papers.runner import FIXED, Told, plan_record, required_alike, without_files
 
 STATE_MB = 2000
 _SPENT = "spent.json"
@@ -82,7 +81,10 @@ def run_paper_size(
         for name in dict.fromkeys(work.part for work in waiting):
             if budget.left > 0 and _speed_is_missing(out, name):
                 data = sites_of(plan.benches[name], out / name, plan.seeds[0], cache=cache)
-                words = measure_speed(plan, name, data, out)
+                try:
+                    words = measure_speed(plan, name, data, out)
+                except (FedretinaError, RuntimeError) as error:  # what was asked for is the runs
+                    words = f"{name}: speed was not measured: {_fault(error)}"
                 tell(Told(len(works) - len(waiting), len(works), words, None))
         missing: dict[str, str] = {}
         took: list[float] = []
@@ -117,7 +119,7 @@ def _prepare(
         sites_of(bench, out / name, plan.seeds[0], read=read, cache=cache)
         write_json(out / name / FIXED, fixed)
         write_json(out / name / "plan.json", plan_record(bench, {}))
-    write_json(out / "plan.json", plan.model_dump(mode="json", exclude={"sites"}))
+    write_json(out / "plan.json", without_files(plan.model_dump(mode="json", exclude={"sites"})))
 
 
 def _each(
@@ -155,44 +157,30 @@ def one_work(settings: dict[str, Any], out: Path, cache: Path, work: Work, budge
         budget: When it must be done.
         keeps: Whether what is unfinished in the end is kept; where it is not, a run that would not end is not begun.
     """
-    plan = PaperSizePlan.model_validate(settings)
     if budget.left <= 0:
         return Ran(False, "")
-    folder, bench = out / work.part, plan.benches[work.part]
-    choice = bench.rows[work.row]
-    experiment = plan.experiment_of(work)
     try:
-        sites = sites_of(bench, folder, work.seed, cache=cache)
-        trained = {site: sites[site] for site in bench.trained_on(choice)}
-        seen = passes(experiment) * sum(data.counts["train"] for data in trained.values())
-        known = _known(folder, experiment.network.encoder)
-        if not keeps and known.pace is not None and known.pace * seen > budget.left:
-            return Ran(False, f"not begun: it takes about {known.pace * seen / 60:.0f} min, more than are left")
-        return _run(plan, work, out, budget, sites, trained, seen, known.longest)
-    except torch.OutOfMemoryError:
-        return Ran(False, "failed: the card's memory is full", "the card's memory is full: lower --jobs.")
+        return _run(PaperSizePlan.model_validate(settings), out, cache, work, budget, keeps)
     except StoppedError as stopped:
         return Ran(False, str(stopped))
-    except FedretinaError as error:
-        return Ran(False, f"failed, {error}", str(error))
+    except (FedretinaError, RuntimeError) as error:  # torch's too: one row must not cost the time of the others
+        said = _fault(error)
+        return Ran(False, f"failed: {said}", said)
 
 
-def _run(
-    plan: PaperSizePlan,
-    work: Work,
-    out: Path,
-    budget: Budget,
-    sites: Mapping[str, SiteData],
-    trained: Mapping[str, SiteData],
-    seen: float,
-    longest: float,
-) -> Ran:
-    bench = plan.benches[work.part]
-    choice = bench.rows[work.row]
-    experiment = plan.experiment_of(work)
-    root, run = out / work.part / "runs" / choice.name, run_name(experiment)
+def _run(plan: PaperSizePlan, out: Path, cache: Path, work: Work, budget: Budget, keeps: bool) -> Ran:
+    folder, bench = out / work.part, plan.benches[work.part]
+    choice, experiment = bench.rows[work.row], plan.experiment_of(work)
+    sites = sites_of(bench, folder, work.seed, cache=cache)
+    trained = {site: sites[site] for site in bench.trained_on(choice)}
+    seen = passes(experiment) * sum(data.counts["train"] for data in trained.values())
+    known = _known(folder, experiment.network.encoder)
+    if not keeps and known.pace is not None and known.pace * seen > budget.left:
+        raise StoppedError(f"not begun: it takes about {known.pace * seen / 60:.0f} min, more than are left.")
+
+    root, run = folder / "runs" / choice.name, run_name(experiment)
     before, began = _spent_before(root / run), budget.clock()
-    pace = Pace(budget, longest)
+    pace = Pace(budget, known.longest)
     try:
         run_loop(experiment, trained, root, run, tell=pace)
     finally:
@@ -201,7 +189,7 @@ def _run(
         if (root / run).exists():  # a run that could not begin leaves nothing
             write_json(root / run / _SPENT, {"seconds": whole, "open": False})
     write_json(root / run / "seconds.json", {"seconds": whole})
-    record = measure_run(bench, choice, work.seed, {}, out / work.part, root / run, trained, sites)
+    record = measure_run(bench, choice, work.seed, {}, folder, root / run, trained, sites)
     record |= {"title": plan.parts[work.part].title_of(bench, choice), "passes": passes(experiment)}
     record |= {"images_seen": seen, "longest_order": round(pace.longest, 2)}
     write_json(_result(plan, out, work), record)
@@ -209,6 +197,14 @@ def _run(
     aucs = [one["test"]["auc"] for one in record["sites"].values() if one["test"]["auc"] is not None]
     mean = f"{fmean(aucs):.3f}" if aucs else "undefined"
     return Ran(True, f"macro AUC {mean}, {whole} s", seconds=took)
+
+
+def _fault(error: FedretinaError | RuntimeError) -> str:
+    if isinstance(error, FedretinaError):
+        return str(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        return "the memory of the device is full: lower --jobs."
+    return f"{str(error).partition(chr(10))[0]}: a fault of the program or of the device."
 
 
 def _spent_before(folder: Path) -> float | None:
