@@ -161,7 +161,8 @@ def measure_run(
             "weight": said["weight"],
             "theta_by_round": [step["scalars"].get(host, {}).get("theta") for step in steps],
             "weight_by_round": [step.get("weights", {}).get(host) for step in steps],
-            "labelled": steps[0]["scalars"].get(host, {}).get("images") if site in trained else None,
+            # A row that only sums has no step that trains.
+            "labelled": steps[0]["scalars"].get(host, {}).get("images") if steps and site in trained else None,
         }
     return {
         "name": choice.name,

@@ -26,9 +26,13 @@ TINY = {
     "speed": {"steps": 1, "turns": 1},
     "parts": {
         "fundus": {
-            "first": 1,
+            "first": 2,
             "plan": {
-                "rows": ["singleset", "feduaa"],
+                "rows": [
+                    {"name": "probe", "row": "analytic", "settings": {"phases": {"sums": {"sums": {"answer": "own"}}}}},
+                    "singleset",
+                    "feduaa",
+                ],
                 "experiment": {
                     "phases": {"train": {"rounds": 2}},
                     "images": {"image_size": 32},
@@ -56,7 +60,7 @@ TINY = {
         },
     },
 }
-RUNS = ["fundus, singleset, seed 1", "oct, oct_alone, seed 1", "fundus, feduaa, seed 1"]
+RUNS = ["fundus, probe, seed 1", "oct, oct_alone, seed 1", "fundus, singleset, seed 1", "fundus, feduaa, seed 1"]
 
 
 class Steps:
@@ -152,8 +156,8 @@ def test_what_may_not_be_left_behind_is_not_begun_or_dropped(whole, tmp_path):
     shutil.copytree(whole[0], tmp_path / "out")
     (tmp_path / "out/fundus/results/feduaa/seed-1.json").unlink()
     words = call(tmp_path / "out", minutes=6, state_mb=0)  # the other row took longer
-    assert words[0].startswith(f"{RUNS[2]}: not begun: it takes about")
-    assert words[1:] == [f"the time of this call is over; the next call goes on with {RUNS[2]}"]
+    assert words[0].startswith(f"{RUNS[-1]}: not begun: it takes about")
+    assert words[1:] == [f"the time of this call is over; the next call goes on with {RUNS[-1]}"]
     assert not list((tmp_path / "out/fundus/runs").rglob("*.json"))
 
 
@@ -161,14 +165,14 @@ def test_a_run_that_cannot_be_is_told_and_the_others_go_on(whole, tmp_path):
     (tmp_path / "cache").symlink_to(whole[0].parent / "cache")
     shutil.copytree(whole[0], tmp_path / "out")
     broken = {"name": "broken", "row": "singleset", "settings": {"training": {"batch_size": 4096}}}
-    parts = {"fundus": {"plan": {"rows": ["singleset", broken, "feduaa"]}}}
+    parts = {"fundus": {"plan": {"rows": [*TINY["parts"]["fundus"]["plan"]["rows"][:2], broken, "feduaa"]}}}
     told = []
     asked = plan(**merged(TINY, {"parts": parts}))
     limits = Limits(cache=tmp_path / "cache", clock=Steps())
     missing = run_paper_size(asked, tmp_path / "out", 1, limits, told.append)
     assert list(missing) == ["fundus, broken, seed 1"]
     assert "fewer than one batch" in missing["fundus, broken, seed 1"]
-    assert told[-1].done == 3
+    assert told[-1].done == 4
 
 
 def test_the_page_of_nothing_of_a_part_and_of_all(whole, tmp_path):
@@ -180,12 +184,13 @@ def test_the_page_of_nothing_of_a_part_and_of_all(whole, tmp_path):
     assert "**This has not run.**" in nothing
     assert nothing.count("**Has not run.**") == 2
     assert "| FedUAA | resnet50 | from scratch | 20 | has not run |" in nothing
+    assert "| Frozen probe, own heads | efficientnet_lite0, frozen | from ImageNet | 1 | has not run |" in nothing
 
     shutil.copytree(whole[0], tmp_path / "some")
     shutil.rmtree(tmp_path / "some/oct")
     (tmp_path / "some/fundus/results/feduaa/seed-1.json").unlink()
     some = page(tmp_path / "some")
-    assert "**1 of 3 runs** are stored, on no GPU" in some
+    assert "**2 of 4 runs** are stored, on no GPU" in some
     assert "**Nothing here ran on a GPU**" in some
     assert "**Has not run**: FedUAA." in some
     assert some.count("**Has not run.**") == 1
