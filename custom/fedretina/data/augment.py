@@ -189,9 +189,19 @@ def _warp(pixels: torch.Tensor, angle: NDArray[np.float64], flipped: NDArray[np.
     return affine_sample(pixels, np.stack([x, y], axis=1))
 
 
+def brought(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor where a network computes; itself where it is there.
+
+    To a card it goes from memory that is pinned, behind what stands in the card's queue: nobody waits for it.
+    """
+    if tensor.device.type == device.type:
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def _there(values: NDArray[Any], like: torch.Tensor) -> torch.Tensor:
-    """What was drawn, where the images are; a card's queue takes it, and nobody waits for what stands there already."""
-    return torch.from_numpy(values).to(like.device, non_blocking=True)
+    """What was drawn, where the images are."""
+    return brought(torch.from_numpy(values), like.device)
 
 
 def _column(values: NDArray[np.float64], like: torch.Tensor, by: torch.Tensor | None = None) -> torch.Tensor:

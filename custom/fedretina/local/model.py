@@ -8,6 +8,7 @@ import torch
 
 from fedretina.analytic.distance import directions
 from fedretina.corrections.correction import Outcome, RoundContext
+from fedretina.data.augment import brought
 from fedretina.errors import DataError, TrainingError
 from fedretina.exchange.partition import CONTROL, KEY, partition_of
 from fedretina.exchange.payload import Tensors
@@ -114,13 +115,8 @@ class LocalModel:
         return {key: to_cpu(tensor) for key, tensor in self.net.state_dict().items() if not key.startswith(_CONTRAST)}
 
     def brought(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A part of a batch where the network is, as it is; cached bytes are a quarter of what is made of them.
-
-        To a card it goes from memory that is pinned, behind what the card has in its queue: nobody waits for it.
-        """
-        if tensor.device.type == self.device.type:
-            return tensor
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+        """A part of a batch where the network is, as it is: cached bytes are a quarter of what is made of them."""
+        return brought(tensor, self.device)
 
     def to_device(self, images: torch.Tensor) -> torch.Tensor:
         """Images, or what frozen stages made of them, where the network is, and laid out as it wants them."""
