@@ -29,7 +29,7 @@ from fedretina.errors import FedretinaError
 @click.option("--pictures", type=click.Path(path_type=Path), help="Folder of its pictures; OUT/pictures by default.")
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), help="paper-size: end within so many minutes.")
 @click.option("--cache", type=click.Path(path_type=Path), help="paper-size: image caches; OUT-cache by default.")
-@click.option("--state-mb", type=click.IntRange(0), help="paper-size: most that unfinished runs leave; 2000.")
+@click.option("--state-mb", type=click.IntRange(0), help="paper-size: most that unfinished runs leave; 10000.")
 def benchmark(
     name: str,
     out: Path,

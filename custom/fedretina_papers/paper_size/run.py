@@ -21,7 +21,7 @@ from fedretina_papers.paper_size.plan import PaperSizePlan, Work, passes
 from fedretina_papers.paper_size.speed import SPEED, measure_speed
 from fedretina_papers.runner import FIXED, Told, plan_record, required_alike, without_files
 
-STATE_MB = 2000
+STATE_MB = 10_000
 _SPENT = "spent.json"
 _SLOWER = 1.5
 """A whole run against its training steps alone: validation, and what is written."""
