@@ -8,6 +8,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedretina.errors import SettingsError
+from fedretina_papers.blocks.page import write_block_page
+from fedretina_papers.blocks.plan import BlockPlan
+from fedretina_papers.blocks.study import run_block
 from fedretina_papers.cases import write_cases
 from fedretina_papers.compared import statistics
 from fedretina_papers.fedee_page import write_fedee_page
@@ -109,6 +112,12 @@ def _compare(out: Path) -> None:
         statistics(out)
 
 
+def _block(settings: Mapping[str, Any], limits: Limits) -> Prepared:
+    plan = BlockPlan.read(settings)
+    limits.require_none(plan.name)
+    return Prepared(lambda out, jobs, tell, read: run_block(plan, out, tell, read), _compare, lambda out, page: False)
+
+
 def _oct(out: Path, page: Path, pictures: Path) -> None:
     write_oct_page(out, page, pictures)
 
@@ -120,5 +129,6 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "fedee": Kind(_rows, write_fedee_page),
         "oct_labels": Kind(_labels, write_label_page),
         "paper_size": Kind(_paper_size, write_paper_size_page, unrun=True, unfinished=("runs",)),
+        "block": Kind(_block, write_block_page),
     }
 )
