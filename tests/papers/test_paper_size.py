@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 
@@ -135,6 +136,7 @@ def test_stopped_by_its_clock_at_each_order_it_ends_with_the_same_figures(whole,
 
 
 def test_an_order_that_would_not_be_done_in_time_is_not_begun():
+    assert 0 < pickle.loads(pickle.dumps(Budget.of(Limits(10)))).left <= 580  # as a process of its own gets it
     clock = Steps()
     budget = Budget.of(Limits(10, clock=clock))
     assert budget.end == 60 + 600 - 20
@@ -205,6 +207,9 @@ def test_the_page_of_nothing_of_a_part_and_of_all(whole, tmp_path):
     assert "has not run |" not in every
     assert "phantoms: drawn pictures" in every
     assert "SingleSet less the row" in every
+    assert "Figures are of the last round, the test split is read once." in every
+    assert "of Alone, OCT: efficientnet_lite0 from scratch, 32 px; train 1 round of 1 epoch, adam at 0.001" in every
+    assert "The aim on a GPU is 0.9 or more: this was none." in every
     assert "Table 3:" in every
     assert every == page(tmp_path / "all")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
@@ -140,7 +140,12 @@ def _each(
         futures = {pool.submit(one_work, settings, out, cache, work, budget, keeps): work for work in waiting}
         try:
             for future in as_completed(futures):
-                yield futures[future], future.result()
+                try:
+                    ran = future.result()
+                except BrokenExecutor:
+                    said = "a process of the call was killed, for want of memory as a rule: lower --jobs."
+                    ran = Ran(False, f"failed: {said}", said)
+                yield futures[future], ran
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
