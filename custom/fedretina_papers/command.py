@@ -44,6 +44,8 @@ def benchmark(
 ) -> None:
     """Run the benchmark NAME and write its tables: `feduaa`, `oct`, `oct-labels`, or one of FedEE's.
 
+    `f1`, `f2` and `e1` are blocks of draws with their controls, on an encoder that stands still (docs/paper_tables.md).
+
     `oct-labels` asks what pre-training without labels is worth where labels are few. FedEE's tables are those of
     `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`, `fedee-heart` and `fedee-activity`.
 
@@ -123,7 +125,7 @@ def _chosen(settings: dict[str, Any], name: str, rows: str) -> dict[str, Any]:
     chosen = [named.get(row, row) for row in wanted if row not in readings]
     kept = _by_name(chosen, "rows")
     left = [one for one in readings.values() if not isinstance(one, dict) or one.get("of") in kept]
-    return {**settings, "rows": chosen, "readings": left}
+    return {**settings, "rows": chosen} | ({"readings": left} if "readings" in settings else {})
 
 
 def _by_name(listed: Any, what: str) -> dict[str, Any]:

@@ -8,6 +8,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedretina.errors import SettingsError
+from fedretina_papers.blocks.page import write_block_page
+from fedretina_papers.blocks.plan import BlockPlan
+from fedretina_papers.blocks.study import run_block
 from fedretina_papers.cases import write_cases
 from fedretina_papers.fedee_page import write_fedee_page
 from fedretina_papers.label_efficiency import run_labels
@@ -74,6 +77,11 @@ def _labels(settings: Mapping[str, Any]) -> Prepared:
     return Prepared(lambda out, jobs, tell, read: run_labels(plan, out, jobs, tell, read), lambda out, page: False)
 
 
+def _block(settings: Mapping[str, Any]) -> Prepared:
+    plan = BlockPlan.read(settings)
+    return Prepared(lambda out, jobs, tell, read: run_block(plan, out, tell, read), lambda out, page: False)
+
+
 def _oct(out: Path, page: Path, pictures: Path) -> None:
     write_oct_page(out, page, pictures)
 
@@ -84,5 +92,6 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "oct": Kind(_rows, _oct),
         "fedee": Kind(_rows, write_fedee_page),
         "oct_labels": Kind(_labels, write_label_page),
+        "block": Kind(_block, write_block_page),
     }
 )

@@ -227,7 +227,7 @@ def _listed(settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The words of a plan that comes with the package.
+    """The words of a plan that comes with the package, laid over those of the plan that it `extends`.
 
     Raises:
         SettingsError: There is no such plan.
@@ -236,4 +236,6 @@ def preset(name: str) -> dict[str, Any]:
     names = sorted(path.name.removesuffix(".yaml") for path in folder.iterdir() if path.name.endswith(".yaml"))
     if name not in names:
         raise SettingsError(f"there is no benchmark {name!r}; there are {', '.join(names)}.")
-    return parse_yaml((folder / f"{name}.yaml").read_text(encoding="utf-8"), f"the plan {name}")
+    words = parse_yaml((folder / f"{name}.yaml").read_text(encoding="utf-8"), f"the plan {name}")
+    below = words.pop("extends", None)
+    return words if below is None else merged(preset(str(below)), words)

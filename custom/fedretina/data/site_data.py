@@ -21,7 +21,7 @@ from fedretina.settings.images import ImageSettings
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.scheme_presets import SCHEMES
-from fedretina.settings.site import SiteDataSettings, site_modality, site_scheme
+from fedretina.settings.site import PromiseSettings, SiteDataSettings, site_modality, site_scheme
 
 
 class Split(NamedTuple):
@@ -69,6 +69,7 @@ class SiteData:
         changes: What becomes of a run whose site comes with another list later; see `SiteDataSettings`.
         public_sets: Names of the public sets that the images are of; empty for a hospital's own.
         features: Where what frozen stages make of the images is kept; None where it is not.
+        promise: What the site asks of its referral; None asks nothing.
         columns: Optional columns of the manifest that the site has read, by name: the value of each file, "" where it
             is not known. Like the files they never leave.
     """
@@ -85,6 +86,7 @@ class SiteData:
     changes: Literal["refuse", "accept"] = "refuse"
     public_sets: tuple[str, ...] = ()
     features: FeaturePlace | None = None
+    promise: PromiseSettings | None = None
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -203,7 +205,8 @@ def load_site_data(
         from fedretina.data.phantoms.draw import phantom_site_data
 
         drawn = phantom_site_data(site, settings, scheme, images, seed)
-        return replace(drawn, features=_features(settings, settings.cache or default_cache, "phantoms", None))
+        place = _features(settings, settings.cache or default_cache, "phantoms", None)
+        return replace(drawn, features=place, promise=settings.promise)
     if scheme is None and needs_labels:
         raise scheme_not_set(site)
     manifest = read_manifest(settings.manifest, scheme, settings.columns)
@@ -287,6 +290,7 @@ def _from_cache(
         settings.changes,
         () if settings.public_set is None else (settings.public_set,),
         _features(settings, cache, folder.name, frozenset(found.digests)),
+        settings.promise,
         manifest.columns,
     )
 

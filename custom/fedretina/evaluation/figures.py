@@ -41,6 +41,7 @@ from fedretina.metric_inputs import checked_scores
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.training import LEAST_PATIENTS
 from fedretina.uncertainty.estimators import Estimator, auc_scores
+from fedretina.uncertainty.promise import chance_of_disease
 from fedretina.uncertainty.referral import refer
 
 LEVEL = 0.95
@@ -320,7 +321,9 @@ class Triage(NamedTuple):
     specificity: Share | None
 
 
-def triage(labelled: LabelledPredictions, threshold: float, scheme: GradingScheme) -> Triage:
+def triage(
+    labelled: LabelledPredictions, threshold: float, scheme: GradingScheme, promise: float | None = None
+) -> Triage:
     """Apply the referral rule to a split and count patients.
 
     A patient is referred when any image is, and ill when any image's true grade is referable. Patients and not images
@@ -337,6 +340,7 @@ def triage(labelled: LabelledPredictions, threshold: float, scheme: GradingSchem
         threshold: A `ReferralThreshold.value`.
         scheme: Names the referable grades and the ungradable one. Without referable grades nobody is known to be
             ill, and only the loads are told.
+        promise: A `promise.Promise.threshold`; None where no chance of disease refers by itself.
 
     Returns:
         The figures.
@@ -352,11 +356,13 @@ def triage(labelled: LabelledPredictions, threshold: float, scheme: GradingSchem
         ).with_note(f"Their lengths are {sorted(sizes)}.")
     reasons: dict[str, set[str]] = {}
     truths: dict[str, set[int]] = {}
-    predicted = np.argmax(labelled.probabilities, axis=1) if len(labelled.labels) else ()
-    for patient, grade, u, label in zip(
-        labelled.patients, predicted, labelled.uncertainty, labelled.labels, strict=True
+    some = len(labelled.labels) > 0
+    predicted = np.argmax(labelled.probabilities, axis=1) if some else ()
+    chances = chance_of_disease(labelled.probabilities, scheme) if some else ()
+    for patient, grade, u, label, chance in zip(
+        labelled.patients, predicted, labelled.uncertainty, labelled.labels, chances, strict=True
     ):
-        decision = refer(int(grade), float(u), threshold, scheme)
+        decision = refer(int(grade), float(u), threshold, scheme, float(chance), promise)
         reasons.setdefault(patient, set()).update(decision.reasons)
         truths.setdefault(patient, set()).add(int(label))
     sick = set(scheme.referable_classes)

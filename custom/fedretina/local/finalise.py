@@ -168,6 +168,7 @@ def _card(
         look=LookFigures(gate.gate.record, gate.own, _on_spoiled(model, gate, choice.used)),
         doubt=choice,
         order=order_of(test, ending.experiment.seed, ending.experiment.report.draws),
+        asked=ending.data.promise,
         support=supported_auc(
             model.answered("test").scores,
             test.labels,

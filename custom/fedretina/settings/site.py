@@ -33,6 +33,20 @@ SITE_NAME = "{SITE_NAME}"
 """Stands for the site's name in the paths of a file that serves many."""
 
 
+class PromiseSettings(BaseModel):
+    """How many of a site's patients with referable disease may pass without being referred.
+
+    Attributes:
+        missed: The largest share of them, such as 0.05. The smaller, the more patients are referred, and the more ill
+            patients of the validation split it takes (docs/promise.md).
+        sure: With what probability that is to hold, such as 0.9.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    missed: float = Field(default=0.05, gt=0, le=0.5)
+    sure: float = Field(default=0.9, ge=0.5, lt=1)
+
+
 class SiteDataSettings(BaseModel):
     """Where a site's data lie and how they are graded; the site's own, never a job's.
 
@@ -63,6 +77,8 @@ class SiteDataSettings(BaseModel):
             there, and hold nothing but its words or nothing. No cell of them ever leaves; sums do where
             `policy.subgroups` names the column.
         phantom_images: Training images of an average phantom hospital; refused with a manifest.
+        promise: What the site asks of its referral; None asks nothing. It never leaves, and needs a scheme that names
+            referable grades.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,6 +96,7 @@ class SiteDataSettings(BaseModel):
     changes: Literal["refuse", "accept"] = "refuse"
     columns: tuple[Column, ...] = ()
     phantom_images: int = Field(default=160, ge=1)
+    promise: PromiseSettings | None = None
 
     @model_validator(mode="after")
     def _all_is_read(self) -> Self:
