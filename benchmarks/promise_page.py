@@ -82,15 +82,16 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
         "",
         "## What follows",
         "",
-        "* A site's own patients keep the promise at every site, the worst included, within what so many draws can tell. "
-        "Where nothing else refers it holds in about nine of ten draws, as claimed; with the other reasons in more.",
+        "* A site's own patients keep the promise at every site, the worst included, within what so many draws can "
+        "tell. Where nothing else refers it holds in about nine of ten draws, as claimed; with the other reasons in "
+        "more.",
         "* The patients of all sites together do not: a site whose model finds less than the others' passes more than "
         "its promise, and its own counts, drawn to the others', stay between the two. A federation's curve says "
-        "nothing certain of a site. That is why the product takes the site's own alone, and tells a small site that it "
-        "has too few.",
+        "nothing certain of a site. That is why the product takes the site's own alone, and tells a small site that "
+        "it has too few.",
         "* The price is told by the last column but one: with these models a promise of 5 % sends half of aptos2019's "
-        "patients to a doctor and nine of ten or more elsewhere. Doubt alone refers nearly as many: a better model, not "
-        "another threshold, would send fewer.",
+        "patients to a doctor and nine of ten or so elsewhere. Where nothing but the chance of disease refers, about "
+        "as many are sent: a better model, not another threshold, would send fewer.",
         "",
         *_follows(records),
     ]
