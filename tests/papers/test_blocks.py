@@ -84,7 +84,7 @@ def test_training_in_memory_gives_the_bits_of_the_loop(tmp_path):
         "row": "fedee_fedprox",
         "exchange": {"personal": "exits"},
         "network": {"exits": {"width": 8}},
-        "choice": {"model": "last"},
+        "report": {"page": False, "draws": 20},
     }
     experiment = plan.experiment_of(row, 1, more)
     sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None)
@@ -93,7 +93,7 @@ def test_training_in_memory_gives_the_bits_of_the_loop(tmp_path):
 
     images = {
         name: load_site_data(
-            name, SiteDataSettings(phantom_images=200), experiment.images, 1, tmp_path / "cache" / name
+            name, SiteDataSettings(phantom_images=64), experiment.images, 1, tmp_path / "cache" / name
         )
         for name in dealt
     }
