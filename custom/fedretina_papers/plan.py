@@ -195,7 +195,11 @@ class BenchmarkPlan(BaseModel):
         if isinstance(joined.get("phases"), Mapping):
             joined["phases"] = _phases(joined["phases"], choice.of)
         # The papers compared nothing at the end: their figures and times stay those of their rows alone.
-        return Experiment.resolve({"verdict": "off", **joined, "name": self.name, "row": choice.of, "seed": seed})
+        found = Experiment.resolve({"verdict": "off", **joined, "name": self.name, "row": choice.of, "seed": seed})
+        if found.choice.model == "last" or "by" in (joined.get("choice") or {}):
+            return found
+        # Nor did they ask how many patients stand behind a grade when they chose a round.
+        return found.model_copy(update={"choice": found.choice.model_copy(update={"by": "auc"})})
 
     def title(self, choice: RowChoice) -> str:
         """What the tables call a row; its head is called personal only where it is."""

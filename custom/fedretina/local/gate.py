@@ -39,11 +39,13 @@ class SiteGate(NamedTuple):
         gate: The gate.
         own: Images of the test split, and how many of them it stopped.
         spoiled: By the name of what was done to them; empty for signals.
+        silent: Of all images of the test split, whether it lets no answer be shown [N].
     """
 
     gate: Gate
     own: Mapping[str, int]
     spoiled: Mapping[str, Spoiled]
+    silent: NDArray[np.bool_]
 
 
 def site_gate(model: Contestant, model_digest: str, data: SiteData, splits: Splits) -> SiteGate:
@@ -70,11 +72,12 @@ def site_gate(model: Contestant, model_digest: str, data: SiteData, splits: Spli
         expected,
         model_digest,
     )
+    looks = gate.look(shown(model, splits, "test", np.arange(len(splits["test"].labels))))
     rows = gradable(splits["test"], grade)
-    looks = gate.look(shown(model, splits, "test", rows))
-    own = {"images": len(rows), "stopped": sum(one.reason is not None for one in looks)}
+    own = {"images": len(rows), "stopped": sum(looks[at].reason is not None for at in rows)}
+    silent = np.array([not one.answered for one in looks], dtype=np.bool_)
     spoiled = {} if expected is None else _spoiled(gate, model, part(splits["val"], validation))
-    return SiteGate(gate, own, spoiled)
+    return SiteGate(gate, own, spoiled, silent)
 
 
 def expected_look(model: Contestant) -> Look | None:
@@ -109,11 +112,13 @@ def shown(model: Contestant, splits: Splits, name: str, rows: NDArray[np.int64])
 
 def _spoiled(gate: Gate, model: Contestant, split: Split) -> dict[str, Spoiled]:
     few = np.linspace(0, len(split.labels) - 1, min(_SPOILED, len(split.labels))).astype(np.int64)
+    if not len(few):
+        return {}
     whole = part(split, few)._replace(digests=())
-    found: dict[str, Spoiled] = {}
-    for name, spoil in SPOILS.items() if len(few) else ():
-        images = torch.from_numpy(np.stack([spoil(image) for image in whole.images.numpy()]))
-        said: Any = model.trainer.answers({}, model.model, whole._replace(images=images), kept=False)
-        looks = gate.look(Shown(images, said.features))
-        found[name] = Spoiled(np.array([one.reason is not None for one in looks]), said.logits)
-    return found
+    # All of them in one pass, for a model is loaded for each.
+    images = torch.from_numpy(np.stack([spoil(image) for spoil in SPOILS.values() for image in whole.images.numpy()]))
+    every = whole._replace(images=images, labels=whole.labels.repeat(len(SPOILS)))
+    said: Any = model.trainer.answers({}, model.model, every, kept=False)
+    stopped = np.array([one.reason is not None for one in gate.look(Shown(images, said.features))])
+    logits = said.logits.split(len(few))
+    return {name: Spoiled(stopped[at * len(few) :][: len(few)], logits[at]) for at, name in enumerate(SPOILS)}

@@ -6,7 +6,7 @@ bits. The plain loop, the FLARE executor and the ModelLearner all drive this one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedretina.data.site_data import SiteData, Split
 from fedretina.data.splits import labelled_subset
 from fedretina.errors import TrainingError
 from fedretina.evaluation.figures import Evaluation, evaluate
+from fedretina.evaluation.support import supported_auc
 from fedretina.exchange.partition import GRAM, MEAN, MOMENT, STATISTIC, VARIANCE
 from fedretina.exchange.payload import Tensors
 from fedretina.local.features import FrozenOutputs
@@ -47,7 +48,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import AugmentSettings
 from fedretina.settings.plan import PhaseSettings, Step
 from fedretina.settings.training import TrainingSettings
-from fedretina.uncertainty.estimators import build_estimator
+from fedretina.uncertainty.estimators import auc_scores, build_estimator
 from fedretina.uncertainty.evidence import as_if_graded
 from fedretina.uncertainty.temperature import fit_temperature
 from fedretina.uncertainty.theta import Theta, site_theta
@@ -253,6 +254,13 @@ class LocalTrainer:
         tau = self._experiment.tau
         return evaluate(answers.logits, answers.labels, self._estimator, chosen.auc_input, tau)
 
+    def supported(self, answers: Predictions, patients: Sequence[str]) -> float | None:
+        """Mean AUC of a split's answers over the grades with support, ranked as in `evaluate`; None if none has."""
+        chosen = self._experiment.evaluation
+        scores = auc_scores(answers.logits, chosen.auc_input, self._experiment.tau, self._estimator)
+        least = self._experiment.report.least_patients
+        return supported_auc(scores, answers.labels.numpy(), patients, least).value
+
     def state(self, shared: Tensors, personal: Tensors) -> Tensors:
         """All tensors of the site's model; checks that nothing is missing or left over."""
         self.model.load(shared, personal)
@@ -292,15 +300,24 @@ class LocalTrainer:
     ) -> EpochResult:
         random = self._phase(step).augment or self._experiment.augment
         purpose = (self._experiment.seed, self._data.name, step.phase, step.round)
-        context = EpochContext(step, settings, self._inputs(split, random), purpose, memory)
+        context = EpochContext(step, settings, self.inputs(split, random), purpose, memory)
         return labelled_epochs(self.model, self._objective, split, correction, context, stop)
 
-    def _inputs(
+    def inputs(
         self, split: Split, random: AugmentSettings
     ) -> Callable[[NDArray[np.int64], tuple[int | str, ...]], Tensor]:
-        """What the network sees of images in training: images with random transforms, or frozen outputs of such."""
+        """What the network sees of images in training: images with random transforms, or frozen outputs of such.
+
+        Args:
+            split: The images.
+            random: The transforms; they are done where the network is.
+
+        Returns:
+            Gives a batch by the numbers of its images and what the draws are for.
+        """
         if self._frozen is None or random.endless:
-            return lambda samples, purpose: augment(split.images[samples], samples, random, purpose)
+            bring = self.model.brought
+            return lambda samples, purpose: augment(bring(split.images[samples]), samples, random, purpose)
         outputs = self._frozen.of(split, orientations(random))
         return lambda samples, purpose: outputs(samples, drawn_orientations(samples, random, purpose))
 
@@ -309,7 +326,10 @@ class LocalTrainer:
         outputs = None if self._frozen is None or not kept else self._frozen.of(split)
         for begin in range(0, len(split.images), _EVALUATION_BATCH):
             end = min(begin + _EVALUATION_BATCH, len(split.images))
-            part = split.images[begin:end].float().div_(255) if outputs is None else outputs(np.arange(begin, end))
+            if outputs is None:
+                part = self.model.brought(split.images[begin:end]).float().div_(255)
+            else:
+                part = outputs(np.arange(begin, end))
             yield self.model.to_device(part)
 
     def _record_of(self, seen: EpochResult) -> dict[str, float]:

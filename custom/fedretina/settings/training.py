@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedretina.settings.choice import GrownSettings, ReadBy, ReadSettings
 
+LEAST_PATIENTS = 10
+"""Patients of either kind for an AUC: with fewer, the place of one of them moves it by more than a tenth."""
+
 
 class OptimiserSettings(ReadSettings):
     """Settings of the optimiser; by default it begins anew each round, as in FedUAA's released code.
@@ -63,7 +66,7 @@ class StretchSettings(BaseModel):
     epochs: int = Field(default=1, ge=1, le=1000)
 
 
-class TrainingSettings(OptimiserSettings):
+class TrainingSettings(GrownSettings, OptimiserSettings):
     """Local training of one round; the defaults are FedUAA's (released code: SGD, no momentum, no decay).
 
     Attributes:
@@ -76,9 +79,13 @@ class TrainingSettings(OptimiserSettings):
         precision: `float32`, or `bf16` autocast of the forward pass; losses stay float32.
         channels_last: Memory layout of images and weights; faster convolutions.
         device: `cpu`, `cuda`, or `auto` (CUDA when there is one). Equal bits need equal devices.
+        kernels: How a card's convolutions are chosen: "repeatable" gives the same bits on the same card each time,
+            "fastest" tries several at each new size of a batch and keeps the quickest, whichever that is today: a run
+            that is repeated or resumed differs in the last bits. On the CPU it changes nothing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    newer: ClassVar[frozenset[str]] = frozenset({"kernels"})
     epochs: int = Field(default=1, ge=1, le=1000)
     stretches: tuple[StretchSettings, ...] = ()
     batch_size: int = Field(default=32, ge=2, le=4096)
@@ -87,6 +94,7 @@ class TrainingSettings(OptimiserSettings):
     precision: Literal["float32", "bf16"] = "float32"
     channels_last: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    kernels: Literal["repeatable", "fastest"] = "repeatable"
 
     @model_validator(mode="after")
     def _epochs_or_stretches(self) -> Self:
@@ -166,14 +174,19 @@ class CalibrationSettings(BaseModel):
     ridge: float = Field(default=1.0, gt=0, le=1e6)
 
 
-class ReportSettings(BaseModel):
+class ReportSettings(GrownSettings):
     """What is written at the end of a run beside models, cards and figures.
 
     Attributes:
         draws: Draws of the patient bootstrap behind each interval.
         page: Whether the HTML page is written at once; `fedretina report` writes it later from the stored record.
+        least_patients: Fewest patients with a grade, and without it, for the grade to count in the mean "AUC over
+            grades with support", by which rounds are chosen, too; and fewest behind a figure of a subgroup. With fewer
+            the place of one patient moves an AUC by more than a tenth.
     """
 
     model_config = _STRICT
+    newer: ClassVar[frozenset[str]] = frozenset({"least_patients"})
     draws: int = Field(default=1000, ge=10, le=100_000)
     page: bool = True
+    least_patients: int = Field(default=LEAST_PATIENTS, ge=2, le=10_000)

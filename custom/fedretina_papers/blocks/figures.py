@@ -129,7 +129,7 @@ def _rules(
 def _rank(said: Said, labels: NDArray[np.int64], grade: int) -> ResampledFigures:
     """The AUC of a grade against the rest, as the binary task that it is."""
     there = labels == grade
-    task = ReferralTask(np.ones(labels.size, dtype=bool), there, said.scores[:, grade], there)
+    task = ReferralTask(np.ones(labels.size, dtype=bool), there, said.scores[:, grade], there, there)
     return ResampledFigures(
         said.probabilities, labels, said.uncertainty, said.scores, said.scores, task, only=("referable_auc",)
     )
