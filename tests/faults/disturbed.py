@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from io import FileIO
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import psutil
@@ -208,17 +211,30 @@ class Disturbed:
         """Start a participant again."""
         self.local.start_one(name)
 
-    def fill(self, name: str) -> Path:
-        """Fill a participant's disk to its last page, with what a step's end still frees; return the file to remove."""
-        filler = self.disks[name] / "filler"
+    @contextmanager
+    def full(self, name: str) -> Iterator[None]:
+        """Keep a participant's disk full to its last page: what is given back, such as a round's updates, goes too."""
+        filler, over = self.disks[name] / "filler", Event()
+
+        def fill(handle: FileIO) -> None:
+            while not over.wait(0.02):
+                with suppress(OSError):
+                    while True:
+                        handle.write(bytes(2**12))
+
         with open(filler, "wb", buffering=0) as handle:
-            for _ in range(20):  # two seconds: an older round's files go after the newest is durable
-                for size in (2**20, 2**12):
-                    with suppress(OSError):
-                        while True:
-                            handle.write(bytes(size))
-                time.sleep(0.1)
-        return filler
+            with suppress(OSError):
+                while True:
+                    handle.write(bytes(2**20))
+            thread = Thread(target=fill, args=(handle,))
+            thread.start()
+            try:
+                self.wait_for(lambda: shutil.disk_usage(self.disks[name]).free == 0, "a full disk")
+                yield
+            finally:
+                over.set()
+                thread.join()
+                filler.unlink()
 
     def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = CEILING_S) -> Any:
         """Wait until a condition is true and return it.

@@ -50,13 +50,12 @@ def test_a_killed_trainer_and_a_full_disk_at_its_site_cost_an_answer_each(federa
     assert "the answer of site-1 does not count: the trainer was killed by signal 9" in federation.said(SERVER)
     assert federation.kept("answers", before)
 
-    full = federation.fill("site-1")
-    federation.let()
-    federation.wait_for(
-        lambda: "StateError: the site's own log says what and where." in federation.said(SERVER), "a refusal"
-    )
-    assert site.is_running()
-    full.unlink()
+    with federation.full("site-1"):
+        federation.let()
+        federation.wait_for(
+            lambda: "StateError: the site's own log says what and where." in federation.said(SERVER), "a refusal"
+        )
+        assert site.is_running()
     federation.ends("answers", complete=True)
     assert "the disk is full" in federation.said("site-1")
     assert str(federation.disks["site-1"]) not in federation.said(SERVER)
@@ -101,11 +100,10 @@ def test_where_the_job_ends_a_resume_ends_with_the_bits_of_an_undisturbed_run(fe
     federation.admin("resume", "jobs")
     federation.wait_for(lambda: federation.done("jobs") == 3, "round 2")
     before = federation.durable("jobs")
-    full = federation.fill(SERVER)
-    federation.let()
-    why = ended_at(3, "FINISHED:EXECUTION_EXCEPTION")
+    with federation.full(SERVER):
+        federation.let()
+        why = ended_at(3, "FINISHED:EXECUTION_EXCEPTION")
     assert "the disk is full" in why
-    full.unlink()
 
     federation.admin("resume", "jobs")
     federation.ends("jobs", complete=True)
