@@ -44,8 +44,10 @@ def benchmark(
 ) -> None:
     """Run the benchmark NAME and write its tables: `feduaa`, `oct`, `oct-labels`, or one of FedEE's.
 
-    `oct-labels` asks what pre-training without labels is worth where labels are few. FedEE's tables are those of
-    `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`, `fedee-heart` and `fedee-activity`.
+    `oct-labels` asks what pre-training without labels is worth where labels are few. `first-phase-oct` and
+    `first-phase-fundus` ask what it adds to heads from sums, and pre-train some minutes more with each call. FedEE's
+    tables are those of `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`, `fedee-heart` and
+    `fedee-activity`.
 
     Stopped at any moment, it goes on where it stopped when it is called again; rows and seeds may be added later.
     `--out` holds the results, `page.md` with the tables, and, for eyes at this machine only, models and answers to

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 from fedretina.errors import SettingsError
 from fedretina_papers.cases import write_cases
 from fedretina_papers.fedee_page import write_fedee_page
+from fedretina_papers.first_phase import run_first_phase
+from fedretina_papers.first_phase_page import write_first_phase_page
+from fedretina_papers.first_phase_plan import FirstPhasePlan
 from fedretina_papers.label_efficiency import run_labels
 from fedretina_papers.label_page import write_label_page
 from fedretina_papers.label_plan import LabelPlan
@@ -74,6 +77,15 @@ def _labels(settings: Mapping[str, Any]) -> Prepared:
     return Prepared(lambda out, jobs, tell, read: run_labels(plan, out, jobs, tell, read), lambda out, page: False)
 
 
+def _first_phase(settings: Mapping[str, Any]) -> Prepared:
+    plan = FirstPhasePlan.read(settings)
+    return Prepared(lambda out, jobs, tell, read: run_first_phase(plan, out, tell, read), lambda out, page: False)
+
+
+def _first_phase_page(out: Path, page: Path, pictures: Path) -> None:
+    write_first_phase_page(out, page)
+
+
 def _oct(out: Path, page: Path, pictures: Path) -> None:
     write_oct_page(out, page, pictures)
 
@@ -84,5 +96,6 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "oct": Kind(_rows, _oct),
         "fedee": Kind(_rows, write_fedee_page),
         "oct_labels": Kind(_labels, write_label_page),
+        "first_phase": Kind(_first_phase, _first_phase_page),
     }
 )
