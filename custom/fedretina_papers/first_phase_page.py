@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedretina.report.text import number, size
+from fedretina.report.text import number
 from fedretina.storage import read_json
+from fedretina_papers.alone_or_shared import LEAD, TITLES, Row, helped, line, moved
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.engine.records import OfRun, Records
-from fedretina_papers.engine.table import Column, Line, mean_count, mean_signed, paired, render, seeds
+from fedretina_papers.engine.table import Column, mean_count, mean_signed, paired, render, seeds
 from fedretina_papers.first_phase import MAJORITY, STUDY
-from fedretina_papers.markdown import NOT_RUN, listed, several, table
-from fedretina_papers.statistics.multiple_tests import holm
-from fedretina_papers.statistics.paired_seeds import seed_test
+from fedretina_papers.markdown import NOT_RUN, listed, several
 
 _PROBE = "imagenet_own"
-_TITLES = {
-    "auc": "macro AUC",
-    "referable_auc": "referable AUC",
-    "kappa": "quadratic kappa",
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-}
 _HEADS = {"own": "own head", "federated": "head from all sites' sums", "both": "mean of both heads"}
-_LEVEL = 0.05
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of the tables.
-
-    Attributes:
-        name: Encoder and head.
-        title: In print.
-        shared: Whether anything of other sites is in it: if not, it is one of the rows that a site can have alone.
-    """
-
-    name: str
-    title: str
-    shared: bool
 
 
 def write_first_phase_page(out: Path, page: Path) -> None:
@@ -69,11 +44,11 @@ def write_first_phase_page(out: Path, page: Path) -> None:
         drawn=[name for name, site in study["sites"].items() if site["synthetic"]],
         sites=_sites(study),
         pretraining=_pretraining(study, trained),
-        primary=_TITLES[study["figures"][0]],
+        primary=TITLES[study["figures"][0]],
         missing=missing(study, rows, budgets),
         means={budget: budget_table(study, rows, records) for budget, records in budgets.items()},
         tests={budget: test_table(study, rows, records) for budget, records in budgets.items()},
-        helped={budget: helped(study, rows, records) for budget, records in budgets.items()},
+        helped={budget: helped(rows, records, _primary(study)) for budget, records in budgets.items()},
         titles={row.name: row.title for row in rows},
     )
 
@@ -117,7 +92,7 @@ def missing(study: Mapping[str, Any], rows: Sequence[Row], budgets: Mapping[int,
     """What has not run, in words."""
     told = []
     for budget, records in budgets.items():
-        lacking = [row.title for row in rows if len(records.values(row.name, study["figures"][0])) < study["draws"]]
+        lacking = [row.title for row in rows if len(records.values(row.name, _primary(study))) < study["draws"]]
         if lacking:
             told.append(f"{budget} images a site: {listed(lacking)}")
     return told
@@ -126,49 +101,28 @@ def missing(study: Mapping[str, Any], rows: Sequence[Row], budgets: Mapping[int,
 def budget_table(study: Mapping[str, Any], rows: Sequence[Row], records: Records) -> list[str]:
     """The means of the sites and what each row cost."""
     columns = [
-        Column("draws", study["figures"][0], show=seeds),
-        *(Column(_TITLES[one], f"test.{one}", better="highest") for one in study["figures"]),
+        Column("draws", _primary(study), show=seeds),
+        *(Column(TITLES[one], f"test.{one}", better="highest") for one in study["figures"]),
         Column("passes without labels", OfRun("passes"), show=mean_count),
         Column(
             "bytes up and down, all sites",
             OfRun("bytes"),
-            show=lambda values, _: size(round(values[0])) if values else "–",
+            show=moved,
         ),
     ]
-    columns[0] = Column("draws", f"test.{study['figures'][0]}", show=seeds)
-    return render(records, ["row", "alone or shared"], [_line(row) for row in rows], columns)
+    return render(records, LEAD, [line(row) for row in rows], columns)
 
 
 def test_table(study: Mapping[str, Any], rows: Sequence[Row], records: Records) -> list[str]:
     """Each row less the probe, paired over draws."""
-    primary = f"test.{study['figures'][0]}"
-    lines = [_line(row, _PROBE) for row in rows if row.name != _PROBE]
+    primary = _primary(study)
+    lines = [line(row, _PROBE) for row in rows if row.name != _PROBE]
     columns = [Column("difference to the probe", primary, show=mean_signed, difference=True), *paired(primary)]
-    return render(records, ["row", "alone or shared"], lines, columns)
+    return render(records, LEAD, lines, columns)
 
 
-def helped(study: Mapping[str, Any], rows: Sequence[Row], records: Records) -> list[str]:
-    """Which shared rows beat every row that a site can have alone, by Holm over all these comparisons of the budget."""
-    primary = f"test.{study['figures'][0]}"
-    alone = [row.name for row in rows if not row.shared]
-    pairs = [(row, other) for row in rows if row.shared for other in alone]
-    tests = [seed_test(records.gaps(row.name, other, primary)) for row, other in pairs]
-    adjusted = holm([test.p for test in tests])
-    lines = []
-    for row in (row for row in rows if row.shared):
-        mine = [(test, p) for (one, _), test, p in zip(pairs, tests, adjusted, strict=True) if one is row]
-        if any(test.n < 2 for test, _ in mine):
-            lines.append([row.title, NOT_RUN, NOT_RUN, NOT_RUN])
-            continue
-        least = min((test.mean for test, _ in mine if test.mean is not None), default=None)
-        worst = max((1.0 if p is None else p for _, p in mine), default=1.0)
-        every = least is not None and least > 0 and worst < _LEVEL
-        lines.append([row.title, number(least, 3), number(worst, 3), "**yes**" if every else "no"])
-    return table(["shared row", "least difference to a row alone", "largest p (Holm)", "beats every row alone"], lines)
-
-
-def _line(row: Row, against: str = "") -> Line:
-    return Line((row.title, "shared" if row.shared else "alone"), row.name, against)
+def _primary(study: Mapping[str, Any]) -> str:
+    return f"test.{study['figures'][0]}"
 
 
 def _sites(study: Mapping[str, Any]) -> list[str]:

@@ -16,6 +16,8 @@ from fedretina_papers.first_phase_plan import FirstPhasePlan
 from fedretina_papers.label_efficiency import run_labels
 from fedretina_papers.label_page import write_label_page
 from fedretina_papers.label_plan import LabelPlan
+from fedretina_papers.oct_clients import run_clients
+from fedretina_papers.oct_clients_page import write_clients_page
 from fedretina_papers.oct_page import write_oct_page
 from fedretina_papers.one_run import sites_of
 from fedretina_papers.page import write_benchmark_page
@@ -77,6 +79,15 @@ def _labels(settings: Mapping[str, Any]) -> Prepared:
     return Prepared(lambda out, jobs, tell, read: run_labels(plan, out, jobs, tell, read), lambda out, page: False)
 
 
+def _clients(settings: Mapping[str, Any]) -> Prepared:
+    plan = LabelPlan.read(settings)
+    return Prepared(lambda out, jobs, tell, read: run_clients(plan, out, jobs, tell, read), lambda out, page: False)
+
+
+def _clients_page(out: Path, page: Path, pictures: Path) -> None:
+    write_clients_page(out, page)
+
+
 def _first_phase(settings: Mapping[str, Any]) -> Prepared:
     plan = FirstPhasePlan.read(settings)
     return Prepared(lambda out, jobs, tell, read: run_first_phase(plan, out, tell, read), lambda out, page: False)
@@ -96,6 +107,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "oct": Kind(_rows, _oct),
         "fedee": Kind(_rows, write_fedee_page),
         "oct_labels": Kind(_labels, write_label_page),
+        "oct_clients": Kind(_clients, _clients_page),
         "first_phase": Kind(_first_phase, _first_phase_page),
     }
 )

@@ -4,7 +4,6 @@ import pytest
 
 from fedretina.errors import SettingsError
 from fedretina.loop import run_loop
-from fedretina.settings.plan import merged
 from fedretina.storage import read_json
 from fedretina_papers import first_phase
 from fedretina_papers.draws import drawn
@@ -76,8 +75,8 @@ def test_a_head_is_the_one_that_a_run_of_sums_ends_with(study, tmp_path):
         name: drawn(data, 40, 1, plan.limit)
         for name, data in first_phase._sites(plan, experiment, out, lambda *_: None).items()
     }
-    phases = [{"name": "sums", "sums": {"answer": "federated"}}]
-    settings = merged(experiment.model_dump(mode="json"), {"phases": phases})
+    phases = [{"name": "sums", "rounds": 1, "sums": {"answer": "federated"}}]
+    settings = {**experiment.model_dump(mode="json"), "phases": phases}
     run_loop(type(experiment).model_validate(settings), sites, tmp_path, "run")
     record = read_json(out / "results" / "imagenet" / "budget-40-draw-1.json")["rows"]
     for name in SITES:
