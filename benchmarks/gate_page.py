@@ -154,7 +154,7 @@ def _table(held: Sequence[Mapping[str, Any]]) -> list[str]:
     cameras = sorted(name for name in names if name.startswith("images of"))
     ordered = ["own", *cameras, *(name for name in _ORDER if name in names)]
     lines = [
-        "Share stopped (share passed):",
+        "Share stopped (share passed) of what was drawn for each line, 60 to 300 images; the promises are of all:",
         "",
         f"| images | {' | '.join(sites)} |",
         f"|---|{'---|' * len(sites)}",
@@ -165,7 +165,8 @@ def _table(held: Sequence[Mapping[str, Any]]) -> list[str]:
         for one in held:
             found = one["groups"].get(name)
             cells.append("" if found is None else _shares(found))
-        lines.append(f"| {_WORDS.get(name, 'own test images' if name == 'own' else name)} | {' | '.join(cells)} |")
+        words = _WORDS.get(name, "own test images (a draw)" if name == "own" else name)
+        lines.append(f"| {words} | {' | '.join(cells)} |")
     lines += [
         "",
         "Validation images spoiled at the end of the run, stopped by the gate / doubtful by the model itself:",

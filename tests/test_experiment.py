@@ -89,7 +89,7 @@ def test_bad_settings_get_a_sentence(words, said):
         ),
         (
             {"row": "fedbn", "objective": {"tau": 9}},
-            "objective.tau: 'cross_entropy' does not read it, 'tweu' alone does",
+            "objective.tau: 'cross_entropy' does not read it, 'tweu'",
         ),
         (
             {"row": "fedbn", "aggregation": {"rule": {"temperature": 7}}},

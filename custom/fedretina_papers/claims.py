@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import sqrt
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedretina.report.text import number, percent
@@ -168,24 +167,6 @@ def disease_words(benchmark: Benchmark, statistics: Record) -> list[str]:
         "",
         verdict_words(benchmark, statistics, DISEASE, "delong"),
     ]
-
-
-def summary_rows(benchmark: Benchmark, statistics: Record | None) -> dict[str, Any]:
-    """The main figures of each row, for a script."""
-    rows: dict[str, Any] = {}
-    for name, seeds in benchmark.runs.items():
-        mean = benchmark.by_seed(name, MAIN)
-        one = None if statistics is None else statistics["comparisons"].get(name)
-        rows[name] = {
-            "title": benchmark.title(name),
-            "seeds": sorted(seeds),
-            "auc": fmean(mean) if mean else None,
-            "auc_by_site": {
-                site: fmean(values) for site in benchmark.sites if (values := benchmark.by_seed(name, MAIN, site))
-            },
-            "comparison": None if one is None else one["mean"]["measures"][MAIN],
-        }
-    return rows
 
 
 def _below(values: list[Any]) -> str:

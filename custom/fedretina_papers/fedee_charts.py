@@ -9,11 +9,10 @@ import numpy as np
 
 from fedretina.report.svg import BLUE, GREY, ORANGE, VERMILION, Chart, draw
 from fedretina.report.text import number
-from fedretina_papers.engine.records import OfRun
+from fedretina_papers.engine.records import BY_SIZE, OfRun
 from fedretina_papers.fedee_figures import BINS, RATES
 from fedretina_papers.fedee_results import ETAS, FedeeResults
 from fedretina_papers.line_chart import Series, line_chart
-from fedretina_papers.statistics.site_mean import BY_SIZE
 
 _LINES = ("solid", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1.5, 2)), (0, (1, 3)))
 _SIDES = ((BLUE, ""), (ORANGE, "////"), (VERMILION, "xxxx"), (GREY, "...."))

@@ -10,7 +10,7 @@ from fedretina_papers import fedee_charts as charts
 from fedretina_papers import fedee_tables as tables
 from fedretina_papers.compared import STATISTICS
 from fedretina_papers.engine.page import write_page
-from fedretina_papers.engine.records import Records
+from fedretina_papers.engine.records import PLAIN, Records
 from fedretina_papers.engine.tested import mean_tests
 from fedretina_papers.fedee_cost_page import cost_lines
 from fedretina_papers.fedee_figures import PAPER_RATE, RATES, store_fedee_figures
@@ -18,7 +18,6 @@ from fedretina_papers.fedee_results import LESS_IS_BETTER, FedeeResults, fedee_r
 from fedretina_papers.out_of_distribution_table import out_of_distribution
 from fedretina_papers.pictures import Pictures
 from fedretina_papers.published_fedee import KEYS, published_fedee
-from fedretina_papers.statistics.site_mean import PLAIN
 from fedretina_papers.stored import Benchmark
 from fedretina_papers.what_was_run import course_words, warnings, what_was_run
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedretina_papers.engine.records import Records
+from fedretina_papers.engine.records import BY_SIZE, PLAIN, Records
 from fedretina_papers.fedee_figures import PAPER_RATE, RATES, read_fedee_figures
 from fedretina_papers.published_fedee import METHODS, published_fedee
-from fedretina_papers.statistics.site_mean import BY_SIZE, PLAIN
 from fedretina_papers.stored import Benchmark, read_benchmark
 
 GLOBAL = "fedee_global"

@@ -8,12 +8,11 @@ from statistics import fmean
 import pandas as pd
 
 from fedretina.report.text import NONE, number, percent
-from fedretina_papers.engine.records import OfRun, Records
+from fedretina_papers.engine.records import BY_SIZE, PLAIN, OfRun, Records
 from fedretina_papers.engine.table import Column, Line, mean_number, mean_percent, mean_sd, render
 from fedretina_papers.fedee_results import ETAS, FURTHER, GLOBAL, LESS_IS_BETTER, FedeeResults, is_tuning
 from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, several, table
 from fedretina_papers.published_fedee import KEYS, METHODS, Printed, published_fedee
-from fedretina_papers.statistics.site_mean import BY_SIZE, PLAIN
 
 _ALIKE = 0.0005  # means that print the same
 _ALSO = ("ece", "brier")

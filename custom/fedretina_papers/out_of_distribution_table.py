@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fedretina.report.text import count
-from fedretina_papers.engine.records import Records
+from fedretina_papers.engine.records import BY_SIZE, Records
 from fedretina_papers.engine.table import Column, Line, render
 from fedretina_papers.markdown import NOT_RUN, listed, sentence_case, several
-from fedretina_papers.statistics.site_mean import BY_SIZE
 from fedretina_papers.stored import Benchmark, Record
 
 _DISEASE, _KIND = "unseen disease", "images of another kind"

@@ -18,28 +18,6 @@ from fedretina_papers.stored import Benchmark, Record, read_benchmark
 from fedretina_papers.what_was_run import warnings, what_was_run
 
 
-def summarise(out: Path) -> dict[str, Any]:
-    """The main figures of a benchmark, for a script: rows, comparisons with the reference, verdicts.
-
-    Args:
-        out: The benchmark's folder.
-
-    Raises:
-        StateError: There is no plan, or a record is damaged.
-    """
-    benchmark, found = read_benchmark(out), _statistics(out)
-    return {
-        "name": benchmark.plan["name"],
-        "reference": benchmark.reference,
-        "synthetic": list(benchmark.synthetic),
-        "not_run": [name for name in benchmark.plan["rows"] if name not in benchmark.runs],
-        "rows": claims.summary_rows(benchmark, found),
-        "verdicts": None
-        if found is None
-        else {key: claims.verdicts(benchmark, found, key)._asdict() for key in MEASURES},
-    }
-
-
 def write_benchmark_page(out: Path, page: Path, pictures: Path) -> None:
     """Render the page and its pictures; the same bytes for the same records.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -234,17 +233,3 @@ def preset(name: str) -> dict[str, Any]:
     if name not in names:
         raise SettingsError(f"there is no benchmark {name!r}; there are {', '.join(names)}.")
     return parse_yaml((folder / f"{name}.yaml").read_text(encoding="utf-8"), f"the plan {name}")
-
-
-def grid_of(axes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every combination of values: `{"training.learning_rate": [.1, .01]}` gives two candidates."""
-    found = []
-    for values in itertools.product(*axes.values()):
-        change: dict[str, Any] = {}
-        for path, value in zip(axes, values, strict=True):
-            nested: Any = value
-            for key in reversed(path.split(".")):
-                nested = {key: nested}
-            change = merged(change, nested)
-        found.append(change)
-    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,41 +96,6 @@ class Benchmark(NamedTuple):
         """A test figure of one run at one site; None where it is undefined or the site took no part."""
         found = self.runs[name][seed]["sites"].get(site, {}).get("test", {}).get(key)
         return None if found is None else float(found)
-
-    def by_seed(self, name: str, key: str, site: str | None = None) -> list[float]:
-        """A test figure of a row for each of its seeds that has one.
-
-        Args:
-            name: The row.
-            key: The figure.
-            site: The site; None for the plain mean over the sites that have the figure.
-        """
-        means = []
-        for seed in sorted(self.runs.get(name, {})):
-            found = [self.figure(name, seed, each, key) for each in (self.sites if site is None else (site,))]
-            present = [value for value in found if value is not None]
-            if present:
-                means.append(sum(present) / len(present))
-        return means
-
-    def gaps(self, ours: str, theirs: str, key: str, sites: Sequence[str] | None = None) -> list[float]:
-        """A test figure of one row less that of another for each seed that both have.
-
-        Args:
-            ours: A row.
-            theirs: The row that is subtracted.
-            key: The figure.
-            sites: Sites to take the plain mean over, of those at which both have the figure; None for all.
-        """
-        means = []
-        for seed in sorted(set(self.runs.get(ours, {})) & set(self.runs.get(theirs, {}))):
-            both = [
-                (self.figure(ours, seed, site, key), self.figure(theirs, seed, site, key))
-                for site in (self.sites if sites is None else sites)
-            ]
-            found = [one - other for one, other in both if one is not None and other is not None]
-            means += [fmean(found)] if found else []
-        return means
 
     def some(self, site: str) -> Record:
         """What the first run that has a site says of it; empty without one."""

@@ -209,13 +209,15 @@ class Disturbed:
         self.local.start_one(name)
 
     def fill(self, name: str) -> Path:
-        """Fill a participant's disk to its last page; return the file to remove."""
+        """Fill a participant's disk to its last page, with what a step's end still frees; return the file to remove."""
         filler = self.disks[name] / "filler"
         with open(filler, "wb", buffering=0) as handle:
-            for size in (2**20, 2**12):
-                with suppress(OSError):
-                    while True:
-                        handle.write(bytes(size))
+            for _ in range(20):  # two seconds: an older round's files go after the newest is durable
+                for size in (2**20, 2**12):
+                    with suppress(OSError):
+                        while True:
+                            handle.write(bytes(size))
+                time.sleep(0.1)
         return filler
 
     def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = CEILING_S) -> Any:

@@ -1,6 +1,6 @@
 """The engine of the studies' tables: records to frames, columns to cells, templates to pages."""
 
-from math import e
+from math import e, log
 
 import pytest
 
@@ -8,7 +8,6 @@ from fedretina_papers.engine import page as pages
 from fedretina_papers.engine.records import Records
 from fedretina_papers.engine.table import Column, Line, by_site, mean_sd, paired, render
 from fedretina_papers.statistics.paired_seeds import seeds_needed, smallest_seen
-from fedretina_papers.statistics.site_mean import site_mean
 
 
 def site(auc, images=10):
@@ -39,7 +38,8 @@ def test_sites_come_together_as_asked_and_a_missing_figure_is_in_no_mean():
     assert RECORDS.values("alone", "moved.1") == [7, 9]
     assert RECORDS.values("shared", "moved.1") == [1, 1]
     for eta in (1, 1.5, e):
-        by_hand = site_mean({"north": 0.5, "south": 0.7}, {"north": 10, "south": 30}, eta).value
+        weights = {"north": eta ** log(10), "south": eta ** log(30)}
+        by_hand = (0.5 * weights["north"] + 0.7 * weights["south"]) / sum(weights.values())
         assert RECORDS.values("alone", "test.auc", eta) == pytest.approx([by_hand, 0.6])
     assert RECORDS.values("nobody", "test.auc") == RECORDS.values("alone", "test.nothing") == []
 
@@ -47,6 +47,8 @@ def test_sites_come_together_as_asked_and_a_missing_figure_is_in_no_mean():
 def test_a_difference_is_paired_by_seed_and_by_site():
     # South has no figure in the second seed of the one, so that north alone counts there.
     assert RECORDS.gaps("shared", "alone", "test.auc") == pytest.approx([0.15, 0.1])
+    assert RECORDS.gaps("alone", "shared", "test.auc", "south") == pytest.approx([-0.1])
+    assert RECORDS.gaps("alone", "nobody", "test.auc") == []
 
 
 def test_a_table_says_what_was_not_run_and_marks_the_best():

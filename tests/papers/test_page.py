@@ -12,7 +12,7 @@ from made_runs import write_benchmark
 from fedretina.errors import StateError
 from fedretina.storage import read_json, write_json
 from fedretina_papers.compared import statistics
-from fedretina_papers.page import summarise, write_benchmark_page
+from fedretina_papers.page import write_benchmark_page
 
 
 @pytest.fixture(scope="module")
@@ -145,15 +145,6 @@ def test_figures_that_are_undefined_leave_a_dash(tmp_path):
     text = (tmp_path / "p.md").read_text(encoding="utf-8")
     assert _table(text, "Table 1")["FedBN, personal head"]["aptos2019"] == "–"
     assert not re.search(r"\b(None|nan|NaN)\b", text)
-
-
-def test_the_summary_for_a_script(made):
-    found = summarise(made)
-    assert found["not_run"] == ["moon"]
-    assert found["verdicts"]["auc"]["leads"] == ("singleset",)
-    assert found["rows"]["fedbn"]["seeds"] == [1, 2, 3]
-    assert found["rows"]["feduaa"]["comparison"] is None
-    assert set(found["rows"]["fedbn"]["auc_by_site"]) == {"aptos2019", "odir5k"}
 
 
 def test_without_a_plan_there_is_no_page(tmp_path):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from statistics import median_high
 from typing import NamedTuple
 
@@ -275,7 +274,10 @@ def proportions(
     own: list[float] = []
     for site in names:
         start: Tensors = {} if once else sent(site)
-        changes[site] = [_length(group.keys, partial(spool.tensor, site), start) for group in listed]
+        changes[site] = []
+        if listed:
+            with spool.opened(site) as tensor:
+                changes[site] = [_length(group.keys, tensor, start) for group in listed]
         if start is not known:
             own, known = [_own_length(group.keys, start) for group in listed], start
         lengths[site] = own

@@ -60,11 +60,11 @@ class RoundUpdates(NamedTuple):
     def norms(self, keys: list[str]) -> dict[str, float]:
         """Length ||x_i - w_t|| of each site's difference from what it was sent, over these keys."""
         squares = dict.fromkeys(self.sites, 0.0)
-        for key in keys:
-            start = self.received[key].to(torch.float64)
-            for site in squares:
-                way = self.spool.tensor(site, key).to(torch.float64).sub_(start)
-                squares[site] += float(way.square_().sum())
+        for site in squares:
+            with self.spool.opened(site) as tensor:
+                for key in keys:
+                    way = tensor(key).to(torch.float64).sub_(self.received[key])
+                    squares[site] += float(way.square_().sum())
         return {site: float(np.sqrt(total)) for site, total in squares.items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -45,13 +46,18 @@ class Spool:
         self._path(site).unlink(missing_ok=True)
 
     def tensor(self, site: str, key: str) -> torch.Tensor:
-        """One tensor of one site.
+        """One tensor of one site; see `opened` for many."""
+        with self.opened(site) as tensor:
+            return tensor(key)
 
-        The file is opened anew each time: one that stays open keeps all its pages in memory (7 GB at 64 sites).
+    @contextmanager
+    def opened(self, site: str) -> Iterator[Callable[[str], torch.Tensor]]:
+        """Read one site's tensors by key.
+
+        One site at a time: a file that is open keeps all its pages in memory (7 GB at 64 sites).
         """
         with open_tensors(self._path(site)) as (handle, _):
-            found: torch.Tensor = handle.get_tensor(key)
-        return found
+            yield handle.get_tensor
 
     def blocks(self, key: str, sites: Sequence[str]) -> Iterator[torch.Tensor]:
         """The sites' values of one tensor side by side, flat, in stretches that fit into memory.
@@ -91,18 +97,35 @@ class Spool:
             adapt: Changes a site's tensor first; None takes each as it is.
 
         Returns:
-            By key, one tensor each; memory in use is one model and two tensors, whatever the number of sites.
+            By key, one tensor each; memory in use is one model and two stretches of it, whatever the number of sites.
         """
         mixed: dict[str, torch.Tensor] = {}
-        for key in sorted(like):
-            total: torch.Tensor | None = None
+        for keys in self._batches(sorted(like), sorted(weights)):
+            totals: dict[str, torch.Tensor] = {}
             for site in sorted(weights):
-                share = self.tensor(site, key).to(torch.float64)
-                share = (share if adapt is None else adapt(site, key, share)).mul_(weights[site])
-                total = share if total is None else total.add_(share)
-            if total is not None:
-                mixed[key] = total.to(like[key])
+                with self.opened(site) as tensor:
+                    for key in keys:
+                        share = tensor(key).to(torch.float64)
+                        share = (share if adapt is None else adapt(site, key, share)).mul_(weights[site])
+                        totals[key] = totals[key].add_(share) if key in totals else share
+            mixed |= {key: total.to(like[key]) for key, total in totals.items()}
         return mixed
+
+    def _batches(self, keys: Sequence[str], sites: Sequence[str]) -> Iterator[list[str]]:
+        """Keys in their order, as many at once as a stretch holds: opening a file costs as much as a small tensor."""
+        if not keys or not sites:  # who sends nothing has no file
+            return
+        with open_tensors(self._path(sites[0])) as (handle, _):
+            sizes = [math.prod(handle.get_slice(key).get_shape()) for key in keys]
+        batch: list[str] = []
+        held = 0
+        for key, size in zip(keys, sizes, strict=True):
+            if batch and held + size > _BLOCK:
+                yield batch
+                batch, held = [], 0
+            batch.append(key)
+            held += size
+        yield batch
 
     def erase(self) -> None:
         """Remove all of it."""

@@ -66,9 +66,3 @@ def forward_cost(net: nn.Module, side: int | tuple[int, int], channels: int = 3)
         multiply_adds=flops // 2,
         flops=flops,
     )
-
-
-def parameters_by_part(net: nn.Module) -> dict[str, int]:
-    """Parameters of each child of a network, such as "encoder", "exits" and "head"; parts without any are left out."""
-    sizes = {name: sum(one.numel() for one in part.parameters()) for name, part in net.named_children()}
-    return {name: size for name, size in sizes.items() if size}

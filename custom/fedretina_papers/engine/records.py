@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log
+from math import e, log
 from typing import Any
 
 import pandas as pd
@@ -13,6 +13,9 @@ RUN = ("row", "seed")
 """What tells runs apart."""
 SITE = (*RUN, "site")
 """What tells a run's sites apart."""
+BY_SIZE, PLAIN = e, 1.0
+"""FedEE's eta (Eq. 12): a site weighs eta^ln(n) = n^ln(eta), n its test images."""
+
 Figure = str | Callable[["Records"], pd.Series]
 """A figure: where it stands in the record of a site or run, its keys joined by dots; or how it is worked out."""
 

@@ -55,15 +55,6 @@ class SetFigures(NamedTuple):
     whole: float
 
 
-def least_calibration(alpha: float) -> int:
-    """Smallest number of calibration images for which a set need not be whole: 9 for 0.1, 19 for 0.05.
-
-    Raises:
-        SettingsError: alpha is not within (0, 1).
-    """
-    return math.ceil(1 / _exact(alpha)) - 1
-
-
 def conformal_rule(
     probabilities: ArrayLike, labels: ArrayLike, alpha: float = 0.1, score: ScoreName = "lac"
 ) -> ConformalRule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,6 @@ from sklearn.metrics import recall_score
 
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.metric_inputs import checked_errors
-from fedretina_papers.statistics.site_mean import BY_SIZE, PLAIN, OverSites, site_mean
 
 Metric = Callable[[NDArray[np.intp]], float | None]
 
@@ -28,18 +27,6 @@ class Selective(NamedTuple):
     value: float | None
     kept: int
     images: int
-
-
-class SelectiveOverSites(NamedTuple):
-    """A figure of the answers kept, over sites.
-
-    Attributes:
-        by_size: Mean weighted by all test images of a site, those referred among them, as FedEE's code has it.
-        plain: Plain mean.
-    """
-
-    by_size: OverSites
-    plain: OverSites
 
 
 def kept_at(uncertainty: ArrayLike, rate: float) -> NDArray[np.bool_]:
@@ -130,14 +117,3 @@ def selective_balanced_accuracy(
         return float(recall_score(left, answer[places], labels=np.unique(left), average="macro"))
 
     return selective(uncertainty, rate, mean_recall)
-
-
-def selective_over_sites(sites: Mapping[str, Selective]) -> SelectiveOverSites:
-    """Means over sites; a site counts by its images before referral, so that no model is paid for referring much.
-
-    Raises:
-        SettingsError: A site has no images.
-    """
-    values = {site: one.value for site, one in sites.items()}
-    sizes = {site: one.images for site, one in sites.items()}
-    return SelectiveOverSites(site_mean(values, sizes, BY_SIZE), site_mean(values, sizes, PLAIN))

@@ -13,7 +13,6 @@ from fedretina_papers.statistics.conformal import (
     ConformalRule,
     conformal_rule,
     judge_sets,
-    least_calibration,
     prediction_sets,
 )
 
@@ -34,15 +33,6 @@ def test_the_quantile_is_the_kth_smallest_score():
         assert rule.quantile == pytest.approx(own[k - 1])
         assert k == math.ceil(10 * (1 - alpha) - 1e-9)
     assert conformal_rule(probabilities, labels, 0.09).quantile == math.inf
-
-
-@pytest.mark.parametrize("alpha", [0.1, 0.05, 0.2, 0.29, 0.01])
-def test_the_least_calibration_is_just_enough(alpha):
-    rng = np.random.default_rng(0)
-    n = least_calibration(alpha)
-    assert math.isfinite(conformal_rule(*made(rng, n), alpha).quantile)
-    assert conformal_rule(*made(rng, n - 1), alpha).quantile == math.inf
-    assert (least_calibration(0.1), least_calibration(0.05)) == (9, 19)
 
 
 @pytest.mark.parametrize("score", ["lac", "aps"])

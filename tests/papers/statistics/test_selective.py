@@ -10,11 +10,9 @@ from sklearn.metrics import balanced_accuracy_score
 
 from fedretina.errors import SettingsError, TrainingError
 from fedretina_papers.statistics.selective import (
-    Selective,
     kept_at,
     selective_accuracy,
     selective_balanced_accuracy,
-    selective_over_sites,
 )
 
 U = [0.1, 0.2, 0.3, 0.4, 0.5]
@@ -57,13 +55,6 @@ def test_balanced_accuracy_is_over_the_classes_that_are_left():
     assert found.value == pytest.approx(balanced_accuracy_score(labels[kept], predicted[kept]))
     given_up = selective_balanced_accuracy([0.1, 0.2, 0.9], [0, 0, 0], [0, 0, 1], 0.4)
     assert given_up == (1.0, 2, 3)
-
-
-def test_a_site_counts_by_its_images_before_referral():
-    sites = {"large": Selective(1.0, 1, 90), "small": Selective(0.5, 10, 10), "odd": Selective(None, 1, 1)}
-    found = selective_over_sites(sites)
-    assert found.by_size == (pytest.approx(0.95), 2, 1)
-    assert found.plain == (pytest.approx(0.75), 2, 1)
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, math.nan])
