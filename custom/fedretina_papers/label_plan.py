@@ -161,7 +161,7 @@ class LabelPlan(BaseModel):
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
-        """Seeds that need an encoder: those of the runs and of the tuning, where there is any; or the one that serves."""
+        """Seeds that need an encoder: those of the runs and of the tuning if there is any; or the one that serves."""
         if self.encoder_seed is not None:
             return (self.encoder_seed,)
         tuned = len(self.grid) > 1 and self.tuning_seed not in self.seeds

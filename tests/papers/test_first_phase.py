@@ -6,9 +6,10 @@ from fedretina.errors import SettingsError
 from fedretina.loop import run_loop
 from fedretina.storage import read_json
 from fedretina_papers import first_phase
+from fedretina_papers.alone_or_shared import helped
 from fedretina_papers.draws import drawn
 from fedretina_papers.first_phase import run_first_phase
-from fedretina_papers.first_phase_page import helped, records_of, rows_of, write_first_phase_page
+from fedretina_papers.first_phase_page import records_of, rows_of, write_first_phase_page
 from fedretina_papers.first_phase_plan import FirstPhasePlan
 from fedretina_papers.plan import preset
 
@@ -105,7 +106,7 @@ def test_the_page_says_what_helps_and_what_has_not_run(study, tmp_path):
         > 0
     )
     older = {**trained, "moco": {**trained["moco"], "files": {name: {"sha256": "0"} for name in SITES}}}
-    lines = helped(told, rows, records_of(out, told, 40, older))
+    lines = helped(rows, records_of(out, told, 40, older), "test.auc")
     assert sum("not run" in line for line in lines) == 3
 
 

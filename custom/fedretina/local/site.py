@@ -345,7 +345,7 @@ class Site:
         kept = None if order.accepted is None else state.kept(order.accepted)
         if kept is None:
             raise TrainingError("no update of this site was accepted, so it has no part of this encoder.")
-        whole, normalisation = self.trainer.state(tensors, kept.tensors), self.trainer.normalisation
+        whole, normalisation = self.trainer.encoder_state(tensors, kept.tensors), self.trainer.normalisation
         return finalise_encoder(order.stamp.run, self._folder, self._experiment, self._data, whole, normalisation)
 
 
