@@ -44,7 +44,8 @@ def benchmark(
 ) -> None:
     """Run the benchmark NAME and write its tables: `feduaa`, `oct`, `oct-labels`, or one of FedEE's.
 
-    `oct-labels` asks what pre-training without labels is worth where labels are few. `first-phase-oct` and
+    `oct-labels` asks what pre-training without labels is worth where labels are few. `oct-clients` asks what sharing
+    gives at the number of clients that are given as --site, each number a call, one page. `first-phase-oct` and
     `first-phase-fundus` ask what it adds to heads from sums, and pre-train some minutes more with each call. FedEE's
     tables are those of `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`, `fedee-heart` and
     `fedee-activity`.

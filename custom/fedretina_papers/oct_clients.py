@@ -80,8 +80,9 @@ def pooled_figures(plan: LabelPlan, folder: Path, sites: dict[str, SiteData]) ->
                 answers = [read_answers(folder, row, seed, site) for site in sorted(record["sites"])]
                 probabilities = np.concatenate([one.probabilities for one in answers])
                 figures = _figures(probabilities, np.concatenate([one.labels for one in answers]))
+                passes = record["rounds"] * record["settings"]["phases"][-1]["training"]["epochs"]
                 moved = record["bytes_up"] + record["bytes_down"]
-                found.setdefault(row, {})[str(seed)] = {"test": figures, "bytes": moved, "passes": record["rounds"]}
+                found.setdefault(row, {})[str(seed)] = {"test": figures, "bytes": moved, "passes": passes}
     for share in plan.shares:
         for seed in plan.seeds:
             figures = _figures(*_commonest(sites, share.share, seed))

@@ -74,7 +74,7 @@ def rows_of(study: Mapping[str, Any], tag: str) -> list[Row]:
 
 
 def records_of(study: Mapping[str, Any], pooled: Mapping[str, Any]) -> Records:
-    """What was run; passes and bytes of a row that was pre-trained count those of its pre-training."""
+    """What was run; bytes of a row that was pre-trained count those of its pre-training."""
     before = {
         name: study["pretraining"]
         for one in study["rows"]
@@ -85,7 +85,7 @@ def records_of(study: Mapping[str, Any], pooled: Mapping[str, Any]) -> Records:
     for row, seeds_of in pooled.items():
         first = before.get(row, [{"rounds": 0, "bytes": 0}])[0]
         runs[row] = {
-            int(seed): {**one, "passes": one["passes"] + first["rounds"], "bytes": one["bytes"] + first["bytes"]}
+            int(seed): {**one, "blind": first["rounds"], "bytes": one["bytes"] + first["bytes"]}
             for seed, one in seeds_of.items()
         }
     return Records(runs)
@@ -97,7 +97,8 @@ def _table(study: Mapping[str, Any], pooled: Mapping[str, Any], tag: str) -> Tab
     columns = [
         Column("draws", _PRIMARY, show=seeds),
         *(Column(TITLES[one], f"test.{one}", better="highest") for one in _FIGURES),
-        Column("passes", OfRun("passes"), show=mean_count),
+        Column("passes with labels", OfRun("passes"), show=mean_count),
+        Column("passes without", OfRun("blind"), show=mean_count),
         Column("bytes up and down, all clients", OfRun("bytes"), show=moved),
     ]
     against = next((row.name for row in rows if not row.shared and not row.name.startswith(MAJORITY)), rows[0].name)
