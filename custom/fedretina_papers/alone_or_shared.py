@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from fedretina.report.text import NONE, number, size
+from fedretina.report.text import NONE, size
 from fedretina_papers.engine.records import Records
 from fedretina_papers.engine.table import Line
-from fedretina_papers.markdown import NOT_RUN, chance, table
+from fedretina_papers.markdown import NOT_RUN, chance, signed, table
 from fedretina_papers.statistics.multiple_tests import holm
 from fedretina_papers.statistics.paired_seeds import seed_test
 
@@ -51,7 +51,10 @@ def moved(values: Sequence[float], _places: int) -> str:
 
 
 def helped(rows: Sequence[Row], records: Records, figure: str) -> list[str]:
-    """Which shared rows beat every row that a site can have alone: paired over draws, Holm over all these comparisons.
+    """Which shared rows beat every row that a site can have alone, paired over draws.
+
+    A row that must beat each of several others is tested by its largest p (Berger, Technometrics 1982); Holm adjusts
+    for the number of shared rows.
 
     Args:
         rows: The rows of a table.
@@ -59,18 +62,18 @@ def helped(rows: Sequence[Row], records: Records, figure: str) -> list[str]:
         figure: By which they are compared.
     """
     alone = [row.name for row in rows if not row.shared]
-    pairs = [(row, other) for row in rows if row.shared for other in alone]
-    tests = [seed_test(records.gaps(row.name, other, figure)) for row, other in pairs]
-    adjusted = holm([test.p for test in tests])
+    shared = [row for row in rows if row.shared]
+    tests = {row.name: [seed_test(records.gaps(row.name, other, figure)) for other in alone] for row in shared}
+    # Of draws that all differ by the same there is no p, and nothing is said.
+    largest = [max((1.0 if test.p is None else test.p for test in tests[row.name]), default=1.0) for row in shared]
+    ran = [all(test.n >= 2 for test in tests[row.name]) for row in shared]
+    adjusted = holm([p if there else None for p, there in zip(largest, ran, strict=True)])
     lines = []
-    for row in (row for row in rows if row.shared):
-        mine = [(test, p) for (one, _), test, p in zip(pairs, tests, adjusted, strict=True) if one is row]
-        if any(test.n < 2 for test, _ in mine):
+    for row, p in zip(shared, adjusted, strict=True):
+        least = min((test.mean for test in tests[row.name] if test.mean is not None), default=None)
+        if p is None or least is None:
             lines.append([row.title, NOT_RUN, NOT_RUN, NOT_RUN])
             continue
-        least = min((test.mean for test, _ in mine if test.mean is not None), default=None)
-        # Of draws that all differ by the same there is no p, and nothing is said.
-        worst = max((1.0 if p is None else p for _, p in mine), default=1.0)
-        every = least is not None and least > 0 and worst < _LEVEL
-        lines.append([row.title, number(least, 3), chance(worst), "**yes**" if every else "no"])
-    return table(["shared row", "least difference to a row alone", "largest p (Holm)", "beats every row alone"], lines)
+        every = "**yes**" if least > 0 and p < _LEVEL else "no"
+        lines.append([row.title, signed(least), chance(p), every])
+    return table(["shared row", "least difference to a row alone", "largest p, Holm", "beats every row alone"], lines)

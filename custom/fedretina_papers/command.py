@@ -84,7 +84,7 @@ def benchmark(
         prepared = kind.prepare(settings)
         if stored:
             unpack(stored, out)
-        if render and not (out / "results").is_dir():
+        if render and not any(found.is_dir() for found in (out / "results", *out.glob("*/results"))):
             raise SettingsError(f"{out} holds no results of a benchmark to render: run it first, without --render.")
         with steps() as read:
             missing = {} if render else prepared.run(out, jobs, tell, read)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from fedretina.data.site_data import SiteData, Split
 from fedretina.seeds import derive_seed
@@ -32,7 +33,7 @@ def some(split: Split, wanted: int, seed: int) -> Split:
     return Split(split.images[rows], split.labels[rows], patients, files, digests)
 
 
-def drawn(data: SiteData, budget: int, draw: int, limit: Mapping[str, int]) -> SiteData:
+def drawn(data: SiteData, budget: int, draw: int, limit: Mapping[Any, int]) -> SiteData:
     """A site that has labelled so many of its training images, and a quarter as many, 10 or more, to validate on.
 
     Args:

@@ -12,7 +12,7 @@ from fedretina_papers.alone_or_shared import LEAD, TITLES, Row, helped, line, mo
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.engine.records import OfRun, Records
 from fedretina_papers.engine.table import Column, mean_count, mean_signed, paired, render, seeds
-from fedretina_papers.first_phase import MAJORITY, STUDY
+from fedretina_papers.first_phase import LEAST, MAJORITY, STUDY
 from fedretina_papers.markdown import NOT_RUN, listed, several
 
 _PROBE = "imagenet_own"
@@ -44,6 +44,7 @@ def write_first_phase_page(out: Path, page: Path) -> None:
         drawn=[name for name, site in study["sites"].items() if site["synthetic"]],
         sites=_sites(study),
         pretraining=_pretraining(study, trained),
+        least=LEAST,
         primary=TITLES[study["figures"][0]],
         missing=missing(study, rows, budgets),
         means={budget: budget_table(study, rows, records) for budget, records in budgets.items()},
@@ -75,7 +76,12 @@ def records_of(out: Path, study: Mapping[str, Any], budget: int, trained: Mappin
         for draw in range(study["draws"]):
             file = out / "results" / name / f"budget-{budget}-draw-{draw}.json"
             record = read_json(file) if file.exists() else None
-            if record is None or record["encoders"] != files or (not blind and done is None):
+            if (
+                record is None
+                or record["encoders"] != files
+                or record.get("least") != LEAST
+                or (not blind and done is None)
+            ):
                 continue
             for row, sites in record["rows"].items():
                 moved = dict(record["bytes"])

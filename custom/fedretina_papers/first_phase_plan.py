@@ -57,7 +57,8 @@ class FirstPhasePlan(BaseModel):
         encoders: In the order of the tables; the first is the one that nobody pre-trains.
         budgets: Labelled training images a site, ascending. Pre-training sees all of train, and no label.
         draws: How often the labelled images are drawn anew; draws are nested over budgets.
-        minutes: Processor time that a call gives each encoder's pre-training, which is never cut within a round.
+        minutes: Processor time that a call gives each encoder's pre-training, which is never cut within a round. With 0
+            heads are fitted on the encoders as they stand.
         rounds: Rounds after which a pre-training is done.
         limit: At most so many validation and test images a site, whole patients, the same in every draw.
         pretrain: Settings of the pre-training, in the shape of `Experiment`.
@@ -74,7 +75,7 @@ class FirstPhasePlan(BaseModel):
     encoders: tuple[EncoderChoice, ...] = Field(min_length=1)
     budgets: tuple[int, ...] = Field(min_length=1)
     draws: int = Field(ge=2, le=100)
-    minutes: float = Field(gt=0, le=10_000)
+    minutes: float = Field(ge=0, le=10_000)
     rounds: int = Field(ge=1, le=10_000)
     limit: dict[Literal["val", "test"], int] = {}
     pretrain: dict[str, Any]

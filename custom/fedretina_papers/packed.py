@@ -11,12 +11,14 @@ from fedretina.errors import StateError
 from fedretina.storage import read_json, write_bytes, write_json
 
 SUFFIX = ".jsonl.gz"
+_STAYS = {"cache", "runs", "pretraining"}
 
 
 def pack(folder: Path, file: Path) -> int:
     """Write the JSON files of a study's folder into one file; return how many.
 
-    Answers to single images and models are no JSON and stay where they are.
+    Answers to single images and models are no JSON and stay where they are, and so do caches and the runs themselves,
+    whose files speak of single images and of this machine.
 
     Args:
         folder: The study's folder.
@@ -25,7 +27,8 @@ def pack(folder: Path, file: Path) -> int:
     Raises:
         StateError: A file of the folder is damaged, or the packed file cannot be written.
     """
-    parts = {path.relative_to(folder).as_posix(): read_json(path) for path in sorted(folder.rglob("*.json"))}
+    named = {path.relative_to(folder): path for path in sorted(folder.rglob("*.json"))}
+    parts = {name.as_posix(): read_json(path) for name, path in named.items() if not _STAYS & set(name.parts)}
     lines = [json.dumps({"file": name, "holds": held}, sort_keys=True) + "\n" for name, held in parts.items()]
     write_bytes(file, gzip.compress("".join(lines).encode(), mtime=0))
     return len(parts)

@@ -57,7 +57,8 @@ def pretrained(
         experiment: One whose only phase has no labels.
         sites: Data by site.
         folder: Of this pre-training; the run lies in it, and the files of encoders.
-        minutes: Processor time for this call; one round is done at least, unless all are.
+        minutes: Processor time for this call; one round is done at least, unless all are. 0 takes what is there once
+            there is any.
         tell: Called after each round.
 
     Returns:
@@ -72,7 +73,7 @@ def pretrained(
         if stored.exists()
         else Pretrained(0, experiment.phases[0].rounds, 0, {}, [], {}, 0)
     )
-    if before.rounds == before.of:
+    if before.rounds == before.of or (before.rounds and not minutes):
         return before
     began, first, told = time.process_time(), before.rounds, first_of(experiment, sites)
 
