@@ -40,6 +40,23 @@ class Row(NamedTuple):
     shared: bool
 
 
+def lacking(rows: Sequence[Row], records: Records, figure: str, draws: int) -> str:
+    """Rows that lack draws, in words; empty where none does.
+
+    Args:
+        rows: The rows of a table.
+        records: What was run.
+        figure: By which they are compared.
+        draws: How many were planned.
+    """
+    short = [
+        f"{row.title} ({ran} of {draws} draws)"
+        for row in rows
+        if (ran := len(records.values(row.name, figure))) < draws
+    ]
+    return "every row, of which nothing has run" if not records.runs.size else "; ".join(short)
+
+
 def line(row: Row, against: str = "") -> Line:
     """A row's line in a table that begins with `LEAD`."""
     return Line((row.title, "shared" if row.shared else "alone"), row.name, against)

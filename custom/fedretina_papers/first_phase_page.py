@@ -8,7 +8,7 @@ from typing import Any
 
 from fedretina.report.text import number
 from fedretina.storage import read_json
-from fedretina_papers.alone_or_shared import LEAD, TITLES, Row, helped, line, moved
+from fedretina_papers.alone_or_shared import LEAD, TITLES, Row, helped, lacking, line, moved
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.engine.records import OfRun, Records
 from fedretina_papers.engine.table import Column, mean_count, mean_signed, paired, render, seeds
@@ -96,12 +96,8 @@ def records_of(out: Path, study: Mapping[str, Any], budget: int, trained: Mappin
 
 def missing(study: Mapping[str, Any], rows: Sequence[Row], budgets: Mapping[int, Records]) -> list[str]:
     """What has not run, in words."""
-    told = []
-    for budget, records in budgets.items():
-        lacking = [row.title for row in rows if len(records.values(row.name, _primary(study))) < study["draws"]]
-        if lacking:
-            told.append(f"{budget} images a site: {listed(lacking)}")
-    return told
+    told = ((budget, lacking(rows, records, _primary(study), study["draws"])) for budget, records in budgets.items())
+    return [f"{budget} images a site: {words}" for budget, words in told if words]
 
 
 def budget_table(study: Mapping[str, Any], rows: Sequence[Row], records: Records) -> list[str]:

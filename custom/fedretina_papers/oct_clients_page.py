@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from fedretina.report.text import number
 from fedretina.storage import read_json
-from fedretina_papers.alone_or_shared import LEAD, TITLES, Row, helped, line, moved
+from fedretina_papers.alone_or_shared import LEAD, TITLES, Row, helped, lacking, line, moved
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.engine.records import OfRun, Records
 from fedretina_papers.engine.table import Column, mean_count, mean_signed, paired, render, seeds
 from fedretina_papers.label_plan import row_name
-from fedretina_papers.markdown import NOT_RUN, listed, several
+from fedretina_papers.markdown import NOT_RUN, several
 from fedretina_papers.oct_clients import FOLDER, MAJORITY, POOLED, STUDY
 
 _FIGURES = ("auc", "balanced_accuracy", "accuracy")
@@ -93,7 +93,6 @@ def records_of(study: Mapping[str, Any], pooled: Mapping[str, Any]) -> Records:
 
 def _table(study: Mapping[str, Any], pooled: Mapping[str, Any], tag: str) -> Table:
     rows, records = rows_of(study, tag), records_of(study, pooled)
-    lacking = [row.title for row in rows if len(records.values(row.name, _PRIMARY)) < len(study["seeds"])]
     columns = [
         Column("draws", _PRIMARY, show=seeds),
         *(Column(TITLES[one], f"test.{one}", better="highest") for one in _FIGURES),
@@ -106,7 +105,7 @@ def _table(study: Mapping[str, Any], pooled: Mapping[str, Any], tag: str) -> Tab
     lines = [line(row) for row in rows]
     return Table(
         title=f"{100 * study['shares'][tag]:g} % of the labels",
-        missing=listed(lacking) if lacking else "",
+        missing=lacking(rows, records, _PRIMARY, len(study["seeds"])),
         means=render(records, LEAD, lines, columns),
         tests=render(records, LEAD, [line(row, against) for row in rows if row.name != against], gaps),
         helped=helped(rows, records, _PRIMARY),
