@@ -44,11 +44,13 @@ def benchmark(
 ) -> None:
     """Run the benchmark NAME and write its tables: `feduaa`, `oct`, `oct-labels`, or one of FedEE's.
 
-    `oct-labels` asks what pre-training without labels is worth where labels are few. `oct-clients` asks what sharing
-    gives at the number of clients that are given as --site, each number a call, one page. `first-phase-oct` and
-    `first-phase-fundus` ask what it adds to heads from sums, and pre-train some minutes more with each call. FedEE's
-    tables are those of `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`, `fedee-heart` and
-    `fedee-activity`.
+    `f1`, `f2` and `e1` are blocks of draws with their controls, on an encoder that stands still (docs/paper_tables.md).
+    `o1` asks what sharing gives on scans, at the number of clients that are given as --site: each number a call, one
+    page. `p1-oct` and `p1-fundus` ask what pre-training without labels adds to heads from sums, and pre-train some
+    minutes more with each call.
+
+    `oct-labels` asks what pre-training without labels is worth where labels are few. FedEE's tables are those of
+    `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`, `fedee-heart` and `fedee-activity`.
 
     Stopped at any moment, it goes on where it stopped when it is called again; rows and seeds may be added later.
     `--out` holds the results, `page.md` with the tables, and, for eyes at this machine only, models and answers to
@@ -126,7 +128,7 @@ def _chosen(settings: dict[str, Any], name: str, rows: str) -> dict[str, Any]:
     chosen = [named.get(row, row) for row in wanted if row not in readings]
     kept = _by_name(chosen, "rows")
     left = [one for one in readings.values() if not isinstance(one, dict) or one.get("of") in kept]
-    return {**settings, "rows": chosen, "readings": left}
+    return {**settings, "rows": chosen} | ({"readings": left} if "readings" in settings else {})
 
 
 def _by_name(listed: Any, what: str) -> dict[str, Any]:

@@ -8,6 +8,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedretina.errors import SettingsError
+from fedretina_papers.blocks.page import write_block_page
+from fedretina_papers.blocks.plan import BlockPlan
+from fedretina_papers.blocks.study import run_block
 from fedretina_papers.cases import write_cases
 from fedretina_papers.fedee_page import write_fedee_page
 from fedretina_papers.first_phase import run_first_phase
@@ -97,6 +100,11 @@ def _first_phase_page(out: Path, page: Path, pictures: Path) -> None:
     write_first_phase_page(out, page)
 
 
+def _block(settings: Mapping[str, Any]) -> Prepared:
+    plan = BlockPlan.read(settings)
+    return Prepared(lambda out, jobs, tell, read: run_block(plan, out, tell, read), lambda out, page: False)
+
+
 def _oct(out: Path, page: Path, pictures: Path) -> None:
     write_oct_page(out, page, pictures)
 
@@ -109,5 +117,6 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "oct_labels": Kind(_labels, write_label_page),
         "oct_clients": Kind(_clients, _clients_page),
         "first_phase": Kind(_first_phase, _first_phase_page),
+        "block": Kind(_block, write_block_page),
     }
 )

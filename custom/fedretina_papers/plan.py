@@ -195,7 +195,11 @@ class BenchmarkPlan(BaseModel):
         if isinstance(joined.get("phases"), Mapping):
             joined["phases"] = _phases(joined["phases"], choice.of)
         # The papers compared nothing at the end: their figures and times stay those of their rows alone.
-        return Experiment.resolve({"verdict": "off", **joined, "name": self.name, "row": choice.of, "seed": seed})
+        found = Experiment.resolve({"verdict": "off", **joined, "name": self.name, "row": choice.of, "seed": seed})
+        if found.choice.model == "last" or "by" in (joined.get("choice") or {}):
+            return found
+        # Nor did they ask how many patients stand behind a grade when they chose a round.
+        return found.model_copy(update={"choice": found.choice.model_copy(update={"by": "auc"})})
 
     def title(self, choice: RowChoice) -> str:
         """What the tables call a row; its head is called personal only where it is."""
@@ -223,7 +227,7 @@ def _listed(settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The words of a plan that comes with the package.
+    """The words of a plan that comes with the package, laid over those of the plan that it `extends`.
 
     Raises:
         SettingsError: There is no such plan.
@@ -232,4 +236,6 @@ def preset(name: str) -> dict[str, Any]:
     names = sorted(path.name.removesuffix(".yaml") for path in folder.iterdir() if path.name.endswith(".yaml"))
     if name not in names:
         raise SettingsError(f"there is no benchmark {name!r}; there are {', '.join(names)}.")
-    return parse_yaml((folder / f"{name}.yaml").read_text(encoding="utf-8"), f"the plan {name}")
+    words = parse_yaml((folder / f"{name}.yaml").read_text(encoding="utf-8"), f"the plan {name}")
+    below = words.pop("extends", None)
+    return words if below is None else merged(preset(str(below)), words)

@@ -67,12 +67,17 @@ def test_clients_hold_all_rows_once_and_can_be_read(manifest, tmp_path):
 def test_a_phantom_site_is_divided_by_its_site_file_and_read(tmp_path):
     words = ["--site", "site-1", "--out", str(tmp_path / "p"), "--modality", "oct", "--images", "40", "--size", "32"]
     assert CliRunner().invoke(main, ["data", "phantom", *words]).exit_code == 0
+    head, *rows = (tmp_path / "p" / "manifest.csv").read_text().splitlines()
+    (tmp_path / "p" / "manifest.csv").write_text("\n".join([f"{head},eye", *(f"{row},OS" for row in rows)]) + "\n")
+    written = (tmp_path / "p" / "site.yaml").read_text()
+    (tmp_path / "p" / "site.yaml").write_text(written.replace("data:\n", "data:\n  columns: [eye]\n", 1))
     done = run(tmp_path / "p", "--clients", 2, "--skew", "even", "--minimum", 8, "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "out" / "division.json").read_text())["alpha"] is None
     settings = read_data_settings(tmp_path / "out" / "client-2" / "site.yaml")
     data = load_site_data("client-2", settings, OctSettings(image_size=32), 1, tmp_path / "cache")
     assert data.synthetic
+    assert set(data.column("eye", data.split("test").files)) == {"left"}
     assert len(data.split("train").labels) == data.counts["train"] >= 8
 
 

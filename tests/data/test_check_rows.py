@@ -134,3 +134,12 @@ def test_a_site_without_a_scheme_needs_an_image_in_train(split, missing):
     where = {one.code: one.where for one in findings}
     assert where.get("split_empty", ()) == missing
     assert "one_grade_in_train" not in where
+
+
+def test_odd_cells_of_optional_columns_are_found_at_once():
+    sexes = ["f", "m", "x", ""]
+    rows = [Row(f"row {at}", f"{at}.png", "0", "p1", "train", {"sex": sex}) for at, sex in enumerate(sexes, 2)]
+    findings = Findings()
+    check_rows(rows, preset("icdr5"), findings)
+    odd = next(one for one in findings if one.code == "column_odd")
+    assert odd.where == ("row 3: sex 'm', of the same patient another one in row 2", "row 4: sex 'x'")

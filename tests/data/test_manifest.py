@@ -117,3 +117,45 @@ def test_spellings_of_a_patient_are_one_patient(tmp_path):
         assert {record.patient for record in read.of("train")} == {"P 1"}
     with pytest.raises(DataError, match=r"row 5: patient 'P1' is in test, but as 'p1' in train in row 2.*another name"):
         read_manifest(manifest(tmp_path, GOOD + "e.png,1,P1,test\n"), preset("icdr5"))
+
+
+BESIDE = """file,label,patient,split,Sex,camera,age_band
+a.png,0,p1,train,F,Top Con,70–79
+b.png,1,P1,train,,,
+c.png,2,p2,val,male,,<40
+"""
+
+
+def test_optional_columns_are_read_where_they_are_named_and_change_nothing_else(tmp_path):
+    path = manifest(tmp_path, BESIDE)
+    read = read_manifest(path, preset("icdr5"), ("sex", "camera", "age_band"))
+    assert read.columns == {
+        "sex": {"a.png": "female", "b.png": "", "c.png": "male"},
+        "camera": {"a.png": "Top Con", "b.png": "", "c.png": ""},
+        "age_band": {"a.png": "from_70", "b.png": "", "c.png": "under_40"},
+    }
+    assert read_manifest(path, preset("icdr5")).columns == {}
+    assert read_manifest(path, preset("icdr5")).digest() == read.digest()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("F,", "x,", "row 2.*sex is 'x': write one of"),
+        ("1,P1,train,,", "1,P1,train,m,", "row 3.*the sex of its patient is another one in row 2"),
+        ("Top Con", "C" * 41, "row 2.*at most 40 characters"),
+        ("<40", "39", "row 4.*age_band is '39'"),
+        ("Sex", "gender", "sex"),
+    ],
+)
+def test_a_cell_that_is_none_of_a_column_s_words_is_refused(tmp_path, old, new, words):
+    path = manifest(tmp_path, BESIDE.replace(old, new))
+    with pytest.raises(DataError, match=words):
+        read_manifest(path, preset("icdr5"), ("sex", "camera", "age_band"))
+
+
+def test_serial_numbers_make_no_subgroups(tmp_path):
+    rows = "".join(f"{at}.png,0,p{at},train,SN{at}\n" for at in range(21))
+    path = manifest(tmp_path, f"file,label,patient,split,camera\n{rows}")
+    with pytest.raises(DataError, match="21 different words, at most 20"):
+        read_manifest(path, preset("icdr5"), ("camera",))

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.evaluation.bootstrap import ResampledFigures, patient_bootstrap_counts
+from fedretina.evaluation.bootstrap import ResampledFigures, grade_figure, patient_bootstrap_counts
 from fedretina.evaluation.figures import evaluate
+from fedretina.evaluation.metrics import auroc
 from fedretina.evaluation.referable import referable, referral_task
 from fedretina.settings.scheme import GradingScheme, preset
 from fedretina.uncertainty.estimators import auc_scores, build_estimator
@@ -28,13 +29,16 @@ def test_the_fast_figures_are_the_plain_ones_in_every_draw(seed, count, classes,
     logits, labels, patients = split(seed, count, classes)
     grading, estimator = preset(scheme), build_estimator("evidence")
     answer = estimator.predict(logits)
+    scores = auc_scores(logits, "expected_probability", 0.05, estimator)
+    present = sorted(set(labels.tolist()))
     fast = ResampledFigures(
         answer.probabilities,
         labels,
         answer.uncertainty,
-        auc_scores(logits, "expected_probability", 0.05, estimator),
+        scores,
         auc_scores(logits, "logits_softmax", 0.05, estimator),
         referral_task(answer.probabilities, labels, grading),
+        supported=present[:2],
     )
     compared, missed = 0, set()
 
@@ -50,6 +54,11 @@ def test_the_fast_figures_are_the_plain_ones_in_every_draw(seed, count, classes,
                 missed.add(row)
             disease = referable(answer.probabilities[chosen], labels[chosen], grading)
             plain |= {f"referable_{name}": getattr(disease, name) for name in ("auc", "sensitivity", "specificity")}
+            aucs = {grade: auroc(scores[chosen, grade], labels[chosen] == grade) for grade in present}
+            plain |= {grade_figure(grade): value for grade, value in aucs.items()}
+            plain["auc_supported"] = (
+                None if None in map(aucs.get, present[:2]) else (aucs[present[0]] + aucs[present[1]]) / 2
+            )
             for name, column in columns.items():
                 expected = np.nan if plain[name] is None else plain[name]
                 assert column[row] == pytest.approx(expected, abs=1e-12, nan_ok=True), name
@@ -57,7 +66,7 @@ def test_the_fast_figures_are_the_plain_ones_in_every_draw(seed, count, classes,
         return columns
 
     patient_bootstrap_counts(check, patients, seed, draws=40)
-    assert compared == 40 * 11
+    assert compared == 40 * (12 + len(present))
     assert len(missed) < 40
 
 
@@ -68,5 +77,16 @@ def test_a_scheme_without_referable_grades_has_no_figures_for_them():
     task = referral_task(answer.probabilities, labels, GradingScheme(grades=("a", "b")))
     figures = ResampledFigures(answer.probabilities, labels, answer.uncertainty, scores, scores, task)
     found = figures(np.ones((3, 10), dtype=np.int64))
-    assert set(found) == {"auc", "auc_logits", "accuracy", "kappa", "error_auroc", "aurc", "brier", "nll"}
+    assert set(found) == {
+        grade_figure(0),
+        grade_figure(1),
+        "auc",
+        "auc_logits",
+        "accuracy",
+        "kappa",
+        "error_auroc",
+        "aurc",
+        "brier",
+        "nll",
+    }
     assert all(column.shape == (3,) and np.ptp(column) == 0 for column in found.values())

@@ -49,8 +49,32 @@ def test_what_is_held_back_does_not_leave():
         ValidationError, match="'theta' cannot be held back: a run can do without bad_files, contrast_loss"
     ):
         apply(hold_back=["theta"])
-    with pytest.raises(ValidationError, match="'patients' cannot be held back"):
-        apply(hold_back=["patients"])
+    with pytest.raises(ValidationError, match="'people' cannot be held back"):
+        apply(hold_back=["people"])
+
+
+def test_with_a_figure_goes_what_says_much_the_same():
+    told = Payload(
+        {}, {"val_auc": 0.7, "val_auc_supported": 0.8, "images": 90.0, "patients": 45.0, "theta": 0.5}, STAMP
+    )
+    leaving, done = apply(told, hold_back=["val_auc", "images"])
+    assert dict(leaving.scalars) == {"theta": 0.5}
+    assert done == {"held_back": ["images", "patients", "val_auc", "val_auc_supported"]}
+    assert dict(apply(told, hold_back=["patients"])[0].scalars) == {
+        name: value for name, value in told.scalars.items() if name != "patients"
+    }
+
+
+def test_sums_of_subgroups_leave_where_the_policy_names_their_column_alone():
+    told = Payload({}, {"group_sex_male_ill": 123456.0, "group_eye_left_ill": 7.0, "theta": 0.5}, STAMP)
+    assert dict(apply(told)[0].scalars) == {"theta": 0.5}
+    assert apply(told)[1] == {}  # nothing was asked for, so nothing was held back
+    assert dict(apply(told, subgroups=["sex"], scalar_digits=2)[0].scalars) == {
+        "group_sex_male_ill": 123456.0,
+        "theta": 0.5,
+    }
+    with pytest.raises(ValidationError, match="camera"):
+        apply(told, subgroups=["camera"])
 
 
 def test_scalars_are_rounded():

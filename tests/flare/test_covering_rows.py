@@ -97,6 +97,6 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
                 assert (ours / file).read_text() == (loops / file).read_text()
             assert "twin" in read_json(ours / "final" / "figures.json")["verdict"]["test"]["models"]
         assert kinds["pretrain"] == {"control", "encoder", "norm", "statistic", "projector"}
-        assert all(set(lines[0]["scalars"]) == {"images", "contrast_loss"} for lines in ledgers.values())
+        assert all(set(lines[0]["scalars"]) == {"images", "patients", "contrast_loss"} for lines in ledgers.values())
     if name == "a_head_that_travels":
         assert list(tmp_path.rglob("features/*/rows-*"))  # what the frozen stages gave was kept

@@ -29,7 +29,7 @@ def test_the_simulator_ends_with_the_loops_bits(tmp_path):
         assert set(lines[0]["tensors"]) == {"encoder"}
         assert lines[0]["bytes"] == oracle["steps"][0]["bytes_up"][site]
         assert lines[2]["tensors"] == {}
-        assert set(lines[0]["scalars"]) == {"theta", "images"}
+        assert set(lines[0]["scalars"]) == {"theta", "images", "patients"}
     assert "travels" in simulation.text()
 
 

@@ -121,7 +121,7 @@ def test_each_site_sends_what_its_own_policy_lets_go(ran):
     careful = ledgers["careful"]
     assert set(first["scalars"]["careful"]) == {"theta"}
     assert set(second["scalars"]["careful"]) == {"theta", "val_accuracy"}
-    assert careful[1]["held_back"] == ["images", "val_auc"]
+    assert careful[1]["held_back"] == ["images", "patients", "val_auc"]  # with n its patients
     assert careful[0]["mantissa_bits"] == 4
     assert "images_train" not in found["sites"]["careful"]
     rounded = [line["scalars"][name] for line in careful for name in line["scalars"] if name not in COUNTS]

@@ -36,8 +36,12 @@ class Hospital:
         """The data as of now; `divided` is another division of the same patients where it is not 0."""
         other = {"train": "test", "test": "train", "val": "val"}
         splits = [other[one] if divided and at % (2 + divided) == 0 else one for at, one in enumerate(self.splits)]
-        rows = [RawRow(f"e{at}.png", str(at % self.classes), f"p{at}", split) for at, split in enumerate(splits)]
-        write_manifest(self.folder / "manifest.csv", rows[::-1] if words.pop("turned", False) else rows)
+        cells = words.pop("cells", lambda at: ())
+        rows = [
+            RawRow(f"e{at}.png", str(at % self.classes), f"p{at}", split, cells(at)) for at, split in enumerate(splits)
+        ]
+        turned, columns = words.pop("turned", False), words.get("columns", ())
+        write_manifest(self.folder / "manifest.csv", rows[::-1] if turned else rows, columns)
         scheme = GradingScheme(grades=tuple(str(grade) for grade in range(self.classes)), referable=("1",))
         settings = SiteDataSettings(manifest=self.folder / "manifest.csv", scheme=scheme, **words)
         return load_site_data("site-1", settings, self.experiment.images, 3, self.folder.parent / "cache")
@@ -109,6 +113,39 @@ def test_no_figure_leaves_of_a_split_of_few_patients(tiny, tmp_path, sizes, told
     assert results["chosen"] == "train-0000"  # the only one, measured or not
     own = json.loads((tmp_path / "runs" / "r" / "site-1" / "final" / "figures.json").read_text())
     assert own["test"]["accuracy"]["value"] is not None  # the site itself has it
+
+
+@pytest.mark.attack(
+    "a lead", "reads what a hospital's manifest says beside labels", "no cell leaves, and sums of few patients do not"
+)
+def test_columns_beside_stay_at_the_site_and_their_sums_leave_where_many_stand_behind_them(tiny, tmp_path):
+    experiment = tiny(phases=[{"name": "train", "rounds": 1}], report={"page": True, "least_patients": 5})
+    hospital = Hospital(tmp_path / "images", experiment, sizes=(16, 6, 32), classes=2)
+    plain = hospital.data()
+
+    def cells(at: int) -> tuple[str, ...]:
+        """In four: a woman ill, a woman well, a man ill, a man well; all but two at their first visit."""
+        return f"Oculus-{at % 3}", "f" if at // 2 % 2 else "M", "no" if at in (30, 31) else "1"
+
+    data = hospital.data(cells=cells, columns=("camera", "sex", "first_visit"))
+    assert data.listed == plain.listed  # a run that is under way goes on when a column is added
+    assert data.fingerprint == plain.fingerprint
+    results = run_loop(experiment, {"site-1": data}, tmp_path / "runs", "r")
+    sums = {name: value for name, value in results["sites"]["site-1"].items() if name.startswith("group_")}
+    assert (sums["group_sex_female_ill"], sums["group_sex_male_well"]) == (8, 8)
+    assert not any("first_visit" in name for name in sums)  # two patients at a later visit would follow
+    everything = b"".join(
+        path.read_bytes() for path in (tmp_path / "runs" / "r" / "server").rglob("*") if path.is_file()
+    )
+    assert b"Oculus" not in everything
+    assert b"sex: female" not in everything  # of one site alone: no page shows it
+    report = json.loads((tmp_path / "runs" / "r" / "site-1" / "final" / "report.json").read_text())
+    assert [group["value"] for group in report["subgroups"]["camera"]] == ["Oculus-0", "Oculus-1", "Oculus-2"]
+    later = next(group for group in report["subgroups"]["first_visit"] if group["value"] == "no")
+    assert set(later["figures"].values()) == {None}
+    page = (tmp_path / "runs" / "r" / "site-1" / "final" / "report.html").read_text()
+    assert "Oculus-1" in page
+    assert "too few to say" in page
 
 
 def test_more_grades_than_a_matrix_holds_reach_the_end(tiny, tmp_path):

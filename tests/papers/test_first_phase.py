@@ -18,7 +18,7 @@ SITES = ("site-1", "site-2")
 
 def tiny(**words):
     settings = {
-        **preset("first-phase-oct"),
+        **preset("p1-oct"),
         "sites": dict.fromkeys(SITES),
         "budgets": [20, 40],
         "draws": 2,

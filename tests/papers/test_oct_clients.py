@@ -25,7 +25,7 @@ _TWO = {"phases": {"train": {"training": {"epochs": 2, "batch_size": 8}}}}
 
 
 def tiny(sites, **words):
-    settings = preset("oct-clients")
+    settings = preset("o1")
     keep = {"alone": ["imagenet"], "fedavg": ["imagenet", "pretrained"]}
     methods = [{**one, "starts": keep[one["name"]]} for one in settings["methods"] if one["name"] in keep]
     starts = [one for one in settings["starts"] if one["name"] != "longer"]
@@ -41,7 +41,7 @@ def tiny(sites, **words):
 
 
 def test_every_way_and_start_of_the_plan_is_a_run_that_can_be():
-    plan = LabelPlan.read(preset("oct-clients"))
+    plan = LabelPlan.read(preset("o1"))
     made = plan.fine_tuning({"pretrained": {1: {"file": "encoder.safetensors", "sha256": "0" * 64}}})
     settings = {choice.name: made.experiment_of(choice, 5, {}) for choice in made.rows}
     assert settings["fedavg_pretrained_10"].network.weights.sha256 == "0" * 64  # one encoder serves every seed

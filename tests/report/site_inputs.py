@@ -122,7 +122,8 @@ def stored_results(sites: dict[str, SiteReportInputs], counts: bool = True, min_
             **{
                 f"test_{figure}": found["value"]
                 for figure, found in report["figures"].items()
-                if found["value"] is not None and figure in ("auc", "accuracy", "kappa", "error_auroc", "ece", "brier")
+                if found["value"] is not None
+                and figure in ("auc", "auc_supported", "accuracy", "kappa", "error_auroc", "ece", "brier")
             },
             "grades": float(inputs.scheme.num_classes),
             "bad_files": 0.0,

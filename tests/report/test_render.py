@@ -100,6 +100,12 @@ def test_a_site_s_page_is_whole(record):
     assert CARD["limits"][0] in page.text
 
 
+def test_a_record_of_before_has_neither_support_nor_units_nor_subgroups(record):
+    old = {name: value for name, value in record.items() if name not in ("support", "units", "subgroups")}
+    old["figures"] = {name: one for name, one in old["figures"].items() if not name.startswith(("auc_s", "threat"))}
+    assert "It tells the grades apart with an AUC of" in render_site(old)
+
+
 def test_a_page_from_disk_is_the_page_from_memory(record):
     assert render_site(json.loads(json.dumps(record, sort_keys=True))) == render_site(record)
     report = server_report(stored_results({"a": site_inputs(), "b": site_inputs(60)}))

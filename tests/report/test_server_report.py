@@ -29,15 +29,17 @@ def results(sites):
     return stored_results(sites)
 
 
-def test_means_are_plain_and_name_the_worst(results):
+def test_means_are_plain_and_no_site_is_named_the_worst(results):
     report = server_report(results)
     for name in ("auc", "accuracy", "ece"):
         values = {site: found[f"test_{name}"] for site, found in results["sites"].items()}
         mean = report["means"][name]
         assert mean["mean"] == pytest.approx(sum(values.values()) / 3, abs=1e-6)
-        assert mean["worst"] == (max if name == "ece" else min)(values.values())
-        assert values[mean["worst_site"]] == mean["worst"]
+        assert (mean["lowest"], mean["highest"]) == (min(values.values()), max(values.values()))
         assert mean["sites"] == 3
+    page = render_server(report)
+    assert "this is no ranking" in page
+    assert "worst" not in page.partition("<h2>Round by round</h2>")[0].partition("<body>")[2]
     assert report["synthetic"] == ["site-2"]
     assert report["method"] == "FedUAA"
 
@@ -111,6 +113,53 @@ def test_rounds_carry_bytes_refusals_and_the_validation_of_their_own_model(resul
     assert second["weight"] == pytest.approx(dict.fromkeys(("site-1", "site-2", "site-3"), 1 / 3))
     assert report["refused"] == [{"step": "train-0001", "site": "site-9", "why": "the loss became infinite"}]
     assert report["without_result"] == {"site-9": "its state is missing"}
+
+
+def test_the_page_says_which_share_of_the_patients_stands_behind_each_round(results):
+    changed = json.loads(json.dumps(results))
+    many = {"site-1": 100.0, "site-2": 60.0, "site-3": 40.0}
+    first, second, _ = changed["steps"]
+    for step in (first, second):
+        for site, patients in many.items():
+            step["scalars"][site]["patients"] = patients
+    second["refused"] = {"site-1": "it was slow"}
+    del second["scalars"]["site-1"]
+    behind = [entry["behind"] for entry in server_report(changed)["rounds"]]
+    # What site-1 said in the first round is not forgotten in the second: the largest hospital is missing there.
+    assert [one and (one["share"], one["sites"], one["of_sites"], one["unit"]) for one in behind] == [
+        (1.0, 3, 3, "patients"),
+        (0.5, 2, 3, "patients"),
+        None,
+    ]
+    page = render_server(server_report(changed))
+    assert "Behind the chosen round stand 2 of 3 sites, 50\u00a0% of the training patients." in page
+    # A site that never answered may be the largest: then no share is told.
+    first["refused"] = {"site-9": "out of memory"}
+    assert [one and one["share"] for one in (e["behind"] for e in server_report(changed)["rounds"])] == [None] * 3
+    assert "their share is not known" in render_server(server_report(changed))
+    # As in runs of old, whose sites told their images alone.
+    whole = [
+        entry["behind"]
+        for entry in server_report(json.loads(json.dumps(results)) | {"steps": [first_of(results)]})["rounds"]
+    ]
+    assert [(one["share"], one["unit"]) for one in whole] == [(1.0, "images")]
+
+
+def test_a_record_of_before_is_still_rendered(results):
+    old = json.loads(json.dumps(server_report(results)))
+    for name in ("chosen_by", "subgroups"):
+        del old[name]
+    for mean in old["means"].values():
+        del mean["lowest"], mean["highest"]
+    for entry in old["rounds"]:
+        del entry["behind"], entry["val_auc_supported"], entry["mean_val_auc_supported"]
+    for site in old["sites"].values():
+        del site["grades_supported"]
+    assert "in the mean over 3 sites." in render_server(old)
+
+
+def first_of(results):
+    return json.loads(json.dumps(results["steps"][0]))
 
 
 @pytest.mark.parametrize("name", DEGENERATE)

@@ -23,7 +23,7 @@ def test_figures_are_those_of_the_answers():
     report = site_report(inputs)
     plain = evaluate(inputs.test.logits, inputs.test.labels, build_estimator("evidence"))
     for name, figure in report["figures"].items():
-        if not name.startswith("referable") and name != "auc_logits":
+        if not name.startswith(("referable", "threatening")) and name not in ("auc_logits", "auc_supported"):
             assert figure["value"] == pytest.approx(getattr(plain, name), abs=1e-6), name
     disease = referable(
         build_estimator("evidence").predict(inputs.test.logits).probabilities, inputs.test.labels.numpy(), inputs.scheme
@@ -94,7 +94,7 @@ def test_degenerate_splits_give_plain_json_twice_alike(name):
 def test_one_image_has_no_interval_but_the_exact_one():
     figures = site_report(DEGENERATE["one image"]())["figures"]
     bounds = {name for name, figure in figures.items() if figure["low"] is not None}
-    assert bounds == {"accuracy", "referable_sensitivity"}
+    assert bounds == {"accuracy", "referable_sensitivity", "threatening_specificity"}
 
 
 @pytest.mark.parametrize("name", ["six grades", "no errors", "only errors", "one image"])

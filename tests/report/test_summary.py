@@ -75,7 +75,13 @@ def test_degenerate_sites():
 
 def test_a_grade_with_one_patient_leaves_the_auc_without_an_interval():
     text = said(site_report(site_inputs(42, labels=[0, 1, 2] * 13 + [0, 4, 4])))
-    assert "too few patients of some grade" in text
+    assert (
+        "Left out, with fewer than 10 patients who have it or who do not: proliferative (1 patient); with them" in text
+    )
+    assert ", the mean over 3 grades." in text
+    few = said(site_report(site_inputs(12, labels=[0, 1, 2] * 3 + [0, 4, 4])))
+    assert "too few patients of some grade" in few
+    assert "so it follows single patients: do not rely on it" in few
 
 
 def test_missing_grades_are_named():

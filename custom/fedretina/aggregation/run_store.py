@@ -222,13 +222,26 @@ def run_results(
         "digest": digest,
         "chosen": plan[chosen].name,
         "model_digest": trained["digest"],
-        "validation": {
-            plan[c.step].name: {"mean_auc": c.mean, "auc": dict(c.aucs)} for c in candidates(records, plan.training)
-        },
+        "validation": _validation(plan, records),
         "sites": sites,
         "verdicts": told_outcomes(final.get("verdicts", {})),
         "without_result": dict(sorted({**absent, **final["refused"]}.items())),
         "steps": list(records),
+    }
+
+
+def _validation(plan: Plan, records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Validation AUC by round: over all grades, and what rounds are chosen by where support is asked for."""
+    chosen_by = {c.step: c for c in candidates(records, plan.training, "supported")}
+    return {
+        plan[c.step].name: {
+            "mean_auc": c.mean,
+            "auc": dict(c.aucs),
+            "mean_auc_supported": chosen_by[c.step].mean,
+            "auc_supported": dict(chosen_by[c.step].aucs),
+        }
+        for c in candidates(records, plan.training)
+        if c.step in chosen_by
     }
 
 

@@ -235,7 +235,7 @@ def write_clients(source: CheckSource, out: Path, clients: int, skew: ClientSkew
     records = read_manifest(source.manifest, scheme).records
     if scheme is None or any(record.label < 0 for record in records):
         raise DataError("clients are divided by label, and there are images without one: take their rows out first.")
-    labels = [row["label"] for _, row in raw_rows(source.manifest)]
+    written = [row for _, row in raw_rows(source.manifest, source.columns)]
     found = divide(
         [record.patient for record in records],
         [record.label for record in records],
@@ -250,9 +250,18 @@ def write_clients(source: CheckSource, out: Path, clients: int, skew: ClientSkew
     with filled_folder(out, "the clients") as half:
         for client, name in enumerate(names):
             (half / name).mkdir()
-            mine = [(record, labels[at]) for at, record in enumerate(records) if found.homes[at] == client]
-            rows = [RawRow(record.file, label, record.patient, record.split) for record, label in mine]
-            write_manifest(half / name / MANIFEST, rows)
+            mine = [(record, written[at]) for at, record in enumerate(records) if found.homes[at] == client]
+            rows = [
+                RawRow(
+                    record.file,
+                    row["label"],
+                    record.patient,
+                    record.split,
+                    tuple(row[column] for column in source.columns),
+                )
+                for record, row in mine
+            ]
+            write_manifest(half / name / MANIFEST, rows, source.columns)
             write_text(half / name / SITE_FILE, _site_file(source, scheme))
             counts = read_manifest(half / name / MANIFEST, scheme).counts()
             sites[name] = {
@@ -285,6 +294,7 @@ def _site_file(source: CheckSource, scheme: GradingScheme) -> str:
         "images": str(source.images.resolve()),
         "scheme": scheme.model_dump(mode="json"),
         **({} if source.stated is None else {"modality": source.stated}),
+        **({"columns": list(source.columns)} if source.columns else {}),
         "bad_files": source.bad_files,
     }
     head = "# Written by `fedretina data divide`. It names a folder of this site and stays here.\n"

@@ -13,12 +13,14 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import NamedTuple
 
 from fedretina.errors import DataError
+from fedretina.settings.columns import COLUMNS as COLUMNS_BESIDE
+from fedretina.settings.columns import LONGEST, MOST_VALUES, Column
 from fedretina.settings.scheme import GradingScheme
 
 SPLITS = ("train", "val", "test")
@@ -33,12 +35,21 @@ _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx and .ods, .xls
 
 
 class RawRow(NamedTuple):
-    """A row as it stands in the CSV: `file` relative to the image root with '/', `label` as text, "" where none."""
+    """A row as it stands in the CSV.
+
+    Attributes:
+        file: Relative to the image root with '/'.
+        label: As text, "" where none.
+        patient: The patient.
+        split: The split.
+        beside: Its cells in the optional columns, in their order.
+    """
 
     file: str
     label: str
     patient: str
     split: str
+    beside: tuple[str, ...] = ()
 
 
 class Record(NamedTuple):
@@ -57,10 +68,13 @@ class Manifest:
     Attributes:
         records: All rows.
         scheme: The grading scheme that their labels were read with; None where they were not read.
+        columns: Optional columns that were read, by name: the value of each file, "" where its cell is empty. No part
+            of the digest: they change no image, label, patient or split.
     """
 
     records: tuple[Record, ...]
     scheme: GradingScheme | None
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def of(self, split: str) -> tuple[Record, ...]:
         """The labelled rows of a split; for "pretrain" those of train, then its rows without a label."""
@@ -116,27 +130,40 @@ def one_spelling(patients: Iterable[str]) -> dict[str, str]:
     return {patient: min(same) for same in spellings.values() for patient in same}
 
 
-def read_manifest(path: Path, scheme: GradingScheme | None) -> Manifest:
+def read_manifest(path: Path, scheme: GradingScheme | None, columns: Sequence[Column] = ()) -> Manifest:
     """Read and check a manifest.
 
     Args:
         path: CSV with a header row, as `csv_rows` reads it; other columns are ignored.
         scheme: What the labels mean; None reads no label, so that every row is unlabelled.
+        columns: Optional columns that are read; they must be there.
 
     Raises:
         DataError: The file is missing or no CSV; a column is missing; or a row, named by its number in the
             file (the header is 1), has an unknown split, a label outside the scheme, none outside train, no patient,
-            a patient of another split (however it is spelled, see `one_spelling`), a file named before, or a file
-            outside the root.
+            a patient of another split (however it is spelled, see `one_spelling`), a file named before, a file outside
+            the root, or a cell of an optional column that is none of its words.
     """
     records: list[Record] = []
     seen: dict[str, int] = {}
     homes: dict[str, tuple[str, int, str]] = {}
-    rows = raw_rows(path)
+    rows = raw_rows(path, columns)
     patients = one_spelling(row["patient"] for _, row in rows)
+    cells: dict[str, dict[str, str]] = {column: {} for column in columns}
+    told: dict[tuple[str, str], tuple[str, int]] = {}
     for number, row in rows:
         try:
             record = _record(row, scheme, patients[row["patient"]])
+            for column in columns:
+                value = cell_value(column, row[column])
+                cells[column][record.file] = value
+                if COLUMNS_BESIDE[column].of_patient and value:
+                    before, first = told.setdefault((column, record.patient), (value, number))
+                    if before != value:
+                        raise DataError(
+                            f"the {column} of its patient is another one in row {first}: write the same in all rows of "
+                            "a patient, or leave it empty where it is not known."
+                        )
         except DataError as error:
             raise DataError(f"{path}, row {number}: {error}") from error
         if record.file in seen:
@@ -156,11 +183,42 @@ def read_manifest(path: Path, scheme: GradingScheme | None) -> Manifest:
         records.append(record)
     if not records:
         raise DataError(f"{path} has a header but no rows: list at least one image per split.")
-    return Manifest(tuple(records), scheme)
+    for title, found in cells.items():
+        many = len(set(found.values()) - {""})
+        if many > MOST_VALUES:
+            raise DataError(
+                f"{path}: the column {title} holds {many} different words, at most {MOST_VALUES} make subgroups: "
+                "write the model and not a serial number, or take it out of data.columns."
+            )
+    return Manifest(tuple(records), scheme, cells)
 
 
-def write_manifest(path: Path, rows: Iterable[RawRow]) -> None:
+def cell_value(column: Column, cell: str) -> str:
+    """What a cell of an optional column means; "" where it is empty.
+
+    Raises:
+        DataError: It is none of the column's words, or longer than a word of the site's own may be.
+    """
+    rule = COLUMNS_BESIDE[column]
+    if not cell or rule.words:
+        value = rule.words.get("".join(cell.casefold().replace("–", "-").split()), "")
+        if value or not cell:
+            return value
+        raise DataError(f"{column} is {cell!r}: write one of {list(rule.words)}, or nothing where it is not known.")
+    if len(cell) > LONGEST or not cell.isprintable():
+        raise DataError(
+            f"{column} is {cell[:LONGEST]!r}: write a plain name of at most {LONGEST} characters, or nothing."
+        )
+    return cell
+
+
+def write_manifest(path: Path, rows: Iterable[RawRow], columns: Sequence[str] = ()) -> None:
     """Write rows with raw labels as a manifest, atomically.
+
+    Args:
+        path: The manifest.
+        rows: Its rows.
+        columns: Names of the optional columns, of which each row has a cell.
 
     Raises:
         DataError: The file cannot be written.
@@ -169,22 +227,26 @@ def write_manifest(path: Path, rows: Iterable[RawRow]) -> None:
     try:
         with open(temporary, "w", encoding="utf-8", newline="") as handle:
             writer = csv.writer(handle, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            writer.writerows((row.file, row.label, row.patient, row.split) for row in rows)
+            writer.writerow((*COLUMNS, *columns))
+            writer.writerows((row.file, row.label, row.patient, row.split, *row.beside) for row in rows)
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise DataError(f"{path} was not written ({error}): choose a folder that you may write to.") from error
 
 
-def raw_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
+def raw_rows(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:
     """The rows of a manifest with their line numbers, blanks stripped, unchecked but for what `csv_rows` refuses.
+
+    Args:
+        path: The manifest.
+        columns: Optional columns that are read as well.
 
     Raises:
         DataError: The file is missing or no CSV, or a column is missing.
     """
     try:
-        return csv_rows(path, COLUMNS)
+        return csv_rows(path, (*COLUMNS, *columns))
     except FileNotFoundError as error:
         raise DataError(f"the manifest {path} is missing: mend the path, or leave it out for phantoms.") from error
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -21,7 +21,7 @@ from fedretina.settings.images import ImageSettings
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.scheme_presets import SCHEMES
-from fedretina.settings.site import SiteDataSettings, site_modality, site_scheme
+from fedretina.settings.site import PromiseSettings, SiteDataSettings, site_modality, site_scheme
 
 
 class Split(NamedTuple):
@@ -69,6 +69,9 @@ class SiteData:
         changes: What becomes of a run whose site comes with another list later; see `SiteDataSettings`.
         public_sets: Names of the public sets that the images are of; empty for a hospital's own.
         features: Where what frozen stages make of the images is kept; None where it is not.
+        promise: What the site asks of its referral; None asks nothing.
+        columns: Optional columns of the manifest that the site has read, by name: the value of each file, "" where it
+            is not known. Like the files they never leave.
     """
 
     name: str
@@ -83,6 +86,8 @@ class SiteData:
     changes: Literal["refuse", "accept"] = "refuse"
     public_sets: tuple[str, ...] = ()
     features: FeaturePlace | None = None
+    promise: PromiseSettings | None = None
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def scheme(self) -> GradingScheme:
@@ -103,6 +108,10 @@ class SiteData:
     def may_be_told(self, name: str) -> bool:
         """Whether figures of a split may leave the site: at least `min_count` patients stand behind them."""
         return len(set(self.split(name).patients)) >= self.min_count
+
+    def column(self, name: str, files: Sequence[str]) -> list[str]:
+        """What an optional column says of some images; "" where nothing is known."""
+        return [self.columns[name].get(file, "") for file in files]
 
     def split(self, name: str) -> Split:
         """Read "train", "val" or "test", or "pretrain", whose labels are all -1.
@@ -153,7 +162,9 @@ def fingerprint(scheme: GradingScheme | None, lines: Sequence[str]) -> str:
         scheme: The grades; None where the site has told none.
         lines: What decides the rest, in an order that does not depend on the manifest's.
     """
-    text = "\n".join(["" if scheme is None else scheme.model_dump_json(), *lines])
+    # Which grades threaten sight says how figures are read, and changes no label.
+    plain = None if scheme is None else scheme.model_copy(update={"vision_threatening": ()})
+    text = "\n".join(["" if plain is None else plain.model_dump_json(), *lines])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -194,10 +205,11 @@ def load_site_data(
         from fedretina.data.phantoms.draw import phantom_site_data
 
         drawn = phantom_site_data(site, settings, scheme, images, seed)
-        return replace(drawn, features=_features(settings, settings.cache or default_cache, "phantoms", None))
+        place = _features(settings, settings.cache or default_cache, "phantoms", None)
+        return replace(drawn, features=place, promise=settings.promise)
     if scheme is None and needs_labels:
         raise scheme_not_set(site)
-    manifest = read_manifest(settings.manifest, scheme)
+    manifest = read_manifest(settings.manifest, scheme, settings.columns)
     root = settings.manifest.parent if settings.images is None else settings.images
     if not root.is_dir():
         raise DataError(f"the image root {root} is no folder: mount it, or mend the path.")
@@ -278,6 +290,8 @@ def _from_cache(
         settings.changes,
         () if settings.public_set is None else (settings.public_set,),
         _features(settings, cache, folder.name, frozenset(found.digests)),
+        settings.promise,
+        manifest.columns,
     )
 
 
@@ -359,4 +373,11 @@ def _joined(name: str, parts: Sequence[SiteData]) -> SiteData:
         public_sets=tuple(sorted({one for part in parts for one in part.public_sets})),
         # In the first one's folder; under a name of its own, so that neither takes the other's rows for stale.
         features=None if place is None else place._replace(images=f"{name}-{place.images}", listed=None),
+        # A site that has not read a column says nothing of its images.
+        columns={
+            column: {
+                f"{part.name}/{file}": value for part in parts for file, value in part.columns.get(column, {}).items()
+            }
+            for column in sorted({column for part in parts for column in part.columns})
+        },
     )

@@ -22,7 +22,8 @@ _MOST_UNDEFINED = 0.1
 _NO_SPREAD = 1e-12  # rounding alone
 _CHUNK = 1_000_000  # numbers in one table of counts, 8 MB
 Column = NDArray[np.float64]
-_Rule = Callable[[Counts], Column]
+Rule = Callable[[Counts], Column]
+"""A figure of draws: takes how often each was drawn [B, N] and gives the figure [B]."""
 
 
 class Interval(NamedTuple):
@@ -176,6 +177,9 @@ class ResampledFigures:
         logit_scores: Class scores of the second AUC [N, K], the one from the softmax of the raw logits.
         referral: The split read as referable or not; None where the scheme does not say.
         only: Names of the figures to compute; None for all.
+        supported: The grades that count in the mean of grades with support. Each grade present has an AUC of its own
+            by `grade_figure`.
+        threatening: The split read as vision-threatening or not; None where the scheme does not say.
     """
 
     def __init__(
@@ -187,33 +191,49 @@ class ResampledFigures:
         logit_scores: NDArray[np.float64],
         referral: ReferralTask | None,
         only: Collection[str] | None = None,
+        supported: Collection[int] = (),
+        threatening: ReferralTask | None = None,
     ) -> None:
         answer = probabilities.argmax(1)
         wrong = answer != labels
         onehot = np.eye(probabilities.shape[1])[labels]
         own = np.maximum(probabilities[np.arange(labels.size), labels], np.finfo(np.float64).tiny)
-        self._rules: dict[str, _Rule] = {
-            "auc": _macro_auc(scores, labels),
+        self._rules: dict[str, Rule] = {
             "auc_logits": _macro_auc(logit_scores, labels),
             "accuracy": _mean((~wrong).astype(np.float64)),
             "kappa": _kappa(answer, labels),
-            "error_auroc": _auroc(uncertainty, wrong),
+            "error_auroc": auroc_rule(uncertainty, wrong),
             "aurc": _aurc(uncertainty, wrong),
             "brier": _mean(((probabilities - onehot) ** 2).sum(1)),
             "nll": _mean(-np.log(own)),
         }
-        if referral is not None:
-            self._rules |= {
-                "referable_auc": _auroc(referral.score, referral.diseased, referral.kept),
-                "referable_sensitivity": _share(referral.kept, referral.diseased, referral.referred),
-                "referable_specificity": _share(referral.kept, ~referral.diseased, ~referral.referred),
-            }
+        for name, task in (("referable", referral), ("threatening", threatening)):
+            if task is not None:
+                self._rules |= {
+                    f"{name}_auc": auroc_rule(task.score, task.diseased, task.kept),
+                    f"{name}_sensitivity": share_rule(task.kept, task.diseased, task.referred),
+                    f"{name}_specificity": share_rule(task.kept, ~task.diseased, ~task.referred),
+                }
         if only is not None:
             self._rules = {name: rule for name, rule in self._rules.items() if name in only}
+        # Means over grades: the AUC of a grade is computed once for all of them.
+        present = np.unique(labels).tolist()
+        means = {"auc": present, "auc_supported": sorted(supported)}
+        means |= {grade_figure(grade): [grade] for grade in present}
+        self._means = {name: grades for name, grades in means.items() if grades and (only is None or name in only)}
+        needed = sorted({grade for grades in self._means.values() for grade in grades})
+        self._of_grade = {grade: auroc_rule(scores[:, grade], labels == grade) for grade in needed}
 
     def __call__(self, counts: Counts) -> dict[str, Column]:
         """Each figure [B] of draws [B, N], NaN where it is undefined."""
-        return {name: rule(counts) for name, rule in self._rules.items()}
+        own = {grade: rule(counts) for grade, rule in self._of_grade.items()}
+        means = {name: np.mean([own[grade] for grade in grades], axis=0) for name, grades in self._means.items()}
+        return {**means, **{name: rule(counts) for name, rule in self._rules.items()}}
+
+
+def grade_figure(grade: int) -> str:
+    """Name of the figure that is one grade's own AUC."""
+    return f"auc_grade_{grade:02}"
 
 
 def _divided(above: Column, below: Column) -> Column:
@@ -221,11 +241,18 @@ def _divided(above: Column, below: Column) -> Column:
     return share
 
 
-def _mean(values: Column) -> _Rule:
+def _mean(values: Column) -> Rule:
     return lambda counts: counts @ values / counts.sum(1)
 
 
-def _share(kept: NDArray[np.bool_], among: NDArray[np.bool_], hit: NDArray[np.bool_]) -> _Rule:
+def share_rule(kept: NDArray[np.bool_], among: NDArray[np.bool_], hit: NDArray[np.bool_]) -> Rule:
+    """How many of some are hit, for many draws at once; NaN in a draw without any of them.
+
+    Args:
+        kept: Which of the N take part [N].
+        among: Of those, which are asked [M].
+        hit: Of those, which are hit [M].
+    """
     places = np.flatnonzero(kept)
     there, both = places[among], places[among & hit]
     return lambda counts: _divided(
@@ -233,7 +260,14 @@ def _share(kept: NDArray[np.bool_], among: NDArray[np.bool_], hit: NDArray[np.bo
     )
 
 
-def _auroc(scores: Column, positive: NDArray[np.bool_], kept: NDArray[np.bool_] | None = None) -> _Rule:
+def auroc_rule(scores: Column, positive: NDArray[np.bool_], kept: NDArray[np.bool_] | None = None) -> Rule:
+    """`metrics.auroc` for many draws at once; NaN in a draw without a positive or without a negative.
+
+    Args:
+        scores: Finite [M].
+        positive: [M].
+        kept: Which of the N that are drawn take part [N], M of them; None for all.
+    """
     order = np.argsort(scores, kind="stable")
     places = order if kept is None else np.flatnonzero(kept)[order]
     hit = positive[order]
@@ -252,12 +286,12 @@ def _auroc(scores: Column, positive: NDArray[np.bool_], kept: NDArray[np.bool_] 
     return rule
 
 
-def _macro_auc(scores: Column, labels: NDArray[np.int64]) -> _Rule:
-    rules = [_auroc(scores[:, k], labels == k) for k in np.unique(labels)]
+def _macro_auc(scores: Column, labels: NDArray[np.int64]) -> Rule:
+    rules = [auroc_rule(scores[:, k], labels == k) for k in np.unique(labels)]
     return lambda counts: np.mean([one(counts) for one in rules], axis=0)
 
 
-def _kappa(answer: NDArray[np.int64], labels: NDArray[np.int64]) -> _Rule:
+def _kappa(answer: NDArray[np.int64], labels: NDArray[np.int64]) -> Rule:
     columns = np.stack([(answer - labels) ** 2, answer, labels, answer**2, labels**2], axis=1)
 
     def rule(counts: Counts) -> Column:
@@ -269,7 +303,7 @@ def _kappa(answer: NDArray[np.int64], labels: NDArray[np.int64]) -> _Rule:
     return rule
 
 
-def _aurc(uncertainty: Column, wrong: NDArray[np.bool_]) -> _Rule:
+def _aurc(uncertainty: Column, wrong: NDArray[np.bool_]) -> Rule:
     order = np.argsort(uncertainty, kind="stable")
     starts = np.unique(uncertainty[order], return_index=True)[1]
     failed = wrong[order]

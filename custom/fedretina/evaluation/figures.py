@@ -10,7 +10,14 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedretina.errors import TrainingError
-from fedretina.evaluation.bootstrap import Interval, ResampledFigures, Share, exact_interval, patient_bootstrap_counts
+from fedretina.evaluation.bootstrap import (
+    Interval,
+    ResampledFigures,
+    Share,
+    exact_interval,
+    grade_figure,
+    patient_bootstrap_counts,
+)
 from fedretina.evaluation.metrics import (
     accuracy,
     aurc,
@@ -21,10 +28,20 @@ from fedretina.evaluation.metrics import (
     nll,
     quadratic_kappa,
 )
-from fedretina.evaluation.referable import Referable, ReferralTask, referable, referral_task
+from fedretina.evaluation.referable import (
+    Referable,
+    ReferralTask,
+    found_by,
+    referable,
+    referral_task,
+    threatening_task,
+)
+from fedretina.evaluation.support import GradeAuc, supported_auc
 from fedretina.metric_inputs import checked_scores
 from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.training import LEAST_PATIENTS
 from fedretina.uncertainty.estimators import Estimator, auc_scores
+from fedretina.uncertainty.promise import chance_of_disease
 from fedretina.uncertainty.referral import refer
 
 LEVEL = 0.95
@@ -155,18 +172,33 @@ class FigureInterval(NamedTuple):
     draws_used: int
 
 
+class GradeFigure(NamedTuple):
+    """A grade's AUC with its interval.
+
+    Attributes:
+        counted: The AUC, and who stands behind it.
+        auc: The same AUC with where it would mostly lie with other patients of the same kind.
+    """
+
+    counted: GradeAuc
+    auc: FigureInterval
+
+
 class SplitFigures(NamedTuple):
     """What is known of a split.
 
     Attributes:
-        figures: By name: those of `Evaluation`, `auc_logits`, and `referable_*` where the scheme knows them.
+        figures: By name: those of `Evaluation`, `auc_logits`, `auc_supported` (None where no grade has support), and
+            `referable_*` and `threatening_*` where the scheme knows them.
         auc_classes: Grades present, over which the macro AUC is the mean.
         disease: Counts for referable disease; None where the scheme names no referable grade.
+        grades: One entry a grade that is present, in order.
     """
 
     figures: Mapping[str, FigureInterval]
     auc_classes: int
     disease: Referable | None
+    grades: tuple[GradeFigure, ...] = ()
 
 
 def split_figures(
@@ -180,6 +212,8 @@ def split_figures(
     tau: float,
     seed: int,
     draws: int,
+    least: int = LEAST_PATIENTS,
+    oedema: Sequence[bool | None] = (),
 ) -> SplitFigures:
     """Compute every figure of a split, with percentile intervals over its patients.
 
@@ -196,6 +230,8 @@ def split_figures(
         tau: Temperature, read by the "warmed_belief" AUC alone.
         seed: Of the draws.
         draws: Number of draws.
+        least: Patients that a grade needs to count in the mean of grades with support; see `supported_auc`.
+        oedema: Whether each image shows macular oedema; see `threatening_task`.
 
     Returns:
         The figures.
@@ -212,37 +248,58 @@ def split_figures(
         name: value for name, value in plain._asdict().items() if name not in ("auc_classes", "n")
     }
     values["auc_logits"] = evaluate(logits, labels, estimator, "logits_softmax", tau).auc
-    if disease is not None:
-        values |= {f"referable_{name}": getattr(disease, name) for name in ("auc", "sensitivity", "specificity")}
+    scores = auc_scores(logits, auc_input, tau, estimator)
+    support = supported_auc(scores, labels, patients, least)
+    values["auc_supported"] = support.value
+    threatening = threatening_task(answer.probabilities, labels, scheme, oedema)
+    tasks = {"referable": task, "threatening": threatening}
+    for kind, one in tasks.items():
+        if one is not None:
+            values |= {f"{kind}_{name}": value for name, value in found_by(one)._asdict().items()}
     resampled = ResampledFigures(
         answer.probabilities,
         labels,
         answer.uncertainty,
-        auc_scores(logits, auc_input, tau, estimator),
+        scores,
         auc_scores(logits, "logits_softmax", tau, estimator),
         task,
+        supported=support.counted,
+        threatening=threatening,
     )
     intervals = patient_bootstrap_counts(resampled, list(patients), seed, draws, LEVEL)
-    people = _people(patients, task)
-    figures = {}
-    for name, value in values.items():
-        interval = intervals.get(name, Interval(None, None, 0))
-        if value in (0, 1) and name in people:
-            share = exact_interval(people[name] if value == 1 else 0, people[name])
-            interval = interval if share is None else interval._replace(low=share.low, high=share.high)
-        bounds = (None, None) if value is None else (interval.low, interval.high)
-        figures[name] = FigureInterval(value, *bounds, interval.draws_used)
-    return SplitFigures(figures, plain.auc_classes, disease)
+    people = _people(patients, tasks)
+    figures = {name: with_interval(value, intervals.get(name), people.get(name)) for name, value in values.items()}
+    grades = tuple(
+        GradeFigure(one, with_interval(one.value, intervals.get(grade_figure(one.grade)))) for one in support.grades
+    )
+    return SplitFigures(figures, plain.auc_classes, disease, grades)
 
 
-def _people(patients: Sequence[str], task: ReferralTask | None) -> dict[str, int]:
+def with_interval(value: float | None, interval: Interval | None, people: int | None = None) -> FigureInterval:
+    """A figure with its interval; of a share of none or of all, the exact one over its patients.
+
+    Args:
+        value: The figure; None where it is undefined.
+        interval: From draws of patients; None where there is none.
+        people: Patients behind a figure that is a share; None for others.
+    """
+    interval = interval or Interval(None, None, 0)
+    if value in (0, 1) and people is not None:
+        share = exact_interval(people if value == 1 else 0, people)
+        interval = interval if share is None else interval._replace(low=share.low, high=share.high)
+    bounds = (None, None) if value is None else (interval.low, interval.high)
+    return FigureInterval(value, *bounds, interval.draws_used)
+
+
+def _people(patients: Sequence[str], tasks: Mapping[str, ReferralTask | None]) -> dict[str, int]:
     """Patients behind each figure that is a share."""
     who = np.asarray(patients, dtype=np.str_)
     found = {"accuracy": np.unique(who).size}
-    if task is not None:
-        kept = who[task.kept]
-        found["referable_sensitivity"] = np.unique(kept[task.diseased]).size
-        found["referable_specificity"] = np.unique(kept[~task.diseased]).size
+    for name, task in tasks.items():
+        if task is not None:
+            kept = who[task.kept]
+            found[f"{name}_sensitivity"] = np.unique(kept[task.diseased]).size
+            found[f"{name}_specificity"] = np.unique(kept[~task.diseased]).size
     return found
 
 
@@ -264,7 +321,9 @@ class Triage(NamedTuple):
     specificity: Share | None
 
 
-def triage(labelled: LabelledPredictions, threshold: float, scheme: GradingScheme) -> Triage:
+def triage(
+    labelled: LabelledPredictions, threshold: float, scheme: GradingScheme, promise: float | None = None
+) -> Triage:
     """Apply the referral rule to a split and count patients.
 
     A patient is referred when any image is, and ill when any image's true grade is referable. Patients and not images
@@ -281,6 +340,7 @@ def triage(labelled: LabelledPredictions, threshold: float, scheme: GradingSchem
         threshold: A `ReferralThreshold.value`.
         scheme: Names the referable grades and the ungradable one. Without referable grades nobody is known to be
             ill, and only the loads are told.
+        promise: A `promise.Promise.threshold`; None where no chance of disease refers by itself.
 
     Returns:
         The figures.
@@ -296,11 +356,13 @@ def triage(labelled: LabelledPredictions, threshold: float, scheme: GradingSchem
         ).with_note(f"Their lengths are {sorted(sizes)}.")
     reasons: dict[str, set[str]] = {}
     truths: dict[str, set[int]] = {}
-    predicted = np.argmax(labelled.probabilities, axis=1) if len(labelled.labels) else ()
-    for patient, grade, u, label in zip(
-        labelled.patients, predicted, labelled.uncertainty, labelled.labels, strict=True
+    some = len(labelled.labels) > 0
+    predicted = np.argmax(labelled.probabilities, axis=1) if some else ()
+    chances = chance_of_disease(labelled.probabilities, scheme) if some else ()
+    for patient, grade, u, label, chance in zip(
+        labelled.patients, predicted, labelled.uncertainty, labelled.labels, chances, strict=True
     ):
-        decision = refer(int(grade), float(u), threshold, scheme)
+        decision = refer(int(grade), float(u), threshold, scheme, float(chance), promise)
         reasons.setdefault(patient, set()).update(decision.reasons)
         truths.setdefault(patient, set()).add(int(label))
     sick = set(scheme.referable_classes)

@@ -1,7 +1,8 @@
-"""Referable disease: the grades read as one question, whether a doctor must see this eye."""
+"""Referable and vision-threatening disease: the grades read as one question, whether a doctor must see this eye."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,12 +21,14 @@ class ReferralTask(NamedTuple):
         diseased: Whether the true grade is referable [M], M the images kept.
         score: Probability of the referable grades among the gradable ones [M], in [0, 1].
         referred: Whether the answer sends the eye to a doctor [M]: a referable grade, or ungradable.
+        called: The same of all images of the split [N].
     """
 
     kept: NDArray[np.bool_]
     diseased: NDArray[np.bool_]
     score: NDArray[np.float64]
     referred: NDArray[np.bool_]
+    called: NDArray[np.bool_]
 
 
 class Referable(NamedTuple):
@@ -72,22 +75,91 @@ def referral_task(probabilities: ArrayLike, labels: ArrayLike, scheme: GradingSc
     Raises:
         TrainingError: Shapes, probabilities or labels are unfit.
     """
-    if not scheme.referable_classes:
+    return disease_task(probabilities, labels, scheme, scheme.referable_classes)
+
+
+def threatening_task(
+    probabilities: ArrayLike, labels: ArrayLike, scheme: GradingScheme, oedema: Sequence[bool | None] = ()
+) -> ReferralTask | None:
+    """The same for vision-threatening disease: the grades that the scheme calls so, or macular oedema where graded.
+
+    Args:
+        probabilities: [N, K].
+        labels: [N], 0 to K - 1.
+        scheme: Names the vision-threatening grades and the ungradable one.
+        oedema: Whether each image shows macular oedema [N], None where nobody graded it; empty where nobody graded any.
+            An eye with it is diseased whatever its grade, though the model's answer knows grades alone.
+
+    Raises:
+        TrainingError: Shapes, probabilities or labels are unfit.
+    """
+    return disease_task(probabilities, labels, scheme, scheme.threatening_classes, oedema)
+
+
+def disease_task(
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    scheme: GradingScheme,
+    grades: Sequence[int],
+    besides: Sequence[bool | None] = (),
+) -> ReferralTask | None:
+    """Read grades as a binary task: those of a disease against the others.
+
+    Args:
+        probabilities: [N, K].
+        labels: [N], 0 to K - 1.
+        scheme: Names the ungradable grade.
+        grades: Classes of the disease.
+        besides: Whether each image shows the disease whatever its grade [N]; None where nobody has said.
+
+    Returns:
+        The task; None without grades.
+
+    Raises:
+        TrainingError: Shapes, probabilities or labels are unfit.
+    """
+    if not grades:
         return None
     matrix, classes = checked_scores(probabilities, labels)
-    chosen = list(scheme.referable_classes)
+    chosen = list(grades)
     ungradable = -1 if scheme.ungradable_class is None else scheme.ungradable_class
     kept = classes != ungradable
     rows = matrix[kept]
     gradable = np.sum(np.delete(rows, ungradable, axis=1) if ungradable >= 0 else rows, axis=1)
     # Where all probability lies on "ungradable" the answer says nothing about disease.
     score = np.divide(rows[:, chosen].sum(1), gradable, out=np.full(gradable.shape, 0.5), where=gradable > 0)
-    answered = rows.argmax(1)
+    called = np.isin(matrix.argmax(1), [*chosen, ungradable])
+    known = np.array([bool(one) for one in besides], dtype=np.bool_) if len(besides) else np.zeros(len(kept), np.bool_)
     return ReferralTask(
         kept=kept,
-        diseased=np.isin(classes[kept], chosen),
+        diseased=np.isin(classes[kept], chosen) | known[kept],
         score=score,
-        referred=np.isin(answered, [*chosen, ungradable]),
+        referred=called[kept],
+        called=called,
+    )
+
+
+class FoundBy(NamedTuple):
+    """How well a split's answers find a disease; None where a figure is undefined.
+
+    Attributes:
+        auc: AUC of the probability of the disease's grades.
+        sensitivity: Share of the diseased images that the answer refers.
+        specificity: Share of the other images that it does not refer.
+    """
+
+    auc: float | None
+    sensitivity: float | None
+    specificity: float | None
+
+
+def found_by(task: ReferralTask) -> FoundBy:
+    """Figures of a task."""
+    ill, well = int(np.sum(task.diseased)), int(np.sum(~task.diseased))
+    return FoundBy(
+        auc=auroc(task.score, task.diseased),
+        sensitivity=int(np.sum(task.diseased & task.referred)) / ill if ill else None,
+        specificity=int(np.sum(~task.diseased & ~task.referred)) / well if well else None,
     )
 
 
@@ -115,9 +187,7 @@ def referable(probabilities: ArrayLike, labels: ArrayLike, scheme: GradingScheme
     alarms = int(np.sum(~task.diseased & task.referred))
     cleared = int(np.sum(~task.diseased)) - alarms
     return Referable(
-        auc=auroc(task.score, task.diseased),
-        sensitivity=found / (found + missed) if found + missed else None,
-        specificity=cleared / (cleared + alarms) if cleared + alarms else None,
+        *found_by(task),
         found=found,
         missed=missed,
         alarms=alarms,

@@ -20,6 +20,7 @@ from fedretina.errors import TrainingError
 from fedretina.evaluation.bootstrap import Column, Counts, ResampledFigures, patient_bootstrap_counts
 from fedretina.evaluation.referable import referral_task
 from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.training import LEAST_PATIENTS
 
 FEDERATED = "federated"
 OWN = "own"
@@ -34,8 +35,6 @@ Reason = Literal["better", "not_better", "too_few_patients", "undefined", "only_
 Outcome = Literal["gained", "lost", "untold"]
 
 FIGURES: tuple[Figure, ...] = ("referable_auc", "auc", "accuracy")
-LEAST_PATIENTS = 10
-"""Patients of either kind for a choice: with fewer, the place of one of them moves an AUC by more than a tenth."""
 
 
 class Answered(NamedTuple):

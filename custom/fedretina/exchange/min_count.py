@@ -130,16 +130,22 @@ def _sent(cells: NDArray[np.int64], people: NDArray[np.int64], min_count: int) -
     sent = people >= min_count
     diagonal = np.eye(len(cells), dtype=np.bool_)
     for group in (diagonal, ~diagonal):
-        while np.any(sent & group) and _follows(cells[group & ~sent], min_count):
+        while np.any(sent & group) and follows(cells[group & ~sent], min_count):
             least = np.where(sent & group, cells, np.iinfo(np.int64).max)
             sent.flat[int(np.argmin(least))] = False
     return sent
 
 
-def _follows(withheld: NDArray[np.int64], min_count: int) -> bool:
-    """Whether withheld cells could be told from their total, which the server knows."""
-    total = int(np.sum(withheld))
-    return total > 0 and (withheld.size == 1 or total < min_count)
+def follows(withheld: ArrayLike, min_count: int) -> bool:
+    """Whether withheld counts could be told from their total, where that is known: one alone, or few together.
+
+    Args:
+        withheld: The counts that are not sent.
+        min_count: Fewest that may be told.
+    """
+    counts = np.asarray(withheld, dtype=np.int64)
+    total = int(np.sum(counts))
+    return total > 0 and (counts.size == 1 or total < min_count)
 
 
 OUTCOMES: Mapping[float, str] = MappingProxyType({1.0: "gained", -1.0: "lost", 0.0: "untold"})

@@ -12,8 +12,9 @@ from fedretina.errors import RefusedError
 from fedretina.exchange.noise import cost, gaussian, noise_source, spent
 from fedretina.exchange.partition import SUMS
 from fedretina.exchange.payload import Payload, Tensors
+from fedretina.settings.columns import GROUP_SUMS
 from fedretina.settings.exchange import Kind
-from fedretina.settings.scalars import COUNTS
+from fedretina.settings.scalars import COUNTS, FOLLOWS
 from fedretina.settings.site import GaussianNoise, PolicySettings, SvtNoise
 
 Sparse = Callable[[Tensors, SvtNoise, np.random.Generator], dict[str, torch.Tensor]]
@@ -88,12 +89,19 @@ def apply_policy(
             real numbers.
     """
     done: dict[str, Any] = {}
-    scalars = {name: value for name, value in payload.scalars.items() if name not in policy.hold_back}
-    if len(scalars) < len(payload.scalars):
-        done["held_back"] = sorted(set(payload.scalars) - set(scalars))
+    open_ = {
+        name: value for name, value in payload.scalars.items() if GROUP_SUMS.get(name, "") in {"", *policy.subgroups}
+    }
+    scalars = {
+        name: value
+        for name, value in open_.items()
+        if name not in policy.hold_back and FOLLOWS.get(name) not in policy.hold_back
+    }
+    if len(scalars) < len(open_):
+        done["held_back"] = sorted(set(open_) - set(scalars))
     if policy.scalar_digits is not None:
         scalars = {
-            name: value if name in COUNTS else significant(value, policy.scalar_digits)
+            name: value if name in COUNTS or name in GROUP_SUMS else significant(value, policy.scalar_digits)
             for name, value in scalars.items()
         }
         done["scalar_digits"] = policy.scalar_digits

@@ -222,7 +222,7 @@ def _data(
     scheme = site_scheme(settings.data)
     if scheme is None and experiment.supervised:
         return bad("data", "the grading scheme is not set", _MEND_SITE_FILE), None
-    manifest = read_manifest(settings.data.manifest, scheme)
+    manifest = read_manifest(settings.data.manifest, scheme, settings.data.columns)
     folder = settings.data.images or settings.data.manifest.parent
     records = [record for split in _FEW for record in manifest.of(split)]
     missing = [record.file for record in records if not (folder / record.file).is_file()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,8 @@ import numpy as np
 from fedretina.data.site_data import SiteData, Split
 from fedretina.evaluation.doubt import Doubt, choose_doubt, doubted, order_of
 from fedretina.evaluation.figures import LabelledPredictions
+from fedretina.evaluation.subgroups import subgroup_sums
+from fedretina.evaluation.support import supported_auc
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.min_count import OUTCOMES, encode
@@ -32,7 +34,7 @@ from fedretina.uncertainty.estimators import build_estimator
 from fedretina.version import versions
 
 _DIGITS = 4
-_LEAVING = ("auc", "auc_logits", "accuracy", "kappa", "error_auroc", "ece", "brier")
+_LEAVING = ("auc", "auc_supported", "auc_logits", "accuracy", "kappa", "error_auroc", "ece", "brier")
 
 
 class Ending(NamedTuple):
@@ -96,7 +98,7 @@ def finalise(ending: Ending) -> dict[str, float]:
     else:
         report = _write(folder / FEDERATED, ending, federated, verdict, splits)
     # Last, what marks all of the above as done, and holds what leaves.
-    scalars = _scalars(ending, report, _labelled(federated, splits, "test"), verdict)
+    scalars = _scalars(ending, report, _labelled(federated, splits, "test"), verdict, _columns(data, splits["test"]))
     write_json(
         folder / "figures.json",
         {
@@ -122,7 +124,7 @@ def _write(
     gate.gate.write(folder)
     write_json(folder / "card.json", card)
     write_page(folder / "card.md", card_page(card))
-    report = site_report(_inputs(ending, model, card, splits["test"]))
+    report = site_report(_inputs(ending, model, card, splits["test"], gate))
     write_json(folder / "report.json", report)
     if ending.experiment.report.page:
         write_page(folder / "report.html", render_site(report))
@@ -166,6 +168,13 @@ def _card(
         look=LookFigures(gate.gate.record, gate.own, _on_spoiled(model, gate, choice.used)),
         doubt=choice,
         order=order_of(test, ending.experiment.seed, ending.experiment.report.draws),
+        asked=ending.data.promise,
+        support=supported_auc(
+            model.answered("test").scores,
+            test.labels,
+            test.patients,
+            ending.experiment.report.least_patients,
+        ),
     )
 
 
@@ -186,7 +195,7 @@ def _measures(model: Contestant) -> bool | None:
     return bool(model.model["gate.weight"].any()) if model.experiment.evaluation.gate is not None else None
 
 
-def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Split) -> SiteReportInputs:
+def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Split, gate: SiteGate) -> SiteReportInputs:
     test = model.answers["test"]
     return SiteReportInputs(
         site=ending.data.name,
@@ -196,7 +205,15 @@ def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Spli
         method=card["method"],
         chosen=ending.chosen.name,
         estimator=model.experiment.evaluation.estimator,
-        test=AnsweredSplit(test.logits, test.labels, split.patients, split.files, split.images),
+        test=AnsweredSplit(
+            test.logits,
+            test.labels,
+            split.patients,
+            split.files,
+            split.images,
+            gate.silent,
+            _columns(ending.data, split),
+        ),
         history=rounds_of(History(ending.folder / "history.json").steps()),
         card=card,
         partition=ending.trainer.partition.by_kind(),
@@ -207,15 +224,26 @@ def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Spli
         images=ending.data.graded,
         seed=ending.experiment.seed,
         draws=ending.experiment.report.draws,
+        least=ending.experiment.report.least_patients,
     )
 
 
+def _columns(data: SiteData, split: Split) -> dict[str, list[str]]:
+    return {name: data.column(name, split.files) for name in data.columns}
+
+
 def _scalars(
-    ending: Ending, report: dict[str, Any], test: LabelledPredictions, verdict: Mapping[str, Any] | None
+    ending: Ending,
+    report: dict[str, Any],
+    test: LabelledPredictions,
+    verdict: Mapping[str, Any] | None,
+    columns: Mapping[str, Sequence[str]],
 ) -> dict[str, float]:
     data = ending.data
     values = {name: report["figures"].get(name, {}).get("value") for name in _LEAVING}
-    figures = {f"test_{name}": value for name, value in values.items() if value is not None} | leaving_scalars(report)
+    figures = {f"test_{name}": value for name, value in values.items() if value is not None} | leaving_scalars(
+        report, ending.data.min_count
+    )
     if verdict is not None and verdict["shared"] and verdict["outcome"] is not None:
         figures["verdict"] = next(code for code, name in OUTCOMES.items() if name == verdict["outcome"])
     if len(set(test.patients)) < data.min_count:
@@ -224,6 +252,7 @@ def _scalars(
         # At full precision a figure such as kappa narrows down the counts that are withheld.
         **{name: round(float(value), _DIGITS) for name, value in figures.items()},
         **encode(test.probabilities, test.labels, test.uncertainty, test.patients, data.min_count),
+        **subgroup_sums(test, columns, data.scheme, data.min_count),
         "grades": float(data.scheme.num_classes),
         "bad_files": float(data.bad_files),
         "synthetic": float(data.synthetic),

@@ -39,11 +39,13 @@ class SiteGate(NamedTuple):
         gate: The gate.
         own: Images of the test split, and how many of them it stopped.
         spoiled: By the name of what was done to them; empty for signals.
+        silent: Of all images of the test split, whether it lets no answer be shown [N].
     """
 
     gate: Gate
     own: Mapping[str, int]
     spoiled: Mapping[str, Spoiled]
+    silent: NDArray[np.bool_]
 
 
 def site_gate(model: Contestant, model_digest: str, data: SiteData, splits: Splits) -> SiteGate:
@@ -70,11 +72,12 @@ def site_gate(model: Contestant, model_digest: str, data: SiteData, splits: Spli
         expected,
         model_digest,
     )
+    looks = gate.look(shown(model, splits, "test", np.arange(len(splits["test"].labels))))
     rows = gradable(splits["test"], grade)
-    looks = gate.look(shown(model, splits, "test", rows))
-    own = {"images": len(rows), "stopped": sum(one.reason is not None for one in looks)}
+    own = {"images": len(rows), "stopped": sum(looks[at].reason is not None for at in rows)}
+    silent = np.array([not one.answered for one in looks], dtype=np.bool_)
     spoiled = {} if expected is None else _spoiled(gate, model, part(splits["val"], validation))
-    return SiteGate(gate, own, spoiled)
+    return SiteGate(gate, own, spoiled, silent)
 
 
 def expected_look(model: Contestant) -> Look | None:

@@ -35,6 +35,18 @@ Reply = tuple[Tensors, dict[str, float]]
 """Tensors and scalars that may leave."""
 
 
+class Validation(NamedTuple):
+    """How a model does on the validation split.
+
+    Attributes:
+        plain: All figures but the next.
+        supported: Mean AUC over the grades with support, by which rounds are chosen; None where none has it.
+    """
+
+    plain: Evaluation
+    supported: float | None
+
+
 class _Request(NamedTuple):
     """An order with all that is needed to do it."""
 
@@ -72,6 +84,7 @@ class Site:
         self._data = data
         self._folder = folder
         self._plan = Plan.of(experiment)
+        self._patients: dict[str, int] = {}
         self.trainer = LocalTrainer(experiment, data)
         self._pretrainer = Pretrainer(experiment, data, self.trainer.model)
         self.digest = experiment.digest(self.trainer.partition)
@@ -208,7 +221,8 @@ class Site:
             self._blame(request, error)
         request.state.stage(request.step.number, found.snapshot)
         self._follow(request)
-        return found.tensors, {"images": float(found.images), "contrast_loss": found.loss}
+        scalars = {"images": float(found.images), **self._people("pretrain"), "contrast_loss": found.loss}
+        return found.tensors, scalars
 
     def _train(self, request: _Request) -> Reply:
         received = self._received(request)
@@ -219,7 +233,8 @@ class Site:
             self._blame(request, error)
         request.state.stage(request.step.number, update.snapshot)
         self._follow(request)
-        scalars = {"theta": update.theta.value, "images": float(update.images), **self._figures(received)}
+        scalars = {"theta": update.theta.value, "images": float(update.images), **self._people("train")}
+        scalars |= self._figures(received)
         return self._sealed(update.tensors), scalars
 
     def _sums(self, request: _Request) -> Reply:
@@ -251,7 +266,7 @@ class Site:
         ends = self._finalise_model if self._experiment.supervised else self._finalise_encoder
         return {}, ends(request)
 
-    def _received(self, request: _Request) -> Evaluation | None:
+    def _received(self, request: _Request) -> Validation | None:
         """How the aggregate that came does at home, with what the site kept for it."""
         accepted = request.order.accepted
         trained = accepted is not None and self._plan[accepted].task != "pretrain"
@@ -260,7 +275,8 @@ class Site:
             tensors, start = self._joined(tensors, start)
         found = self._validate(start, tensors)
         if found is not None:
-            self._history().note(self._plan[request.step.number - 1], validation=found._asdict())
+            noted = {**found.plain._asdict(), "auc_supported": found.supported}
+            self._history().note(self._plan[request.step.number - 1], validation=noted)
         return found
 
     def _history(self) -> History:
@@ -290,17 +306,27 @@ class Site:
             return tensors
         return {**tensors, **{key: self._cipher.seal(tensors[key]) for key in self.trainer.partition.sealed}}
 
-    def _validate(self, start: Snapshot | None, tensors: Tensors) -> Evaluation | None:
+    def _people(self, split: str) -> dict[str, float]:
+        """The patients who stand behind an update, where they are enough to be told."""
+        if split not in self._patients:
+            self._patients[split] = len(set(self._data.split(split).patients))
+        many = self._patients[split]
+        return {"patients": float(many)} if many >= self._data.min_count else {}
+
+    def _validate(self, start: Snapshot | None, tensors: Tensors) -> Validation | None:
         # A site whose personal part never trained has no model yet: its figure would only blur the choice of a round.
         if start is None:
             return None
-        return self.trainer.evaluate(self.trainer.answers(tensors, start.tensors, self._data.split("val")))
+        split = self._data.split("val")
+        answers = self.trainer.answers(tensors, start.tensors, split)
+        return Validation(self.trainer.evaluate(answers), self.trainer.supported(answers, split.patients))
 
-    def _figures(self, found: Evaluation | None) -> dict[str, float]:
+    def _figures(self, found: Validation | None) -> dict[str, float]:
         """What of the figures on validation may leave: none where they are of too few patients."""
         if found is None or not self._data.may_be_told("val"):
             return {}
-        figures = {"val_auc": found.auc, "val_accuracy": found.accuracy}
+        plain = found.plain
+        figures = {"val_auc": plain.auc, "val_auc_supported": found.supported, "val_accuracy": plain.accuracy}
         return {name: float(value) for name, value in figures.items() if value is not None}
 
     def _kept(self, order: Order, state: SiteState) -> Snapshot:

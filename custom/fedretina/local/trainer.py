@@ -6,7 +6,7 @@ bits. The plain loop, the FLARE executor and the ModelLearner all drive this one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedretina.data.site_data import SiteData, Split
 from fedretina.data.splits import labelled_subset
 from fedretina.errors import TrainingError
 from fedretina.evaluation.figures import Evaluation, evaluate
+from fedretina.evaluation.support import supported_auc
 from fedretina.exchange.partition import GRAM, MEAN, MOMENT, STATISTIC, VARIANCE
 from fedretina.exchange.payload import Tensors
 from fedretina.local.features import FrozenOutputs
@@ -47,7 +48,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import AugmentSettings
 from fedretina.settings.plan import PhaseSettings, Step
 from fedretina.settings.training import TrainingSettings
-from fedretina.uncertainty.estimators import build_estimator
+from fedretina.uncertainty.estimators import auc_scores, build_estimator
 from fedretina.uncertainty.evidence import as_if_graded
 from fedretina.uncertainty.temperature import fit_temperature
 from fedretina.uncertainty.theta import Theta, site_theta
@@ -252,6 +253,13 @@ class LocalTrainer:
         chosen = self._experiment.evaluation
         tau = self._experiment.tau
         return evaluate(answers.logits, answers.labels, self._estimator, chosen.auc_input, tau)
+
+    def supported(self, answers: Predictions, patients: Sequence[str]) -> float | None:
+        """Mean AUC of a split's answers over the grades with support, ranked as in `evaluate`; None if none has."""
+        chosen = self._experiment.evaluation
+        scores = auc_scores(answers.logits, chosen.auc_input, self._experiment.tau, self._estimator)
+        least = self._experiment.report.least_patients
+        return supported_auc(scores, answers.labels.numpy(), patients, least).value
 
     def state(self, shared: Tensors, personal: Tensors) -> Tensors:
         """All tensors of the site's model; checks that nothing is missing or left over."""

@@ -6,19 +6,14 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from fedretina.data.eyes import EYES, NAMED, Eye
 from fedretina.data.manifest import csv_rows
 from fedretina.errors import DataError, SettingsError
 
-Eye = Literal["left", "right", ""]
-_EYES: dict[str, Eye] = {
-    **dict.fromkeys(("left", "l", "os", "le"), "left"),
-    **dict.fromkeys(("right", "r", "od", "re"), "right"),
-}
 # Words that name the same pair of eyes; a pair must use one of them for both.
 _STYLES = {"left": "words", "right": "words", "os": "latin", "od": "latin", "l": "letters", "r": "letters"}
-_NAMED = re.compile(r"(?P<base>.+)(?P<mark>[ _.-])(?P<word>left|right|os|od|l|r)", re.IGNORECASE | re.DOTALL)
 
 
 class Owner(NamedTuple):
@@ -57,7 +52,7 @@ def by_name(files: Sequence[str]) -> Joining:
     groups: defaultdict[str, list[tuple[str, str, str]]] = defaultdict(list)
     for file in files:
         path = PurePosixPath(file)
-        named = _NAMED.fullmatch(path.stem)
+        named = NAMED.fullmatch(path.stem)
         if named is not None:
             word = named["word"].lower()
             groups[str(path.parent / named["base"])].append((file, word, named["mark"] + _STYLES[word]))
@@ -65,11 +60,11 @@ def by_name(files: Sequence[str]) -> Joining:
     pairs, unclear, taken = 0, 0, set(files)
     example = ""
     for patient, members in groups.items():
-        eyes = sorted(_EYES[word] for _, word, _ in members)
+        eyes = sorted(EYES[word] for _, word, _ in members)
         pair = eyes == ["left", "right"] and len({style for _, _, style in members}) == 1
         lone = len(members) == 1 and not members[0][2].endswith("letters")
         if patient not in taken and (pair or lone):
-            owners |= {file: Owner(patient, _EYES[word]) for file, word, _ in members}
+            owners |= {file: Owner(patient, EYES[word]) for file, word, _ in members}
             pairs += pair
             example = example or (
                 " and ".join(sorted(PurePosixPath(file).name for file, _, _ in members)) if pair else ""
@@ -168,9 +163,9 @@ def by_list(files: Sequence[str], path: Path) -> Joining:
 def _eye(word: str, where: str) -> Eye:
     if not word:
         return ""
-    if word.lower() not in _EYES:
+    if word.lower() not in EYES:
         raise DataError(f"{where} the eye {word!r}: write left or right, L or R, OS or OD, or leave it empty.")
-    return _EYES[word.lower()]
+    return EYES[word.lower()]
 
 
 def _unlisted(alone: int, why: str) -> str:

@@ -33,6 +33,8 @@ from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.training import TrainingSettings
 from fedretina.storage import read_json, read_tensors
 from fedretina.uncertainty.estimators import build_estimator
+from fedretina.uncertainty.grade_sets import GradeSets, grades_of, set_words
+from fedretina.uncertainty.promise import chance_of_disease
 from fedretina.uncertainty.referral import NO_ANSWER, UNREADABLE, Referral, refer
 from fedretina.uncertainty.temperature import tempered
 
@@ -53,6 +55,8 @@ class ImageRow(NamedTuple):
         referral: Whether a doctor must see it, and why. Always so where there is no answer, and where the gate stopped
             the image.
         fault: Why there is no answer, or why it does not count; else empty.
+        grades: The set of grades that holds the true one for most patients, in words; "" where there is no answer,
+            where it is ungradable, or where the card knows no sets.
     """
 
     file: str
@@ -61,6 +65,7 @@ class ImageRow(NamedTuple):
     uncertainty: float | None
     referral: Referral
     fault: str
+    grades: str = ""
 
 
 class _Read(NamedTuple):
@@ -92,6 +97,17 @@ class _Doubt(_Part):
     used: Doubt = "estimator"
 
 
+class _Promise(_Part):
+    threshold: Annotated[float, Field(ge=0, le=1)] | None
+
+
+class _Sets(_Part):
+    limit: float | None
+    wrong: float
+    patients: int
+    ordered: bool
+
+
 class _Operating(_Part):
     """What of a card decides an answer."""
 
@@ -101,6 +117,8 @@ class _Operating(_Part):
     referral: _Threshold
     look: _Look | None = None  # not on cards from before there was a gate
     doubt: _Doubt = _Doubt()
+    promise: _Promise = _Promise(threshold=None)
+    sets: _Sets | None = None
     model_digest: str
     normalisation: Normalisation | None = None  # not on older cards, whose settings tell it
     transforms_digest: str
@@ -129,6 +147,8 @@ class Predictor:
         self._images = operating.settings.images
         self.gate = gate
         self._doubt: Doubt = operating.doubt.used
+        self._promise = operating.promise.threshold
+        self._sets = None if operating.sets is None else GradeSets(**operating.sets.model_dump())
         self._estimator = build_estimator(operating.settings.evaluation)
         self._passes = operating.settings.evaluation.passes
         self._training = training
@@ -263,6 +283,8 @@ class Predictor:
             answer = doubted(LabelledPredictions(said.probabilities, said.uncertainty, _NO_LABELS, ()), self._doubt)
             finite = torch.isfinite(logits).flatten(1).all(1).tolist()
             looks = self.looks(images, features)
+            chances = chance_of_disease(answer.probabilities, self.scheme)
+            sets = self._set_words(answer.probabilities)
         at = 0
         for one in read:
             if one.pixels is None:
@@ -274,13 +296,20 @@ class Predictor:
             elif finite[at]:
                 grade, u = int(np.argmax(answer.probabilities[at])), float(answer.uncertainty[at])
                 shown = tempered(answer.probabilities[at : at + 1], self._temperature)[0]
-                found = refer(grade, u, self.threshold, self.scheme)
+                found = refer(grade, u, self.threshold, self.scheme, float(chances[at]), self._promise)
                 if look.reason is not None:
                     found = Referral(True, (*found.reasons, look.reason))
-                yield ImageRow(one.file, grade, shown, u, found, look.words)
+                held = "" if grade == self.scheme.ungradable_class else sets[at]
+                yield ImageRow(one.file, grade, shown, u, found, look.words, held)
             else:
                 yield ImageRow(one.file, None, None, None, NO_ANSWER, "the network gave no finite answer")
             at += 1
+
+    def _set_words(self, probabilities: NDArray[np.float64]) -> list[str]:
+        if self._sets is None or self._sets.limit is None:
+            return [""] * len(probabilities)
+        found = grades_of(self._sets, probabilities, self.scheme)
+        return [set_words(one, self.scheme, self._sets.ordered) for one in found]
 
 
 def _no_model(folder: Path) -> str:

@@ -9,14 +9,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
+from fedretina.data.eyes import Eye
 from fedretina.gate.gate import Reason
-from fedretina.prediction.eyes import Eye, Owner
+from fedretina.prediction.eyes import Owner
 from fedretina.prediction.predictor import ImageRow
 from fedretina.report.render import write_page
 from fedretina.settings.scheme import GradingScheme
 from fedretina.uncertainty.referral import Referral, ReferralReason
 
-_KNOWN: tuple[ReferralReason, ...] = ("referable grade", "doubtful")
+_KNOWN: tuple[ReferralReason, ...] = ("referable grade", "doubtful", "chance of disease")
 """Reasons beside which an answer can be relied on as far as it goes."""
 
 
@@ -57,7 +58,7 @@ def work_list(rows: Iterable[ImageRow], owners: Sequence[Owner], scheme: Grading
     2. a photograph has no answer to rely on: it could not be read, was refused, is ungradable, or is unlike this
        site's photographs, and what it hides is not known;
     3. a photograph has another referable grade;
-    4. an answer is doubtful;
+    4. an answer is doubtful, or leaves a chance of disease that the site's promise does not let pass;
     5. nobody needs to be sent for.
 
     Within these the worse grade comes first, then the larger doubt, and then the name decides. Where the site names no
@@ -78,17 +79,20 @@ def work_list(rows: Iterable[ImageRow], owners: Sequence[Owner], scheme: Grading
 def write_images(path: Path, patients: Sequence[Patient], scheme: GradingScheme) -> None:
     """Write a CSV row per photograph, in the order of the work list; probabilities are `p_` and the grade's name.
 
+    `grades` is the set that holds the true grade of most patients, in words; see `uncertainty.grade_sets`.
+
     Raises:
         StateError: The file cannot be written.
     """
-    header = ["file", "patient", "eye", "refer", "reasons", "grade", "u", *(f"p_{g}" for g in scheme.grades), "fault"]
+    named = [f"p_{grade}" for grade in scheme.grades]
+    header = ["file", "patient", "eye", "refer", "reasons", "grade", "grades", "u", *named, "fault"]
     lines = []
     for patient in patients:
         for row, eye in patient.photographs:
             shown = (
                 [""] * scheme.num_classes if row.probabilities is None else [repr(float(p)) for p in row.probabilities]
             )
-            answer = [*_decision(row.referral), _grade(row.grade, scheme), _number(row.uncertainty)]
+            answer = [*_decision(row.referral), _grade(row.grade, scheme), row.grades, _number(row.uncertainty)]
             lines.append([row.file, patient.name, eye, *answer, *shown, row.fault])
     _write(path, header, lines)
 

@@ -10,17 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedretina.evaluation.bootstrap import exact_interval
 from fedretina.evaluation.doubt import DoubtChoice
 from fedretina.evaluation.figures import FigureInterval, LabelledPredictions, Triage, triage
 from fedretina.evaluation.metrics import accuracy, quadratic_kappa
+from fedretina.evaluation.support import SupportedAuc
 from fedretina.evaluation.verdict import FEDERATED
+from fedretina.plurals import counted
 from fedretina.report.verdict_words import MODELS, kept_sentence, verdict_sentence
 from fedretina.rows import row
 from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Step
 from fedretina.settings.scheme import GradingScheme, in_words
-from fedretina.uncertainty.referral import ReferralThreshold, referral_threshold
+from fedretina.settings.site import PromiseSettings
+from fedretina.uncertainty.grade_sets import grade_sets, sets_hold
+from fedretina.uncertainty.promise import Promise, chance_of_disease, promised
+from fedretina.uncertainty.referral import ReferralThreshold, refer, referral_threshold
 from fedretina.uncertainty.temperature import fit_temperature
 from fedretina.version import __version__
 
@@ -77,6 +83,12 @@ HEADS: Mapping[str, str] = {
     "both": "the mean of the two",
 }
 """Heads from sums, in words."""
+NOT_PROMISED: Mapping[str, str] = {
+    "too_few_patients": "No promise can be given of how many ill patients pass: {patients} patients with referable "
+    "disease are in the validation split, and {needed} are needed for what the site asks.",
+    "no_referable_grades": "No promise can be given of how many ill patients pass, since the site's scheme names no "
+    "referable grades.",
+}
 _ASKED = ("validation", "test")
 _FIGURES = (
     ("load", "Patients that would be referred"),
@@ -138,6 +150,8 @@ def build_card(
     look: LookFigures | None = None,
     doubt: DoubtChoice | None = None,
     order: FigureInterval | None = None,
+    asked: PromiseSettings | None = None,
+    support: SupportedAuc | None = None,
 ) -> dict[str, Any]:
     """Put together what a site must know of its model; plain values that JSON can hold.
 
@@ -170,6 +184,8 @@ def build_card(
         look: The gate that stands before the model's answers; None where none was made.
         doubt: Which doubt `validation` and `test` have in place of u, and how it was chosen; None for the estimator's.
         order: How well that doubt puts wrong answers of the test split first.
+        asked: What the site asks of its referral; None asks nothing.
+        support: Each grade's AUC on the test split with its patients; None where it is not known.
 
     Returns:
         The card.
@@ -179,7 +195,9 @@ def build_card(
     """
     threshold = referral_threshold(validation.uncertainty, validation.wrong)
     temperature = fit_temperature(validation.probabilities, validation.labels)
-    expected = None if test is None else triage(test, threshold.value, scheme)
+    promise = None if asked is None else _promised(validation, threshold.value, scheme, asked)
+    least = None if promise is None else promise.threshold
+    expected = None if test is None else triage(test, threshold.value, scheme, least)
     return {
         "format": CARD_FORMAT,
         "notice": NOT_A_DEVICE,
@@ -189,6 +207,7 @@ def build_card(
             *_changed(data_changes),
             *_seen(start, public_sets),
             *_limits(scheme, synthetic, threshold, temperature.reason, expected, order),
+            *([] if promise is None or promise.reason == "kept" else [_not_promised(promise._asdict())]),
             GATED if gate else UNMEASURED,
             _TRUTH,
         ],
@@ -219,7 +238,9 @@ def build_card(
             },
             "test": None if expected is None else _plain(expected),
         },
-        "test": None if test is None or not len(test.labels) else _grading(test),
+        **({} if promise is None else {"promise": promise._asdict()}),
+        "sets": _sets(validation, test, scheme, experiment.images.ordered),
+        "test": None if test is None or not len(test.labels) else _grading(test, scheme, support),
         "images": dict(counts),
         "data_fingerprint": fingerprint,
         "data_changes": list(data_changes),
@@ -235,6 +256,29 @@ def build_card(
             {} if doubt is None else {"doubt": {**doubt._asdict(), "order": None if order is None else order._asdict()}}
         ),
     }
+
+
+def _promised(
+    validation: LabelledPredictions, threshold: float, scheme: GradingScheme, asked: PromiseSettings
+) -> Promise:
+    """The promise on validation, beside the other reasons to refer; the gate's are not counted on."""
+    answers = zip(validation.predicted.tolist(), validation.uncertainty.tolist(), strict=True)
+    referred = [refer(grade, u, threshold, scheme).refer for grade, u in answers]
+    chance = chance_of_disease(validation.probabilities, scheme)
+    return promised(chance, referred, validation.labels, validation.patients, scheme, asked)
+
+
+def _sets(
+    validation: LabelledPredictions, test: LabelledPredictions | None, scheme: GradingScheme, ordered: bool
+) -> dict[str, Any]:
+    """The rule that makes sets of grades, and how it did on the test split."""
+    rule = grade_sets(validation.probabilities, validation.labels, validation.patients, scheme, ordered)
+    told: dict[str, Any] = {**rule._asdict(), "test": None}
+    if test is not None and len(test.labels):
+        held, patients, size = sets_hold(rule, test.probabilities, test.labels, test.patients, scheme)
+        share = exact_interval(held, patients)
+        told["test"] = None if share is None else {"held": share._asdict(), "size": size}
+    return told
 
 
 def _look(look: LookFigures, threshold: float) -> dict[str, Any]:
@@ -264,13 +308,20 @@ def _plain(expected: Triage) -> dict[str, dict[str, float] | None]:
     return {name: None if share is None else share._asdict() for name, share in expected._asdict().items()}
 
 
-def _grading(test: LabelledPredictions) -> dict[str, Any]:
+def _grading(test: LabelledPredictions, scheme: GradingScheme, support: SupportedAuc | None) -> dict[str, Any]:
+    counted = {} if support is None else {"support": _support(support, scheme)}
     return {
+        **counted,
         "images": len(test.labels),
         "patients": len(set(test.patients)),
         "accuracy": accuracy(test.predicted, test.labels),
         "kappa": quadratic_kappa(test.predicted, test.labels),
     }
+
+
+def _support(support: SupportedAuc, scheme: GradingScheme) -> dict[str, Any]:
+    grades = [{**one._asdict(), "grade": scheme.grades[one.grade]} for one in support.grades]
+    return {"auc": support.value, "least": support.least, "grades": grades}
 
 
 def _intended_use(scheme: GradingScheme) -> list[str]:
@@ -424,6 +475,58 @@ def look_words(card: Mapping[str, Any]) -> list[str]:
     return said
 
 
+def _not_promised(promise: Mapping[str, Any]) -> str:
+    return NOT_PROMISED[promise["reason"]].format(**promise)
+
+
+def promise_words(card: Mapping[str, Any]) -> list[str]:
+    """What the site asked of its referral, what it takes, and how it did on the test patients; [] if nothing was."""
+    promise = card.get("promise")
+    if promise is None:
+        return []
+    asked = (
+        f"This site asks that at most {_percent(promise['missed'])} % of its patients with referable disease pass "
+        f"without being referred, and to be {_percent(promise['sure'])} % sure of it."
+    )
+    if promise["reason"] != "kept":
+        return [asked, _not_promised(promise)]
+    stands = (
+        f"{promise['patients']} such patients of validation stand behind it, of whom {promise['passed']} pass and "
+        f"{promise['allowed']} may."
+    )
+    if promise["threshold"] is None:
+        return [asked, f"The reasons above keep that by themselves: {stands}"]
+    return [
+        asked,
+        f"So an image is referred as well when its chance of referable disease is {_percent(promise['threshold'])} % "
+        f"or more, as the model gives it before its temperature: {stands}",
+        "It holds for patients like those of validation; another camera or other patients are not among them.",
+    ]
+
+
+def set_sentences(card: Mapping[str, Any]) -> list[str]:
+    """What the sets of grades promise, and how they did; older cards have none."""
+    rule = card.get("sets")
+    if rule is None:
+        return []
+    if rule["limit"] is None:
+        return [
+            f"No sets of grades are given: {rule['patients']} gradable validation patients are too few to say which "
+            f"grades hold the true one for {_percent(1 - rule['wrong'])} % of patients."
+        ]
+    kind = "neighbouring grades" if rule["ordered"] else "grades"
+    said = [
+        f"Beside its grade it names a set of {kind} that holds the true one. For {_percent(1 - rule['wrong'])} % of "
+        f"patients or more all their sets do, by {rule['patients']} validation patients."
+    ]
+    if rule["test"] is not None:
+        said.append(
+            f"Of the test patients it was {share_words(rule['test']['held'])}; a set had {rule['test']['size']:.1f} "
+            "grades on average."
+        )
+    return said
+
+
 def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.2f}"
 
@@ -465,6 +568,10 @@ def gate_words(card: Mapping[str, Any]) -> str:
     )
 
 
+def _chance(card: Mapping[str, Any]) -> bool:
+    return (card.get("promise") or {}).get("threshold") is not None
+
+
 def card_page(card: Mapping[str, Any]) -> str:
     """Render a card, one page.
 
@@ -501,6 +608,7 @@ def card_page(card: Mapping[str, Any]) -> str:
                 if card["scheme"]["ungradable"]
                 else "",
                 "it is doubtful",
+                "its chance of referable disease is more than the site lets pass" if _chance(card) else "",
                 "it cannot be read",
                 "the gate stops it" if "look" in card else "",
             ]
@@ -510,7 +618,12 @@ def card_page(card: Mapping[str, Any]) -> str:
         "",
         threshold_words(card) + " u runs from 0, sure, to 1, the model has nothing to go on." + gate_words(card),
         "",
-        *([" ".join(words), ""] if (words := order_words(card)) else []),
+        *[
+            line
+            for words in (order_words(card), promise_words(card), set_sentences(card))
+            if words
+            for line in (" ".join(words), "")
+        ],
         "## What to expect",
         "",
         *_expected(card, referral["test"]),
@@ -563,8 +676,26 @@ def _expected(card: Mapping[str, Any], figures: Mapping[str, Any] | None) -> lis
         *table,
         "",
         f"Of {grading['images']} test images of {grading['patients']} patients, {_percent(grading['accuracy'])} % got "
-        f"the right grade{kappa}.",
+        f"the right grade{kappa}." + _escaped(_support_words(grading)),
     ]
+
+
+def _support_words(grading: Mapping[str, Any]) -> str:
+    """Each grade's AUC with its patients, and which grades are too few for the mean; older cards do not say."""
+    support = grading.get("support")
+    if support is None:
+        return ""
+    listed = ", ".join(
+        f"{in_words(one['grade'])} {_number(one['value'])} ({counted(one['patients'], 'patient', 'patients')}"
+        f"{'' if one['supported'] else ', too few'})"
+        for one in support["grades"]
+    )
+    mean = (
+        f"The mean over the grades with {support['least']} patients or more is {support['auc']:.2f}."
+        if support["auc"] is not None
+        else f"No grade has {support['least']} patients with it and without it, so there is no mean to rely on."
+    )
+    return f" AUC of each grade against all others: {listed}. {mean}"
 
 
 def _images(card: Mapping[str, Any]) -> str:

@@ -20,7 +20,16 @@ from fedretina.report.svg import BLACK, BLUE, VERMILION, Chart
 from fedretina.settings.scheme import in_words
 
 _SITE_TILES = ("accuracy", "auc", "kappa", "error_auroc")
-_SERVER_FIGURES = ("auc", "accuracy", "kappa", "error_auroc", "ece", "referable_auc")
+_SERVER_FIGURES = ("auc_supported", "auc", "accuracy", "kappa", "error_auroc", "ece", "referable_auc")
+_SUBGROUP_FIGURES = (
+    "accuracy",
+    "auc_supported",
+    "referable_sensitivity",
+    "referable_specificity",
+    "referable_auc",
+    "threatening_sensitivity",
+    "threatening_specificity",
+)
 _REFERRAL_FIGURES = (
     ("load", "patients that a doctor would see"),
     ("doubt_load", "patients that a doctor would see for doubt alone"),
@@ -47,11 +56,17 @@ def render_site(report: Mapping[str, Any]) -> str:
         sentences=summary.site_summary(report),
         controls=verdict_words.verdict_table(verdict) if verdict else None,
         federated=report.get("model", FEDERATED) == FEDERATED,
-        tiles=_SITE_TILES,
+        tiles=[
+            "auc_supported"
+            if name == "auc" and report["figures"].get("auc_supported", {}).get("value") is not None
+            else name
+            for name in _SITE_TILES
+        ],
         round_name=summary.round_words(report["chosen"], steps),
         referral=referral,
         referral_figures=_REFERRAL_FIGURES,
         referral_words=summary.referral_words(referral),
+        subgroup_figures=_SUBGROUP_FIGURES,
         confusion=_shaded(report["confusion"]),
         charts=_drawn(
             reliability=charts.reliability("reliability", report["reliability"]),
@@ -60,7 +75,7 @@ def render_site(report: Mapping[str, Any]) -> str:
             else None,
             uncertainty=charts.uncertainty("uncertainty", report["uncertainty"], referral.get("threshold")),
             risk_coverage=charts.risk_coverage("risk", report["risk_coverage"]),
-            validation=_over(rounds, "validation", "val_auc", "validation AUC", report["chosen"], unit=True),
+            validation=_over(rounds, "validation", _chooses(report), "validation AUC", report["chosen"], unit=True),
             theta=charts.rounds("theta", steps, [_theta_line(rounds)], "theta", report["chosen"]),
             weight=_over(rounds, "weight", "weight", "weight", report["chosen"]),
             loss=_over(rounds, "loss", "loss", "training loss", report["chosen"]),
@@ -85,15 +100,17 @@ def render_server(report: Mapping[str, Any]) -> str:
     blind = [entry for entry in report["rounds"] if entry["task"] == "pretrain"]
 
     def by_site(key: str, rounds: Sequence[Mapping[str, Any]] = trained) -> dict[str, list[float | None]]:
-        found = {site: [entry[key].get(site) for entry in rounds] for site in names}
+        found = {site: [entry.get(key, {}).get(site) for entry in rounds] for site in names}
         return {site: column for site, column in found.items() if any(value is not None for value in column)}
 
     moved = {
         way: list(accumulate(entry[way] / 1e6 for entry in report["rounds"])) for way in ("bytes_up", "bytes_down")
     }
+    measured = any(entry.get("mean_val_auc_supported") is not None for entry in trained)
+    by = "_supported" if report.get("chosen_by") == "supported" and measured else ""
     lines = {
         "contrast": charts.site_lines(by_site("contrast_loss", blind)),
-        "validation": charts.site_lines(by_site("val_auc"), [entry["mean_val_auc"] for entry in trained]),
+        "validation": charts.site_lines(by_site(f"val_auc{by}"), [entry.get(f"mean_val_auc{by}") for entry in trained]),
         "theta": charts.site_lines(by_site("theta")),
         "weight": charts.site_lines(by_site("weight")),
         "bytes": [
@@ -109,6 +126,7 @@ def render_server(report: Mapping[str, Any]) -> str:
         "bytes": "MB",
     }
     over = {"bytes": [entry["step"] for entry in report["rounds"]], "contrast": [entry["step"] for entry in blind]}
+    drawn = ("auc_supported" if "auc_supported" in report["means"] else "auc", "accuracy", "kappa", "error_auroc")
     overall = {
         f"site_{name}": charts.forest(
             f"site-{name}",
@@ -117,13 +135,14 @@ def render_server(report: Mapping[str, Any]) -> str:
             report["means"].get(name, {}).get("mean"),
             name == "accuracy",
         )
-        for name in ("auc", "accuracy", "kappa", "error_auroc")
+        for name in drawn
     }
     return _render(
         "server.html.j2",
         report=report,
         sentences=summary.server_summary(report),
         round_name=summary.round_words(report["chosen"], steps),
+        drawn_figures=drawn,
         shown_figures=[name for name in _SERVER_FIGURES if name in report["means"]],
         confusions={site: _shaded(entry["confusion"]) for site, entry in sites.items() if entry["confusion"]},
         charts=_drawn(
@@ -202,6 +221,13 @@ def _over(
     return charts.rounds(name, [entry["step"] for entry in rounds], [line], label, chosen, unit=unit)
 
 
+def _chooses(report: Mapping[str, Any]) -> str:
+    """The validation AUC that this site gave to the choice of the round."""
+    by = report["provenance"]["settings"].get("choice", {}).get("by", "auc")
+    known = any(entry.get("val_auc_supported") is not None for entry in report["rounds"])
+    return "val_auc_supported" if by == "supported" and known else "val_auc"
+
+
 def _theta_line(rounds: Sequence[Mapping[str, Any]]) -> charts.Line:
     hollow = tuple(at for at, entry in enumerate(rounds) if entry["theta_reason"] != "youden")
     return charts.Line("theta", [entry["theta"] for entry in rounds], BLACK, hollow=hollow)
@@ -227,7 +253,7 @@ def _shaded(matrix: Sequence[Sequence[int | None]]) -> list[list[dict[str, Any]]
 
 def _ledger_row(line: Mapping[str, Any]) -> dict[str, Any]:
     scalars = line.get("scalars", {})
-    counts = [name for name in scalars if name.startswith(("bin_", "confusion_"))]
+    counts = [name for name in scalars if name.startswith(("bin_", "confusion_", "group_"))]
     named = [f"{name} {value:.6g}" for name, value in sorted(scalars.items()) if name not in counts]
     said = [f"error: {line['words']}"] if line.get("words") else []
     return {

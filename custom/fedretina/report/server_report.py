@@ -20,11 +20,14 @@ from fedretina.evaluation.pooled import (
     pooled_error_auroc,
     pooled_risk_coverage,
 )
+from fedretina.evaluation.subgroups import pooled_subgroups
 from fedretina.report import REPORT_FORMAT
 from fedretina.report.text import FIGURES, rounded
 from fedretina.rows import row
 
 _LEAST_BINS = 4  # of the uncertainty; on fewer, error detection would say more of the bins than of the answers
+_LEARNING = ("pretrain", "train", "sums")
+_BEHIND = ("patients", "images")
 _ENDS = (("value", ""), ("low", "_low"), ("high", "_high"))
 
 
@@ -49,9 +52,11 @@ def server_report(results: Mapping[str, Any]) -> dict[str, Any]:
         "sites": sites,
         "means": {name: mean for name in FIGURES if (mean := _mean(sites, name)) is not None},
         "pooled": _pooled(results["sites"], bins),
+        "subgroups": _subgroups(results["sites"]),
         "verdicts": dict(results.get("verdicts", {})),
         "counts": {"sent": sorted(bins), "refused": contradictory},
         "rounds": _rounds(results),
+        "chosen_by": results["settings"].get("choice", {}).get("by", "auc"),
         "without_result": dict(sorted(results.get("without_result", {}).items())),
         "refused": [
             {"step": step["step"], "site": site, "why": why}
@@ -72,6 +77,7 @@ def _site(figures: Mapping[str, Any]) -> dict[str, Any]:
     grades = int(figures["grades"])
     return {
         "grades": grades,
+        "grades_supported": figures.get("test_grades_supported"),
         "synthetic": bool(figures["synthetic"]),
         "images": {split: figures.get(f"images_{split}") for split in ("train", "val", "test")},
         "bad_files": figures.get("bad_files"),
@@ -87,16 +93,19 @@ def _site(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mean(sites: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any] | None:
-    """Plain mean over the sites that have the figure, and the site that stands worst."""
-    found = {site: entry["figures"][name]["value"] for site, entry in sites.items() if name in entry["figures"]}
+    """Plain mean over the sites that have the figure, and between what values theirs lie.
+
+    Whose the lowest is is not said: sites grade by their own criteria and see other patients, so the lowest figure is
+    no lowest site.
+    """
+    found = [entry["figures"][name]["value"] for _, entry in sorted(sites.items()) if name in entry["figures"]]
     if not found:
         return None
-    worst = (min if FIGURES[name].better == "larger" else max)(sorted(found), key=lambda site: found[site])
     return {
-        "mean": round(sum(found.values()) / len(found), 6),
+        "mean": round(sum(found) / len(found), 6),
         "sites": len(found),
-        "worst_site": worst,
-        "worst": found[worst],
+        "lowest": min(found),
+        "highest": max(found),
     }
 
 
@@ -169,6 +178,7 @@ def _pooled(sites: Mapping[str, Mapping[str, Any]], bins: Mapping[str, Bins]) ->
 def _rounds(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     """An entry per step; validation figures stand with the round whose model was measured."""
     rounds = []
+    known = _known(results)
     for step in results["steps"]:
         measured = results.get("validation", {}).get(step["step"], {})
         sent = step.get("scalars", {})
@@ -179,6 +189,9 @@ def _rounds(results: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "task": step["task"],
                 "val_auc": dict(sorted(measured.get("auc", {}).items())),
                 "mean_val_auc": rounded(measured.get("mean_auc")),
+                "val_auc_supported": dict(sorted(measured.get("auc_supported", {}).items())),
+                "mean_val_auc_supported": rounded(measured.get("mean_auc_supported")),
+                "behind": _behind(step, known),
                 "contrast_loss": {
                     site: scalars["contrast_loss"]
                     for site, scalars in sorted(sent.items())
@@ -194,6 +207,54 @@ def _rounds(results: Mapping[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return rounds
+
+
+def _known(results: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    """What each site that was ever asked to learn said last of how many patients and images it has; None if nothing.
+
+    Who sends sums says neither beside them, but how many images it has at the end.
+    """
+    found: dict[str, dict[str, float | None]] = {}
+    for step in results["steps"]:
+        if step["task"] in _LEARNING:
+            for site in {*step.get("asked", ()), *step.get("scalars", {}), *step.get("refused", {})}:
+                said = step.get("scalars", {}).get(site, {})
+                at_last = results["sites"].get(site, {}).get("images_train")
+                before = found.setdefault(site, {"patients": None, "images": at_last})
+                found[site] = {unit: said.get(unit, before[unit]) for unit in _BEHIND}
+    return found
+
+
+def _behind(step: Mapping[str, Any], known: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any] | None:
+    """The share of all training patients whose sites' updates made a round's model; None of a step that makes none.
+
+    Counted in images where a site does not tell its patients, and left open where one tells neither: a site that never
+    answered may be the largest of all.
+    """
+    if step["task"] not in _LEARNING:
+        return None
+    answered = set(step.get("scalars", {}))
+    told: dict[str, Any] = {"sites": len(answered), "of_sites": len(known), "share": None, "unit": None}
+    for unit in _BEHIND:
+        counts = {site: said[unit] for site, said in known.items()}
+        if counts and all(counts.values()):
+            whole = sum(filter(None, counts.values()))
+            share = sum(counts[site] or 0 for site in answered) / whole
+            return {**told, "share": rounded(share), "unit": unit}
+    return told
+
+
+def _subgroups(sites: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            **{name: getattr(one, name) for name in ("column", "value", "sites")},
+            **{
+                name: None if share is None else {key: rounded(value) for key, value in share._asdict().items()}
+                for name, share in (("sensitivity", one.sensitivity), ("specificity", one.specificity))
+            },
+        }
+        for one in pooled_subgroups(sites)
+    ]
 
 
 def _title(name: str | None) -> str:

@@ -5,29 +5,36 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedretina.data.eyes import named_eye
 from fedretina.evaluation.curves import reliability, risk_coverage
 from fedretina.evaluation.doubt import doubted
-from fedretina.evaluation.figures import LEVEL, FigureInterval, LabelledPredictions, split_figures
+from fedretina.evaluation.figures import LEVEL, FigureInterval, GradeFigure, LabelledPredictions, split_figures
+from fedretina.evaluation.referable import ReferralTask, referral_task, threatening_task
+from fedretina.evaluation.subgroups import subgroups
+from fedretina.evaluation.units import UNITS, DiseaseFigures, Owners, disease_by_unit, ungradable
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.min_count import place
 from fedretina.report import REPORT_FORMAT
 from fedretina.report.card import order_words
 from fedretina.report.text import rounded
 from fedretina.settings.objective import TAU
-from fedretina.settings.scalars import UNCERTAINTY_BINS
+from fedretina.settings.scalars import MIN_COUNT, UNCERTAINTY_BINS
 from fedretina.settings.scheme import GradingScheme
-from fedretina.uncertainty.estimators import build_estimator
+from fedretina.settings.training import LEAST_PATIENTS
+from fedretina.uncertainty.estimators import auc_scores, build_estimator
 from fedretina.uncertainty.temperature import tempered
 
 _MOST_POINTS = 200
 _LEAVING = (
     "auc",
+    "auc_supported",
     "accuracy",
     "kappa",
     "error_auroc",
@@ -35,6 +42,9 @@ _LEAVING = (
     "referable_auc",
     "referable_sensitivity",
     "referable_specificity",
+    "threatening_auc",
+    "threatening_sensitivity",
+    "threatening_specificity",
 )
 EACH = 8
 LONGEST_SIDE = 224
@@ -50,6 +60,9 @@ class AnsweredSplit(NamedTuple):
         patients: Patient of each image.
         files: Name of each image at the site.
         images: uint8 [N, 3, S, S], as the model saw them.
+        silent: Whether the gate lets no answer of the image be shown [N]; None where no gate looked.
+        columns: Optional columns of the manifest that the site has read, by name: what each image has there, "" where
+            nothing is known.
     """
 
     logits: Tensor
@@ -57,6 +70,18 @@ class AnsweredSplit(NamedTuple):
     patients: Sequence[str]
     files: Sequence[str]
     images: Tensor
+    silent: NDArray[np.bool_] | None = None
+    columns: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+    @property
+    def owners(self) -> Owners:
+        """Whose images these are; the eye as the manifest says, else as the file's name does."""
+        return Owners(self.patients, self.columns.get("eye") or [named_eye(file) for file in self.files])
+
+    @property
+    def oedema(self) -> list[bool | None]:
+        """Whether each image shows macular oedema; empty where the manifest does not say."""
+        return [{"yes": True, "no": False}.get(word) for word in self.columns.get("macular_oedema", ())]
 
 
 class SiteReportInputs(NamedTuple):
@@ -81,6 +106,7 @@ class SiteReportInputs(NamedTuple):
         images: Images per split.
         seed: Of the run.
         draws: Draws of the bootstrap.
+        least: Patients that a grade needs to count in the mean of grades with support.
     """
 
     site: str
@@ -101,6 +127,7 @@ class SiteReportInputs(NamedTuple):
     images: Mapping[str, int]
     seed: int
     draws: int = 1000
+    least: int = LEAST_PATIENTS
 
 
 def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
@@ -126,14 +153,17 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         tau=float(inputs.settings["objective"].get("tau", TAU)),
         seed=inputs.seed,
         draws=inputs.draws,
+        least=inputs.least,
+        oedema=test.oedema,
     )
+    said = LabelledPredictions(*answer[:2], labels, test.patients)
     predicted = np.argmax(answer.probabilities, axis=1)
     wrong = np.not_equal(predicted, labels)
     temperature = (inputs.card.get("temperature") or {}).get("value")
     seen = answer.probabilities if temperature is None else tempered(answer.probabilities, float(temperature))
     # What the threshold stands on; the figures above are the estimator's u, by which runs are compared.
     used = (inputs.card.get("doubt") or {}).get("used", "estimator")
-    doubt = doubted(LabelledPredictions(*answer[:2], labels, test.patients), used).uncertainty
+    doubt = doubted(said, used).uncertainty
     curve = risk_coverage(doubt, wrong)
     grades = inputs.scheme.num_classes
     return {
@@ -161,6 +191,10 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         "bootstrap": {"draws": inputs.draws, "level": LEVEL, "seed": inputs.seed},
         "figures": {name: _figure(figure) for name, figure in found.figures.items()},
         "auc_classes": found.auc_classes,
+        "support": {
+            "least": inputs.least,
+            "grades": [_grade(one, inputs.scheme) for one in found.grades],
+        },
         "confusion": np.bincount(labels * grades + predicted, minlength=grades**2).reshape(grades, grades).tolist(),
         "reliability": _reliability(answer.probabilities, wrong),
         "reliability_tempered": None
@@ -170,6 +204,8 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         "uncertainty": _uncertainty_bins(doubt, wrong),
         "risk_coverage": _thinned(curve.coverage, curve.risk),
         "referable": None if found.disease is None else found.disease._asdict(),
+        "units": _units(inputs, said),
+        "subgroups": _subgroups(inputs, said),
         "referral": inputs.card.get("referral"),
         "card_limits": [*inputs.card.get("limits", []), *order_words(inputs.card)],
         "rounds": [dict(entry) for entry in inputs.history],
@@ -186,6 +222,66 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
             "model_digest": inputs.card.get("model_digest"),
             "data_fingerprint": inputs.card.get("data_fingerprint"),
         },
+    }
+
+
+def _units(inputs: SiteReportInputs, said: LabelledPredictions) -> dict[str, Any]:
+    """Diseases by image, eye and patient, and who gets no grade."""
+    test, scheme = inputs.test, inputs.scheme
+    owners = test.owners
+    tasks: dict[str, ReferralTask | None] = {
+        "referable": referral_task(said.probabilities, said.labels, scheme),
+        "threatening": threatening_task(said.probabilities, said.labels, scheme, test.oedema),
+    }
+    diseases = {
+        name: {unit: _disease(disease_by_unit(task, owners, unit, inputs.seed, inputs.draws)) for unit in UNITS}
+        for name, task in tasks.items()
+        if task is not None
+    }
+    silent = np.zeros(len(said.labels), dtype=np.bool_) if test.silent is None else test.silent
+    nothing = ungradable(said, owners, scheme, silent)
+    return {
+        "eyes_unknown": int(np.sum(owners.of("eye") < 0)),
+        "oedema_graded": sum(one is not None for one in test.oedema),
+        "diseases": diseases,
+        "ungradable": {
+            name: None if part is None else {key: rounded(value) for key, value in part._asdict().items()}
+            for name, part in nothing._asdict().items()
+        },
+    }
+
+
+def _subgroups(inputs: SiteReportInputs, said: LabelledPredictions) -> dict[str, list[dict[str, Any]]]:
+    """Figures by subgroup; empty where the site reads no column that tells any. They hold words of the manifest."""
+    if not inputs.test.columns:
+        return {}
+    estimator, auc_input = build_estimator(inputs.estimator), inputs.settings["evaluation"]["auc_input"]
+    tau = float(inputs.settings["objective"].get("tau", TAU))
+    found = subgroups(
+        said,
+        auc_scores(inputs.test.logits, auc_input, tau, estimator),
+        inputs.test.columns,
+        inputs.scheme,
+        seed=inputs.seed,
+        draws=inputs.draws,
+        least=inputs.least,
+        oedema=inputs.test.oedema,
+    )
+    return {
+        column: [
+            {
+                **{name: getattr(group, name) for name in ("value", "images", "patients")},
+                "figures": {name: None if one is None else _figure(one) for name, one in group.figures.items()},
+            }
+            for group in groups
+        ]
+        for column, groups in found.items()
+    }
+
+
+def _disease(found: DiseaseFigures) -> dict[str, Any]:
+    return {
+        name: _figure(value) if isinstance(value, FigureInterval) else value for name, value in found._asdict().items()
     }
 
 
@@ -207,27 +303,41 @@ def rounds_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "loss": entry.get("loss"),
                 "accuracy": entry.get("accuracy"),
                 "val_auc": validation.get("auc"),
+                "val_auc_supported": validation.get("auc_supported"),
                 "val_accuracy": validation.get("accuracy"),
             }
         )
     return rounds
 
 
-def leaving_scalars(report: Mapping[str, Any]) -> dict[str, float]:
-    """The report's figures that a server's report shows besides those of `finalise`: bounds and referable disease.
+def leaving_scalars(report: Mapping[str, Any], min_count: int = MIN_COUNT) -> dict[str, float]:
+    """The report's figures that a server's report shows besides those of `finalise`: bounds and figures of diseases.
+
+    Args:
+        report: As `site_report` gives it.
+        min_count: Fewest patients with vision-threatening disease, and without it, behind a figure for it: it is rare.
 
     Returns:
-        `test_<figure>_low` and `test_<figure>_high`, and `test_referable_<figure>`, without what is undefined.
+        `test_<figure>_low` and `test_<figure>_high`, `test_referable_<figure>` and `test_threatening_<figure>`, without
+        what is undefined; and `test_grades_supported`, over how many grades the mean with support goes.
     """
-    found: dict[str, float] = {}
+    rare = report["units"]["diseases"].get("threatening", {}).get("patient")
+    few = rare is None or min(rare["ill_patients"], rare["well_patients"]) < min_count
+    found = {"test_grades_supported": float(sum(one["supported"] for one in report["support"]["grades"]))}
     for name in _LEAVING:
-        figure = report["figures"].get(name, {})
-        if name.startswith("referable") and figure.get("value") is not None:
+        figure = {} if few and name.startswith("threatening") else report["figures"].get(name, {})
+        if name.startswith(("referable", "threatening")) and figure.get("value") is not None:
             found[f"test_{name}"] = float(figure["value"])
         if figure.get("low") is not None:
             found[f"test_{name}_low"] = float(figure["low"])
             found[f"test_{name}_high"] = float(figure["high"])
     return found
+
+
+def _grade(found: GradeFigure, scheme: GradingScheme) -> dict[str, Any]:
+    counted = found.counted
+    who = {name: getattr(counted, name) for name in ("images", "patients", "others", "supported")}
+    return {"grade": scheme.grades[counted.grade], **who, "auc": _figure(found.auc)}
 
 
 def _figure(figure: FigureInterval) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def server_summary(report: Mapping[str, Any]) -> list[str]:
         f"{_sites(len(sites))} trained together and tested the model on {_test_images(sites)} of their own, each by "
         "its own grades.",
         outcomes_sentence(report.get("verdicts")),
-        *(_mean_sentence(report, name) for name in ("auc", "accuracy", "error_auroc")),
+        _behind(report),
+        *(_mean_sentence(report, name) for name in _server_means(report)),
         _pooled(report["pooled"]),
         _missing(report),
         _traffic(report["rounds"]),
@@ -91,11 +92,36 @@ def _ranking(report: Mapping[str, Any]) -> str:
         return "All test images have one grade, so it cannot be measured how well the model tells grades apart."
     classes, grades = report["auc_classes"], len(report["scheme"]["grades"])
     missing = f" ({classes} of {grades} grades are present in the test images)" if classes < grades else ""
+    agreement = "" if kappa["value"] is None else f" Its quadratic kappa is {with_interval(kappa, 'number')}."
+    return f"{_tells_apart(report, missing)}{agreement}"
+
+
+def _tells_apart(report: Mapping[str, Any], missing: str) -> str:
+    """The mean over grades with support, and what was left out of it; older reports know the plain mean alone."""
+    support, auc = report.get("support"), report["figures"]["auc"]
+    figure = report["figures"].get("auc_supported")
+    if support is not None and figure["value"] is not None:
+        few = [one for one in support["grades"] if not one["supported"]]
+        said = f"It tells the grades apart with an AUC of {with_interval(figure, 'number')}{missing}"
+        if not few:
+            return f"{said}."
+        names = ", ".join(f"{in_words(one['grade'])} ({_patients(one['patients'])})" for one in few)
+        kept = len(support["grades"]) - len(few)
+        return (
+            f"{said}, the mean over {'1 grade' if kept == 1 else f'{kept} grades'}. Left out, with fewer than "
+            f"{support['least']} patients who have it or who do not: {names}; with them it would be "
+            f"{number(auc['value'])}."
+        )
     if auc["low"] is None:
         why = "every draw of patients gives the same" if auc["value"] == 1 else "too few patients of some grade"
         missing += f" (no interval: {why})"
-    agreement = "" if kappa["value"] is None else f" Its quadratic kappa is {with_interval(kappa, 'number')}."
-    return f"It tells the grades apart with an AUC of {with_interval(auc, 'number')}{missing}.{agreement}"
+    said = f"It tells the grades apart with an AUC of {with_interval(auc, 'number')}{missing}"
+    if support is None:
+        return f"{said}."
+    return (
+        f"{said}, but no grade has {support['least']} test patients who have it and as many who do not, so it follows "
+        "single patients: do not rely on it."
+    )
 
 
 def _referable(report: Mapping[str, Any]) -> str:
@@ -175,18 +201,47 @@ def _mean_sentence(report: Mapping[str, Any], name: str) -> str:
     figure = FIGURES[name]
     words = {
         "auc": "The AUC over grades is",
+        "auc_supported": "The AUC over the grades of which a site has enough patients is",
         "accuracy": "The right grade was given to",
         "error_auroc": "The uncertainty finds mistakes with an AUROC of",
     }[name]
     if mean["sites"] == 1:
         return f"{words} {shown(mean['mean'], figure.style)}, at the one site that has this figure."
-    worst = report["sites"][mean["worst_site"]]["figures"][name]
-    span = between(worst, figure.style)
-    interval = "" if span is None else f" (95{PERCENT} interval {span})"
-    return (
-        f"{words} {shown(mean['mean'], figure.style)} in the mean over {mean['sites']} sites, and "
-        f"{shown(mean['worst'], figure.style)}{interval} at the worst, {mean['worst_site']}."
-    )
+    middle = f"{words} {shown(mean['mean'], figure.style)} in the mean over {mean['sites']} sites"
+    if "lowest" not in mean:  # a record of before
+        return f"{middle}."
+    spread = f"{shown(mean['lowest'], figure.style).removesuffix(PERCENT)} to {shown(mean['highest'], figure.style)}"
+    return f"{middle}, whose own run from {spread}."
+
+
+def _server_means(report: Mapping[str, Any]) -> tuple[str, ...]:
+    """Results of old have no mean over grades with support."""
+    return ("auc_supported" if "auc_supported" in report["means"] else "auc", "accuracy", "error_auroc")
+
+
+def behind_words(behind: Mapping[str, Any] | None) -> str:
+    """Whose patients stand behind a round: "3 of 4 sites, 83 % of the training patients"; empty where nobody's do."""
+    if behind is None:
+        return ""
+    sites = f"{behind['sites']} of {_sites(behind['of_sites'])}"
+    if behind["share"] is None:
+        return f"{sites}; a site does not tell how many patients it has, so their share is not known"
+    return f"{sites}, {percent(behind['share'])} of the training {behind['unit']}"
+
+
+def _behind(report: Mapping[str, Any]) -> str:
+    """How much of the federation stands behind the chosen round, and behind the round with the least."""
+    rounds = [entry for entry in report["rounds"] if entry.get("behind")]
+    chosen = next((entry for entry in rounds if entry["step"] == report["chosen"]), None)
+    if chosen is None:
+        return ""
+    first = f"Behind the chosen round stand {behind_words(chosen['behind'])}"
+    # The model holds what earlier rounds gave, so the thinnest of them is told as well.
+    before = [entry["behind"] for entry in rounds[: rounds.index(chosen) + 1]]
+    least = min((one["share"] for one in before if one["share"] is not None), default=None)
+    if least is None or least >= (chosen["behind"]["share"] or 0):
+        return f"{first}."
+    return f"{first}; behind the round with the fewest before it {percent(least)}."
 
 
 def _pooled(pooled: Mapping[str, Any] | None) -> str:

@@ -15,6 +15,37 @@ PERCENT = "\u00a0%"  # the sign stays with its number at the end of a line
 NOTICE = "Research software, not a medical device: a doctor decides, whatever it says."
 SYNTHETIC = "SYNTHETIC IMAGES (phantom hospital): drawn by a program. No figure here says anything about patients."
 STAYS = "This page names files and shows images of patients: it stays at this hospital."
+DISEASES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "referable": ("Referable disease", "a referable grade"),
+        "threatening": ("Vision-threatening disease", "a vision-threatening grade"),
+    }
+)
+"""By name: the disease, and the answer that counts as finding it."""
+COLUMN_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "camera": "camera",
+        "sex": "sex",
+        "age_band": "age",
+        "eye": "eye",
+        "quality": "quality of the photograph",
+        "first_visit": "first visit",
+    }
+)
+"""Columns of the manifest that tell subgroups, as a page names them."""
+VALUE_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "": "not known",
+        "under_40": "under 40",
+        "from_40": "40 to 49",
+        "from_50": "50 to 59",
+        "from_60": "60 to 69",
+        "from_70": "70 and older",
+    }
+)
+"""Values that read better so."""
+TOO_FEW = "too few to say"
+UNIT_WORDS: Mapping[str, str] = MappingProxyType({"image": "images", "eye": "eyes", "patient": "patients"})
 NO_INTERVAL: Mapping[str, str] = MappingProxyType(
     {"ece": "It has no interval: drawing images twice makes any model look less calibrated than it is."}
 )
@@ -253,6 +284,13 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
             "number",
             "larger",
         ),
+        "auc_supported": Figure(
+            "AUC over grades with support",
+            "The same mean over the grades alone of which enough patients are there, with the grade and without it; a "
+            "grade of a few patients would move the mean by luck.",
+            "number",
+            "larger",
+        ),
         "kappa": Figure(
             "quadratic kappa",
             "Agreement with the true grades beyond chance, where a mistake of two grades counts four times one of a "
@@ -309,6 +347,25 @@ FIGURES: Mapping[str, Figure] = MappingProxyType(
         "referable_specificity": Figure(
             "specificity",
             "Of the eyes without it, the share whose answered grade is not referable (nor ungradable).",
+            "percent",
+            "larger",
+        ),
+        "threatening_auc": Figure(
+            "AUC for vision-threatening disease",
+            "Chance that an eye with vision-threatening disease (the scheme names the grades; macular oedema where it "
+            "is graded) gets more probability for those grades than one without.",
+            "number",
+            "larger",
+        ),
+        "threatening_sensitivity": Figure(
+            "sensitivity, vision-threatening",
+            "Of the eyes with vision-threatening disease, the share whose answered grade is one of it (or ungradable).",
+            "percent",
+            "larger",
+        ),
+        "threatening_specificity": Figure(
+            "specificity, vision-threatening",
+            "Of the eyes without it, the share whose answered grade is not one of it (nor ungradable).",
             "percent",
             "larger",
         ),

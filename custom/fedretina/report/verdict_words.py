@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fedretina.evaluation.verdict import FEDERATED, LEAST_PATIENTS, MAJORITY, OWN, TWIN
+from fedretina.evaluation.verdict import FEDERATED, MAJORITY, OWN, TWIN
 from fedretina.report.text import NONE, PERCENT, count, number, shown
 from fedretina.settings.scheme import in_words
+from fedretina.settings.training import LEAST_PATIENTS
 
 MODELS: Mapping[str, str] = MappingProxyType(
     {

@@ -321,14 +321,19 @@ class ChoiceSettings(ReadSettings):
     """How the round is chosen.
 
     Attributes:
-        model: "best" ends with the round of the best mean validation AUC over the sites, as FedUAA does; "last" with
+        model: "best" ends with the round of the best mean validation AUC (`by`) over the sites; "last" with
             the last round, for small validation splits, whose best round is best by luck, and schedules that end at 0.
         window: Rounds over which the mean validation AUC is averaged, the round itself and those before it. 1 is what
             FedUAA does; a few steady the choice where validation splits are small. A round is chosen as soon as it is
             the best, so that its sites keep what belongs to it: later rounds have no part in its figure. Refused where
             `sampling.fraction` is below 1.
+        by: The validation AUC that the mean is taken of. "supported": over the grades of which a site's validation has
+            `report.least_patients` patients with and without it; where no grade has, over all that are present. "auc":
+            over all grades present in any case, as FedUAA does and as the papers' tables are made: there a grade with
+            one image weighs as much as any other, and may choose the round.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     model: Literal["best", "last"] = "best"
     window: Annotated[int, Field(ge=1, le=100), ReadBy("model", ("best",))] = 1
+    by: Annotated[Literal["supported", "auc"], ReadBy("model", ("best",))] = "supported"

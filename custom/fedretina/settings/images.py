@@ -32,6 +32,7 @@ class ImageSettings(Choice):
     Attributes:
         pipeline: Raised whenever the values that its transforms give change, so that old caches are seen as stale.
         words: What its samples are called in a sentence.
+        ordered: Whether what its samples show comes in grades, one worse than another, and not in kinds.
         signal: Whether its files are WAV files and no pictures.
         augments: The random transforms that make sense.
         modality: What a job and a site file call it.
@@ -41,6 +42,7 @@ class ImageSettings(Choice):
     default: ClassVar[str | None] = "fundus"
     pipeline: ClassVar[int] = 1
     words: ClassVar[str]
+    ordered: ClassVar[bool] = False
     signal: ClassVar[bool] = False
     augments: ClassVar[frozenset[str]] = _OF_PICTURES
     modality: str
@@ -106,6 +108,7 @@ class FundusSettings(SquareSettings):
     """
 
     words: ClassVar[str] = "fundus photographs"
+    ordered: ClassVar[bool] = True
     augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical", "quarter_turns"}
 
     modality: Literal["fundus"] = "fundus"

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
+from fedretina.settings.columns import GROUP_SUMS
+
 Task = Literal["prepare", "pretrain", "train", "sums", "validate", "tune", "calibrate", "finalise"]
 
 _MANY = 1e12
@@ -43,6 +45,7 @@ COUNTS: Mapping[str, tuple[float, float]] = MappingProxyType(_counts())
 
 _BOUNDED: Mapping[str, tuple[float, float]] = {
     "auc": (0, 1),
+    "auc_supported": (0, 1),
     "accuracy": (0, 1),
     "kappa": (-1, 1),
     "error_auroc": (0, 1),
@@ -50,15 +53,22 @@ _BOUNDED: Mapping[str, tuple[float, float]] = {
     "referable_auc": (0, 1),
     "referable_sensitivity": (0, 1),
     "referable_specificity": (0, 1),
+    "threatening_auc": (0, 1),
+    "threatening_sensitivity": (0, 1),
+    "threatening_specificity": (0, 1),
 }
 """Figures of the test split that come with the bounds of an interval."""
+
+_OF_DISEASE = ("referable", "threatening")
 
 RANGES: Mapping[str, tuple[float, float, bool]] = {
     # name: lowest, highest, whether every site must bring it; others may be undefined, or held back by a site
     "theta": (1e-9, 2.0, True),
     "images": (1, _MANY, False),
+    "patients": (1, _MANY, False),
     "contrast_loss": (0, 1000, False),
     "val_auc": (0, 1, False),
+    "val_auc_supported": (0, 1, False),
     "val_accuracy": (0, 1, False),
     "grades": (2, 1000, True),
     "images_train": (1, _MANY, False),
@@ -69,29 +79,47 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     "synthetic": (0, 1, True),
     "verdict": (-1, 1, False),
     "test_auc": (0, 1, False),
+    "test_auc_supported": (0, 1, False),
+    "test_grades_supported": (0, 1000, False),
     "test_auc_logits": (0, 1, False),
     "test_accuracy": (0, 1, False),
     "test_kappa": (-1, 1, False),
     "test_error_auroc": (0, 1, False),
     "test_ece": (0, 1, False),
     "test_brier": (0, 2, False),
-    **{f"test_{name}": (*bounds, False) for name, bounds in _BOUNDED.items() if name.startswith("referable")},
+    **{f"test_{name}": (*bounds, False) for name, bounds in _BOUNDED.items() if name.startswith(_OF_DISEASE)},
     **{f"test_{name}_{end}": (*bounds, False) for name, bounds in _BOUNDED.items() for end in ("low", "high")},
     **{name: (*bounds, False) for name, bounds in COUNTS.items()},
+    **dict.fromkeys(GROUP_SUMS, (0, _MANY, False)),
 }
+
+FOLLOWS: Mapping[str, str] = MappingProxyType(
+    {
+        "patients": "images",
+        "val_auc_supported": "val_auc",
+        "test_auc_supported": "test_auc",
+        "test_grades_supported": "test_auc",
+        "test_auc_supported_low": "test_auc_low",
+        "test_auc_supported_high": "test_auc_high",
+    }
+)
+"""Scalars that say much the same as another: who holds that one back holds these back as well."""
+
+_VALIDATED = frozenset({"val_auc", "val_auc_supported", "val_accuracy"})
 
 _BLIND = frozenset({"images_pretrain"})
 
 BY_TASK: Mapping[Task, frozenset[str]] = {
     "prepare": frozenset({"images"}),
-    "pretrain": frozenset({"images", "contrast_loss"}),
-    "train": frozenset({"theta", "images", "val_auc", "val_accuracy"}),
+    "pretrain": frozenset({"images", "patients", "contrast_loss"}),
+    "train": frozenset({"theta", "images", "patients"}) | _VALIDATED,
     "sums": frozenset(),
-    "validate": frozenset({"val_auc", "val_accuracy"}),
-    "tune": frozenset({"val_auc", "val_accuracy"}),
+    "validate": _VALIDATED,
+    "tune": _VALIDATED,
     "calibrate": frozenset(),
     "finalise": frozenset(name for name in RANGES if name.startswith(("test_", "images_")) and name not in _BLIND)
     | frozenset(COUNTS)
+    | frozenset(GROUP_SUMS)
     | {"grades", "bad_files", "synthetic", "verdict"},
 }
 """What each task may bring. Losses and error counts say more about a site than the method needs, so they stay.

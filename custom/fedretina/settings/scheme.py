@@ -31,6 +31,8 @@ class GradingScheme(BaseModel):
         covers: Name of a grade to the classes of a federation that it stands for, where sites share classes and tell
             them apart unlike: "amd" of one site is "drusen" or "cnv" of another. A grade that is not named here stands
             for the class of its own name.
+        vision_threatening: The grades with which sight is at stake: severe retinopathy or worse, macular oedema where
+            it is a grade. Figures for it stand beside those for referable disease. Empty where the site has not said.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,13 +42,15 @@ class GradingScheme(BaseModel):
     ungradable: str | None = None
     referable: tuple[str, ...] = ()
     covers: dict[str, tuple[str, ...]] = {}
+    vision_threatening: tuple[str, ...] = ()
 
     @model_serializer(mode="wrap")
     def _without_empty(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Schemes that cover their own names are stored, and fingerprinted, as before there was this field.
         settings: dict[str, Any] = plain(self)
-        if not self.covers:
-            settings.pop("covers", None)
+        for name in ("covers", "vision_threatening"):
+            if not getattr(self, name):
+                settings.pop(name, None)
         return settings
 
     @model_validator(mode="before")
@@ -79,6 +83,11 @@ class GradingScheme(BaseModel):
                 f"referable is {list(self.referable)}: name some of {list(self.grades)}, not all of them, and not the "
                 "ungradable grade, which is always referred."
             )
+        if not set(self.vision_threatening) < set(self.grades) or self.ungradable in self.vision_threatening:
+            raise ValueError(
+                f"vision_threatening is {list(self.vision_threatening)}: name some of {list(self.grades)}, not all of "
+                "them, and not the ungradable grade."
+            )
         self._check_covers()
         return self
 
@@ -103,6 +112,11 @@ class GradingScheme(BaseModel):
     def referable_classes(self) -> tuple[int, ...]:
         """Classes of the referable grades, in order; empty where the site has not said."""
         return tuple(at for at, name in enumerate(self.grades) if name in self.referable)
+
+    @property
+    def threatening_classes(self) -> tuple[int, ...]:
+        """Classes of the vision-threatening grades, in order; empty where the site has not said."""
+        return tuple(at for at, name in enumerate(self.grades) if name in self.vision_threatening)
 
     @property
     def ungradable_class(self) -> int | None:
@@ -181,6 +195,7 @@ def preset(name: str) -> GradingScheme:
         ungradable=scheme.ungradable,
         referable=scheme.referable,
         covers=dict(scheme.covers),
+        vision_threatening=scheme.vision_threatening,
     )
 
 

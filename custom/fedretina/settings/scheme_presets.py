@@ -25,6 +25,7 @@ class SchemePreset(NamedTuple):
         referable: The grades that a doctor must see.
         ungradable: The grade of images that nobody can grade; None where there is none.
         covers: Name of a grade to the classes of a federation that it stands for.
+        vision_threatening: The grades with which sight is at stake.
     """
 
     modality: str
@@ -34,6 +35,7 @@ class SchemePreset(NamedTuple):
     referable: tuple[str, ...] = ()
     ungradable: str | None = None
     covers: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    vision_threatening: tuple[str, ...] = ()
 
 
 _ICDR = ("no_dr", "mild", "moderate", "severe", "proliferative")
@@ -73,13 +75,15 @@ def _diseases(
 
 
 _SCHEMES: dict[str, SchemePreset] = {
-    # Fundus. Referable is moderate and worse (stage 2 and worse), as in Gulshan et al., JAMA 2016.
+    # Fundus. Referable is moderate and worse (stage 2 and worse), vision-threatening severe and worse (stage 3), as in
+    # Gulshan et al., JAMA 2016; macular oedema, which counts for both there, is no grade of these scales.
     "icdr5": SchemePreset(
         "fundus",
         "International Clinical Diabetic Retinopathy scale, Wilkinson et al. 2003",
         _ICDR,
         _numbers(_ICDR) | _names(_ICDR),
         _ICDR[2:],
+        vision_threatening=_ICDR[3:],
     ),
     "icdr5_ungradable": SchemePreset(
         "fundus",
@@ -88,6 +92,7 @@ _SCHEMES: dict[str, SchemePreset] = {
         _numbers(_ICDR6) | _names(_ICDR6),
         _ICDR[2:],
         "ungradable",
+        vision_threatening=_ICDR[3:],
     ),
     "normal_3stages": SchemePreset(
         "fundus",
@@ -101,6 +106,7 @@ _SCHEMES: dict[str, SchemePreset] = {
             "stage_2": ("moderate",),
             "stage_3": ("severe", "proliferative"),
         },
+        vision_threatening=("stage_3",),
     ),
     # OCT. That every disease is referable where a set does not call some urgent is ours.
     "oct3": _diseases(

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedretina.errors import DataError, SettingsError
+from fedretina.settings.columns import GROUP_SUMS, Column, Counted
 from fedretina.settings.exchange import Kind
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.images import modality_settings
@@ -32,13 +33,27 @@ SITE_NAME = "{SITE_NAME}"
 """Stands for the site's name in the paths of a file that serves many."""
 
 
+class PromiseSettings(BaseModel):
+    """How many of a site's patients with referable disease may pass without being referred.
+
+    Attributes:
+        missed: The largest share of them, such as 0.05. The smaller, the more patients are referred, and the more ill
+            patients of the validation split it takes (docs/promise.md).
+        sure: With what probability that is to hold, such as 0.9.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    missed: float = Field(default=0.05, gt=0, le=0.5)
+    sure: float = Field(default=0.9, ge=0.5, lt=1)
+
+
 class SiteDataSettings(BaseModel):
     """Where a site's data lie and how they are graded; the site's own, never a job's.
 
     Attributes:
         manifest: The manifest; without one the site is a phantom hospital.
-        images: Image root; by default the manifest's folder. It, `cache`, `bad_files` and `changes` are refused
-            without a manifest.
+        images: Image root; by default the manifest's folder. It, `cache`, `bad_files`, `changes` and `columns` are
+            refused without a manifest.
         scheme: The grading scheme or a preset's name; must be given with a manifest, save for pre-training alone.
         modality: What the images are, as `images.modality` of a job calls it, so that a job for others is refused; None
             is what the preset that `scheme` names grades, and for a scheme of the site's own nothing is refused.
@@ -56,7 +71,14 @@ class SiteDataSettings(BaseModel):
         changes: What happens when the manifest lists other files, labels, patients or splits than when the site's
             rounds of a run began, so that it could be tested on what it was trained on: "refuse" keeps the site out of
             the run until the old manifest is back, "accept" goes on, and the model's card says so.
+        columns: Optional columns of the manifest that are read: camera, sex, age_band, eye, quality and first_visit
+            tell subgroups of patients, for which the site's report then has figures of their own; eye also tells which
+            photographs are of one eye, and macular_oedema counts as vision-threatening. A column that is named must be
+            there, and hold nothing but its words or nothing. No cell of them ever leaves; sums do where
+            `policy.subgroups` names the column.
         phantom_images: Training images of an average phantom hospital; refused with a manifest.
+        promise: What the site asks of its referral; None asks nothing. It never leaves, and needs a scheme that names
+            referable grades.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,12 +94,14 @@ class SiteDataSettings(BaseModel):
     limit: dict[Literal["train", "val", "test", "pretrain"], int] | None = None
     min_count: int = Field(default=MIN_COUNT, ge=2)
     changes: Literal["refuse", "accept"] = "refuse"
+    columns: tuple[Column, ...] = ()
     phantom_images: int = Field(default=160, ge=1)
+    promise: PromiseSettings | None = None
 
     @model_validator(mode="after")
     def _all_is_read(self) -> Self:
         phantom = self.manifest is None
-        named = ("images", "cache", "bad_files", "changes") if phantom else ("phantom_images",)
+        named = ("images", "cache", "bad_files", "changes", "columns") if phantom else ("phantom_images",)
         unread = [name for name in named if getattr(self, name) != type(self).model_fields[name].default]
         if unread:
             listed = " and ".join(unread)
@@ -199,12 +223,18 @@ class PolicySettings(BaseModel):
     Attributes:
         kinds: Kinds of tensors that may leave; an answer with another kind is refused. `head` and `exit` need to be
             named by the site, for jobs whose heads travel, and `sums` for heads from sums.
-        hold_back: Scalars that do not leave, whatever the job asks; `images` is n, the number of training images.
+        hold_back: Scalars that do not leave, whatever the job asks; `images` is n, the number of training images. With
+            a figure goes what says much the same: with `images` the number of patients, with `val_auc` and `test_auc`
+            the means over grades with support.
         mantissa_bits: Numbers of an update are rounded to so many bits after the leading one: 10 as in float16, 7 as
             in bfloat16. None for all of them. The update is the difference from the aggregate that the round began
             with, which the server has; bytes on the wire stay.
         scalar_digits: Scalars are rounded to so many significant decimal digits, save the counts that `data.min_count`
-            guards (bin_..., confusion_...), which would no longer add up; none for all of them.
+            guards (bin_..., confusion_..., group_...), which would no longer add up; none for all of them.
+        subgroups: Columns of the manifest of which sums over the test patients leave at the end: how many have
+            referable disease, how many of them are found, how many have none, how many of them are cleared. None by
+            default; a sum of few patients leaves in no case (`data.min_count`). Only columns that `data.columns` reads
+            have any.
         noise: Noise on the update's numbers; none by default. Scalars are not noised: hold back what tells too much.
         sums_noise: Noise on sums over features, which are no update; none by default.
     """
@@ -216,6 +246,7 @@ class PolicySettings(BaseModel):
     hold_back: frozenset[str] = frozenset()
     mantissa_bits: int | None = Field(default=None, ge=1, le=22)
     scalar_digits: int | None = Field(default=None, ge=1, le=16)
+    subgroups: frozenset[Counted] = frozenset()
     noise: GaussianNoise | SvtNoise | None = Field(default=None, discriminator="kind")
     sums_noise: SumsNoise | None = None
 
@@ -225,10 +256,11 @@ class PolicySettings(BaseModel):
         optional = {name for name, (_, _, needed) in RANGES.items() if not needed}
         unknown = sorted(names - optional)
         if unknown:
-            listed = ", ".join(sorted(optional - COUNTS.keys()))
+            listed = ", ".join(sorted(optional - COUNTS.keys() - GROUP_SUMS.keys()))
             raise ValueError(
                 f"{unknown[0]!r} cannot be held back: a run can do without {listed}, and without the counts "
-                "(bin_..., confusion_...), of which data.min_count holds back all at once."
+                "(bin_..., confusion_...), of which data.min_count holds back all at once; sums of subgroups "
+                "(group_...) leave only where policy.subgroups names their column."
             )
         return names
 

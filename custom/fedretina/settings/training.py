@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedretina.settings.choice import GrownSettings, ReadBy, ReadSettings
 
+LEAST_PATIENTS = 10
+"""Patients of either kind for an AUC: with fewer, the place of one of them moves it by more than a tenth."""
+
 
 class OptimiserSettings(ReadSettings):
     """Settings of the optimiser; by default it begins anew each round, as in FedUAA's released code.
@@ -166,14 +169,19 @@ class CalibrationSettings(BaseModel):
     ridge: float = Field(default=1.0, gt=0, le=1e6)
 
 
-class ReportSettings(BaseModel):
+class ReportSettings(GrownSettings):
     """What is written at the end of a run beside models, cards and figures.
 
     Attributes:
         draws: Draws of the patient bootstrap behind each interval.
         page: Whether the HTML page is written at once; `fedretina report` writes it later from the stored record.
+        least_patients: Fewest patients with a grade, and without it, for the grade to count in the mean "AUC over
+            grades with support", by which rounds are chosen, too; and fewest behind a figure of a subgroup. With fewer
+            the place of one patient moves an AUC by more than a tenth.
     """
 
     model_config = _STRICT
+    newer: ClassVar[frozenset[str]] = frozenset({"least_patients"})
     draws: int = Field(default=1000, ge=10, le=100_000)
     page: bool = True
+    least_patients: int = Field(default=LEAST_PATIENTS, ge=2, le=10_000)

@@ -19,6 +19,7 @@ ReferralReason = Literal[
     "referable grade",
     "ungradable",
     "doubtful",
+    "chance of disease",
     "another kind of image",
     "unlike this site's photographs",
     "unreadable image",
@@ -130,7 +131,14 @@ def _chosen(u: NDArray[np.float64], wrong: NDArray[np.bool_]) -> tuple[float, Th
     return (best, "measured") if best > least else (REFER_ALL, "refer_all")
 
 
-def refer(grade: int, uncertainty: float, threshold: float, scheme: GradingScheme) -> Referral:
+def refer(
+    grade: int,
+    uncertainty: float,
+    threshold: float,
+    scheme: GradingScheme,
+    chance: float = 0.0,
+    promise: float | None = None,
+) -> Referral:
     """Decide for one image.
 
     Where the scheme names no referable grades, no grade refers by itself: only doubt and "ungradable" do.
@@ -140,6 +148,8 @@ def refer(grade: int, uncertainty: float, threshold: float, scheme: GradingSchem
         uncertainty: u of the answer; one that is no number counts as doubtful.
         threshold: A `ReferralThreshold.value`.
         scheme: Names the referable grades and the ungradable one.
+        chance: Of a referable grade; one that is no number refers.
+        promise: A `promise.Promise.threshold`; None where no chance refers by itself.
 
     Returns:
         The decision with all its reasons.
@@ -148,6 +158,7 @@ def refer(grade: int, uncertainty: float, threshold: float, scheme: GradingSchem
         ("referable grade", grade in scheme.referable_classes),
         ("ungradable", grade == scheme.ungradable_class),
         ("doubtful", not uncertainty < threshold),
+        ("chance of disease", promise is not None and not chance < promise),
     )
     reasons = tuple(reason for reason, holds in found if holds)
     return Referral(bool(reasons), reasons)

@@ -6,29 +6,33 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
 from fedretina.data.check.rules import Findings
 from fedretina.data.import_plan import to_train
-from fedretina.data.manifest import COLUMNS, SPLITS, one_spelling, raw_rows, require_inside
+from fedretina.data.manifest import SPLITS, cell_value, one_spelling, raw_rows, require_inside
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError
+from fedretina.settings.columns import COLUMNS as OPTIONAL
+from fedretina.settings.columns import LONGEST, MOST_VALUES, Column
 from fedretina.settings.scheme import GradingScheme, preset
 from fedretina.settings.scheme_presets import SCHEMES
 from fedretina.settings.site import read_data_settings, site_modality, site_scheme
 
 
 class Row(NamedTuple):
-    """A row as it was written, blanks stripped; `place` says where it stands."""
+    """A row as it was written, blanks stripped; `place` says where it stands, `beside` holds the optional columns."""
 
     place: str
     file: str
     label: str
     patient: str
     split: str
+    beside: Mapping[Column, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class CheckSource:
         phantom: Whether the site file names no manifest.
         manifest: The manifest; None for a phantom, and for a folder per class.
         stated: What the site file says that the images are; None where it does not.
+        columns: Optional columns that the site file names.
     """
 
     name: str
@@ -56,6 +61,7 @@ class CheckSource:
     phantom: bool = False
     manifest: Path | None = None
     stated: str | None = None
+    columns: tuple[Column, ...] = ()
 
     @property
     def modality(self) -> str:
@@ -165,17 +171,37 @@ def _from_site_file(
 
         drawn = chosen or phantom_hospital(name, modality=modality).scheme
         return CheckSource(name, drawn, path.parent, (), phantom=True)
-    rows = _csv_rows(settings.manifest)
+    rows = _csv_rows(settings.manifest, settings.columns)
     if chosen is None and any(row.label for row in rows):
         raise DataError(f"{path} names no grading scheme: write `scheme: icdr5` below `data:`, or list the grades.")
     root = _root(images or settings.images or settings.manifest.parent)
     limited = settings.limit is not None
     said = site_modality(settings)
-    return CheckSource(name, chosen, root, rows, settings.bad_files, limited, manifest=settings.manifest, stated=said)
+    return CheckSource(
+        name,
+        chosen,
+        root,
+        rows,
+        settings.bad_files,
+        limited,
+        manifest=settings.manifest,
+        stated=said,
+        columns=settings.columns,
+    )
 
 
-def _csv_rows(path: Path) -> tuple[Row, ...]:
-    rows = tuple(Row(f"row {number}", *(row[column] for column in COLUMNS)) for number, row in raw_rows(path))
+def _csv_rows(path: Path, columns: Sequence[Column] = ()) -> tuple[Row, ...]:
+    rows = tuple(
+        Row(
+            f"row {number}",
+            row["file"],
+            row["label"],
+            row["patient"],
+            row["split"],
+            {column: row[column] for column in columns},
+        )
+        for number, row in raw_rows(path, columns)
+    )
     if not rows:
         raise DataError(f"{path} has a header but no rows: list at least one image per split.")
     return rows
@@ -255,7 +281,29 @@ def check_rows(rows: Sequence[Row], scheme: GradingScheme | None, findings: Find
         findings.add(code, where)
     listed = list(images.values())
     _check_patients(rows, listed, patients, findings)
+    _check_columns(rows, patients, findings)
     return listed
+
+
+def _check_columns(rows: Sequence[Row], patients: Mapping[str, str], findings: Findings) -> None:
+    """Note cells of the optional columns that training would refuse."""
+    odd: list[str] = []
+    told: dict[tuple[Column, str], tuple[str, str]] = {}
+    for row in rows:
+        for column, cell in row.beside.items():
+            try:
+                value = cell_value(column, cell)
+            except DataError:
+                odd.append(f"{row.place}: {column} {cell[:LONGEST]!r}")
+                continue
+            before, place = told.setdefault((column, patients[row.patient]), (value, row.place)) if value else ("", "")
+            if OPTIONAL[column].of_patient and before != value:
+                odd.append(f"{row.place}: {column} {cell!r}, of the same patient another one in {place}")
+    for column in rows[0].beside if rows else ():
+        many = len({row.beside[column] for row in rows} - {""})
+        if not OPTIONAL[column].words and many > MOST_VALUES:
+            odd.append(f"{column}: {many} different words, at most {MOST_VALUES} make subgroups")
+    findings.add("column_odd", odd)
 
 
 def check_counts(images: Sequence[Image], scheme: GradingScheme | None, findings: Findings) -> dict[str, list[int]]:

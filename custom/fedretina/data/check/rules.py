@@ -60,6 +60,13 @@ CODES: Mapping[str, Code] = MappingProxyType(
             "Images of one patient are in more than one split, so the test would be no test.",
             "Put all images of a patient into one split.",
         ),
+        "column_odd": Code(
+            "error",
+            "A cell of an optional column that the site file names (`data.columns`) holds none of the column's words, "
+            "or says another thing of a patient than a row before; or the column holds too many words of your own.",
+            "Write one of the words that the page on manifests lists, leave the cell empty where nothing is known, or "
+            "take the column out of `data.columns`.",
+        ),
         "split_empty": Code(
             "error",
             "A split has no image that can be used.",

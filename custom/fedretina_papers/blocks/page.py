@@ -1,0 +1,88 @@
+"""The page of a block, from its stored runs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedretina.errors import StateError
+from fedretina.storage import read_json
+from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
+from fedretina_papers.blocks.tables import TITLES, Runs, figure_table, sets_table, test_table
+from fedretina_papers.engine.page import write_page
+from fedretina_papers.markdown import several
+
+
+def write_block_page(out: Path, page: Path, pictures: Path) -> None:
+    """Write the page.
+
+    Args:
+        out: The block's folder.
+        page: The page.
+        pictures: Not used; tables alone.
+
+    Raises:
+        StateError: There is no plan, a record is damaged, or the page cannot be written.
+    """
+    stored = read_json(out / "plan.json")
+    sets = stored.pop("sets")
+    plan = BlockPlan.model_validate({**stored, "sites": dict.fromkeys(sets)})
+    sections = []
+    for case in plan.cases:
+        shown = [_of_size(plan, case, size, out) for size in plan.sizes_of(case)]
+        sections.append({"title": case.title, "sizes": shown})
+    write_page(
+        plan.page,
+        page,
+        plan=plan,
+        sections=sections,
+        sets=sets_table(sets, plan.least),
+        synthetic=[name for name, one in sets.items() if one["synthetic"]],
+        tuned=_tuned(plan, out),
+        figures=[TITLES[name] for name in plan.figures],
+    )
+
+
+def read_runs(plan: BlockPlan, case: BlockCase, size: Size, out: Path) -> Runs:
+    """The stored runs of a case and a size, rows in the order of the plan."""
+    found: dict[str, dict[int, Any]] = {}
+    for row in plan.rows:
+        files = sorted((out / "results" / case.name / f"{size}" / row.name).glob("draw-*.json"))
+        records = sorted((read_json(file) for file in files), key=lambda one: int(one["draw"]))
+        if records:
+            found[row.name] = {int(one["draw"]): one for one in records}
+    return found
+
+
+def _of_size(plan: BlockPlan, case: BlockCase, size: Size, out: Path) -> dict[str, Any]:
+    runs = read_runs(plan, case, size, out)
+    told = "All training images a hospital" if size == "all" else f"{size} training images a hospital"
+    if not runs:
+        return {"title": told, "why": "Nothing has run yet.", "table": [], "tests": [], "missing": ""}
+    try:
+        table, tests = figure_table(plan, runs), test_table(plan, runs)
+    except StateError as error:
+        return {"title": told, "why": f"Not shown: {error}", "table": [], "tests": [], "missing": ""}
+    missing = [
+        f"{row.title} ({several(plan.draws - len(runs.get(row.name, {})), 'draw')})"
+        for row in plan.rows
+        if len(runs.get(row.name, {})) < plan.draws
+    ]
+    return {"title": told, "why": "", "table": table, "tests": tests, "missing": "; ".join(missing)}
+
+
+def _tuned(plan: BlockPlan, out: Path) -> list[str]:
+    lines = []
+    for case in plan.cases:
+        for row in plan.rows:
+            file = out / "tuning" / case.name / f"{row.name}.json"
+            if file.exists():
+                lines += [_words(case, row.title, one) for one in read_json(file)["tried"]]
+    return lines
+
+
+def _words(case: BlockCase, title: str, one: Mapping[str, Any]) -> str:
+    tried = ", ".join(f"{value}: {figure:.3f}" for value, figure in one["tried"].items())
+    ends = " (the end of what was tried)" if one["edge"] else ""
+    return f"{title}, {case.name}: `{one['setting']}` {one['chosen']:g}{ends}; tried {tried}"

@@ -1,0 +1,252 @@
+"""The plan of a block: hospitals dealt from sets, draws of n training images, rows, and the controls beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedretina.errors import SettingsError
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.faults import settings_faults
+from fedretina.settings.plan import merged
+from fedretina.storage import require_sites
+from fedretina_papers.choices import NAME
+
+_STRICT = ConfigDict(frozen=True, extra="forbid")
+
+Role = Literal["alone", "federated", "pooled"]
+Kind = Literal["majority", "sums", "trained", "pooled", "ensemble", "temperature"]
+Size = int | Literal["all"]
+Figure = Literal[
+    "referable_auc", "kappa", "auc", "balanced_accuracy", "accuracy", "error_auroc", "aurc", "ece", "brier", "nll"
+]
+
+
+class Tuned(BaseModel):
+    """A number that is tuned.
+
+    Attributes:
+        setting: Where it stands in `Experiment`, keys joined by dots, such as "training.learning_rate".
+        values: Tried first, ascending, each the `factor` of the one before. Where the best is the first or the last,
+            the grid grows by a value on that side, `grows` times at most.
+        factor: Between neighbours.
+        grows: As said.
+    """
+
+    model_config = _STRICT
+    setting: str = Field(pattern=r"^[a-z_]+(\.[a-z_]+)*$")
+    values: tuple[float, ...] = Field(min_length=3)
+    factor: float = Field(default=3.0, gt=1)
+    grows: int = Field(default=3, ge=0, le=10)
+
+    @model_validator(mode="after")
+    def _ascends(self) -> Self:
+        if list(self.values) != sorted(set(self.values)):
+            raise ValueError(f"values of {self.setting} are {list(self.values)}: list each once, ascending.")
+        return self
+
+    def settings(self, value: float) -> dict[str, Any]:
+        """The settings that choose a value."""
+        found: Any = value
+        for key in reversed(self.setting.split(".")):
+            found = {key: found}
+        chosen: dict[str, Any] = found
+        return chosen
+
+
+class BlockRow(BaseModel):
+    """A row of a block's tables.
+
+    Attributes:
+        name: How the block calls it.
+        title: In print.
+        role: "alone" for what a hospital can do by itself: a control that every federated row has to beat. "pooled"
+            for all images in one place: what nothing federated can be expected to beat.
+        kind: "majority" answers how common each grade is; "sums" is a head from sums (own, federated or the mean of
+            both); "trained" is a row of the product in its rounds; "pooled" trains the very same network on all images
+            in one place, its parts that travel being one, its parts that stay one a hospital. "ensemble" joins runs of
+            `row` `of` with several seeds, "temperature" is `of` with one temperature a hospital.
+        of: The row whose settings an "ensemble" or a "temperature" takes, or whose network and passes "pooled" takes.
+        twin: Of a federated row that trains, the row alone with the very same network and number of passes.
+        settings: Laid over the plan's.
+        tune: What is tuned, one after the other.
+        members: Runs of an ensemble.
+    """
+
+    model_config = _STRICT
+    name: str = Field(pattern=NAME)
+    title: str = Field(min_length=1)
+    role: Role
+    kind: Kind
+    of: str = ""
+    twin: str = ""
+    settings: dict[str, Any] = {}
+    tune: tuple[Tuned, ...] = ()
+    members: int = Field(default=5, ge=2, le=20)
+
+
+class BlockCase(BaseModel):
+    """How hospitals are made of the sets.
+
+    Attributes:
+        name: How the block calls it.
+        title: In print.
+        hospitals: How many are dealt from each set.
+        alpha: Of the Dirichlet distribution that skews the classes of a set's hospitals; None for like mixes.
+        small: Sets of which n images a hospital are drawn, and whose hospitals are judged; the others keep all of
+            theirs. All sets where empty.
+    """
+
+    model_config = _STRICT
+    name: str = Field(pattern=NAME)
+    title: str = Field(min_length=1)
+    hospitals: dict[str, int] = Field(min_length=1)
+    alpha: float | None = None
+    small: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if min(self.hospitals.values()) < 1 or not set(self.small) <= set(self.hospitals):
+            raise ValueError(f"case {self.name}: hospitals are one or more of each set, and small names some of these.")
+        return self
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """Sets whose hospitals are judged."""
+        return self.small or tuple(self.hospitals)
+
+
+class BlockPlan(BaseModel):
+    """What is run.
+
+    Attributes:
+        name: Name of the block.
+        title: Heading of its page.
+        paper: That it is a block.
+        page: Template of the page, in `pages/`.
+        about: Paragraphs of the page: what is asked, and what the rows are.
+        sites: Site file of each set; none for a phantom set.
+        cases: Ways in which hospitals are made of the sets.
+        sizes: Training images a hospital, ascending, "all" last.
+        draws: How often patients are drawn.
+        skips: Cases that are run at some sizes only, by name.
+        without: Grades whose images are left out, such as those that nobody could grade.
+        figures: What is measured, the primary figures first.
+        primary: How many of these are primary: a row is said to help by them alone.
+        least: Test images of a grade below which it is left out of the macro figures.
+        resamples: Draws of patients.
+        experiment: Settings of all rows that train.
+        rows: In the order of the tables.
+        tuning_draw: Number of the draw that is tuned on; none of those that are reported.
+        tuning_size: Training images a hospital in it.
+    """
+
+    model_config = _STRICT
+    name: str = Field(pattern=NAME)
+    title: str
+    paper: Literal["block"] = "block"
+    page: str = "block.md.j2"
+    about: tuple[str, ...] = ()
+    sites: dict[str, Path | None] = Field(min_length=1)
+    cases: tuple[BlockCase, ...] = Field(min_length=1)
+    sizes: tuple[Size, ...] = Field(min_length=1)
+    draws: int = Field(default=5, ge=1)
+    skips: dict[str, tuple[Size, ...]] = {}
+    without: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = Field(default=("referable_auc", "kappa", "auc"), min_length=1)
+    primary: int = Field(default=2, ge=1)
+    least: int = Field(default=20, ge=1)
+    resamples: int = Field(default=100, ge=2)
+    experiment: dict[str, Any]
+    rows: tuple[BlockRow, ...]
+    tuning_draw: int = Field(default=1000, ge=0)
+    tuning_size: Size = 50
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        names = [row.name for row in self.rows]
+        if len(set(names)) < len(names):
+            raise ValueError("rows must differ by name.")
+        if not self.draws <= self.tuning_draw:
+            raise ValueError(f"tuning_draw {self.tuning_draw} is one of the draws that are reported: take another.")
+        unknown = sorted({one for case in self.cases for one in case.hospitals} - set(self.sites))
+        if unknown:
+            raise ValueError(f"cases deal hospitals from {unknown}: name a --site for each.")
+        if self.primary > len(self.figures):
+            raise ValueError("there are fewer figures than primary ones.")
+        for row in self.rows:
+            needs = row.kind in ("ensemble", "temperature", "pooled")
+            if needs != bool(row.of) or (row.of and (row.of not in names or self.row(row.of).kind != "trained")):
+                raise ValueError(f"row {row.name!r} is {row.kind!r}: 'of' names a trained row for those that need one.")
+        self._require_controls()
+        return self
+
+    def _require_controls(self) -> None:
+        """No table without them: a federated row beside nothing says nothing."""
+        alone = {row.name for row in self.rows if row.role == "alone"}
+        kinds = {row.kind for row in self.rows if row.role == "alone"}
+        if not {"majority", "sums", "trained"} <= kinds:
+            raise ValueError(
+                "rows that stand alone must be among a block's rows: the majority answer, a probe (kind sums) and a "
+                "trained one."
+            )
+        if not any(row.role == "pooled" for row in self.rows):
+            raise ValueError("a pooled row must be among a block's rows, as the upper bound.")
+        for row in self.rows:
+            if row.role == "federated" and row.kind == "trained" and row.twin not in alone:
+                raise ValueError(
+                    f"row {row.name!r} trains together: name as its twin a row that trains the same network alone."
+                )
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any]) -> BlockPlan:
+        """Check a plan and the settings of all its rows.
+
+        Raises:
+            SettingsError: What is wrong.
+        """
+        try:
+            plan = cls.model_validate(dict(settings))
+        except ValidationError as error:
+            raise SettingsError(f"the block's plan cannot be used: {settings_faults(error, 'plan', cls)}") from error
+        require_sites(list(plan.sites))
+        for row in plan.rows:
+            if row.kind == "majority":
+                continue
+            mine = plan.experiment_of(row, 1, {})
+            if row.twin:
+                theirs = plan.experiment_of(plan.row(row.twin), 1, {})
+                same = ("network", "objective", "training", "augment")
+                other = [name for name in same if getattr(mine, name) != getattr(theirs, name)]
+                if other or mine.phases[0].rounds != theirs.phases[0].rounds or theirs.shares:
+                    raise SettingsError(
+                        f"row {row.name!r} has {row.twin!r} as its twin, but the two differ in {other or 'rounds'}: a "
+                        "twin has the same network and passes, and shares nothing."
+                    )
+        return plan
+
+    def row(self, name: str) -> BlockRow:
+        """A row by its name."""
+        return next(row for row in self.rows if row.name == name)
+
+    def experiment_of(self, row: BlockRow, seed: int, change: Mapping[str, Any]) -> Experiment:
+        """The settings of one run of a row that trains or sums.
+
+        Args:
+            row: The row.
+            seed: The seed.
+            change: What tuning chose.
+        """
+        of = self.row(row.of) if row.of else row
+        base = {"phantom_images": 160} if None in self.sites.values() else {"phantom_images": 0}
+        joined = merged(merged(merged(self.experiment, of.settings), row.settings if row.of else {}), change)
+        if row.kind == "sums":  # nothing is trained, so nothing reads how
+            joined = {**({"images": self.experiment["images"]} if "images" in self.experiment else {}), **row.settings}
+        return Experiment.resolve({**base, **joined, "verdict": "off", "name": self.name, "seed": seed})
+
+    def sizes_of(self, case: BlockCase) -> tuple[Size, ...]:
+        """Sizes that a case is run at."""
+        return tuple(size for size in self.sizes if size not in self.skips.get(case.name, ()))

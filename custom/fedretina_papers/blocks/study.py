@@ -1,0 +1,275 @@
+"""All runs of a block, each stored as it ends: it may be stopped and taken up again by the same command."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedretina.data.site_data import SiteData
+from fedretina.errors import FedretinaError, SettingsError
+from fedretina.settings.evaluation import SoftmaxMeanSettings
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import merged
+from fedretina.storage import folder_lock, read_json, write_json
+from fedretina.uncertainty.temperature import fit_temperature, tempered
+from fedretina_papers.blocks.figures import Said, measured, read
+from fedretina_papers.blocks.hospitals import Hospital, ImageSet, deal, read_sets, with_splits, without_exits
+from fedretina_papers.blocks.plan import BlockCase, BlockPlan, BlockRow, Size, Tuned
+from fedretina_papers.blocks.train import Ran, passes_of, pooled, summed, trained
+from fedretina_papers.runner import Told
+
+PLAN = "plan.json"
+_FIXED = ("cases", "without", "figures", "least", "resamples", "experiment", "tuning_draw", "tuning_size")
+
+
+def run_block(
+    plan: BlockPlan,
+    out: Path,
+    tell: Callable[[Told], None],
+    said: Callable[[str, int, int], None] = lambda what, done, of: None,
+) -> dict[str, str]:
+    """Tune the rows, then run every row at every size and draw; controls come before methods.
+
+    Size by size, and draw by draw in each, so that a block that is stopped has whole tables of the smallest sizes.
+
+    Args:
+        plan: The plan; a folder that holds another plan's results is refused.
+        out: Folder of the block.
+        tell: Called after each run.
+        said: Called while images are read.
+
+    Returns:
+        Why runs are missing, by "case, row, size, draw"; empty when all are stored.
+
+    Raises:
+        SettingsError: The folder belongs to another plan.
+        DataError: A set cannot be used.
+    """
+    with folder_lock(out, 0):
+        told = plan.model_dump(mode="json", exclude={"sites"})
+        _require_alike(told, out)
+        torch.set_num_threads(1)
+        sets = read_sets(plan, _widest(plan), out / "cache", said)
+        write_json(out / PLAN, {**told, "sets": {name: one.told() for name, one in sets.items()}})
+        work = [
+            (case, row, size, draw)
+            for case in plan.cases
+            for size in plan.sizes_of(case)
+            for draw in range(plan.draws)
+            for row in _controls_first(plan)
+        ]
+        block, missing, began = _Block(plan, sets, out), dict[str, str](), time.monotonic()
+        waiting = [one for one in work if not block.file(*one).exists()]
+        for new, (case, row, size, draw) in enumerate(waiting, 1):
+            name = f"{case.name}, {row.name}, {size}, draw {draw}"
+            try:
+                words = block.store(case, row, size, draw)
+            except FedretinaError as error:
+                words = missing[name] = str(error)
+            left = (time.monotonic() - began) / new * (len(waiting) - new)
+            tell(Told(len(work) - len(waiting) + new, len(work), f"{name}: {words}", left))
+        return missing
+
+
+def _controls_first(plan: BlockPlan) -> list[BlockRow]:
+    return sorted(plan.rows, key=lambda row: row.role != "alone")
+
+
+def _require_alike(told: Mapping[str, Any], out: Path) -> None:
+    """Rows, sizes and draws may be added later; what a stored run depends on may not change."""
+    if not (out / PLAN).exists() or not (out / "results").is_dir():
+        return
+    held = read_json(out / PLAN)
+    other = [name for name in _FIXED if held.get(name) != told[name]]
+    rows = {row["name"]: row for row in held["rows"]}
+    in_print = dict.fromkeys(("title", "role", "twin"))
+    changed = (row for row in told["rows"] if row["name"] in rows and row | in_print != rows[row["name"]] | in_print)
+    other += [f"row {row['name']}" for row in changed]
+    if other:
+        raise SettingsError(
+            f"the folder {out.name} holds runs that were begun with other settings ({', '.join(other)}): give this "
+            "plan another folder."
+        )
+
+
+def _widest(plan: BlockPlan) -> Experiment:
+    """The settings by which images are read: with early exits where any row has them."""
+    every = [plan.experiment_of(row, 1, {}) for row in plan.rows if row.kind in ("trained", "pooled")]
+    return next((one for one in every if one.network.exits is not None), every[0])
+
+
+class _Block:
+    def __init__(self, plan: BlockPlan, sets: Mapping[str, ImageSet], out: Path) -> None:
+        self._plan = plan
+        self._sets = sets
+        self._out = out
+        self._dealt: tuple[Any, dict[str, Hospital]] = ((), {})
+
+    def file(self, case: BlockCase, row: BlockRow, size: Size, draw: int) -> Path:
+        return self._out / "results" / case.name / f"{size}" / row.name / f"draw-{draw}.json"
+
+    def store(self, case: BlockCase, row: BlockRow, size: Size, draw: int) -> str:
+        """Run a row once and write its record; say what came out."""
+        change = self._tuned(case, row)
+        hospitals, began = self._hospitals(case, size, draw), time.monotonic()
+        said, ran, passes = self._run(row, hospitals, draw + 1, change)
+        seconds = time.monotonic() - began
+        found = measured(hospitals, said, "test", self._plan.figures, self._plan.least, self._plan.resamples)
+        images = {
+            name: {split: one.data.counts[split] for split in ("train", "val")} | {"grades": _grades(one.data)}
+            for name, one in hospitals.items()
+        }
+        sites = {name: {"images": images[name], "test": dict(test)} for name, test in found.sites.items()}
+        record = {
+            "case": case.name,
+            "row": row.name,
+            "size": size,
+            "draw": draw,
+            "sites": sites,
+            "drawn": {name: list(values) for name, values in found.drawn.items()},
+            "passes": passes,
+            "bytes_up": round(ran.up / len(hospitals)),
+            "bytes_down": round(ran.down / len(hospitals)),
+            "seconds": round(seconds, 1),
+            "tuned": change,
+        }
+        write_json(self.file(case, row, size, draw), record)
+        first = self._plan.figures[0]
+        known = [one for test in found.sites.values() if (one := test.get(first)) is not None]
+        return f"{first} {fmean(known):.3f}, {seconds:.1f} s" if known else f"{seconds:.1f} s"
+
+    def _hospitals(self, case: BlockCase, size: Size, draw: int) -> dict[str, Hospital]:
+        key = (case.name, size, draw)
+        if self._dealt[0] != key:
+            self._dealt = key, deal(self._plan, case, self._sets, size, draw)
+        return self._dealt[1]
+
+    def _run(
+        self, row: BlockRow, hospitals: Mapping[str, Hospital], seed: int, change: Mapping[str, Any]
+    ) -> tuple[dict[str, Said], Ran, int]:
+        """What a row says of each hospital's images, what moved, and how often it went over the training images."""
+        if row.role == "alone":  # what the others do changes nothing
+            hospitals = {name: one for name, one in hospitals.items() if one.judged}
+        if row.kind == "majority":
+            return {name: _commonest(one.data) for name, one in hospitals.items()}, Ran({}, 0, 0), 0
+        if row.kind == "ensemble":
+            return self._ensemble(row, hospitals, seed, change)
+        experiment = self._plan.experiment_of(row, seed, change)
+        ran = self._ran(row, experiment, hospitals)
+        said = {name: read(experiment, one["test"]) for name, one in ran.answers.items()}
+        if row.kind == "temperature":
+            said = {
+                name: _tempered(one, read(experiment, ran.answers[name]["val"]), hospitals[name].data)
+                for name, one in said.items()
+            }
+        return said, ran, passes_of(experiment)
+
+    def _ran(self, row: BlockRow, experiment: Experiment, hospitals: Mapping[str, Hospital]) -> Ran:
+        data = {name: one.data for name, one in hospitals.items()}
+        if experiment.network.exits is None or row.kind == "sums":
+            data = {name: without_exits(one, self._sets[hospitals[name].of].pooled) for name, one in data.items()}
+        if row.kind == "sums":
+            return summed(experiment, data)
+        if row.kind == "pooled":
+            return pooled(experiment, data)
+        with tempfile.TemporaryDirectory(dir=self._out) as folder:
+            return trained(experiment, data, Path(folder))
+
+    def _ensemble(
+        self, row: BlockRow, hospitals: Mapping[str, Hospital], seed: int, change: Mapping[str, Any]
+    ) -> tuple[dict[str, Said], Ran, int]:
+        """Deep ensemble: the mean softmax of several starts."""
+        runs = []
+        for member in range(row.members):
+            experiment = self._plan.experiment_of(row, 1000 * (member + 1) + seed, change)
+            runs.append(self._ran(row, experiment, hospitals))
+        joined = experiment.model_copy(update={"evaluation": SoftmaxMeanSettings()})
+        answers = {
+            name: {part: torch.stack([_last(run.answers[name][part]) for run in runs], 1) for part in ("val", "test")}
+            for name in hospitals
+        }
+        said = {name: read(joined, one["test"]) for name, one in answers.items()}
+        moved = Ran(answers, sum(run.up for run in runs), sum(run.down for run in runs))
+        return said, moved, row.members * passes_of(experiment)
+
+    def _tuned(self, case: BlockCase, row: BlockRow) -> dict[str, Any]:
+        """What tuning chose for a row in a case; it is done once, on a draw that is not reported.
+
+        Each number is judged by the mean of the primary figures over the hospitals, on all validation images of the
+        sets; the test images are never seen.
+        """
+        tuned = self._plan.row(row.of) if row.of and row.kind != "pooled" else row
+        if not tuned.tune:
+            return {}
+        file = self._out / "tuning" / case.name / f"{tuned.name}.json"
+        if file.exists():
+            found: dict[str, Any] = read_json(file)["chosen"]
+            return found
+        change: dict[str, Any] = {}
+        tried: list[dict[str, Any]] = []
+        hospitals = {
+            name: one._replace(data=_judged_on_validation(one, self._sets[one.of]))
+            for name, one in deal(self._plan, case, self._sets, self._plan.tuning_size, self._plan.tuning_draw).items()
+        }
+        for number in tuned.tune:
+            value, figures, edge = self._best(tuned, number, hospitals, change)
+            change = merged(change, number.settings(value))
+            tried.append({"setting": number.setting, "tried": figures, "chosen": value, "edge": edge})
+        write_json(file, {"chosen": change, "tried": tried})
+        return change
+
+    def _best(
+        self, row: BlockRow, number: Tuned, hospitals: Mapping[str, Hospital], change: Mapping[str, Any]
+    ) -> tuple[float, dict[str, float], bool]:
+        figures: dict[float, float] = {}
+        waiting, grown = list(number.values), 0
+        primary = self._plan.figures[: self._plan.primary]
+        while waiting:
+            for value in waiting:
+                asked = merged(change, number.settings(value))
+                said, _, _ = self._run(row, hospitals, self._plan.tuning_draw + 1, asked)
+                found = measured(hospitals, said, "test", primary, self._plan.least, 0)
+                known = [one for test in found.sites.values() for one in test.values() if one is not None]
+                figures[value] = fmean(known) if known else 0.0
+            best = max(figures, key=lambda value: figures[value])
+            ends = {min(figures): best / number.factor, max(figures): best * number.factor}
+            waiting = [ends[best]] if best in ends and grown < number.grows else []
+            grown += 1
+        return best, {f"{value:g}": round(one, 5) for value, one in sorted(figures.items())}, best in ends
+
+
+def _judged_on_validation(hospital: Hospital, whole: ImageSet) -> SiteData:
+    """A hospital whose place for test images holds all validation images of its set."""
+    parts = {name: hospital.data.split(name) for name in ("train", "val")}
+    return with_splits(hospital.data, {**parts, "test": whole.data.split("val")})
+
+
+def _last(logits: Tensor) -> Tensor:
+    return logits if logits.ndim == 2 else logits[:, -1]
+
+
+def _grades(data: SiteData) -> list[int]:
+    counts: list[int] = np.bincount(data.split("train").labels.numpy(), minlength=data.scheme.num_classes).tolist()
+    return counts
+
+
+def _commonest(data: SiteData) -> Said:
+    """Answers to everything with how common each grade is among the training images."""
+    shares = np.array(_grades(data), dtype=np.float64) + 1e-9
+    odds = np.tile(shares / shares.sum(), (len(data.split("test").labels), 1))
+    return Said(odds, 1 - odds.max(1), odds)
+
+
+def _tempered(said: Said, validation: Said, data: SiteData) -> Said:
+    labels = data.split("val").labels.numpy()
+    value = fit_temperature(validation.probabilities, labels).value
+    odds = tempered(said.probabilities, value)
+    return Said(odds, 1 - odds.max(1), odds)

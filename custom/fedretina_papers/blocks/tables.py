@@ -1,0 +1,221 @@
+"""Tables of a block: every row beside the controls, and how sure it is that one helps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedretina.errors import StateError
+from fedretina.report.text import NONE, number, size
+from fedretina_papers.blocks.plan import BlockPlan, BlockRow
+from fedretina_papers.engine.records import OfRun, Records
+from fedretina_papers.engine.table import Column, Line, mean_count, render, seeds
+from fedretina_papers.markdown import chance, interval, listed, signed
+from fedretina_papers.statistics.multiple_tests import holm
+from fedretina_papers.statistics.paired_seeds import SeedTest, seed_test, smallest_seen
+from fedretina_papers.stored import Record
+
+Runs = Mapping[str, Mapping[int, Record]]
+"""Records of a case and a size, by row and draw."""
+
+TITLES: Mapping[str, str] = {
+    "referable_auc": "referable AUC",
+    "kappa": "quadratic kappa",
+    "auc": "macro AUC",
+    "balanced_accuracy": "balanced accuracy",
+    "accuracy": "accuracy",
+    "error_auroc": "error AUROC",
+    "aurc": "AURC",
+    "ece": "ECE",
+    "brier": "Brier score",
+    "nll": "log loss",
+}
+LESS_IS_BETTER = ("aurc", "ece", "brier", "nll")
+_CLEAR = 0.05
+_ROLES = {"alone": "alone", "federated": "together", "pooled": "all images in one place"}
+
+
+class Against(NamedTuple):
+    """A federated row against the row alone that it beats least.
+
+    Attributes:
+        figure: By which.
+        control: Name of that row.
+        test: Over draws and patients together.
+        seen: Smallest true difference that so many draws with such a spread show in four of five studies.
+        p: That it beats every row alone: the largest p of all of them, 1 where it does not lead.
+        adjusted: The same after Holm's adjustment over all federated rows and primary figures of the table.
+    """
+
+    figure: str
+    control: str
+    test: SeedTest
+    seen: float | None
+    p: float | None
+    adjusted: float | None
+
+    @property
+    def helps(self) -> bool:
+        """Whether the row beats every row alone."""
+        return self.adjusted is not None and self.adjusted < _CLEAR
+
+
+def require_controls(plan: BlockPlan, runs: Runs) -> None:
+    """Refuse to show a row without its controls.
+
+    Raises:
+        StateError: A row that stands alone, or the pooled one, lacks a draw that another row has.
+    """
+    drawn = {draw for one in runs.values() for draw in one}
+    controls = [row.name for row in plan.rows if row.role != "federated"]
+    lacking = [name for name in controls if drawn - set(runs.get(name, {}))]
+    if lacking:
+        raise StateError(f"these controls have not run in every draw yet: {listed(lacking)}.")
+
+
+def comparisons(plan: BlockPlan, runs: Runs) -> dict[str, list[Against]]:
+    """Each federated row against the rows alone, for each primary figure.
+
+    A row helps where it beats *every* row alone. That is one test for each of them, all of which it has to pass, so the
+    largest p is that of the whole; over rows and figures it is adjusted by Holm. Each test is paired by draw, with the
+    chance of the patients, drawn in the same way for both rows, added to that of the draws.
+    """
+    alone = [row.name for row in plan.rows if row.role == "alone" and row.name in runs]
+    found: dict[str, list[Against]] = {}
+    for row in plan.rows:
+        if row.role == "federated" and row.name in runs:
+            found[row.name] = [_hardest(runs, row.name, alone, figure) for figure in plan.figures[: plan.primary]]
+    flat = [one for each in found.values() for one in each]
+    adjusted = iter(holm([one.p for one in flat]))
+    return {name: [one._replace(adjusted=next(adjusted)) for one in each] for name, each in found.items()}
+
+
+def difference(runs: Runs, row: str, other: str, figure: str) -> tuple[SeedTest, float | None]:
+    """A row less another, in the direction that is better: the test over draws and patients, and what could be seen."""
+    sign = -1 if figure in LESS_IS_BETTER else 1
+    draws = sorted(set(runs[row]) & set(runs[other]))
+    pairs = [(_mean(runs[row][draw], figure), _mean(runs[other][draw], figure)) for draw in draws]
+    gaps = [sign * (one - two) for one, two in pairs if one is not None and two is not None]
+    variance = _patients(runs, row, other, figure, draws)
+    test = seed_test(gaps, variance)
+    return test, smallest_seen(test.n, test.sd, variance)
+
+
+def _hardest(runs: Runs, row: str, alone: Sequence[str], figure: str) -> Against:
+    tests = {name: difference(runs, row, name, figure) for name in alone}
+    name = min(tests, key=lambda one: -np.inf if (mean := tests[one][0].mean) is None else mean)
+    whole = [1.0 if (one.mean or 0) <= 0 else one.p for one, _ in tests.values()]
+    known = [p for p in whole if p is not None]
+    test, seen = tests[name]
+    return Against(figure, name, test, seen, max(known) if len(known) == len(whole) else None, None)
+
+
+def _mean(record: Record, figure: str) -> float | None:
+    values = [value for one in record["sites"].values() if (value := one["test"].get(figure)) is not None]
+    return fmean(values) if values else None
+
+
+def _patients(runs: Runs, row: str, other: str, figure: str, draws: Sequence[int]) -> float:
+    """Variance of the mean difference over drawn patients; 0 where the figure is not drawn."""
+    columns = []
+    for draw in draws:
+        ours, theirs = (runs[name][draw]["drawn"].get(figure) for name in (row, other))
+        if ours and theirs:
+            columns.append(np.array(ours, dtype=np.float64) - np.array(theirs, dtype=np.float64))
+    return float(np.nanvar(np.mean(columns, axis=0), ddof=1)) if columns else 0.0
+
+
+def figure_table(plan: BlockPlan, runs: Runs) -> list[str]:
+    """All figures of all rows, with what they cost and whether they help.
+
+    Raises:
+        StateError: Controls have not run.
+    """
+    require_controls(plan, runs)
+    records = Records(runs)
+    against = comparisons(plan, runs)
+    usual = max(
+        (one["passes"] for row in plan.rows if row.role == "alone" and row.kind == "trained" for one in _of(runs, row)),
+        default=0,
+    )
+    lines = [Line((row.title, _ROLES[row.role]), row.name) for row in plan.rows]
+    figures = [
+        Column(
+            TITLES[name],
+            f"test.{name}",
+            better="lowest" if name in LESS_IS_BETTER else "highest",
+        )
+        for name in plan.figures
+    ]
+    lowest = "highest" if plan.figures[0] in LESS_IS_BETTER else "lowest"
+    columns = [
+        *figures,
+        Column(f"worst hospital's {TITLES[plan.figures[0]]}", f"test.{plan.figures[0]}", lowest),
+        Column("passes over the data", OfRun("passes"), show=lambda values, _: _passes(values, usual)),
+        Column("sent a hospital", OfRun("bytes_up"), show=lambda values, _: size(fmean(values)) if values else NONE),
+        Column("draws", f"test.{plan.figures[0]}", show=seeds),
+        Column("helps", told=lambda line: _helps(plan, line.row, against)),
+    ]
+    return render(records, ["row", "who"], lines, columns)
+
+
+def test_table(plan: BlockPlan, runs: Runs) -> list[str]:
+    """Each federated row against the row alone that it beats least.
+
+    Raises:
+        StateError: Controls have not run.
+    """
+    require_controls(plan, runs)
+    titles = {row.name: row.title for row in plan.rows}
+    cells: dict[str, Against] = {}
+    lines = []
+    for name, each in comparisons(plan, runs).items():
+        for one in each:
+            key = f"{name} {one.figure}"
+            cells[key] = one
+            lines.append(Line((titles[name], TITLES[one.figure], titles[one.control]), key))
+    columns = [
+        Column("difference", told=lambda line: signed(cells[line.row].test.mean)),
+        Column("95 %, draws and patients", told=lambda line: interval(cells[line.row].test._asdict())),
+        Column("beats every row alone: p, Holm", told=lambda line: chance(cells[line.row].adjusted)),
+        Column("smallest that could be seen", told=lambda line: number(cells[line.row].seen, 3)),
+    ]
+    return render(Records({}), ["row", "by", "least beaten"], lines, columns)
+
+
+def sets_table(sets: Mapping[str, Any], least: int) -> list[str]:
+    """Images of each grade of each set; test images of grades that macro figures leave out are in brackets."""
+    lines = []
+    cells: dict[str, Sequence[str]] = {}
+    for name, one in sets.items():
+        tested = one["images"]["test"]
+        told = ", ".join(
+            f"{grade} {count}" if count >= least else f"({grade} {count})"
+            for grade, count in zip(one["grades"], tested, strict=True)
+        )
+        cells[name] = (str(sum(one["images"]["train"])), str(sum(one["images"]["val"])), told)
+        lines.append(Line((name,), name))
+    titles = ("training images", "validation images", "test images by grade")
+    columns = [Column(title, told=lambda line, at=at: cells[line.row][at]) for at, title in enumerate(titles)]  # type: ignore[misc]
+    return render(Records({}), ["set"], lines, columns)
+
+
+def _helps(plan: BlockPlan, name: str, against: Mapping[str, Sequence[Against]]) -> str:
+    if name not in against:
+        return NONE
+    if all(one.adjusted is None for one in against[name]):
+        return "too few draws"
+    by = [TITLES[one.figure] for one in against[name] if one.helps]
+    return f"yes, by {listed(by)}" if by else "no"
+
+
+def _passes(values: Sequence[float], usual: float) -> str:
+    told = mean_count(values, 0)
+    return f"{told} \\*" if values and max(values) > usual else told
+
+
+def _of(runs: Runs, row: BlockRow) -> Sequence[Record]:
+    return list(runs.get(row.name, {}).values())

@@ -1,0 +1,249 @@
+"""A row's rounds over hospitals in memory: the product's own training and mixing, without the files of a run.
+
+The plain loop keeps every step on the disk so that it may be interrupted, and measures each of them: at two dozen
+hospitals that costs more than training heads does. Here a run is begun again from its start, and the model is measured
+once. Training (`LocalTrainer`), mixing (`Mixer`) and their order are the product's, and so are the bits
+(tests/papers/test_blocks.py compares the two).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedretina.aggregation.mixing import Mixer, Round
+from fedretina.aggregation.spool import Spool
+from fedretina.analytic.sums import total
+from fedretina.corrections.correction import LocalRound
+from fedretina.data.site_data import SiteData, Split
+from fedretina.errors import SettingsError
+from fedretina.exchange.payload import tensors_bytes
+from fedretina.local.features import FrozenEncoder, FrozenOutputs
+from fedretina.local.heads_from_sums import HeadsFromSums
+from fedretina.local.site_state import Snapshot
+from fedretina.local.supervised import RoundOptimiser, batches, finite, summed_score
+from fedretina.local.trainer import LocalTrainer
+from fedretina.losses.objective import Clock, build_objective
+from fedretina.networks.dropout import answered_with_features
+from fedretina.seeds import reproducible_torch, seed_layers
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan
+from fedretina.settings.training import StretchSettings
+
+Answers = dict[str, dict[str, Tensor]]
+"""Logits by hospital and split."""
+_PARTS = ("projector", "head", "exits")
+_TOGETHER = 4096
+
+
+class Ran(NamedTuple):
+    """What a run gave.
+
+    Attributes:
+        answers: Logits of validation and test images by hospital.
+        up: Bytes that all hospitals sent.
+        down: Bytes that were sent to them.
+        digest: Of what travels of the last model, as a run's record has it; "" where nothing is mixed.
+    """
+
+    answers: Answers
+    up: int
+    down: int
+    digest: str = ""
+
+
+class GivenRows:
+    """Stands for `FrozenOutputs` where a split holds what the frozen encoder made of its images."""
+
+    def of(self, split: Split, orientations: Any = (0,)) -> Callable[..., Tensor]:
+        """Gives rows of the split by number."""
+        return lambda samples, orientation=None: split.images[torch.as_tensor(samples)]
+
+
+class RowTrainer(LocalTrainer):
+    """`LocalTrainer` of a network whose encoder is frozen wholly, on rows that it made before.
+
+    Args:
+        experiment: The run's settings.
+        data: Of `hospitals.deal`.
+
+    Raises:
+        SettingsError: The encoder is not frozen wholly, or augmentation asks for other pixels.
+    """
+
+    def __init__(self, experiment: Experiment, data: SiteData) -> None:
+        if experiment.network.frozen != "all" or experiment.augment.flip or experiment.augment.endless:
+            raise SettingsError("a block trains on kept rows: freeze all of the encoder, and augment nothing.")
+        super().__init__(experiment, data)
+        self._frozen = cast(FrozenOutputs, GivenRows())
+        net = self.model.net
+        if net.dropouts:
+            # Rows hold pooled features, so dropout that follows the last stage stands behind the average here.
+            net.projector, net.dropouts = list(net.dropouts.values())[-1], nn.ModuleDict()
+            net.frozen = net.encoder.steps
+            net.frozen_width(torch.zeros(1, *experiment.images.shape))
+
+
+class RowSums(HeadsFromSums):
+    """`HeadsFromSums` on rows that the encoder made before."""
+
+    def __init__(self, experiment: Experiment, data: SiteData) -> None:
+        super().__init__(experiment, data)
+        self._encoder = cast(FrozenEncoder, _GivenFeatures())
+
+
+class _GivenFeatures:
+    def features(self, split: Split) -> Tensor:
+        return split.images.float()
+
+
+def summed(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
+    """Heads from sums; of the hospitals' own heads nothing is sent."""
+    assert experiment.sums is not None
+    hosts = {name: RowSums(experiment, data) for name, data in sorted(hospitals.items())}
+    gave = {name: host.sums() for name, host in hosts.items()}
+    whole = total((name, sums) for name, (sums, _) in gave.items())
+    answers: Answers = {}
+    for name, host in hosts.items():
+        head = host.answer(whole, gave[name][1]).head
+        answers[name] = {
+            split: hospitals[name].split(split).images.float() @ head.weight.T + head.bias for split in ("val", "test")
+        }
+    shared = experiment.sums.answer != "own"
+    up = sum(tensors_bytes(sums.packed()) for sums, _ in gave.values())
+    down = tensors_bytes(whole.packed()) * len(hosts)
+    return Ran(answers, up if shared else 0, down if shared else 0)
+
+
+def trained(experiment: Experiment, hospitals: Mapping[str, SiteData], folder: Path) -> Ran:
+    """The rounds of a row, from its start to its last model.
+
+    Args:
+        experiment: The row's settings: one phase with labels, one model for all.
+        hospitals: By name.
+        folder: For the updates of a round; it may be in memory.
+
+    Raises:
+        SettingsError: The row asks for what blocks do not do.
+    """
+    known = {"train", "tune", "validate", "finalise"}
+    plan = Plan.of(experiment)
+    if not {step.task for step in plan} <= known or len(experiment.phases) != 1:
+        raise SettingsError(f"a block runs rows of one phase with labels and one model for all, not {experiment.row}.")
+    trainers = {name: RowTrainer(experiment, data) for name, data in sorted(hospitals.items())}
+    first = next(iter(trainers.values()))
+    parts, begun = first.partition, first.model.net.state_dict()
+    mixer = Mixer(experiment, parts, None)
+    state = {key: begun[key].clone() for key in parts.shared}
+    state |= {key: torch.zeros(parts.shapes[key]) for key in parts.controls}
+    mean = sum(data.counts["train"] for data in hospitals.values()) / len(hospitals)
+    kept: dict[str, Snapshot] = {}
+    up, down, digest = 0, 0, ""
+    for step in plan:
+        shared = {key: state[key] for key in parts.shared}
+        if step.task == "train":
+            sent = {key: state[key] for key in parts.moving("train").travelling if key in state}
+            spool, scalars = Spool(folder / "spool"), {}
+            for name, trainer in trainers.items():
+                start = kept[name] if name in kept else trainer.initial(sent, step)
+                share = hospitals[name].counts["train"] / mean
+                update = trainer.train(sent, start, step, share=share)
+                spool.put(name, update.tensors)
+                scalars[name] = {"theta": update.theta.value, "images": float(update.images)}
+                kept[name] = update.snapshot
+                up, down = up + tensors_bytes(update.tensors), down + tensors_bytes(sent)
+            with reproducible_torch(experiment.training):
+                mixed, record = mixer.one_for_all(Round(spool, scalars, tuple(trainers), step, state))
+            state, digest = dict(mixed), str(record["digest"])
+        if step.task == "tune":
+            kept = {name: trainer.tune(shared, kept[name], step) for name, trainer in trainers.items()}
+    shared = {key: state[key] for key in parts.shared}
+    answers = {
+        name: {
+            split: trainer.answers(shared, kept[name].tensors, hospitals[name].split(split)).logits
+            for split in ("val", "test")
+        }
+        for name, trainer in trainers.items()
+    }
+    return Ran(answers, up, down, digest)
+
+
+def pooled(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
+    """The same network in the same passes, over all images in one place.
+
+    What travels in the row is one for all hospitals, what stays at home is one a hospital: a trunk with a head a site,
+    or one head over shared classes that each site's grades are read off. A batch holds images of any hospital; one of
+    all hospitals' images has as many batches as those of each together.
+    """
+    trainers = {name: RowTrainer(experiment, data) for name, data in sorted(hospitals.items())}
+    nets = {name: trainer.model.net for name, trainer in trainers.items()}
+    lead, shared = next(iter(nets.values())), next(iter(trainers.values())).partition.shared
+    for net in nets.values():
+        for part in _PARTS:
+            if any(key.startswith(f"{part}.") for key in shared):
+                setattr(net, part, getattr(lead, part))
+    whole = nn.ModuleDict({str(at): net for at, net in enumerate(nets.values())})
+    splits = {name: data.split("train") for name, data in sorted(hospitals.items())}
+    owner = np.repeat(np.arange(len(nets)), [len(split.labels) for split in splits.values()])
+    place = np.concatenate([np.arange(len(split.labels)) for split in splits.values()])
+    objective, names = build_objective(experiment.objective), list(nets)
+    phase = experiment.phases[0]
+    settings = phase.training or experiment.training
+    stretches = settings.stretches or (StretchSettings(epochs=settings.epochs),)
+    if any(stretch.train != "all" for stretch in stretches):
+        raise SettingsError("a pooled row trains all of its network: give it a row without stretches.")
+    epochs = sum(stretch.epochs for stretch in stretches)
+    device = torch.device("cpu")
+    with reproducible_torch(settings):
+        optimiser = RoundOptimiser(whole, settings)
+        whole.train()
+        for step in (one for one in Plan.of(experiment) if one.task == "train"):
+            for epoch in range(epochs):
+                purpose = (experiment.seed, "pooled", step.phase, step.round, epoch)
+                order = list(batches(len(owner), settings, purpose))
+                seed_layers(device, (*purpose, "dropout"))
+                for number, samples in enumerate(order):
+                    clock = Clock(step.round, step.rounds, epoch, epochs, number, len(order))
+                    loss = torch.zeros(())
+                    for at, rows in _by_owner(owner, place, samples):
+                        split = splits[names[at]]
+                        logits = nets[names[at]](split.images[rows])
+                        score = summed_score(objective, logits, split.labels[rows], clock)
+                        loss = loss + score * (len(rows) / len(samples))
+                    finite(loss, clock, step)
+                    optimiser.step(loss, LocalRound(), clock)
+        whole.eval()
+        passes = experiment.evaluation.passes
+        with torch.inference_mode():
+            answers = {
+                name: {
+                    split: answered_with_features(net, hospitals[name].split(split).images, passes)[0].float()
+                    for split in ("val", "test")
+                }
+                for name, net in nets.items()
+            }
+    return Ran(answers, 0, 0)
+
+
+def _by_owner(
+    owner: NDArray[np.int64], place: NDArray[np.int64], samples: NDArray[np.int64]
+) -> Iterator[tuple[int, Tensor]]:
+    for at in np.unique(owner[samples]).tolist():
+        mine = samples[owner[samples] == at]
+        yield at, torch.from_numpy(place[mine])
+
+
+def passes_of(experiment: Experiment) -> int:
+    """How often a run goes over a site's training images; 0 for heads from sums, which look at each once."""
+    if experiment.sums is not None:
+        return 0
+    settings = experiment.phases[0].training or experiment.training
+    each = sum(stretch.epochs for stretch in settings.stretches) if settings.stretches else settings.epochs
+    along = experiment.tune.epochs if experiment.tune.along else 0
+    return experiment.phases[0].rounds * (each + along) + (experiment.tune.epochs if experiment.tune.at_end else 0)

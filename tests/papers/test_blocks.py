@@ -1,0 +1,181 @@
+"""Blocks: their controls, their training in memory, and a tiny form of one on phantoms."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from fedretina.cli import main
+from fedretina.data.site_data import load_site_data
+from fedretina.errors import SettingsError, StateError
+from fedretina.loop import run_loop
+from fedretina.settings.plan import merged
+from fedretina.settings.site import SiteDataSettings
+from fedretina.storage import read_tensors
+from fedretina_papers.blocks.hospitals import deal, read_sets
+from fedretina_papers.blocks.page import write_block_page
+from fedretina_papers.blocks.plan import BlockPlan
+from fedretina_papers.blocks.tables import comparisons, figure_table
+from fedretina_papers.blocks.train import RowTrainer, trained
+from fedretina_papers.packed import unpack
+from fedretina_papers.plan import preset
+
+ROOT = Path(__file__).parents[2]
+STORED = sorted(name for name in ("f1", "f2", "e1") if (ROOT / "benchmarks" / "results" / f"{name}.jsonl.gz").exists())
+TINY = {
+    "cases": [{"name": "like", "title": "Like", "hospitals": {"site-1": 2, "site-4": 1}}],
+    "sizes": [16],
+    "skips": {},
+    "draws": 2,
+    "least": 2,
+    "resamples": 20,
+    "tuning_size": 16,
+    "experiment": {
+        "images": {"image_size": 32},
+        "network": {"weights": {"source": "none"}},
+        "phases": [{"name": "train", "rounds": 2}],
+    },
+}
+
+
+def tiny(**changes):
+    settings = merged(preset("e1"), {**TINY, "sites": {"site-1": None, "site-4": None}})
+    ways = ("singleset_temperature", "singleset_dropout", "singleset_ensemble")
+    kept = ("majority", "probe", "singleset", *ways, "sums_both", "fedavg", "pooled")
+    rows = [
+        {**row, "tune": []} | ({"members": 2} if row["kind"] == "ensemble" else {})
+        for row in settings["rows"]
+        if row["name"] in kept
+    ]
+    return {**settings, "rows": rows, **changes}
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        ("majority", "rows that stand alone"),
+        ("probe", "rows that stand alone"),
+        ("pooled", "a pooled row"),
+    ],
+)
+def test_a_plan_without_its_controls_is_refused(gone, said):
+    settings = tiny()
+    with pytest.raises(SettingsError, match=said):
+        BlockPlan.read({**settings, "rows": [row for row in settings["rows"] if row["name"] != gone]})
+
+
+def test_a_twin_has_the_same_network_and_passes():
+    settings = tiny()
+    rows = [
+        {**row, "settings": {"phases": [{"name": "train", "rounds": 9}]}} if row["name"] == "singleset" else row
+        for row in settings["rows"]
+    ]
+    with pytest.raises(SettingsError, match="differ in rounds"):
+        BlockPlan.read({**settings, "rows": rows})
+
+
+def test_training_in_memory_gives_the_bits_of_the_loop(tmp_path):
+    """FedProx, a head that travels, exits that stay: aggregate and answers are those of `run_loop` on the images."""
+    plan = BlockPlan.read(tiny(cases=[{"name": "like", "title": "Like", "hospitals": {"site-1": 1, "site-4": 1}}]))
+    row = plan.row("fedavg")
+    more = {
+        "row": "fedee_fedprox",
+        "exchange": {"personal": "exits"},
+        "network": {"exits": {"width": 8}},
+        "choice": {"model": "last"},
+    }
+    experiment = plan.experiment_of(row, 1, more)
+    sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None)
+    dealt = {name: one.data for name, one in deal(plan, plan.cases[0], sets, "all", 0).items()}
+    found = trained(experiment, dealt, tmp_path)
+
+    images = {
+        name: load_site_data(
+            name, SiteDataSettings(phantom_images=200), experiment.images, 1, tmp_path / "cache" / name
+        )
+        for name in dealt
+    }
+    results = run_loop(experiment, images, tmp_path / "runs", "run")
+    assert [step["digest"] for step in results["steps"] if step["task"] == "train"][-1] == found.digest
+    for name, data in dealt.items():
+        model, _ = read_tensors(tmp_path / "runs" / "run" / name / "final" / "model.safetensors")
+        net = RowTrainer(experiment, data).model.net
+        net.load_state_dict(model, strict=False)
+        logits = net.eval()(data.split("test").images)
+        assert logits.equal(found.answers[name]["test"])
+
+
+def test_a_row_helps_only_where_it_beats_every_row_alone():
+    plan = BlockPlan.read(tiny(draws=5, primary=1, figures=["kappa"]))
+
+    def runs(**levels):
+        return {
+            name: {
+                draw: {
+                    "sites": {
+                        "site-1": {"test": dict.fromkeys(plan.figures, level + 0.001 * draw * (name == "fedavg"))}
+                    },
+                    "drawn": {},
+                    "passes": 20,
+                    "bytes_up": 0,
+                }
+                for draw in range(5)
+            }
+            for name, level in levels.items()
+        }
+
+    alone = {"majority": 0.5, "probe": 0.7, "singleset": 0.6, "pooled": 0.9}
+    (wins,) = comparisons(plan, runs(**alone, fedavg=0.75))["fedavg"]
+    assert wins.helps
+    assert wins.control == "probe"
+    (behind,) = comparisons(plan, runs(**alone, fedavg=0.65))["fedavg"]
+    assert not behind.helps
+    assert behind.p == 1
+    with pytest.raises(StateError, match="singleset"):
+        figure_table(plan, runs(majority=0.5, probe=0.7, pooled=0.9, fedavg=0.8))
+
+
+def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
+    plan = tmp_path / "plan.yaml"
+    rows = tiny()["rows"]
+    rows[2] = {**rows[2], "tune": [{"setting": "training.learning_rate", "values": [1e-6, 3e-6, 9e-6], "grows": 1}]}
+    plan.write_text(yaml.safe_dump({**TINY, "rows": rows}))
+    out = tmp_path / "out"
+    words = ["benchmark", "e1", "--plan", plan, "--phantoms", "site-1,site-4", "--out", out]
+
+    def run(*more):
+        return CliRunner().invoke(main, [str(word) for word in (*words, *more)])
+
+    first = run("--store", tmp_path / "packed.jsonl.gz")
+    assert first.exit_code == 0, first.output
+    assert "18 of 18: " in first.output
+    page = (out / "page.md").read_text()
+    assert "Heads from sums: mean of own and federated head | together |" in page
+    assert "| 4 \\* |" in page  # two members, twice the passes
+    assert "beats every row alone" in page
+    tuned = json.loads((out / "tuning" / "like" / "singleset.json").read_text())["tried"][0]
+    assert len(tuned["tried"]) == 4  # the best stood at the end, and the grid grew
+
+    one = out / "results" / "like" / "16" / "fedavg" / "draw-1.json"
+    before = json.loads(one.read_text())
+    one.unlink()
+    again = run()
+    assert again.output.count(" of 18: ") == 1
+    assert {**json.loads(one.read_text()), "seconds": 0} == {**before, "seconds": 0}
+    assert (out / "page.md").read_text() == page
+
+    (out / "results" / "like" / "16" / "probe" / "draw-0.json").unlink()
+    assert run("--render").exit_code == 0
+    assert "Not shown: these controls have not run in every draw yet: probe." in (out / "page.md").read_text()
+
+    plan.write_text(yaml.safe_dump({**TINY, "rows": rows, "least": 3}))
+    assert "begun with other settings (least)" in run().output
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_the_page_is_that_of_the_stored_runs(name, tmp_path):
+    unpack(ROOT / "benchmarks" / "results" / f"{name}.jsonl.gz", tmp_path / "out")
+    write_block_page(tmp_path / "out", tmp_path / "page.md", tmp_path)
+    assert (tmp_path / "page.md").read_text() == (ROOT / "docs" / f"{name}.md").read_text()
