@@ -63,14 +63,15 @@ def seed_layers(device: torch.device, purpose: tuple[int | str, ...]) -> None:
 
 @contextmanager
 def reproducible_torch(settings: TrainingSettings) -> Iterator[None]:
-    """Set threads and deterministic kernels, and put back what was there, torch's generators included."""
+    """Set threads and the choice of kernels, and put back what was there, torch's generators included."""
     import torch
 
     threads = torch.get_num_threads()
     cudnn = torch.backends.cudnn
     flags = cudnn.deterministic, cudnn.benchmark
     torch.set_num_threads(settings.threads)
-    cudnn.deterministic, cudnn.benchmark = True, False
+    fastest = settings.kernels == "fastest"
+    cudnn.deterministic, cudnn.benchmark = not fastest, fastest
     device = torch_device(settings)
     cuda = [device.index or 0] if device.type == "cuda" else []
     try:

@@ -27,6 +27,9 @@ from fedretina.errors import FedretinaError
 @click.option("--store", type=click.Path(path_type=Path), help="Pack all results into this file at the end.")
 @click.option("--page", type=click.Path(path_type=Path), help="The page; OUT/page.md by default.")
 @click.option("--pictures", type=click.Path(path_type=Path), help="Folder of its pictures; OUT/pictures by default.")
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="paper-size: end within so many minutes.")
+@click.option("--cache", type=click.Path(path_type=Path), help="paper-size: image caches; OUT-cache by default.")
+@click.option("--state-mb", type=click.IntRange(0), help="paper-size: most that unfinished runs leave; 10000.")
 def benchmark(
     name: str,
     out: Path,
@@ -41,8 +44,11 @@ def benchmark(
     store: Path | None,
     page: Path | None,
     pictures: Path | None,
+    minutes: float | None,
+    cache: Path | None,
+    state_mb: int | None,
 ) -> None:
-    """Run the benchmark NAME and write its tables: `feduaa`, `oct`, `oct-labels`, or one of FedEE's.
+    """Run the benchmark NAME and write its tables: `feduaa`, `oct`, `oct-labels`, `paper-size`, or one of FedEE's.
 
     `f1`, `f2` and `e1` are blocks of draws with their controls, on an encoder that stands still (docs/paper_tables.md).
     `o1` asks what sharing gives on scans, at the number of clients that are given as --site: each number a call, one
@@ -51,6 +57,8 @@ def benchmark(
 
     `oct-labels` asks what pre-training without labels is worth where labels are few. FedEE's tables are those of
     `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`, `fedee-heart` and `fedee-activity`.
+    `paper-size` takes the papers' networks and images, for a machine with a GPU that is lent for minutes: it does the
+    most telling runs first, ends within --minutes, and goes on in the next call, on any machine that OUT is taken to.
 
     Stopped at any moment, it goes on where it stopped when it is called again; rows and seeds may be added later.
     `--out` holds the results, `page.md` with the tables, and, for eyes at this machine only, models and answers to
@@ -60,9 +68,9 @@ def benchmark(
         fail('the tables of a benchmark need pandas, which is not installed: run `pip install "pandas>=3,<4"`.')
     from fedretina.errors import SettingsError
     from fedretina.settings.plan import merged
-    from fedretina_papers.compared import statistics
     from fedretina_papers.kinds import kind_of
     from fedretina_papers.packed import pack, unpack
+    from fedretina_papers.paper_size.limits import Limits
     from fedretina_papers.plan import preset
     from fedretina_papers.runner import Told
 
@@ -71,6 +79,7 @@ def benchmark(
         click.echo(f"{told.done} of {told.total}: {told.words}{left}")
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the workers; torch's threads are a setting
+    limits = Limits(minutes, cache, state_mb)
     try:
         settings = merged(preset(name), _plan_of(plan_file))
         files = {site: str(Path(file).resolve()) for site, file in site_files(sites).items()}
@@ -83,21 +92,20 @@ def benchmark(
         if seeds:
             settings["seeds"] = _numbers(seeds)
         kind = kind_of(settings)
-        prepared = kind.prepare(settings)
+        prepared = kind.prepare(settings, limits)
         if stored:
             unpack(stored, out)
-        if render and not any(found.is_dir() for found in (out / "results", *out.glob("*/results"))):
+        if render and not kind.unrun and not (out / "results").is_dir():
             raise SettingsError(f"{out} holds no results of a benchmark to render: run it first, without --render.")
         with steps() as read:
             missing = {} if render else prepared.run(out, jobs, tell, read)
-        if (out / "answers").exists():  # a folder of results alone brings its statistics along
-            statistics(out)
-            if prepared.cases(out, out / "cases.html"):
-                click.echo(f"wrote {out / 'cases.html'}: it shows test images and stays on this machine")
+        prepared.compare(out)
+        if prepared.cases(out, out / "cases.html"):
+            click.echo(f"wrote {out / 'cases.html'}: it shows test images and stays on this machine")
         written = page or out / "page.md"
         kind.render(out, written, pictures or out / "pictures")
         if store:
-            pack(out, store)
+            pack(out, store, leave=kind.unfinished)
     except FedretinaError as error:
         fail(str(error))
     click.echo(f"wrote {written}")

@@ -33,7 +33,7 @@ from fedretina_papers.draws import drawn
 from fedretina_papers.first_phase_plan import EncoderChoice, FirstPhasePlan
 from fedretina_papers.one_run import machine
 from fedretina_papers.pretraining import Pretrained, pretrained
-from fedretina_papers.runner import FIXED, Told, required_alike
+from fedretina_papers.runner import FIXED, Told, settings_alike
 from fedretina_papers.statistics.classification import classification
 
 STUDY = "study.json"
@@ -69,7 +69,7 @@ def run_first_phase(
     """
     with folder_lock(out, 0):
         fixed = plan.model_dump(mode="json", exclude=_MAY_GROW) | {"sites": sorted(plan.sites)}
-        fixed = required_alike(fixed, out)
+        fixed = settings_alike(fixed, out)
         labelled = _sites(plan, plan.heads({}), out, read)
         write_json(out / FIXED, fixed)
         told = plan.model_dump(mode="json", exclude={"sites"})

@@ -12,6 +12,7 @@ from fedretina_papers.blocks.page import write_block_page
 from fedretina_papers.blocks.plan import BlockPlan
 from fedretina_papers.blocks.study import run_block
 from fedretina_papers.cases import write_cases
+from fedretina_papers.compared import statistics
 from fedretina_papers.fedee_page import write_fedee_page
 from fedretina_papers.first_phase import run_first_phase
 from fedretina_papers.first_phase_page import write_first_phase_page
@@ -24,6 +25,10 @@ from fedretina_papers.oct_clients_page import write_clients_page
 from fedretina_papers.oct_page import write_oct_page
 from fedretina_papers.one_run import sites_of
 from fedretina_papers.page import write_benchmark_page
+from fedretina_papers.paper_size.limits import Limits
+from fedretina_papers.paper_size.page import compare_parts, write_paper_size_page
+from fedretina_papers.paper_size.plan import PaperSizePlan
+from fedretina_papers.paper_size.run import run_paper_size
 from fedretina_papers.plan import BenchmarkPlan
 from fedretina_papers.runner import Told, run_benchmark
 
@@ -37,10 +42,12 @@ class Prepared(NamedTuple):
     Attributes:
         run: Runs what is missing; takes the folder, runs at a time, whom to tell of runs and whom of images that are
             read, and gives why runs are missing.
+        compare: Compares what was answered in the folder, where the answers are there.
         cases: Writes single cases for the eyes at this machine; takes the folder and the page, says whether there were.
     """
 
     run: Callable[[Path, int, Tell, Read], dict[str, str]]
+    compare: Callable[[Path], None]
     cases: Callable[[Path, Path], bool]
 
 
@@ -48,12 +55,16 @@ class Kind(NamedTuple):
     """A kind of benchmark.
 
     Attributes:
-        prepare: Checks a plan's settings.
+        prepare: Checks a plan's settings, and what is asked of the call.
         render: Writes the page: the benchmark's folder, the page, the folder of its pictures.
+        unrun: Whether there is a page before anything has run.
+        unfinished: Names of the folders of runs that have not ended, which are no results.
     """
 
-    prepare: Callable[[Mapping[str, Any]], Prepared]
+    prepare: Callable[[Mapping[str, Any], Limits], Prepared]
     render: Callable[[Path, Path, Path], None]
+    unrun: bool = False
+    unfinished: tuple[str, ...] = ()
 
 
 def kind_of(settings: Mapping[str, Any]) -> Kind:
@@ -68,41 +79,72 @@ def kind_of(settings: Mapping[str, Any]) -> Kind:
     return KINDS[paper]
 
 
-def _rows(settings: Mapping[str, Any]) -> Prepared:
+def _rows(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     plan = BenchmarkPlan.read(settings)
+    limits.require_none(plan.name)
 
     def cases(out: Path, page: Path) -> bool:
-        return write_cases(plan, sites_of(plan, out, plan.seeds[0]), out, page)
+        # A folder of results alone has none.
+        return (out / "answers").exists() and write_cases(plan, sites_of(plan, out, plan.seeds[0]), out, page)
 
-    return Prepared(lambda out, jobs, tell, read: run_benchmark(plan, out, jobs, tell, read), cases)
+    return Prepared(lambda out, jobs, tell, read: run_benchmark(plan, out, jobs, tell, read), _compare, cases)
 
 
-def _labels(settings: Mapping[str, Any]) -> Prepared:
+def _labels(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     plan = LabelPlan.read(settings)
-    return Prepared(lambda out, jobs, tell, read: run_labels(plan, out, jobs, tell, read), lambda out, page: False)
+    limits.require_none(plan.name)
+    return Prepared(
+        lambda out, jobs, tell, read: run_labels(plan, out, jobs, tell, read), _compare, lambda out, page: False
+    )
 
 
-def _clients(settings: Mapping[str, Any]) -> Prepared:
+def _paper_size(settings: Mapping[str, Any], limits: Limits) -> Prepared:
+    plan = PaperSizePlan.read(settings)
+
+    def compare(out: Path) -> None:
+        if limits.minutes is None:  # else the time belongs to what trains, and --render compares later, anywhere
+            compare_parts(plan, out)
+
+    return Prepared(
+        lambda out, jobs, tell, read: run_paper_size(plan, out, jobs, limits, tell, read),
+        compare,
+        lambda out, page: False,
+    )
+
+
+def _clients(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     plan = LabelPlan.read(settings)
-    return Prepared(lambda out, jobs, tell, read: run_clients(plan, out, jobs, tell, read), lambda out, page: False)
+    limits.require_none(plan.name)
+    return Prepared(
+        lambda out, jobs, tell, read: run_clients(plan, out, jobs, tell, read), _compare, lambda out, page: False
+    )
 
 
 def _clients_page(out: Path, page: Path, pictures: Path) -> None:
     write_clients_page(out, page)
 
 
-def _first_phase(settings: Mapping[str, Any]) -> Prepared:
+def _first_phase(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     plan = FirstPhasePlan.read(settings)
-    return Prepared(lambda out, jobs, tell, read: run_first_phase(plan, out, tell, read), lambda out, page: False)
+    limits.require_none(plan.name)
+    return Prepared(
+        lambda out, jobs, tell, read: run_first_phase(plan, out, tell, read), _compare, lambda out, page: False
+    )
 
 
 def _first_phase_page(out: Path, page: Path, pictures: Path) -> None:
     write_first_phase_page(out, page)
 
 
-def _block(settings: Mapping[str, Any]) -> Prepared:
+def _compare(out: Path) -> None:
+    if (out / "answers").exists():  # a folder of results alone brings its statistics along
+        statistics(out)
+
+
+def _block(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     plan = BlockPlan.read(settings)
-    return Prepared(lambda out, jobs, tell, read: run_block(plan, out, tell, read), lambda out, page: False)
+    limits.require_none(plan.name)
+    return Prepared(lambda out, jobs, tell, read: run_block(plan, out, tell, read), _compare, lambda out, page: False)
 
 
 def _oct(out: Path, page: Path, pictures: Path) -> None:
@@ -115,8 +157,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "oct": Kind(_rows, _oct),
         "fedee": Kind(_rows, write_fedee_page),
         "oct_labels": Kind(_labels, write_label_page),
-        "oct_clients": Kind(_clients, _clients_page),
-        "first_phase": Kind(_first_phase, _first_phase_page),
+        "oct_clients": Kind(_clients, _clients_page, unrun=True, unfinished=("cache", "runs")),
+        "first_phase": Kind(_first_phase, _first_phase_page, unfinished=("cache", "pretraining")),
+        "paper_size": Kind(_paper_size, write_paper_size_page, unrun=True, unfinished=("runs",)),
         "block": Kind(_block, write_block_page),
     }
 )

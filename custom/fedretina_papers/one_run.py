@@ -38,15 +38,17 @@ def sites_of(
     seed: int,
     names: Collection[str] | None = None,
     read: Callable[[str, int, int], None] = lambda what, done, of: None,
+    cache: Path | None = None,
 ) -> dict[str, SiteData]:
     """The benchmark's sites as a seed sees them.
 
     Args:
         plan: The plan.
-        out: Folder of the benchmark, which holds the image caches.
+        out: Folder of the benchmark.
         seed: The seed.
         names: Which sites; those of the plan by default.
         read: Called after each image that goes into a cache: whose it is, how many there are, and of how many.
+        cache: Folder of the image caches; `cache` in the benchmark's by default.
 
     Raises:
         DataError: A site's data cannot be used.
@@ -60,7 +62,8 @@ def sites_of(
         settings = phantom if file is None else read_data_settings(file, site)
         # Phantoms are drawn from one seed, like the images of a real site, which are the same for every seed.
         tell = partial(read, f"images of {site}")
-        data = load_site_data(site, settings, experiment.images, plan.seeds[0], out / "cache" / site, tell=tell)
+        place = (cache or out / "cache") / site
+        data = load_site_data(site, settings, experiment.images, plan.seeds[0], place, tell=tell)
         found[site] = resplit(data, plan.splits, plan.tuning_seed if plan.splits.kind == "once" else seed)
     return found
 
@@ -106,9 +109,39 @@ def store(plan: BenchmarkPlan, choice: RowChoice, seed: int, change: Mapping[str
     Raises:
         FedretinaError: A part of the run is missing or damaged.
     """
-    experiment, folder = plan.experiment_of(choice, seed, change), train(plan, choice, seed, change, out)
+    folder = train(plan, choice, seed, change, out)
     trained = sites_of(plan, out, seed, plan.trained_on(choice))
-    sites = {**sites_of(plan, out, seed), **trained}
+    record = measure_run(plan, choice, seed, change, out, folder, trained, {**sites_of(plan, out, seed), **trained})
+    write_json(out / "results" / choice.name / f"seed-{seed}.json", record)
+    return record
+
+
+def measure_run(
+    plan: BenchmarkPlan,
+    choice: RowChoice,
+    seed: int,
+    change: Mapping[str, Any],
+    out: Path,
+    folder: Path,
+    trained: Mapping[str, SiteData],
+    sites: Mapping[str, SiteData],
+) -> dict[str, Any]:
+    """Let the models of a trained run answer at each site, keep the answers, and give the run's record.
+
+    Args:
+        plan: The plan.
+        choice: The row.
+        seed: The seed.
+        change: The candidate of its grid.
+        out: Folder of the benchmark, which gets the answers.
+        folder: The run's folder, with `seconds.json`.
+        trained: The sites that trained.
+        sites: All sites of the plan, as the seed sees them.
+
+    Raises:
+        FedretinaError: A part of the run is missing or damaged.
+    """
+    experiment = plan.experiment_of(choice, seed, change)
     results = read_json(folder / "server" / "results.json")
     home = homes(experiment, trained, sites)
     steps = [step for step in results["steps"] if step["task"] == "train"]
@@ -128,9 +161,10 @@ def store(plan: BenchmarkPlan, choice: RowChoice, seed: int, change: Mapping[str
             "weight": said["weight"],
             "theta_by_round": [step["scalars"].get(host, {}).get("theta") for step in steps],
             "weight_by_round": [step.get("weights", {}).get(host) for step in steps],
-            "labelled": steps[0]["scalars"].get(host, {}).get("images") if site in trained else None,
+            # A row that only sums has no step that trains.
+            "labelled": steps[0]["scalars"].get(host, {}).get("images") if steps and site in trained else None,
         }
-    record = {
+    return {
         "name": choice.name,
         "row": choice.of,
         "title": plan.title(choice),
@@ -152,8 +186,6 @@ def store(plan: BenchmarkPlan, choice: RowChoice, seed: int, change: Mapping[str
         "validation": results["validation"],
         "sites": figures,
     }
-    write_json(out / "results" / choice.name / f"seed-{seed}.json", record)
-    return record
 
 
 def homes(experiment: Experiment, trained: Mapping[str, SiteData], sites: Mapping[str, SiteData]) -> dict[str, str]:

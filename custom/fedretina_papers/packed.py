@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +12,23 @@ from fedretina.errors import StateError
 from fedretina.storage import read_json, write_bytes, write_json
 
 SUFFIX = ".jsonl.gz"
-_STAYS = {"cache", "runs", "pretraining"}
 
 
-def pack(folder: Path, file: Path) -> int:
+def pack(folder: Path, file: Path, leave: Container[str] = ()) -> int:
     """Write the JSON files of a study's folder into one file; return how many.
 
-    Answers to single images and models are no JSON and stay where they are, and so do caches and the runs themselves,
-    whose files speak of single images and of this machine.
+    Answers to single images and models are no JSON and stay where they are.
 
     Args:
         folder: The study's folder.
         file: What is written; its folder is made when missing.
+        leave: Names of folders that hold no results.
 
     Raises:
         StateError: A file of the folder is damaged, or the packed file cannot be written.
     """
-    named = {path.relative_to(folder): path for path in sorted(folder.rglob("*.json"))}
-    parts = {name.as_posix(): read_json(path) for name, path in named.items() if not _STAYS & set(name.parts)}
+    found = [path.relative_to(folder) for path in sorted(folder.rglob("*.json"))]
+    parts = {path.as_posix(): read_json(folder / path) for path in found if not any(one in leave for one in path.parts)}
     lines = [json.dumps({"file": name, "holds": held}, sort_keys=True) + "\n" for name, held in parts.items()]
     write_bytes(file, gzip.compress("".join(lines).encode(), mtime=0))
     return len(parts)

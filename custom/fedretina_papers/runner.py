@@ -76,7 +76,7 @@ def run_benchmark(
         DataError: A site's data cannot be used.
     """
     with folder_lock(out, 0):
-        fixed = _required_alike(plan, out)
+        fixed = required_alike(plan, out)
         sites_of(plan, out, plan.seeds[0], read=read)  # builds the image caches once, before processes share them
         # Not before: a plan whose sites cannot be read has left nothing that another plan could spoil.
         write_json(out / FIXED, fixed)
@@ -107,13 +107,13 @@ def _first(plan: BenchmarkPlan) -> Callable[[int], tuple[int, int]]:
     return lambda seed: (plan.seeds.index(seed) if seed in plan.seeds else len(plan.seeds), seed)
 
 
-def _required_alike(plan: BenchmarkPlan, out: Path) -> dict[str, Any]:
+def required_alike(plan: BenchmarkPlan, out: Path) -> dict[str, Any]:
     """What a result depends on: rows and seeds may be added later, this may not change once a run has begun."""
     told = plan.model_dump(mode="json", exclude={"rows", "seeds", "sites", "reference", "beside", *_BESIDE})
-    return required_alike(told | {"sites": sorted(plan.sites)}, out)
+    return settings_alike(told | {"sites": sorted(plan.sites)}, out)
 
 
-def required_alike(told: dict[str, Any], out: Path) -> dict[str, Any]:
+def settings_alike(told: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """What a folder's results depend on, as it was when the first of them was begun.
 
     Args:
@@ -123,7 +123,8 @@ def required_alike(told: dict[str, Any], out: Path) -> dict[str, Any]:
     Raises:
         SettingsError: The folder holds results that depend on something else.
     """
-    held = read_json(out / FIXED) if (out / FIXED).exists() and begun(out) else told
+    told = dict(without_files(told))
+    held = without_files(read_json(out / FIXED)) if (out / FIXED).exists() and begun(out) else told
     other = sorted(key for key in {*held, *told} if held.get(key) != told.get(key))
     if other:
         raise SettingsError(
@@ -131,6 +132,13 @@ def required_alike(told: dict[str, Any], out: Path) -> dict[str, Any]:
             "give this plan another folder."
         )
     return told
+
+
+def without_files(words: Any) -> Any:
+    """A plan's words without where this machine keeps a file of weights; their SHA-256 says which they are."""
+    if isinstance(words, Mapping):
+        return {name: without_files(one) for name, one in words.items() if not (name == "file" and "sha256" in words)}
+    return [without_files(one) for one in words] if isinstance(words, list) else words
 
 
 def begun(out: Path) -> bool:
@@ -162,17 +170,23 @@ def _tune(
             aucs = [read_json(path)["validation_auc"] if path.exists() else None for path in tried]
             chosen[choice.name] = best_candidate(aucs)
             tuning[choice.name] = {"grid": list(grid), "validation": aucs, "chosen": grid[chosen[choice.name]]}
+    write_json(out / "plan.json", plan_record(plan, tuning))
+    return chosen
+
+
+def plan_record(plan: BenchmarkPlan, tuning: Mapping[str, Any]) -> dict[str, Any]:
+    """What a benchmark's folder says of its plan, and of how each row was tuned."""
     told_plan = plan.model_dump(mode="json", exclude={"sites", "rows", "spare_sites", "strangers"})
     rows = [*(choice.name for choice in plan.rows), *(one.name for one in plan.readings)]
     kind = told_plan["splits"]["kind"]
+    told_plan = without_files(told_plan)
     stored = {**told_plan, "rows": rows, "sites": sorted(plan.sites), "splits": kind, "tuning": tuning}
     named = {"spare_sites": sorted(plan.spare_sites), "strangers": sorted(plan.strangers)}
     settings = {"settings": told_plan["experiment"], "split": told_plan["splits"]}
     # Rows with seeds of their own, so that no page asks them for the plan's.
     of_rows = {choice.name: list(choice.seeds) for choice in plan.rows if choice.seeds}
     of_readings = {one.name: list(one.trials(plan.seeds_of(plan.choice(one.of)))) for one in plan.readings}
-    write_json(out / "plan.json", {**stored, **named, **settings, "seeds_of": {**of_rows, **of_readings}})
-    return chosen
+    return {**stored, **named, **settings, "seeds_of": {**of_rows, **of_readings}}
 
 
 def each_run(

@@ -74,7 +74,7 @@ def what_was_run(
         f"- **Settings** {settings or _setting_words(runs)}.",
         f"- **Machine** {'; '.join(_unique(_machine_words(run) for run in runs))}.",
         *_loop_only(benchmark),
-        f"- The round is chosen on validation, the test split is read once. {pooling}",
+        f"- {_choice_words(benchmark)}, the test split is read once. {pooling}",
         "",
         *_planned(benchmark),
         *_tuning(benchmark),
@@ -114,6 +114,11 @@ def _site_words(benchmark: Benchmark, site: str, statistics: Record | None) -> s
         )
     drawn = ", phantoms" if there.get("synthetic") else ""
     return f"{words}{drawn})"
+
+
+def _choice_words(benchmark: Benchmark) -> str:
+    chosen = (benchmark.plan.get("settings") or {}).get("choice") or {}
+    return "Figures are of the last round" if chosen.get("model") == "last" else "The round is chosen on validation"
 
 
 def _setting_words(runs: Sequence[Record]) -> str:

@@ -12,7 +12,7 @@ from fedretina_papers.measure import noised
 from fedretina_papers.one_run import sites_of, store
 from fedretina_papers.plan import BenchmarkPlan, preset
 from fedretina_papers.resplit import resplit
-from fedretina_papers.runner import run_benchmark
+from fedretina_papers.runner import plan_record, required_alike, run_benchmark
 from fedretina_papers.tuning import best_candidate
 
 SMALL = {
@@ -137,3 +137,14 @@ def test_ties_go_to_the_first_candidate():
     assert best_candidate([0.5, 0.7, 0.7]) == 1
     assert best_candidate([None, None]) == 0
     assert best_candidate([None, 0.4]) == 1
+
+
+def test_where_a_machine_keeps_its_weights_is_no_part_of_a_plan(tmp_path):
+    def asked(file):
+        weights = {"source": "file", "file": file, "sha256": "a" * 64}
+        return plan(experiment={**SMALL["experiment"], "network": {"encoder": "resnet18", "weights": weights}})
+
+    one, other = (required_alike(asked(file), tmp_path) for file in ("/here/weights.pt", "/there/weights.pt"))
+    assert one == other
+    assert "a" * 64 in json.dumps(one)
+    assert "weights.pt" not in json.dumps(plan_record(asked("/here/weights.pt"), {}))

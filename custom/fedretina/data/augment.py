@@ -57,7 +57,7 @@ def augment(
     if turned:
         pixels = _warp(pixels, angle, flipped)
     elif settings.flip:
-        mirror = torch.from_numpy(flipped < 0).to(images.device).view(-1, 1, 1, 1)
+        mirror = _there(flipped < 0, images).view(-1, 1, 1, 1)
         pixels = torch.where(mirror, pixels.flip(3), pixels)
     if quarters:
         pixels = oriented(pixels, _quarters(samples, seed))
@@ -65,9 +65,8 @@ def augment(
         light = 1 + settings.brightness * (2 * draws[:, 2] - 1)
         spread = 1 + settings.contrast * (2 * draws[:, 3] - 1)
         # The mean is a sum of integers, so that it has the same bits however torch splits the batch.
-        total = images.sum(dim=(1, 2, 3), dtype=torch.int64).cpu().numpy()
-        mean = total / max(1, images[0].numel() * 255) if len(images) else total.astype(np.float64)
-        pixels = pixels * _column(light * spread, pixels) + _column(light * (1 - spread) * mean, pixels)
+        mean = images.sum(dim=(1, 2, 3), dtype=torch.int64).double() / max(1, math.prod(images.shape[1:]) * 255)
+        pixels = pixels * _column(light * spread, pixels) + _column(light * (1 - spread), pixels, mean)
         pixels = pixels.clamp_(0, 1)
     return pixels
 
@@ -120,7 +119,7 @@ def oriented(images: torch.Tensor, orientation: NDArray[np.int64]) -> torch.Tens
     """
     found = images.clone()
     for one in np.unique(orientation[orientation > 0]):
-        rows = torch.from_numpy(np.flatnonzero(orientation == one)).to(images.device)
+        rows = _there(np.flatnonzero(orientation == one), images)
         part = images[rows]
         found[rows] = torch.rot90(part.flip(3) if one >= 4 else part, int(one) % 4, (2, 3))
     return found
@@ -169,13 +168,13 @@ def _moved(pixels: torch.Tensor, draws: NDArray[np.float64], settings: AugmentSe
     """Mirror up and down, roll time and scale around the middle; draws of their own leave those of the others alone."""
     upside, later, louder = draws
     if settings.flip_vertical:
-        mirror = torch.from_numpy(upside < 0.5).to(pixels.device).view(-1, 1, 1, 1)
+        mirror = _there(upside < 0.5, pixels).view(-1, 1, 1, 1)
         pixels = torch.where(mirror, pixels.flip(2), pixels)
     if settings.roll > 0:
         length = pixels.shape[3]
         steps = np.round(settings.roll * length * (2 * later - 1)).astype(np.int64)
         source = (np.arange(length)[None] - steps[:, None]) % length
-        at = torch.from_numpy(source).to(pixels.device).view(-1, 1, 1, length)
+        at = _there(source, pixels).view(-1, 1, 1, length)
         pixels = pixels.gather(3, at.expand(pixels.shape))
     if settings.gain > 0:
         factor = _column(1 + settings.gain * (2 * louder - 1), pixels)
@@ -190,8 +189,25 @@ def _warp(pixels: torch.Tensor, angle: NDArray[np.float64], flipped: NDArray[np.
     return affine_sample(pixels, np.stack([x, y], axis=1))
 
 
-def _column(values: NDArray[np.float64], like: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(values.astype(np.float32)).to(like.device).view(-1, 1, 1, 1)
+def brought(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor where a network computes; itself where it is there.
+
+    To a card it goes from memory that is pinned, behind what stands in the card's queue: nobody waits for it.
+    """
+    if tensor.device.type == device.type:
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def _there(values: NDArray[Any], like: torch.Tensor) -> torch.Tensor:
+    """What was drawn, where the images are."""
+    return brought(torch.from_numpy(values), like.device)
+
+
+def _column(values: NDArray[np.float64], like: torch.Tensor, by: torch.Tensor | None = None) -> torch.Tensor:
+    """A number for each image, times what was found there (float64 [B]), as float32 [B, 1, 1, 1]."""
+    there = _there(values.astype(np.float32), like) if by is None else (_there(values, like) * by).float()
+    return there.view(-1, 1, 1, 1)
 
 
 _SIDE = 224.0  # the image side that blur is stated for
@@ -244,8 +260,11 @@ def one_view(
     return _view(pixels, means, samples, settings, (*seed, "view", view)).expand(images.shape)
 
 
-def _prepared(images: torch.Tensor, samples: NDArray[np.int64], grey: bool) -> tuple[torch.Tensor, NDArray[np.float64]]:
-    """The batch as float32 [B, C, S, S] in [0, 1], with one channel where it is grey, and each image's mean."""
+def _prepared(images: torch.Tensor, samples: NDArray[np.int64], grey: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The batch as float32 [B, C, S, S] in [0, 1], with one channel where it is grey, and each image's mean.
+
+    Both are where the images are; the mean is float64 [B].
+    """
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3 or images.shape[2] != images.shape[3]:
         raise SettingsError(
             f"views are drawn of uint8 images [B, 3, S, S], got {images.dtype} {tuple(images.shape)}: pass cached ones."
@@ -254,14 +273,13 @@ def _prepared(images: torch.Tensor, samples: NDArray[np.int64], grey: bool) -> t
         raise SettingsError(f"views got {len(samples)} sample numbers for {len(images)} images: pass one each.")
     part = images[:, :1] if grey else images
     # The mean is a sum of integers, so that it has the same bits however torch splits the batch.
-    total = part.sum(dim=(1, 2, 3), dtype=torch.int64).cpu().numpy().astype(np.float64)
-    means = total / (255.0 * part.shape[1] * part.shape[2] * part.shape[3])
+    means = part.sum(dim=(1, 2, 3), dtype=torch.int64).double() / (255 * math.prod(part.shape[1:]))
     return part.to(torch.float32, memory_format=torch.contiguous_format).div_(255), means
 
 
 def _view(
     pixels: torch.Tensor,
-    means: NDArray[np.float64],
+    means: torch.Tensor,
     samples: NDArray[np.int64],
     settings: TwoViewSettings,
     seed: tuple[int | str, ...],
@@ -273,16 +291,16 @@ def _view(
     often = coloured < settings.colour_probability
     light = np.where(often, 1 + settings.brightness * (2 * light - 1), 1.0)
     spread = np.where(often, 1 + settings.contrast * (2 * spread - 1), 1.0)
-    view.mul_(_column(light * spread, view)).add_(_column(light * (1 - spread) * means, view)).clamp_(0, 1)
+    view.mul_(_column(light * spread, view)).add_(_column(light * (1 - spread), view, means)).clamp_(0, 1)
 
     chosen = np.flatnonzero(blurred < settings.blur_probability)
     if len(chosen):
         least, most = (limit * pixels.shape[-1] / _SIDE for limit in settings.blur_sigma)
-        where = torch.from_numpy(chosen).to(view.device)
+        where = _there(chosen, view)
         view[where] = gaussian_blur(view[where], least + (most - least) * sigma[chosen], most)
     chosen = np.flatnonzero(speckled < settings.speckle_probability)
     if len(chosen) and settings.speckle > 0:
-        where = torch.from_numpy(chosen).to(view.device)
+        where = _there(chosen, view)
         view[where] = speckle(view[where], settings.speckle * amount[chosen], key[chosen])
     return view.clamp_(0, 1)
 
@@ -319,7 +337,7 @@ def affine_sample(pixels: torch.Tensor, matrices: NDArray[np.float64]) -> torch.
     size = pixels.shape[-1]
     axis = (torch.arange(size, dtype=torch.float32, device=pixels.device) * 2 + 1) / size - 1
     x, y = axis.view(1, 1, size), axis.view(1, size, 1)
-    entries = torch.from_numpy(matrices.astype(np.float32)).to(pixels.device).view(-1, 2, 3, 1, 1)
+    entries = _there(matrices.astype(np.float32), pixels).view(-1, 2, 3, 1, 1)
     # affine_grid is a batched matrix product whose last bit depends on the batch; these products do not.
     rows = [(row[:, 0] * x + row[:, 2]) + row[:, 1] * y for row in entries.unbind(1)]
     grid = torch.stack(rows, dim=-1)
@@ -348,7 +366,7 @@ def gaussian_blur(pixels: torch.Tensor, sigma: NDArray[np.float64], most: float)
     reach, size = max(1, math.ceil(3 * most)), pixels.shape[-1]
     taps = np.exp(-0.5 * (np.arange(reach + 1) / sigma[:, None]) ** 2)
     taps /= taps[:, :1] + 2 * taps[:, 1:].sum(1, keepdims=True)
-    weights = torch.from_numpy(taps.astype(np.float32)).to(pixels.device).view(len(taps), reach + 1, 1, 1, 1).unbind(1)
+    weights = _there(taps.astype(np.float32), pixels).view(len(taps), reach + 1, 1, 1, 1).unbind(1)
     for axis, pad in ((2, (0, 0, reach, reach)), (3, (reach, reach, 0, 0))):
         wide = F.pad(pixels, pad, mode="replicate")
         pixels = wide.narrow(axis, reach, size) * weights[0]
@@ -375,9 +393,7 @@ def speckle(pixels: torch.Tensor, amount: NDArray[np.float64], keys: NDArray[np.
     size = pixels.shape[-1]
     places = np.arange(size * size, dtype=np.uint32).reshape(1, 1, size, size) * np.uint32(_GOLDEN_32)
     roots = (keys * 2.0**32).astype(np.uint32).reshape(-1, 1, 1, 1)
-    x = torch.from_numpy(places.view(np.int32)).to(pixels.device) + torch.from_numpy(roots.view(np.int32)).to(
-        pixels.device
-    )
+    x = _there(places.view(np.int32), pixels) + _there(roots.view(np.int32), pixels)
     x ^= (x >> 16) & 0xFFFF  # the shift of a signed number draws in its sign
     x *= _FIRST
     x ^= (x >> 15) & 0x1FFFF

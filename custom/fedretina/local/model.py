@@ -8,6 +8,7 @@ import torch
 
 from fedretina.analytic.distance import directions
 from fedretina.corrections.correction import Outcome, RoundContext
+from fedretina.data.augment import brought
 from fedretina.errors import DataError, TrainingError
 from fedretina.exchange.partition import CONTROL, KEY, partition_of
 from fedretina.exchange.payload import Tensors
@@ -113,11 +114,14 @@ class LocalModel:
         """All of the model that answers; contrast layers do not."""
         return {key: to_cpu(tensor) for key, tensor in self.net.state_dict().items() if not key.startswith(_CONTRAST)}
 
+    def brought(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A part of a batch where the network is, as it is: cached bytes are a quarter of what is made of them."""
+        return brought(tensor, self.device)
+
     def to_device(self, images: torch.Tensor) -> torch.Tensor:
         """Images, or what frozen stages made of them, where the network is, and laid out as it wants them."""
-        if images.dim() != 4:
-            return images.to(self.device)
-        return images.to(device=self.device, memory_format=self._layout)
+        there = self.brought(images)
+        return there if images.dim() != 4 else there.to(memory_format=self._layout)
 
 
 def to_cpu(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from fedretina.errors import SettingsError, StoppedError
 from fedretina.exchange.payload import Tensors
 from fedretina.local.model import LocalModel, to_cpu
 from fedretina.local.site_state import Snapshot
-from fedretina.local.supervised import RoundOptimiser, batches, correction_scope, finite, require_a_batch
+from fedretina.local.supervised import BatchLosses, RoundOptimiser, batches, correction_scope, require_a_batch
 from fedretina.losses.objective import Clock
 from fedretina.seeds import reproducible_torch
 from fedretina.settings.experiment import Experiment
@@ -89,17 +89,18 @@ class Pretrainer:
         require_a_batch(len(split.images), settings, "images to pre-train on")
         grey = modality_named(self._experiment.images.modality).look.grey
         purpose = (self._experiment.seed, self._data.name, step.phase, step.round)
-        numbers = {name: at for at, name in enumerate(sorted(set(split.patients)))}
-        patients = torch.tensor([numbers[name] for name in split.patients], dtype=torch.int64)
+        ordered = {name: at for at, name in enumerate(sorted(set(split.patients)))}
+        patients = torch.tensor([ordered[name] for name in split.patients], dtype=torch.int64)
 
         def first_views(samples: NDArray[np.int64]) -> torch.Tensor:
             seed = (*purpose, "refill")
-            return model.to_device(one_view(split.images[samples], samples, phase.views, seed, view=0, grey=grey))
+            pixels = model.brought(split.images[samples])
+            return model.to_device(one_view(pixels, samples, phase.views, seed, view=0, grey=grey))
 
         # What the site kept is of two owners: the objective (key network, queue) and the correction (variates, drifts).
         mine = {name.removeprefix(_OWN): value for name, value in start.memory.items() if name.startswith(_OWN)}
         others = {name: value for name, value in start.memory.items() if not name.startswith(_OWN)}
-        losses: list[float] = []
+        losses = BatchLosses(model.device, step)
         with reproducible_torch(settings):
             model.load(received, start.tensors, "pretrain")
             # Encoder and contrast layers train; the head rests as it came.
@@ -121,18 +122,21 @@ class Pretrainer:
                             raise StoppedError(f"the run was aborted in {step.name}.")
                         # Two views of each image, drawn by epoch and image, so that a repeated round draws the same.
                         seed = (*purpose, epoch, "views")
-                        drawn = two_views(split.images[samples], samples, phase.views, seed, grey=grey)
+                        pixels = model.brought(split.images[samples])
+                        drawn = two_views(pixels, samples, phase.views, seed, grey=grey)
                         first, second = (model.to_device(view) for view in drawn)
-                        views = Views(first, second, torch.from_numpy(samples), patients[samples])
+                        numbers, whose = model.brought(torch.from_numpy(samples)), model.brought(patients[samples])
+                        views = Views(first, second, numbers, whose)
                         clock = Clock(step.round, step.rounds, epoch, settings.epochs, number, len(order))
                         with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
                             loss = objective.loss(views, clock)
                             penalty = correction.penalty(first)
-                        losses.append(finite(loss, clock, step))
+                        losses.note(loss, clock)
                         optimiser.step(loss if penalty is None else loss + penalty, correction, clock)
+                    losses.settle()
                 outcome, kept, followers = correction.finish(), objective.finish(), objective.leaving()
             memory = {**outcome.memory, **{f"{_OWN}{name}": value for name, value in kept.items()}}
-            mean = float(np.mean(losses))
+            mean = float(np.mean(losses.values))
             return Pretrained(
                 tensors=model.shared_state(outcome, "pretrain", followers),
                 images=len(split.images),

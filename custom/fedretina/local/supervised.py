@@ -103,7 +103,7 @@ def labelled_epochs(
     step, settings = context.step, context.settings
     optimiser = RoundOptimiser(model.net, settings)
     optimiser.recall(context.memory)
-    losses: list[float] = []
+    losses = BatchLosses(model.device, step)
     logits_seen: list[Tensor] = []
     labels_seen: list[Tensor] = []
     # A round may have stages, first the head alone and then all of it; what follows sees only a list of epochs.
@@ -121,19 +121,19 @@ def labelled_epochs(
             if stop():
                 raise StoppedError(f"the run was aborted in {step.name}.")
             seen = model.to_device(context.inputs(samples, (*purpose, "augment")))
-            labels = split.labels[samples].to(model.device)
+            labels = model.brought(split.labels[samples])
             clock = Clock(step.round, step.rounds, epoch, len(epochs), number, len(order))
             with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
                 logits = model.net(seen)
                 loss = summed_score(objective, logits, labels, clock)
                 penalty = correction.penalty(seen)
-            # The loss is noted without the correction's penalty, and looked at before it can spoil the weights.
-            losses.append(finite(loss, clock, step))
+            losses.note(loss, clock)  # without the correction's penalty
             optimiser.step(loss if penalty is None else loss + penalty, correction, clock)
             logits_seen.append(logits.detach())
             labels_seen.append(labels)
+        losses.settle()
     answers = Predictions(torch.cat(logits_seen).float().cpu(), torch.cat(labels_seen).cpu())
-    return EpochResult(answers, losses, optimiser.memory())
+    return EpochResult(answers, losses.values, optimiser.memory())
 
 
 def summed_score(scores: Objective, logits: Tensor, labels: Tensor, clock: Clock) -> Tensor:
@@ -155,19 +155,54 @@ def summed_score(scores: Objective, logits: Tensor, labels: Tensor, clock: Clock
     return torch.stack([scores.score(one, labels, clock) for one in logits.unbind(1)]).sum()
 
 
-def finite(loss: Tensor, clock: Clock, step: Step) -> float:
-    """The value of a batch's loss.
+class BatchLosses:
+    """The losses of a round's batches, each of which must be finite.
 
-    Raises:
-        DivergedError: It is not finite.
+    On the CPU a loss is looked at before it can spoil the weights. To read it off a card would make each batch wait for
+    the one before, so there all of an epoch are looked at together, when it ends: a round that diverged computes on to
+    there, and nothing of it is kept either way.
+
+    Args:
+        device: Where the losses are.
+        step: Of the run, for the words of an error.
+
+    Attributes:
+        values: The losses that were looked at, in order.
     """
-    value = loss.item()
-    if not math.isfinite(value):
-        raise DivergedError(
-            f"the loss became {value} in {step.name}, epoch {clock.epoch}: "
-            "lower training.learning_rate; nothing of this round is kept."
-        ).with_note(f"It was batch {clock.step} of the epoch, from 0.")
-    return value
+
+    def __init__(self, device: torch.device, step: Step) -> None:
+        self._at_once = device.type == "cpu"
+        self._step = step
+        self._noted: list[tuple[Tensor, Clock]] = []
+        self.values: list[float] = []
+
+    def note(self, loss: Tensor, clock: Clock) -> None:
+        """Add the loss of a batch, a scalar.
+
+        Raises:
+            DivergedError: It is not finite, and on the CPU.
+        """
+        self._noted.append((loss.detach(), clock))
+        if self._at_once:
+            self.settle()
+
+    def settle(self) -> None:
+        """Look at what was noted; to be called when an epoch ends.
+
+        Raises:
+            DivergedError: The first that is not finite.
+        """
+        if not self._noted:
+            return
+        values: list[float] = torch.stack([loss for loss, _ in self._noted]).tolist()
+        for value, (_, clock) in zip(values, self._noted, strict=True):
+            if not math.isfinite(value):
+                raise DivergedError(
+                    f"the loss became {value} in {self._step.name}, epoch {clock.epoch}: "
+                    "lower training.learning_rate; nothing of this round is kept."
+                ).with_note(f"It was batch {clock.step} of the epoch, from 0.")
+        self.values += values
+        self._noted = []
 
 
 def _only(net: Network, stretch: StretchSettings) -> None:

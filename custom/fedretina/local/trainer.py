@@ -305,15 +305,24 @@ class LocalTrainer:
     ) -> EpochResult:
         random = self._phase(step).augment or self._experiment.augment
         purpose = (self._experiment.seed, self._data.name, step.phase, step.round)
-        context = EpochContext(step, settings, self._inputs(split, random), purpose, memory)
+        context = EpochContext(step, settings, self.inputs(split, random), purpose, memory)
         return labelled_epochs(self.model, self._objective, split, correction, context, stop)
 
-    def _inputs(
+    def inputs(
         self, split: Split, random: AugmentSettings
     ) -> Callable[[NDArray[np.int64], tuple[int | str, ...]], Tensor]:
-        """What the network sees of images in training: images with random transforms, or frozen outputs of such."""
+        """What the network sees of images in training: images with random transforms, or frozen outputs of such.
+
+        Args:
+            split: The images.
+            random: The transforms; they are done where the network is.
+
+        Returns:
+            Gives a batch by the numbers of its images and what the draws are for.
+        """
         if self._frozen is None or random.endless:
-            return lambda samples, purpose: augment(split.images[samples], samples, random, purpose)
+            bring = self.model.brought
+            return lambda samples, purpose: augment(bring(split.images[samples]), samples, random, purpose)
         outputs = self._frozen.of(split, orientations(random))
         return lambda samples, purpose: outputs(samples, drawn_orientations(samples, random, purpose))
 
@@ -322,7 +331,10 @@ class LocalTrainer:
         outputs = None if self._frozen is None or not kept else self._frozen.of(split)
         for begin in range(0, len(split.images), _EVALUATION_BATCH):
             end = min(begin + _EVALUATION_BATCH, len(split.images))
-            part = split.images[begin:end].float().div_(255) if outputs is None else outputs(np.arange(begin, end))
+            if outputs is None:
+                part = self.model.brought(split.images[begin:end]).float().div_(255)
+            else:
+                part = outputs(np.arange(begin, end))
             yield self.model.to_device(part)
 
     def _record_of(self, seen: EpochResult) -> dict[str, float]:

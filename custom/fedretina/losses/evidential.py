@@ -62,7 +62,7 @@ def kl_loss(alpha: Tensor, labels: Tensor) -> Tensor:
     """
     tilde = _wide(alpha).scatter(1, labels[:, None], 1.0)  # alpha~
     strength = tilde.sum(1)
-    uniform = torch.lgamma(strength.new_tensor(float(alpha.shape[1])))  # log Gamma(K)
+    uniform = torch.lgamma(strength.new_full((), float(alpha.shape[1])))  # log Gamma(K)
     normaliser = torch.lgamma(strength) - uniform - torch.lgamma(tilde).sum(1)
     spread = torch.digamma(tilde) - torch.digamma(strength)[:, None]
     return normaliser + ((tilde - 1) * spread).sum(1)

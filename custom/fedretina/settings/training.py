@@ -66,7 +66,7 @@ class StretchSettings(BaseModel):
     epochs: int = Field(default=1, ge=1, le=1000)
 
 
-class TrainingSettings(OptimiserSettings):
+class TrainingSettings(GrownSettings, OptimiserSettings):
     """Local training of one round; the defaults are FedUAA's (released code: SGD, no momentum, no decay).
 
     Attributes:
@@ -79,9 +79,13 @@ class TrainingSettings(OptimiserSettings):
         precision: `float32`, or `bf16` autocast of the forward pass; losses stay float32.
         channels_last: Memory layout of images and weights; faster convolutions.
         device: `cpu`, `cuda`, or `auto` (CUDA when there is one). Equal bits need equal devices.
+        kernels: How a card's convolutions are chosen: "repeatable" gives the same bits on the same card each time,
+            "fastest" tries several at each new size of a batch and keeps the quickest, whichever that is today: a run
+            that is repeated or resumed differs in the last bits. On the CPU it changes nothing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    newer: ClassVar[frozenset[str]] = frozenset({"kernels"})
     epochs: int = Field(default=1, ge=1, le=1000)
     stretches: tuple[StretchSettings, ...] = ()
     batch_size: int = Field(default=32, ge=2, le=4096)
@@ -90,6 +94,7 @@ class TrainingSettings(OptimiserSettings):
     precision: Literal["float32", "bf16"] = "float32"
     channels_last: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    kernels: Literal["repeatable", "fastest"] = "repeatable"
 
     @model_validator(mode="after")
     def _epochs_or_stretches(self) -> Self:

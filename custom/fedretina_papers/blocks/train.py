@@ -27,7 +27,7 @@ from fedretina.exchange.payload import tensors_bytes
 from fedretina.local.features import FrozenEncoder, FrozenOutputs
 from fedretina.local.heads_from_sums import HeadsFromSums
 from fedretina.local.site_state import Snapshot
-from fedretina.local.supervised import RoundOptimiser, batches, finite, summed_score
+from fedretina.local.supervised import BatchLosses, RoundOptimiser, batches, summed_score
 from fedretina.local.trainer import LocalTrainer
 from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.dropout import answered_with_features
@@ -204,6 +204,7 @@ def pooled(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
         optimiser = RoundOptimiser(whole, settings)
         whole.train()
         for step in (one for one in Plan.of(experiment) if one.task == "train"):
+            losses = BatchLosses(device, step)
             for epoch in range(epochs):
                 purpose = (experiment.seed, "pooled", step.phase, step.round, epoch)
                 order = list(batches(len(owner), settings, purpose))
@@ -216,7 +217,7 @@ def pooled(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
                         logits = nets[names[at]](split.images[rows])
                         score = summed_score(objective, logits, split.labels[rows], clock)
                         loss = loss + score * (len(rows) / len(samples))
-                    finite(loss, clock, step)
+                    losses.note(loss, clock)
                     optimiser.step(loss, LocalRound(), clock)
         whole.eval()
         passes = experiment.evaluation.passes

@@ -1,0 +1,261 @@
+"""The papers' size: a tiny plan on the CPU, stopped by its clock, taken up again, and its page at each stage."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fedretina.cli import main
+from fedretina.errors import SettingsError, StoppedError
+from fedretina.settings.plan import merged
+from fedretina_papers.paper_size.limits import Budget, Limits, Pace
+from fedretina_papers.paper_size.page import compare_parts, write_paper_size_page
+from fedretina_papers.paper_size.plan import PaperSizePlan, passes
+from fedretina_papers.paper_size.run import run_paper_size
+from fedretina_papers.plan import preset
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LITTLE = {"encoder": "efficientnet_lite0", "weights": {"source": "none"}}
+SHORT = {"batch_size": 8, "precision": "bf16", "threads": 1}
+TINY = {
+    "seeds": [1],
+    "speed": {"steps": 1, "turns": 1},
+    "parts": {
+        "fundus": {
+            "first": 2,
+            "plan": {
+                "rows": [
+                    {"name": "probe", "row": "analytic", "settings": {"phases": {"sums": {"sums": {"answer": "own"}}}}},
+                    "singleset",
+                    "feduaa",
+                ],
+                "experiment": {
+                    "phases": {"train": {"rounds": 2}},
+                    "images": {"image_size": 32},
+                    "network": LITTLE,
+                    "training": SHORT,
+                    "phantom_images": 24,
+                },
+            },
+        },
+        "oct": {
+            "first": 1,
+            "plan": {
+                "rows": [
+                    {"name": "oct_alone", "row": "oct_fedavg", "settings": {"exchange": {"personal": "everything"}}},
+                ],
+                "experiment": {
+                    "phases": {"pretrain": None, "train": {"rounds": 1, "training": {**SHORT, "epochs": 1}}},
+                    "images": {"image_size": 32},
+                    "classes": None,
+                    "network": LITTLE,
+                    "phantom_images": 24,
+                    "training": {"threads": 1},
+                },
+            },
+        },
+    },
+}
+RUNS = ["fundus, probe, seed 1", "oct, oct_alone, seed 1", "fundus, singleset, seed 1", "fundus, feduaa, seed 1"]
+
+
+class Steps:
+    """A clock that goes on by a minute each time that it is read."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 60
+        return self.now
+
+
+def plan(**words):
+    return PaperSizePlan.read(merged(preset("paper-size"), {**TINY, "sites": {"site-1": None}, **words}))
+
+
+def call(out, minutes=None, state_mb=None, **words):
+    told = []
+    limits = Limits(minutes, out.parent / "cache", state_mb, Steps())
+    assert run_paper_size(plan(**words), out, 1, limits, told.append) == {}
+    return [one.words for one in told]
+
+
+def figures(out):
+    return {
+        path.relative_to(out).as_posix(): json.loads(path.read_text())["sites"]
+        for path in sorted(out.glob("*/results/*/*.json"))
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(little_encoders, tmp_path_factory):
+    """All runs of the tiny plan in one call, and what the call said."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    return out, call(out)
+
+
+def test_everything_runs_in_bfloat16_in_the_order_of_what_it_tells(whole):
+    out, told = whole
+    assert [words.partition(":")[0] for words in told] == ["fundus", "oct", *RUNS]
+    record = json.loads((out / "fundus/results/feduaa/seed-1.json").read_text())
+    assert record["settings"]["training"]["precision"] == "bf16"
+    assert (record["passes"], record["images_seen"]) == (2, 2 * record["sites"]["site-1"]["images"]["train"])
+    speed = json.loads((out / "fundus/speed.json").read_text())
+    assert speed["precision"] == "bf16"
+    assert speed["ratio"] == pytest.approx(speed["real"][0] / speed["synthetic"][0])
+    # Nothing is left that is large, and a next call has nothing to do.
+    assert not list(out.rglob("*.safetensors"))
+    assert not list(out.rglob("images-*"))
+    before = figures(out)
+    assert call(out) == []
+    assert figures(out) == before
+
+
+def test_stopped_by_its_clock_at_each_order_it_ends_with_the_same_figures(whole, tmp_path):
+    out, calls = tmp_path / "out", []
+    (tmp_path / "cache").symlink_to(whole[0].parent / "cache")
+    while not calls or "the time of this call is over" in calls[-1][-1]:
+        calls.append(call(out, minutes=8))
+        assert len(calls) < 20
+        # What one call has begun lies in the folder that the next one is given, wherever that is.
+        moved = tmp_path / f"moved-{len(calls)}"
+        shutil.copytree(out, moved)
+        shutil.rmtree(out)
+        out = moved
+    assert len(calls) > len(RUNS)  # runs were stopped within themselves
+    assert figures(out) == figures(whole[0])
+    said = [words for one in calls for words in one]
+    assert any("is unfinished; its state of" in words for words in said)
+    assert [words.partition(":")[0] for words in said if "macro AUC" in words] == RUNS
+
+
+def test_an_order_that_would_not_be_done_in_time_is_not_begun():
+    assert 0 < pickle.loads(pickle.dumps(Budget.of(Limits(10)))).left <= 580  # as a process of its own gets it
+    clock = Steps()
+    budget = Budget.of(Limits(10, clock=clock))
+    assert budget.end == 60 + 600 - 20
+    pace = Pace(budget, 0.0)
+    for begun in range(8):
+        pace(begun, 20)
+    with pytest.raises(StoppedError, match="after 8 of 20 orders"):
+        pace(8, 20)
+    # The ninth order would have begun at 600 s and lasted 60, beyond 640.
+    assert clock.now == 600
+    assert pace.longest == 60
+    with pytest.raises(StoppedError, match="after 0 of 20"):
+        Pace(Budget(1000, lambda: 0.0), 1000)(0, 20)
+    Pace(Budget(0.0, lambda: 5.0), 1.0)(20, 20)  # what is done is done
+
+
+def test_what_may_not_be_left_behind_is_not_begun_or_dropped(whole, tmp_path):
+    (tmp_path / "cache").symlink_to(whole[0].parent / "cache")
+    shutil.copytree(whole[0], tmp_path / "out")
+    (tmp_path / "out/fundus/results/feduaa/seed-1.json").unlink()
+    words = call(tmp_path / "out", minutes=6, state_mb=0)  # the other row took longer
+    assert words[0].startswith(f"{RUNS[-1]}: not begun: it takes about")
+    assert words[1:] == [f"the time of this call is over; the next call goes on with {RUNS[-1]}"]
+    assert not list((tmp_path / "out/fundus/runs").rglob("*.json"))
+
+
+def test_a_run_that_cannot_be_is_told_and_the_others_go_on(whole, tmp_path):
+    (tmp_path / "cache").symlink_to(whole[0].parent / "cache")
+    shutil.copytree(whole[0], tmp_path / "out")
+    broken = {"name": "broken", "row": "singleset", "settings": {"training": {"batch_size": 4096}}}
+    parts = {"fundus": {"plan": {"rows": [*TINY["parts"]["fundus"]["plan"]["rows"][:2], broken, "feduaa"]}}}
+    told = []
+    asked = plan(**merged(TINY, {"parts": parts}))
+    limits = Limits(cache=tmp_path / "cache", clock=Steps())
+    missing = run_paper_size(asked, tmp_path / "out", 1, limits, told.append)
+    assert list(missing) == ["fundus, broken, seed 1"]
+    assert "fewer than one batch" in missing["fundus, broken, seed 1"]
+    assert told[-1].done == 4
+
+
+def test_the_page_of_nothing_of_a_part_and_of_all(whole, tmp_path):
+    def page(out):
+        write_paper_size_page(out, tmp_path / "page.md", tmp_path / "pictures")
+        return (tmp_path / "page.md").read_text()
+
+    nothing = page(tmp_path / "none")
+    assert "**This has not run.**" in nothing
+    assert nothing.count("**Has not run.**") == 2
+    assert "| FedUAA | resnet50 | from scratch | 20 | has not run |" in nothing
+    assert "| Frozen probe, own heads | efficientnet_lite0, frozen | from ImageNet | 1 | has not run |" in nothing
+
+    shutil.copytree(whole[0], tmp_path / "some")
+    shutil.rmtree(tmp_path / "some/oct")
+    (tmp_path / "some/fundus/results/feduaa/seed-1.json").unlink()
+    some = page(tmp_path / "some")
+    assert "**2 of 4 runs** are stored, on no GPU" in some
+    assert "**Nothing here ran on a GPU**" in some
+    assert "**Has not run**: FedUAA." in some
+    assert some.count("**Has not run.**") == 1
+    assert "| SingleSet | efficientnet_lite0 | from scratch | 2 | 1 of 1 |" in some
+    assert "| FedUAA | not run |" in some
+    assert "Not compared yet" in some
+
+    shutil.copytree(whole[0], tmp_path / "all")
+    compare_parts(plan(), tmp_path / "all")
+    every = page(tmp_path / "all")
+    assert "**Has not run" not in every
+    assert "has not run |" not in every
+    assert "phantoms: drawn pictures" in every
+    assert "SingleSet less the row" in every
+    assert "Figures are of the last round, the test split is read once." in every
+    assert "of Alone, OCT: efficientnet_lite0 from scratch, 32 px; train 1 round of 1 epoch, adam at 0.001" in every
+    assert "The aim on a GPU is 0.9 or more: this was none." in every
+    assert "Table 3:" in every
+    assert every == page(tmp_path / "all")
+
+
+def test_the_stored_page_is_that_of_the_stored_results(tmp_path):
+    stored = REPOSITORY / "benchmarks/results/paper_size.jsonl.gz"
+    words = ["benchmark", "paper-size", "--render", "--out", tmp_path / "out", "--page", tmp_path / "page.md"]
+    words += ["--stored", stored] if stored.exists() else []
+    ran = CliRunner().invoke(main, [str(word) for word in words])
+    assert ran.exit_code == 0, ran.output
+    assert (tmp_path / "page.md").read_text() == (REPOSITORY / "docs/paper_size.md").read_text()
+
+
+def test_the_plan_that_comes_with_the_package():
+    asked = PaperSizePlan.read({**preset("paper-size"), "sites": {"site-1": None}})
+    order = [asked.named(work) for work in asked.works()]
+    assert order[:5] == [
+        "fundus, probe, seed 1",
+        "oct, probe, seed 1",
+        "fundus, singleset, seed 1",
+        "oct, oct_alone, seed 1",
+        "fundus, feduaa, seed 1",
+    ]
+    assert order.index("oct, oct_simclr_fedavg, seed 1") < order.index("fundus, probe, seed 2")
+    seen = {asked.named(work): passes(asked.experiment_of(work)) for work in asked.works()}
+    assert seen["fundus, singleset, seed 1"] == 20
+    assert seen["fundus, fedrep, seed 1"] == 120
+    assert seen["oct, oct_moco_scaffold, seed 1"] == 4 * 5 * 2 + 8 * 3
+    for name, bench in asked.benches.items():
+        for choice in bench.rows:
+            experiment = bench.experiment_of(choice, 1, {})
+            trained = [phase.training or experiment.training for phase in experiment.phases if phase.sums is None]
+            assert all(one.precision == "bf16" for one in trained), (name, choice.name)
+
+
+def test_what_is_asked_wrongly_is_a_sentence(tmp_path):
+    site = tmp_path / "site.yaml"
+    site.write_text("data: {manifest: manifest.csv, scheme: {grades: [a, b]}}\n")
+    for words, sentence in (
+        (("feduaa", "--minutes", "5"), "--minutes can be used with paper-size alone, and the benchmark is feduaa"),
+        (("paper-size",), "no part has a site: name each with --site NAME=FILE"),
+        (("paper-size", "--site", f"a={site}"), "does not say what the images of a are: set data.modality in it."),
+        (("paper-size", "--minutes", "0"), "0"),
+    ):
+        done = CliRunner().invoke(main, ["benchmark", *words, "--out", str(tmp_path / "out")])
+        assert done.exit_code == 2
+        assert sentence in done.output
+    with pytest.raises(SettingsError, match="name each once"):
+        plan(seeds=[1, 1])
