@@ -58,7 +58,7 @@ class Kind(NamedTuple):
         prepare: Checks a plan's settings, and what is asked of the call.
         render: Writes the page: the benchmark's folder, the page, the folder of its pictures.
         unrun: Whether there is a page before anything has run.
-        unfinished: Names of the folders of runs that have not ended, which are no results.
+        unfinished: Names of folders that hold no results, such as those of runs that have not ended, and of caches.
     """
 
     prepare: Callable[[Mapping[str, Any], Limits], Prepared]
