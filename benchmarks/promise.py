@@ -47,7 +47,7 @@ _DRAWS = 400
 _BATCH = 100
 PRIOR = 30.0
 """Ill patients of a site that the other sites' curve stands for where the site's own counts are drawn towards it."""
-RULES = ("own", "pooled", "drawn")
+RULES = ("own", "pooled", "drawn", "alone")
 
 
 class Answers(NamedTuple):
@@ -165,7 +165,8 @@ def of_site(
             scores = [_scores(one, mine) for one, mine in zip((own, *others), drawn, strict=True)]
             for at, asked in enumerate(PROMISES):
                 for rule in RULES:
-                    tallies[at, rule].add(_limit(rule, scores, asked), own, drawn[0], scores[0], asked)
+                    by = scores[0].chance if rule == "alone" else scores[0].of_all
+                    tallies[at, rule].add(_limit(rule, scores, asked), own, drawn[0], by, asked)
         for (at, rule), tally in tallies.items():
             asked = {"patients": patients, **PROMISES[at].model_dump()}
             records.append({**asked, "rule": rule, "draws": draws, **tally.told()})
@@ -183,13 +184,18 @@ class _Tally:
         self.load: list[float] = []
 
     def add(
-        self, limit: float | None, own: Answers, drawn: NDArray[np.bool_], scores: _Scored, asked: PromiseSettings
+        self,
+        limit: float | None,
+        own: Answers,
+        drawn: NDArray[np.bool_],
+        scores: NDArray[np.float64],
+        asked: PromiseSettings,
     ) -> None:
         """Take what became of the patients who were not drawn."""
         if limit is None:
             return
         self.given += 1
-        passes = scores.of_all < limit
+        passes = scores < limit
         left = ~drawn
         missed = float(passes[left & own.ill].mean())
         self.kept += missed <= asked.missed
@@ -206,12 +212,14 @@ class _Scored(NamedTuple):
 
     Attributes:
         of_all: Of all patients [P].
+        chance: The same where nothing but the chance of disease refers.
         ill: Of the ill ones that were drawn, sorted.
         plain: Chance [N], whether referred [N], label [N] and patient [N] of the images that were drawn.
         scheme: The site's grades.
     """
 
     of_all: NDArray[np.float64]
+    chance: NDArray[np.float64]
     ill: NDArray[np.float64]
     plain: tuple[NDArray[Any], NDArray[Any], NDArray[Any], list[str]]
     scheme: GradingScheme
@@ -229,17 +237,20 @@ def _scores(one: Answers, drawn: NDArray[np.bool_]) -> _Scored:
     threshold = referral_threshold(one.u[mine], (answered != one.labels)[mine]).value
     referred = np.isin(answered, one.graded) | (one.u >= threshold)
     chance = chance_of_disease(one.probabilities, one.scheme)
-    score = np.full(one.ill.size, -math.inf)
+    score, alone = np.full(one.ill.size, -math.inf), np.full(one.ill.size, -math.inf)
     np.maximum.at(score, one.who, np.where(referred, math.inf, chance))
+    np.maximum.at(alone, one.who, chance)
     plain = (chance[mine], referred[mine], one.labels[mine], [str(at) for at in one.who[mine]])
-    return _Scored(score, np.sort(score[drawn & one.ill]), plain, one.scheme)
+    return _Scored(score, alone, np.sort(score[drawn & one.ill]), plain, one.scheme)
 
 
 def _limit(rule: str, scores: Sequence[_Scored], asked: PromiseSettings) -> float | None:
     """The chance from which a patient is referred; infinite where nothing need be added, None without a promise."""
     own = scores[0]
-    if rule == "own":  # the product's own
-        found = promised(*own.plain, own.scheme, asked)
+    if rule in ("own", "alone"):
+        chance, referred, labels, patients = own.plain
+        others_refer = referred if rule == "own" else np.zeros_like(referred)
+        found = promised(chance, others_refer, labels, patients, own.scheme, asked)
         return None if found.reason != "kept" else math.inf if found.threshold is None else found.threshold
     if rule == "pooled":
         every = np.sort(np.concatenate([one.ill for one in scores]))
