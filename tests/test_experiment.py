@@ -234,7 +234,7 @@ def test_the_plan_is_rounds_then_validate_then_finalise():
         ({"row": "fedap", "exchange": {"personal": "everything"}}, "aggregation.rule 'similarity' mixes a model"),
         (
             {"row": "fedavg", "exchange": {"personal": "everything", "batchnorm": "shared_all"}},
-            "exchange.batchnorm: personal 'everything' does not read it, 'nothing', 'exits' and 'head' do",
+            "exchange.batchnorm: personal 'everything' does not read it, 'nothing', 'bias', 'exits' and 'head' do",
         ),
         ({"row": "fedavg", "theta": {"reference_grades": 5}}, "reads u as K / S, but evaluation.estimator 'softmax'"),
         ({"sampling": {"fraction": 0.5}, "choice": {"window": 3}}, "a run ends with its last model: leave one"),

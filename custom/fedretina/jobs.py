@@ -199,10 +199,11 @@ def _experiment(method: str, name: str) -> str:
     whose = _WHOSE.get(found.images.modality, "the paper's")
     minutes = "about three" if len(phases) == 1 else "about five"
     sizes = f"; {whose} sizes stand behind each value"
-    if found.sums is not None:
+    trains = any(phase.task != "sums" for phase in found.phases)
+    if not trains:
         minutes, sizes = "a few", ""
     blanks = {"title": row(method).title, "minutes": minutes, "sizes": sizes, "name": name, "row": method}
-    body = bodies[found.images.modality] if found.sums is None else _SUMS
+    body = bodies[found.images.modality] if trains else _SUMS
     return _HEAD.format(**blanks, phases="\n".join(phases)) + body
 
 

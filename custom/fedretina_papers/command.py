@@ -51,6 +51,9 @@ def benchmark(
     """Run the benchmark NAME and write its tables: `feduaa`, `oct`, `oct-labels`, `paper-size`, or one of FedEE's.
 
     `f1`, `f2` and `e1` are blocks of draws with their controls, on an encoder that stands still (docs/paper_tables.md).
+    `o1` asks what sharing gives on scans, at the number of clients that are given as --site: each number a call, one
+    page. `p1-oct` and `p1-fundus` ask what pre-training without labels adds to heads from sums, and pre-train some
+    minutes more with each call.
 
     `oct-labels` asks what pre-training without labels is worth where labels are few. FedEE's tables are those of
     `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`, `fedee-heart` and `fedee-activity`.

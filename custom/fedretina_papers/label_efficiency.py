@@ -58,7 +58,12 @@ def run_labels(
     made = plan.fine_tuning(encoders)
     needed = {start.name: set(plan.all_seeds) - set(encoders.get(start.name, {})) for start in plan.pretrained}
     lacking = {name for name, seeds in needed.items() if seeds}
-    without = {row_name(name, share.tag) for name in lacking for share in plan.shares}
+    without = {
+        row_name(start.name, share.tag, method.name)
+        for method, start in plan.fine_tuned
+        if start.name in lacking
+        for share in plan.shares
+    }
     rows = tuple(choice for choice in made.rows if choice.name not in without)
     if not rows:
         return missing
@@ -110,17 +115,16 @@ def _pretrained(settings: dict[str, Any], out: Path, work: Work) -> str:
     # A site's copy: the server's rounds are erased once a run is done, and its encoder with them.
     final = folder / min(results["sites"]) / "final"
     stored = read_json(final / "encoder.json")
-    losses = [
-        sum(one["contrast_loss"] for one in step["scalars"].values()) / len(step["scalars"])
-        for step in results["steps"]
-        if step["task"] == "pretrain"
-    ]
+    steps = [step for step in results["steps"] if step["task"] == "pretrain"]
+    losses = [sum(one["contrast_loss"] for one in step["scalars"].values()) / len(step["scalars"]) for step in steps]
     record = {
         "file": str((final / "encoder.safetensors").relative_to(out)),
         "sha256": stored["sha256"],
         "encoder": stored["encoder"],
         "settings": stored["settings"],
         "seconds": read_json(folder / "seconds.json")["seconds"],
+        "rounds": len(steps),
+        "bytes": sum(sum(step["bytes_up"].values()) + step["bytes_down"] * len(step["bytes_up"]) for step in steps),
         "contrast_loss": losses,
     }
     write_json(_encoder(out, choice, work.seed), record)
@@ -129,3 +133,8 @@ def _pretrained(settings: dict[str, Any], out: Path, work: Work) -> str:
 
 def _encoder(out: Path, choice: RowChoice, seed: int) -> Path:
     return out / "encoders" / choice.name / f"seed-{seed}.json"
+
+
+def encoder_record(out: Path, start: str, seed: int) -> Path:
+    """Where it stands how a start was pre-trained."""
+    return out / "encoders" / f"pretrain_{start}" / f"seed-{seed}.json"

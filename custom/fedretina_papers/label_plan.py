@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -26,6 +26,8 @@ class Start(BaseModel):
         name: Part of the names of its rows.
         title: In print.
         settings: Of its fine-tuning, laid over the plan's.
+        with_share: Settings of its fine-tuning with a share of the labels, by the share's tag such as "10"; laid over
+            the share's own.
         pretrain: Settings of its pre-training here, laid over the plan's; None for a start that has none.
     """
 
@@ -33,7 +35,29 @@ class Start(BaseModel):
     name: str = Field(pattern=_NAME)
     title: str = Field(min_length=1)
     settings: dict[str, Any] = {}
+    with_share: dict[str, dict[str, Any]] = {}
     pretrain: dict[str, Any] | None = None
+
+
+class Method(BaseModel):
+    """A way to fine-tune.
+
+    Attributes:
+        name: Part of the names of its rows; empty for the only one of a plan.
+        title: In print.
+        row: The row whose phase `train` it is.
+        settings: What differs from the row; laid over the plan's, below those of starts and shares.
+        starts: Names of the starts that it is run from; all of the plan's by default.
+        shared: Whether anything of other sites is in it: if not, it is what a site can have alone.
+    """
+
+    model_config = _STRICT
+    name: str = Field(default="", pattern=r"^([a-z][a-z0-9_]{0,23})?$")
+    title: str = ""
+    row: str
+    settings: dict[str, Any] = {}
+    starts: tuple[str, ...] = ()
+    shared: bool = True
 
 
 class Share(BaseModel):
@@ -59,11 +83,14 @@ class LabelPlan(BaseModel):
 
     Attributes:
         name: Name of the benchmark.
-        row: The row whose phases `pretrain` and `train` are the two stages.
+        row: The row whose phase `pretrain` is the first stage and, unless the plan has methods, whose phase `train` is
+            the second.
+        methods: Ways to fine-tune, in the order of the tables; none for the row's own.
         starts: Starts, in the order of the table.
         against: Names of the starts that every other one is compared with.
         shares: Shares of the labels, ascending.
-        seeds: Seeds; each has a pre-training of its own.
+        seeds: Seeds; each has a pre-training of its own, unless one serves all.
+        encoder_seed: Seed of the one pre-training that serves all seeds; None for one a seed.
         sites: Site file of each site; none for a phantom hospital.
         experiment: Settings of all runs, `phases` by name.
         splits: Which images train and which test. Pre-training sees the images of train alone.
@@ -75,16 +102,18 @@ class LabelPlan(BaseModel):
     model_config = _STRICT
     name: str = Field(pattern=_NAME)
     row: str = "oct_moco_scaffold"
+    methods: tuple[Method, ...] = ()
     starts: tuple[Start, ...] = Field(min_length=2)
     against: tuple[str, ...]
     shares: tuple[Share, ...] = Field(min_length=1)
     seeds: tuple[int, ...] = Field(min_length=1)
+    encoder_seed: int | None = Field(default=None, ge=0)
     sites: dict[str, Path | None] = Field(min_length=1)
     experiment: dict[str, Any] = {}
     splits: SplitSettings = SplitSettings()
     grid: tuple[dict[str, Any], ...] = ()
     tuning_seed: int = Field(default=1, ge=0)
-    paper: str = Field(default="oct_labels", pattern=r"^oct_labels$")
+    paper: Literal["oct_labels", "oct_clients"] = "oct_labels"
 
     @field_validator("shares", mode="before")
     @classmethod
@@ -101,6 +130,15 @@ class LabelPlan(BaseModel):
             raise ValueError("starts must differ by name, and shares must ascend: list each once.")
         if not set(self.against) <= set(names):
             raise ValueError(f"against names {list(self.against)}: name some of the starts {names}.")
+        methods = [one.name for one in self.methods]
+        if len(set(methods)) < len(methods) or ("" in methods and len(methods) > 1):
+            raise ValueError(f"methods are {methods}: several of them need names that differ.")
+        unknown = sorted({start for one in self.methods for start in one.starts} - set(names))
+        if unknown:
+            raise ValueError(f"methods name the starts {unknown}, which are none of {names}.")
+        tags = {one.tag for one in self.shares}
+        if any(set(start.with_share) - tags for start in self.starts):
+            raise ValueError(f"with_share of a start names other shares than {sorted(tags)}.")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds must differ from each other: list each once.")
         return self
@@ -129,7 +167,9 @@ class LabelPlan(BaseModel):
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
-        """Seeds that need an encoder: those of the runs, and the tuning's where there is any."""
+        """Seeds that need an encoder: those of the runs and of the tuning if there is any; or the one that serves."""
+        if self.encoder_seed is not None:
+            return (self.encoder_seed,)
         tuned = len(self.grid) > 1 and self.tuning_seed not in self.seeds
         return (*self.seeds, self.tuning_seed) if tuned else self.seeds
 
@@ -158,18 +198,35 @@ class LabelPlan(BaseModel):
             SettingsError: A run of it cannot be.
         """
         rows = []
-        for start in self.starts:
-            files = encoders.get(start.name, {})
+        for method, start in self.fine_tuned:
+            files = self._by_seed(encoders.get(start.name, {}))
             by_seed = {seed: {"network": {"weights": {"source": "file", **one}}} for seed, one in files.items()}
             for share in self.shares:
                 # Without the phase that pre-trains, nothing would read its layers.
                 asked = {"phases": {"train": {"label_share": share.share}}, "network": {"contrast": None}}
-                settings = merged(merged(_alone("pretrain", start.settings), share.settings), asked)
-                name = row_name(start.name, share.tag)
-                rows.append({"name": name, "row": self.row, "settings": settings, "by_seed": by_seed})
-        first = row_name(self.starts[0].name, self.shares[-1].tag)
+                own = merged(_alone("pretrain", method.settings), start.settings)
+                settings = merged(merged(merged(own, share.settings), start.with_share.get(share.tag, {})), asked)
+                name = row_name(start.name, share.tag, method.name)
+                rows.append({"name": name, "row": method.row, "settings": settings, "by_seed": by_seed})
+        first = row_name(self.starts[0].name, self.shares[-1].tag, self.fine_tuned[0][0].name)
         more = {"rows": rows, "reference": first, "seeds": self.seeds, "grid": self.grid, "paper": self.paper}
         return BenchmarkPlan.read({**self._shared(), **more})
+
+    @property
+    def fine_tuned(self) -> list[tuple[Method, Start]]:
+        """Each way to fine-tune with each start that it is run from."""
+        methods = self.methods or (Method(row=self.row),)
+        return [
+            (method, start)
+            for method in methods
+            for start in self.starts
+            if not method.starts or start.name in method.starts
+        ]
+
+    def _by_seed(self, encoders: Mapping[int, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+        if self.encoder_seed is None:
+            return dict(encoders)
+        return {seed: one for one in encoders.values() for seed in (*self.seeds, self.tuning_seed)}
 
     def _shared(self) -> dict[str, Any]:
         return {
@@ -181,9 +238,9 @@ class LabelPlan(BaseModel):
         }
 
 
-def row_name(start: str, tag: str) -> str:
-    """Name of the row of a start and a share."""
-    return f"{start}_{tag}"
+def row_name(start: str, tag: str, method: str = "") -> str:
+    """Name of the row of a start and a share, and of a way to fine-tune where there are several."""
+    return "_".join(part for part in (method, start, tag) if part)
 
 
 def _alone(other: str, settings: Mapping[str, Any]) -> dict[str, Any]:

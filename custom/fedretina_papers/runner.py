@@ -110,7 +110,19 @@ def _first(plan: BenchmarkPlan) -> Callable[[int], tuple[int, int]]:
 def required_alike(plan: BenchmarkPlan, out: Path) -> dict[str, Any]:
     """What a result depends on: rows and seeds may be added later, this may not change once a run has begun."""
     told = plan.model_dump(mode="json", exclude={"rows", "seeds", "sites", "reference", "beside", *_BESIDE})
-    told |= {"sites": sorted(plan.sites)}
+    return settings_alike(told | {"sites": sorted(plan.sites)}, out)
+
+
+def settings_alike(told: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """What a folder's results depend on, as it was when the first of them was begun.
+
+    Args:
+        told: What they would depend on now.
+        out: The folder; `FIXED` in it holds what it was begun with.
+
+    Raises:
+        SettingsError: The folder holds results that depend on something else.
+    """
     told = dict(without_files(told))
     held = without_files(read_json(out / FIXED)) if (out / FIXED).exists() and begun(out) else told
     other = sorted(key for key in {*held, *told} if held.get(key) != told.get(key))
@@ -131,7 +143,9 @@ def without_files(words: Any) -> Any:
 
 def begun(out: Path) -> bool:
     """Whether a benchmark's folder holds anything of a run, whole or not."""
-    return any((out / name).is_dir() and any((out / name).iterdir()) for name in ("runs", "tuning", "results"))
+    return any(
+        (out / name).is_dir() and any((out / name).iterdir()) for name in ("runs", "tuning", "results", "pretraining")
+    )
 
 
 def _tune(

@@ -40,12 +40,21 @@ COVERING = {
         "augment": {"rotate_degrees": 0},
         "exchange": {"personal": "nothing", "batchnorm": "local_stats"},
     },
-    # Nothing but sums, once, and their total.
+    # An encoder that the sites pre-train but for a stage; then nothing but sums, once, and their total with it.
     "heads_from_sums": {
         "row": "analytic",
-        "phases": [{"name": "sums", "sums": {"features": 64}}],
-        "network": {"encoder": "few_blocks"},
-        "training": {"threads": 1},
+        "phases": [
+            {
+                "name": "pretrain",
+                "rounds": 1,
+                "contrastive": {"method": "moco_v2", "splits": 2},
+                "training": {"epochs": 1},
+            },
+            {"name": "sums", "sums": {"features": 64}},
+        ],
+        "network": {"encoder": "few_blocks", "frozen": 1, "contrast": {"hidden": 16, "width": 8}},
+        "exchange": {"personal": "head", "batchnorm": "shared_all"},
+        "training": {"threads": 1, "batch_size": 8},
         "phantom_images": 60,
     },
 }
@@ -73,10 +82,12 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
         kinds.setdefault(line["phase"], set()).update(line["tensors"])
     assert kinds.get("train") == TRAIN_KINDS.get(name)
     if name == "heads_from_sums":
-        assert kinds == {"sums": {"sums"}, "validate": set(), "finalise": set()}
+        shared = {"encoder", "norm", "statistic", "projector"}
+        assert kinds == {"pretrain": shared, "sums": {"sums"}, "validate": set(), "finalise": set()}
         # Upper triangle, first moments and counts of 32 features and the constant, five classes, float64.
-        assert {lines[0]["bytes"] for lines in ledgers.values()} == {8 * (33 * 34 // 2 + 5 * 33 + 5)}
-        assert all(lines[0]["scalars"] == {} for lines in ledgers.values())
+        summed = [line for lines in ledgers.values() for line in lines if line["phase"] == "sums"]
+        assert {line["bytes"] for line in summed} == {8 * (33 * 34 // 2 + 5 * 33 + 5)}
+        assert all(line["scalars"] == {} for line in summed)
     if name == "with_labels_and_without":
         assert kinds["calibrate"] == {"calibration"}
         assert expected["sites"].keys() < set(sites)  # one was drawn too late; others missed a round, their twins none

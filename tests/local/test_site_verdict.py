@@ -77,7 +77,7 @@ def test_what_a_control_is_made_of_can_be_read_from_its_card(row):
     experiment = Experiment.resolve({"row": row})
     again = Experiment.model_validate(own_settings(experiment).agreed())
     assert again.network.encoder == experiment.network.encoder
-    if experiment.exchange.personal == "everything":
+    if experiment.exchange.personal == "everything" or experiment.sums is not None:
         why = "each site is its own twin" if experiment.sums is None else "is the own head"
         with pytest.raises(SettingsError, match=why):
             Experiment.resolve({"row": row, "verdict": "twin"})

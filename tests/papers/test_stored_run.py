@@ -12,6 +12,8 @@ STORED = {
     "feduaa": "feduaa_benchmark",
     "oct": "oct_benchmark",
     "oct-labels": "oct_labels",
+    "o1": "oct_clients",
+    "p1-oct": "first_phase_oct",
     "fedee": "fedee_benchmark",
     "fedee-oct": "fedee_oct",
     "fedee-dermoscopy": "fedee_dermoscopy",
@@ -35,5 +37,5 @@ def test_a_stored_page_comes_from_the_stored_results_alone(name, tmp_path):
     ran = CliRunner().invoke(main, [str(word) for word in words])
     assert ran.exit_code == 0, ran.output
     assert page.read_text() == (REPOSITORY / "docs" / page.name).read_text()
-    shown = {path.name for path in (REPOSITORY / "docs" / "pictures" / STORED[name]).iterdir()}
-    assert {path.name for path in pictures.iterdir()} == shown
+    shown = (REPOSITORY / "docs" / "pictures" / STORED[name]).glob("*")
+    assert {path.name for path in pictures.glob("*")} == {path.name for path in shown}

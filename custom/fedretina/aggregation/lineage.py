@@ -194,7 +194,8 @@ class ServerModel:
     def write_encoder(self, run: str) -> None:
         """Write the pre-trained encoder where all of it travels; with BatchNorm at home only the sites can."""
         state, own = self.state(), self._start_encoder
-        if all(key in state or key.endswith(".num_batches_tracked") for key in own):
+        still = set(self._parts.frozen)
+        if all(key in state or key in still or key.endswith(".num_batches_tracked") for key in own):
             whole = {key: state.get(key, value) for key, value in own.items()}
             write_encoder(self._store.folder, run, self._experiment, whole, self._normalisation)
 
@@ -203,8 +204,9 @@ class ServerModel:
         # A run without labels ends with what its training moved.
         ends = "pretrain" if task == "finalise" and not self._experiment.supervised else task
         moving = self._parts.moving(ends)
-        if not self._lineage.learns and self._parts.sums:
-            return self._parts.sums
+        if self._parts.sums and task != "pretrain":
+            # Their total goes with the encoder that they stand on, where the run has pre-trained one.
+            return moving.shared if self._lineage.learns else (*moving.shared, *self._parts.sums)
         if task == "finalise":
             return (*moving.shared, *self._parts.calibrator)
         return moving.travelling if self._lineage.learns else moving.shared

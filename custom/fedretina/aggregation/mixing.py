@@ -109,17 +109,19 @@ class Mixer:
         """The total of the sites' sums, in float64 and in the order of their names; of ciphertexts without a weight.
 
         Returns:
-            The total, and what the step's record says of it: by site its share of the images, where it can be read.
+            The total, with the encoder that the sums stand on where the run has pre-trained one, and what the step's
+            record says of it: by site its share of the images, where it can be read.
         """
         spool, sites = round_.spool, sorted(round_.scalars)
+        encoder = {key: round_.state[key] for key in self._parts.moving("sums").shared}
         if self._cipher is not None:
             total = {key: self._cipher.total([spool.tensor(site, key) for site in sites]) for key in self._parts.sums}
-            return total, {"digest": tensors_digest(total)}
+            return {**encoder, **total}, {"digest": tensors_digest({**encoder, **total})}
         dtypes = {key: self._parts.dtypes[key] for key in self._parts.sums}
         total = spool.weighted_mean(dict.fromkeys(sites, 1.0), dtypes)
         images = {site: float(spool.tensor(site, f"{SUMS}counts").sum()) for site in sites}
         weights = {site: images[site] / sum(images.values()) for site in sites}
-        return total, {"weights": weights, "digest": tensors_digest(total)}
+        return {**encoder, **total}, {"weights": weights, "digest": tensors_digest({**encoder, **total})}
 
     def one_a_site(
         self,

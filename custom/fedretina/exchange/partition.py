@@ -57,6 +57,7 @@ _STAYS = {
 }
 _AT_HOME = {
     "nothing": frozenset[Kind](),
+    "bias": frozenset[Kind](),  # but see `_last_biases`
     "exits": frozenset({Kind.EXIT}),
     "head": frozenset({Kind.HEAD, Kind.EXIT}),
     "everything": frozenset(Kind),
@@ -280,13 +281,14 @@ def partition(
     stays: dict[str, bool] = {}
     state: dict[str, Tensor] = net.state_dict()
     owners = dict(net.named_modules(remove_duplicate=False))
+    biases = _last_biases(net) if settings.personal == "bias" else ()
     for key, value in state.items():
         part = _part(key, value)
         owner, _, leaf = key.rpartition(".")
         role = _role(owners.get(owner), leaf)
         kinds[key] = role or part if part is Kind.ENCODER else part
         home = part is Kind.CALIBRATION
-        home = home or part in _AT_HOME[settings.personal]
+        home = home or part in _AT_HOME[settings.personal] or key in biases
         home = home or key.startswith(f"{_GATE}.")  # it speaks of a site's own images, whatever else travels
         if settings.batchnorm == "none" and role and key not in frozen and (part is Kind.ENCODER or not home):
             raise SettingsError(
@@ -327,6 +329,16 @@ def partition(
         frozen=tuple(sorted(frozen)),
         sums=tuple(summed),
     )
+
+
+def _last_biases(net: nn.Module) -> frozenset[str]:
+    """Keys of the biases that are added to the answers themselves: of the head's last layer and of each exit's."""
+    children = dict(net.named_children())
+    answering = {name: part for name, part in children.items() if name == "head"}
+    if "exits" in children:
+        answering |= {f"exits.{name}": part for name, part in children["exits"].named_children()}
+    last = {name: [key for key, _ in part.named_parameters()][-1] for name, part in answering.items()}
+    return frozenset(f"{name}.{key}" for name, key in last.items() if key.endswith("bias"))
 
 
 def _statistics(owners: Mapping[str, nn.Module]) -> dict[str, Tensor]:

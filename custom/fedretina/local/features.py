@@ -1,10 +1,11 @@
-"""What frozen stages make of a site's images, from its disk where it is kept there; the frozen encoder's features."""
+"""What frozen stages make of a site's images, from its disk where it is kept there; a frozen encoder's features."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from fedretina.analytic.distance import gate_layer
 from fedretina.data.augment import oriented
 from fedretina.data.feature_cache import FeatureCache, Rows
 from fedretina.data.site_data import SiteData, Split
-from fedretina.exchange.payload import tensors_digest
+from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.networks.build import build_network
 from fedretina.networks.network import Network
 from fedretina.seeds import reproducible_torch, torch_device
@@ -137,16 +138,19 @@ class FrozenOutputs:
 
 
 class FrozenEncoder:
-    """The encoder as the run starts with it, from its weights file or the seed: in evaluation mode, never trained.
+    """An encoder in evaluation mode that is never trained: as the run starts with it, from weights file or seed.
 
     Args:
         experiment: The run's settings; of its network the encoder, its weights and the normalisation count.
         data: The site's data.
+        state: What is put over the start, by the network's keys: an encoder that the run has pre-trained; keys of other
+            parts are not read.
     """
 
-    def __init__(self, experiment: Experiment, data: SiteData) -> None:
+    def __init__(self, experiment: Experiment, data: SiteData, state: Tensors = MappingProxyType({})) -> None:
         self._experiment = experiment
         self._data = data
+        self._state = {key: tensor for key, tensor in state.items() if key.startswith("encoder.")}
 
     def features(self, split: Split) -> Tensor:
         """Features of the images of a split as they are, without random transforms.
@@ -171,6 +175,7 @@ class FrozenEncoder:
         experiment, training = self._experiment, self._experiment.training
         settings = experiment.network.model_copy(update={**alone, "frozen": "all"})
         net = build_network(settings, _ANY_GRADES, experiment.seed)
+        net.load_state_dict({**net.state_dict(), **self._state})
         layout = torch.channels_last if training.channels_last else torch.contiguous_format
         net.to(device=torch_device(training), memory_format=layout)  # type: ignore[call-overload]
         return FrozenOutputs(net, experiment, self._data)

@@ -1,7 +1,8 @@
 """A site's part in heads from sums: what it sums of its training images, and the model that it makes of the total.
 
-The encoder does not train, so nothing of it travels. All that the heads need besides the total (standardisation, own
-head) is kept as the site's own part of the run; the end folds it into one linear layer, an ordinary head.
+The encoder stands still: it is the one that the run starts with, or that its phases without labels gave, which the
+server then sends along. All that the heads need besides it and the total (standardisation, own head) is kept as the
+site's own part of the run; the end folds it into one linear layer, an ordinary head.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _log = logging.getLogger(__name__)
 _MEAN, _WEIGHT, _PRIOR = "own.mean", "own.weight", "own.prior"
 HEAD = MappingProxyType({"head.0.weight": "weight", "head.0.bias": "bias"})
 """Keys of a linear head in a network's state, and the part of `LinearHead` that each is."""
+_AS_IT_STARTS: Tensors = MappingProxyType({})
 ANSWERS = ("own", "federated", "both")
 
 
@@ -51,6 +53,14 @@ class Answer(NamedTuple):
     head: LinearHead
     record: Mapping[str, Any]
     gate: Tensors
+
+
+class _Scored(NamedTuple):
+    """One of the heads that a site may end with: its loss on validation, and the strength of its ridge."""
+
+    head: LinearHead
+    loss: float
+    strength: float
 
 
 class SiteNoise(NamedTuple):
@@ -93,12 +103,15 @@ class HeadsFromSums:
         self._encoder = FrozenEncoder(experiment, data)
         self._cover = _cover(data, experiment.classes)
 
-    def sums(self) -> tuple[Sums, Snapshot]:
+    def sums(self, encoder: Tensors = _AS_IT_STARTS) -> tuple[Sums, Snapshot]:
         """What leaves, and what the site keeps: its standardisation and its own head.
 
         Images of a grade with fewer patients than `data.min_count` stay out of the sums: in the clear the server would
         see their mean. The site's own head learns from them too. Under encryption or noise every grade of a site with
         that many patients is summed, and under noise the images of a patient weigh 1 together, as it is made for.
+
+        Args:
+            encoder: What the run's phases without labels made of the encoder, by the network's keys.
 
         Raises:
             TrainingError: No grade has enough patients, so nothing may leave; or the site adds noise, and the job sets
@@ -112,7 +125,7 @@ class HeadsFromSums:
             )
         split = self._data.split("train")
         with reproducible_torch(self._experiment.training):
-            seen = self._encoder.features(split)
+            seen = self._on(encoder).features(split)
             mapped = self._map(seen)
             told = self._told(split)
             shares = class_shares(split.labels, self._cover, self._classes, self._settings.shares)
@@ -125,11 +138,15 @@ class HeadsFromSums:
             kept = self._own_part(split, mapped, seen)
         return sums, kept._replace(record={**kept.record, "images_summed": float(sums.counts.sum())})
 
-    def own_part(self) -> Snapshot:
-        """What the site keeps, without any sums: for a site that takes a total in which it has no part."""
+    def own_part(self, encoder: Tensors = _AS_IT_STARTS) -> Snapshot:
+        """What the site keeps, without any sums: for a site that takes a total in which it has no part.
+
+        Args:
+            encoder: As for `sums`.
+        """
         split = self._data.split("train")
         with reproducible_torch(self._experiment.training):
-            seen = self._encoder.features(split)
+            seen = self._on(encoder).features(split)
             return self._own_part(split, self._map(seen), seen)
 
     def _own_part(self, split: Split, mapped: FeatureMap, seen: Tensor) -> Snapshot:
@@ -139,7 +156,7 @@ class HeadsFromSums:
         kept = {_MEAN: mapped.mean, _WEIGHT: own.weight, _PRIOR: own.prior}
         return Snapshot(kept, {"own_strength": own.strength, "scale": mapped.scale})
 
-    def answer(self, total: Sums, kept: Snapshot) -> Answer:
+    def answer(self, total: Sums, kept: Snapshot, encoder: Tensors = _AS_IT_STARTS) -> Answer:
         """The head that the total and the site's own part give, as `sums.answer` chooses it.
 
         By validation, the choice is by negative log likelihood, not by AUC: it is defined with one class, every image
@@ -149,29 +166,46 @@ class HeadsFromSums:
         real fundus sites, 60 training images each, 4 draws: macro AUC .701 own, .738 federated, .741 both, .730 by
         validation).
 
+        Args:
+            total: Of the sums of all sites.
+            kept: The site's own part.
+            encoder: As for `sums`.
+
         Raises:
             TrainingError: The total is not one of real features.
         """
+        standing = self._on(encoder)
+        found = self._scored(total, kept, standing)
+        chosen: str = self._settings.answer
+        if chosen == "validation":
+            chosen = min(reversed(ANSWERS), key=lambda name: found[name].loss)
+        with reproducible_torch(self._experiment.training):
+            gate = fitted_gate(standing, self._data, self._experiment.evaluation.gate)
+        record = {
+            "answer": chosen,
+            "own_strength": found["own"].strength,
+            "federated_strength": found["federated"].strength,
+            "validation_nll": {name: found[name].loss for name in ANSWERS},
+        }
+        return Answer(found[chosen].head, record, gate)
+
+    def heads(self, total: Sums, kept: Snapshot, encoder: Tensors = _AS_IT_STARTS) -> dict[str, LinearHead]:
+        """Every head that the total and the site's own part give, by the names of `ANSWERS`; see `answer`."""
+        return {name: one.head for name, one in self._scored(total, kept, self._on(encoder)).items()}
+
+    def _scored(self, total: Sums, kept: Snapshot, standing: FrozenEncoder) -> dict[str, _Scored]:
         split = self._data.split("val")
         with reproducible_torch(self._experiment.training):
             mapped = self._kept_map(kept)
             own = RidgeHead(kept.tensors[_WEIGHT], kept.tensors[_PRIOR], float(kept.record["own_strength"]))
             federated = in_grades(self.federated(total), self._cover, own)
             heads = dict(zip(ANSWERS, (own, federated, mean_of(own, federated)), strict=True))
-            phi = mapped(self._encoder.features(split))
+            phi = mapped(standing.features(split))
             scaled = {name: Scaling.fitted(head.scores(phi), split.labels) for name, head in heads.items()}
-            chosen: str = self._settings.answer
-            if chosen == "validation":
-                chosen = min(reversed(ANSWERS), key=lambda name: scaled[name].loss)
-            head = scaled[chosen].on(mapped.folded(heads[chosen]))
-            gate = fitted_gate(self._encoder, self._data, self._experiment.evaluation.gate)
-        record = {
-            "answer": chosen,
-            "own_strength": own.strength,
-            "federated_strength": federated.strength,
-            "validation_nll": {name: scaled[name].loss for name in ANSWERS},
-        }
-        return Answer(head, record, gate)
+            return {
+                name: _Scored(scaled[name].on(mapped.folded(head)), scaled[name].loss, head.strength)
+                for name, head in heads.items()
+            }
 
     def federated(self, total: Sums) -> RidgeHead:
         """The head over the shared classes, its strength by the likelihood of all labels.
@@ -183,6 +217,10 @@ class HeadsFromSums:
             return likeliest(total.totals(total.balance() if self._settings.balance else None))
         except DataError as error:
             raise TrainingError(f"no head follows from the sums of all sites: {error}") from error
+
+    def _on(self, encoder: Tensors) -> FrozenEncoder:
+        """The encoder that the heads stand on; the one that the run starts with is built once."""
+        return FrozenEncoder(self._experiment, self._data, encoder) if encoder else self._encoder
 
     def _map(self, features: Tensor) -> FeatureMap:
         settings, wide = self._settings, features.shape[1]
@@ -221,6 +259,12 @@ def folded(start: Tensors, found: Answer) -> dict[str, Tensor]:
     """The network's whole state with head and gate put in."""
     parts = found.head._asdict()
     return {**start, **{key: parts[part] for key, part in HEAD.items()}, **found.gate}
+
+
+def parted(tensors: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The total that came down, and beside it what its features stand on: an encoder that the run has pre-trained."""
+    total = {key: tensor for key, tensor in tensors.items() if key.startswith(SUMS)}
+    return total, {key: tensor for key, tensor in tensors.items() if key not in total}
 
 
 def packed(sums: Sums) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from fedretina.exchange.encryption import NO_KEYS, HeadCipher
 from fedretina.exchange.partition import Partition, absurd
 from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.local.finalise import Ending, finalise, finalise_encoder
-from fedretina.local.heads_from_sums import HeadsFromSums, SiteNoise, folded, packed, unpacked
+from fedretina.local.heads_from_sums import HeadsFromSums, SiteNoise, folded, packed, parted, unpacked
 from fedretina.local.pretrainer import Pretrainer
 from fedretina.local.site_state import History, SiteState, Snapshot
 from fedretina.local.trainer import LocalTrainer
@@ -167,8 +167,9 @@ class Site:
         """What came and what the site kept for it as parts of a network: a total of sums becomes a head."""
         if self._heads is None:
             return tensors, kept
-        found = self._heads.answer(unpacked(tensors), kept)
-        return {}, Snapshot(folded(self.trainer.model.start, found), {**kept.record, "sums": dict(found.record)})
+        total, encoder = parted(tensors)
+        found = self._heads.answer(unpacked(total), kept, encoder)
+        return encoder, Snapshot(folded(self.trainer.model.start, found), {**kept.record, "sums": dict(found.record)})
 
     def _require_sane(self, request: _Request, tensors: Tensors) -> None:
         """Refuse to load a model that no training can go on from, before it spoils what the site has.
@@ -239,7 +240,7 @@ class Site:
     def _sums(self, request: _Request) -> Reply:
         if self._heads is None:
             raise RefusedError("this run sums nothing.")
-        sums, snapshot = self._heads.sums()
+        sums, snapshot = self._heads.sums(request.tensors)
         request.state.stage(request.step.number, snapshot)
         leaving: Tensors = packed(sums)
         if self._cipher is not None:
@@ -370,7 +371,7 @@ class Site:
         kept = None if order.accepted is None else state.kept(order.accepted)
         if kept is None:
             raise TrainingError("no update of this site was accepted, so it has no part of this encoder.")
-        whole, normalisation = {**tensors, **kept.tensors}, self.trainer.normalisation
+        whole, normalisation = self.trainer.encoder_state(tensors, kept.tensors), self.trainer.normalisation
         return finalise_encoder(order.stamp.run, self._folder, self._experiment, self._data, whole, normalisation)
 
 

@@ -17,7 +17,7 @@ from fedretina.errors import SettingsError
 from fedretina.exchange.encryption import HeadCipher, cipher_for
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.local.finalise import Ending, finalise
-from fedretina.local.heads_from_sums import HeadsFromSums, folded, unpacked
+from fedretina.local.heads_from_sums import HeadsFromSums, folded, parted, unpacked
 from fedretina.local.site_state import Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.settings.experiment import Experiment
@@ -29,7 +29,7 @@ _KIND = "federated head"
 
 
 def write_head(server: Path, out: Path) -> dict[str, Any]:
-    """Write the total of a run's sums, with the settings that it belongs to, into one file.
+    """Write the total of a run's sums, with its settings and the encoder that it pre-trained, if any, into one file.
 
     Args:
         server: The server's folder of the run.
@@ -46,7 +46,7 @@ def write_head(server: Path, out: Path) -> dict[str, Any]:
     experiment = _experiment(state["settings"])
     step = _step(experiment)
     if int(state["done"]) <= step.number:
-        raise SettingsError(f"run {state['run']} has no total yet: its first step is not done.")
+        raise SettingsError(f"run {state['run']} has no total yet: {step.name} is not done.")
     tensors, _ = read_tensors(server / f"{step.name}.safetensors")
     record = {
         "kind": _KIND,
@@ -54,7 +54,7 @@ def write_head(server: Path, out: Path) -> dict[str, Any]:
         "settings": state["settings"],
         "digest": state["digest"],
         "total": tensors_digest(tensors),
-        "encrypted": any(not tensor.is_floating_point() for tensor in tensors.values()),
+        "encrypted": any(not tensor.is_floating_point() for tensor in parted(tensors)[0].values()),
     }
     write_tensors(out, tensors, record)
     return record
@@ -108,11 +108,12 @@ def take_head(
             f"{path.name} was written by another version of fedretina than this one: install the version of the run."
         )
     heads = HeadsFromSums(experiment, data)
-    kept = heads.own_part()
-    answer = heads.answer(unpacked(_opened(tensors, trainer, cipher)), kept)
+    total, encoder = parted(tensors)
+    kept = heads.own_part(encoder)
+    answer = heads.answer(unpacked(_opened(total, trainer, cipher)), kept, encoder)
     whole = Snapshot(folded(trainer.model.start, answer), {**kept.record, "sums": dict(answer.record)})
     with folder_lock(out, 0):
-        finalise(Ending(record["run"], out, experiment, data, trainer, _step(experiment), {}, whole))
+        finalise(Ending(record["run"], out, experiment, data, trainer, _step(experiment), encoder, whole))
     return read_json(out / "final" / "figures.json")
 
 

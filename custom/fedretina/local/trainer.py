@@ -266,6 +266,11 @@ class LocalTrainer:
         self.model.load(shared, personal)
         return self.model.full_state()
 
+    def encoder_state(self, shared: Tensors, personal: Tensors) -> Tensors:
+        """All tensors of the encoder after a phase without labels: what came, what the site keeps, what stood still."""
+        self.model.load(shared, personal, "pretrain")
+        return {key: tensor for key, tensor in self.model.full_state().items() if key.startswith("encoder.")}
+
     def _phase(self, step: Step) -> PhaseSettings:
         """The phase of a step, with the settings that hold in it; a step between phases has the last one's."""
         return self._phases.get(step.phase) or self._experiment.phase(step.phase)

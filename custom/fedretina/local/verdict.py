@@ -88,7 +88,8 @@ def own_settings(experiment: Experiment) -> Experiment:
     network = experiment.network.model_copy(update=bare)
     # Beside a head from sums it doubts in the same way; the gate's settings stand with those of the sums.
     gated = experiment.evaluation.gate is not None
-    beside: dict[str, Any] = {"phases": experiment.phases, "classes": experiment.classes} if gated else {}
+    summed = tuple(phase for phase in experiment.phases if phase.sums is not None)  # nothing is pre-trained for it
+    beside: dict[str, Any] = {"phases": summed, "classes": experiment.classes} if gated else {}
     return Experiment(
         name=experiment.name,
         row=experiment.row,

@@ -721,7 +721,7 @@ def _head(card: Mapping[str, Any]) -> str:
     if "sums" not in card:
         return ""
     answer, losses = card["sums"]["answer"], card["sums"]["validation_nll"]
-    asked = card["settings"]["phases"][0]["sums"]["answer"]
+    asked = card["settings"]["phases"][-1]["sums"]["answer"]
     why = "which the job asks for" if asked == answer else "which answered the validation images best"
     listed = ", ".join(f"{HEADS[name]} {losses[name]:.3f}" for name in HEADS)
     return f" It answers by {HEADS[answer]}, {why} (negative log likelihood: {listed})."

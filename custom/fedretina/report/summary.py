@@ -269,7 +269,9 @@ def _traffic(rounds: Sequence[Mapping[str, Any]]) -> str:
     up, down = (sum(entry[way] for entry in rounds) for way in ("bytes_up", "bytes_down"))
     refused = sum(entry["refused"] for entry in rounds)
     if any(entry["task"] == "sums" for entry in rounds):
-        return f"One message of sums a site moved {size(up)} up and {size(down)} down.{_refusals(refused)}"
+        blind = sum(entry["task"] == "pretrain" for entry in rounds)
+        before = f"{count(blind)} {'round' if blind == 1 else 'rounds'} without labels and one" if blind else "One"
+        return f"{before} message of sums a site moved {size(up)} up and {size(down)} down.{_refusals(refused)}"
     training = sum(entry["task"] in ("pretrain", "train") for entry in rounds)
     rounds_moved = "round moved" if training == 1 else "rounds moved"
     return f"{count(training)} {rounds_moved} {size(up)} of weights up and {size(down)} down.{_refusals(refused)}"

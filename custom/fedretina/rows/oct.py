@@ -95,6 +95,20 @@ OCT_ROWS: Mapping[str, Row] = MappingProxyType(
                 )
             },
         ),
+        "oct_moco_sums": Row(
+            "MoCo + SCAFFOLD, then heads from sums, OCT",
+            "not published: the paper's first phase, without labels, then ridge heads from the sites' sums on it",
+            {
+                **{name: value for name, value in _two_stages("moco_v2").items() if name not in ("phases", "augment")},
+                "phases": (
+                    {"name": "pretrain", "contrastive": {"method": "moco_v2"}, "training": _STAGE_1},
+                    {"name": "sums", "rounds": 1, "sums": {}},
+                ),
+                "correction": _SCAFFOLD,
+                "exchange": {"personal": "head", "batchnorm": "shared_all"},
+                "evaluation": {"estimator": "softmax_gated", "auc_input": "logits_softmax"},
+            },
+        ),
         "oct_moco_feduaa": Row(
             "MoCo, then FedUAA, OCT",
             "not published: pre-training without labels, then TWEU with personal heads and UAW weights",

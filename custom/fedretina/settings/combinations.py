@@ -25,9 +25,11 @@ def _phases_are_distinct(run: Experiment) -> None:
     if len(set(names)) < len(names) or _TASKS & set(names):
         raise ValueError(f"phase names must differ from each other and from {', '.join(sorted(_TASKS))}, got {names}.")
     tasks = [phase.task for phase in run.phases]
-    if "sums" in tasks and len(tasks) > 1:
-        raise ValueError("a phase of sums is a run's only one: it trains nothing that another could go on from.")
-    if tasks != sorted(tasks):  # "pretrain" before "train"
+    if "sums" in tasks and [task for task in tasks if task != "pretrain"] != ["sums"]:
+        raise ValueError(
+            "a phase of sums is a run's only one with labels: it trains nothing that another could go on from."
+        )
+    if tasks != sorted(tasks):  # "pretrain" before "train" and "sums"
         raise ValueError("a phase without labels stands behind one with labels: pre-train first.")
 
 
@@ -60,10 +62,10 @@ def _a_travelling_head_has_one_width(run: Experiment) -> None:
         raise ValueError("grades and classes both say how wide the travelling head is: keep classes alone.")
     if run.sums is not None:
         _classes_of_sums(run, run.sums)
-    elif (run.exchange.personal in ("nothing", "exits")) != (run.head_width is not None):
+    elif (run.exchange.personal in ("nothing", "bias", "exits")) != (run.head_width is not None):
         raise ValueError(
-            "grades or classes must be set when the head travels (exchange.personal: nothing or exits), and only "
-            "then: a head can be mixed only where it has one width."
+            "grades or classes must be set when the head travels (exchange.personal: nothing, bias or exits), and "
+            "only then: a head can be mixed only where it has one width."
         )
     if run.classes is not None and len(set(run.classes)) < len(run.classes):
         raise ValueError(f"classes names a class twice in {list(run.classes)}: each stands for one output.")
@@ -81,21 +83,25 @@ def _sums_train_nothing(run: Experiment) -> None:
     if run.sums is None:
         return
     network, chosen = run.network, run.evaluation
-    parts = [name for name in ("projector", "contrast", "exits", "dropout") if getattr(network, name) is not None]
+    blind = any(phase.contrastive is not None for phase in run.phases)
+    beside = ("projector", "exits", "dropout") if blind else ("projector", "contrast", "exits", "dropout")
+    parts = [name for name in beside if getattr(network, name) is not None]
     if parts or network.calibrator or network.head.layout != "linear":
         named = [*parts, *(["calibrator"] if network.calibrator else [])]
         raise ValueError(
             "a head from sums is one linear layer on the encoder: set network.head.layout to 'linear'"
             + (f", and leave network.{' and network.'.join(named)} out." if named else ".")
         )
-    if network.frozen != "all":
+    if blind:
+        _sums_stand_on_one_encoder(run)
+    elif network.frozen != "all":
         raise ValueError("heads from sums stand on the whole encoder as the run starts: set network.frozen to 'all'.")
-    if run.exchange.personal != "everything":
+    elif run.exchange.personal != "everything":
         raise ValueError(
             "a run of sums sends no part of the network, whatever exchange.personal lets go: set it to 'everything'."
         )
-    if run.correction.name != "none" or run.tune.epochs or run.pooled or run.sampling.fraction < 1:
-        raise ValueError("a run of sums trains nothing: leave correction, tune, sampling and pooled out.")
+    if (run.correction.name != "none" and not blind) or run.tune.epochs or run.pooled or run.sampling.fraction < 1:
+        raise ValueError("a run of sums trains nothing with labels: leave correction, tune, sampling and pooled out.")
     if run.aggregation.personal or run.aggregation.robust.guards or run.aggregation.optimiser.remembers:
         raise ValueError("sums are added and never weighed: leave aggregation as it is.")
     unread = chosen.evidential or chosen.most_members is None
@@ -103,6 +109,16 @@ def _sums_train_nothing(run: Experiment) -> None:
         raise ValueError(
             "heads from sums answer by softmax: set evaluation.estimator to 'softmax_gated' or 'softmax', "
             "evaluation.passes to 1 and objective to 'cross_entropy'."
+        )
+
+
+def _sums_stand_on_one_encoder(run: Experiment) -> None:
+    """Refuse encoders that differ from site to site after a phase without labels: their features do not add up."""
+    exchange = run.exchange
+    if exchange.personal != "head" or exchange.batchnorm not in ("shared_all", "none") or exchange.bn_match != "module":
+        raise ValueError(
+            "sums of several sites add up only on one encoder, and a phase without labels comes first: let all of it "
+            "travel and nothing else (exchange.personal: head, batchnorm: shared_all)."
         )
 
 
@@ -135,14 +151,14 @@ def _random_transforms_fit_the_modality(run: Experiment) -> None:
 
 def _frozen_stages_fit_the_run(run: Experiment) -> None:
     frozen = run.network.frozen
-    if (frozen != "nothing" or run.network.frozen_statistics) and any(phase.contrastive for phase in run.phases):
+    if frozen == "all" and any(phase.contrastive for phase in run.phases):
         raise ValueError(
-            f"network.frozen is {frozen!r} and frozen_statistics {run.network.frozen_statistics}, but a label-free "
-            "phase trains the whole encoder: leave both out, or drop the phase."
+            "network.frozen is 'all', but a phase without labels trains the encoder: name fewer stages, or drop the "
+            "phase."
         )
     if frozen == "nothing":
         return
-    for phase in run.phases:
+    for phase in (phase for phase in run.phases if phase.task == "train"):  # no other reads augment
         training, random = phase.training or run.training, phase.augment or run.augment
         if run.network.frozen_cache == "strict" and random.endless:
             raise ValueError(

@@ -39,7 +39,7 @@ class Kind(StrEnum):
     """Sums over the features of a site's training images by class, and their total over all sites."""
 
 
-_SOMETHING_TRAVELS = ReadBy("personal", ("nothing", "exits", "head"))
+_SOMETHING_TRAVELS = ReadBy("personal", ("nothing", "bias", "exits", "head"))
 
 
 class ExchangeSettings(ReadSettings):
@@ -47,7 +47,8 @@ class ExchangeSettings(ReadSettings):
 
     Attributes:
         personal: "head" keeps the head and early exits at home, as grades that differ between sites
-            demand; "exits" keeps the exits and lets the head travel (FedEE); "nothing" lets both travel;
+            demand; "exits" keeps the exits and lets the head travel (FedEE); "bias" lets both travel but for the bias
+            of their last layers, in which a site's own shares of the classes stand; "nothing" lets both travel;
             "everything" lets nothing travel (training alone, SingleSet).
         batchnorm: "local_all" keeps every BatchNorm (FedBN, FedUAA). "local_stats" keeps its running
             statistics and shares scale and shift: what code built on `model.parameters()` does and calls
@@ -62,7 +63,7 @@ class ExchangeSettings(ReadSettings):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    personal: Literal["nothing", "exits", "head", "everything"] = "head"
+    personal: Literal["nothing", "bias", "exits", "head", "everything"] = "head"
     batchnorm: Annotated[Literal["local_all", "local_stats", "shared_all", "none"], _SOMETHING_TRAVELS] = "local_all"
     bn_match: Annotated[Literal["module", "name"], _SOMETHING_TRAVELS] = "module"
     encrypt: Literal["nothing", "head"] = "nothing"

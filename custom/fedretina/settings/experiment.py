@@ -216,8 +216,8 @@ class Experiment(BaseModel):
 
     @property
     def sums(self) -> SumsSettings | None:
-        """Settings of the heads from sums; None in a run that trains."""
-        return self.phases[0].sums
+        """Settings of the heads from sums, with which a run ends; None in a run that trains with labels."""
+        return self.phases[-1].sums
 
     @property
     def shares(self) -> bool:

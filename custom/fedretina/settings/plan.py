@@ -78,7 +78,8 @@ class PhaseSettings(BaseModel):
             does, or by their images.
         label_share: Share of the labels that a phase with labels uses, whole patients of each site, in (0, 1]. It is
             for asking what pre-training is worth where labels are few.
-        sums: Heads from sums, in one round without training; None for a phase that trains. It is a run's only phase.
+        sums: Heads from sums, in one round without training; None for a phase that trains. It is a run's only phase
+            with labels: before it there may be phases without, and then the heads stand on the encoder that they gave.
         training: Local training in this phase; a job's settings here are laid over the run's own `training`.
         augment: Random transforms in this phase, likewise.
     """

@@ -1,0 +1,150 @@
+"""The plan of the study that joins pre-training without labels to heads from sums: encoders, budgets and draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedretina.errors import SettingsError
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.faults import settings_faults
+from fedretina.settings.plan import merged
+from fedretina.storage import require_sites
+
+_STRICT = ConfigDict(frozen=True, extra="forbid")
+_NAME = r"^[a-z][a-z0-9_]{0,23}$"
+_START: dict[str, Any] = {"encoder": "efficientnet_lite0", "weights": {"source": "package"}}
+_PRETRAINED: dict[str, Any] = {
+    "row": "oct_moco_fedavg",
+    "classes": None,  # no label is read
+    "exchange": {"personal": "head", "batchnorm": "shared_all"},
+    "training": {"threads": 1},
+}
+_FROZEN: dict[str, Any] = {
+    "row": "analytic",
+    "training": {"threads": 1},
+    "evaluation": {"estimator": "softmax"},  # no gate is fitted: figures do not depend on it
+}
+
+
+class EncoderChoice(BaseModel):
+    """An encoder on which heads are fitted.
+
+    Attributes:
+        name: Part of the names of its rows.
+        title: In print.
+        who: Who pre-trains it: "nobody" takes it as it starts, "alone" every site its own, "sites" all of them by a
+            federation, "pooled" all of them with their images in one place.
+        settings: Of its pre-training, laid over the plan's.
+    """
+
+    model_config = _STRICT
+    name: str = Field(pattern=_NAME)
+    title: str = Field(min_length=1)
+    who: Literal["nobody", "alone", "sites", "pooled"] = "nobody"
+    settings: dict[str, Any] = {}
+
+
+class FirstPhasePlan(BaseModel):
+    """What is run.
+
+    Attributes:
+        name: Name of the study.
+        sites: Site file of each site; none for a phantom hospital.
+        encoders: In the order of the tables; the first is the one that nobody pre-trains.
+        budgets: Labelled training images a site, ascending. Pre-training sees all of train, and no label.
+        draws: How often the labelled images are drawn anew; draws are nested over budgets.
+        minutes: Processor time that a call gives each encoder's pre-training, which is never cut within a round. With 0
+            heads are fitted on the encoders as they stand.
+        rounds: Rounds after which a pre-training is done.
+        limit: At most so many validation and test images a site, whole patients, the same in every draw.
+        pretrain: Settings of the pre-training, in the shape of `Experiment`.
+        experiment: Settings of the heads, likewise.
+        seed: Of pre-training and heads.
+        phantom_images: Training images of an average phantom hospital.
+        figures: What rows are judged by, the first first.
+        paper: Of the page.
+    """
+
+    model_config = _STRICT
+    name: str = Field(pattern=_NAME)
+    sites: dict[str, Path | None] = Field(min_length=2)
+    encoders: tuple[EncoderChoice, ...] = Field(min_length=1)
+    budgets: tuple[int, ...] = Field(min_length=1)
+    draws: int = Field(ge=2, le=100)
+    minutes: float = Field(ge=0, le=10_000)
+    rounds: int = Field(ge=1, le=10_000)
+    limit: dict[Literal["val", "test"], int] = {}
+    pretrain: dict[str, Any]
+    experiment: dict[str, Any]
+    seed: int = Field(default=1, ge=0)
+    phantom_images: int = Field(default=160, ge=0)
+    figures: tuple[Literal["auc", "referable_auc", "kappa", "accuracy", "balanced_accuracy"], ...] = Field(min_length=1)
+    paper: Literal["first_phase"] = "first_phase"
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        names = [one.name for one in self.encoders]
+        if len(set(names)) < len(names) or self.encoders[0].who != "nobody":
+            raise ValueError(f"encoders are {names}: names must differ, and nobody pre-trains the first.")
+        if sorted(set(self.budgets)) != list(self.budgets) or self.budgets[0] < 2:
+            raise ValueError(f"budgets are {list(self.budgets)}: list each once, ascending, from 2 images a site on.")
+        return self
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any]) -> FirstPhasePlan:
+        """Check a plan and every run of it before anything trains.
+
+        Raises:
+            SettingsError: What is wrong, in one sentence a fault.
+        """
+        try:
+            plan = cls.model_validate(dict(settings))
+        except ValidationError as error:
+            faults = settings_faults(error, "plan", cls)
+            raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
+        require_sites(sorted(plan.sites))
+        plan.heads({})
+        for encoder in plan.pretrained:
+            plan.pretraining(encoder)
+        return plan
+
+    @property
+    def pretrained(self) -> tuple[EncoderChoice, ...]:
+        """The encoders that are pre-trained here."""
+        return tuple(one for one in self.encoders if one.who != "nobody")
+
+    def pretraining(self, encoder: EncoderChoice) -> Experiment:
+        """Settings of an encoder's pre-training.
+
+        Raises:
+            SettingsError: They cannot be used.
+        """
+        base = {**_PRETRAINED, "network": {**_START, "contrast": {"layout": "moco_v2"}}}
+        asked = merged(
+            merged(merged(base, self.pretrain), encoder.settings), self._named(f"{self.name}_{encoder.name}")
+        )
+        if encoder.who != "sites":
+            asked = {**asked, "exchange": {"personal": "everything"}, "pooled": encoder.who == "pooled"}
+        phases = [{"name": "pretrain", **phase, "rounds": self.rounds} for phase in asked.get("phases", [{}])]
+        return Experiment.resolve({**asked, "phases": phases})
+
+    def heads(self, weights: Mapping[str, Any]) -> Experiment:
+        """Settings of the heads on an encoder.
+
+        Args:
+            weights: Its file and SHA-256; empty for the start.
+
+        Raises:
+            SettingsError: They cannot be used.
+        """
+        asked = merged(merged({**_FROZEN, "network": _START}, self.experiment), self._named(self.name))
+        if weights:
+            asked["network"] = {**asked["network"], "weights": {"source": "file", **weights}}
+        return Experiment.resolve(asked)
+
+    def _named(self, name: str) -> dict[str, Any]:
+        return {"name": name, "seed": self.seed, "phantom_images": self.phantom_images}

@@ -1,0 +1,139 @@
+"""Encoders that sites pre-train without labels, for as long as they are given, and files of what they have become."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedretina.data.site_data import SiteData, pools
+from fedretina.exchange.payload import Tensors
+from fedretina.local.model import site_network
+from fedretina.loop import run_loop
+from fedretina.networks.encoder_file import export_encoder
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.plan import Plan
+from fedretina.storage import read_json, read_tensors, write_json
+
+
+class _TimeIsUpError(Exception):
+    """Ends a run between two orders, as a kill would."""
+
+
+class Pretrained(NamedTuple):
+    """How far a pre-training has come.
+
+    Attributes:
+        rounds: Rounds that are done; 0 before the first, and then there is no file.
+        of: Rounds in all.
+        passes: Passes over each site's training images.
+        files: By site the file of its encoder and its SHA-256.
+        losses: Contrastive loss of each round, mean of the sites, in nats.
+        bytes: Up and down, all sites and rounds.
+        minutes: Processor time of all calls.
+    """
+
+    rounds: int
+    of: int
+    passes: int
+    files: Mapping[str, Mapping[str, str]]
+    losses: list[float]
+    bytes: Mapping[str, int]
+    minutes: float
+
+
+def pretrained(
+    experiment: Experiment,
+    sites: Mapping[str, SiteData],
+    folder: Path,
+    minutes: float,
+    tell: Callable[[str], None] = lambda words: None,
+) -> Pretrained:
+    """Pre-train, or go on with it, and write each site's encoder as the last whole round left it.
+
+    Args:
+        experiment: One whose only phase has no labels.
+        sites: Data by site.
+        folder: Of this pre-training; the run lies in it, and the files of encoders.
+        minutes: Processor time for this call; one round is done at least, unless all are. 0 takes what is there once
+            there is any.
+        tell: Called after each round.
+
+    Returns:
+        How far it has come, as stored in `pretrained.json`.
+
+    Raises:
+        FedretinaError: The run cannot go on.
+    """
+    stored = folder / "pretrained.json"
+    before = (
+        Pretrained(**read_json(stored))
+        if stored.exists()
+        else Pretrained(0, experiment.phases[0].rounds, 0, {}, [], {}, 0)
+    )
+    if before.rounds == before.of or (before.rounds and not minutes):
+        return before
+    began, first, told = time.process_time(), before.rounds, first_of(experiment, sites)
+
+    def stop(done: int, of: int) -> None:
+        rounds, within = divmod(done, told)
+        if within == 0 and rounds > first:
+            tell(f"round {min(rounds, before.of)} of {before.of}")
+            if rounds < before.of and time.process_time() - began > 60 * minutes:
+                raise _TimeIsUpError
+
+    with suppress(_TimeIsUpError):
+        run_loop(experiment, sites, folder, "run", tell=stop)
+    found = _as_it_stands(experiment, sites, folder, before.minutes + (time.process_time() - began) / 60)
+    write_json(stored, found._asdict())
+    return found
+
+
+def first_of(experiment: Experiment, sites: Mapping[str, SiteData]) -> int:
+    """How many take part in a round: sites, or pools of them."""
+    return len(pools(sites)) if experiment.pooled else len(sites)
+
+
+def _as_it_stands(experiment: Experiment, sites: Mapping[str, SiteData], folder: Path, minutes: float) -> Pretrained:
+    """Read what the last whole round left, and write the encoders."""
+    run, plan, phase = folder / "run", Plan.of(experiment), experiment.phases[0]
+    rounds = min(int(read_json(run / "server" / "run.json")["done"]), phase.rounds)
+    records = [read_json(run / "server" / f"{plan[at].name}.json") for at in range(rounds)]
+    net = site_network(experiment, None)
+    start = {key: tensor for key, tensor in net.state_dict().items() if key.startswith("encoder.")}
+    hosts = {site: pool.data.name for pool in pools(sites) for site in pool.members} if experiment.pooled else {}
+    files = {}
+    told = f"{experiment.name}: {rounds} rounds without labels on the sites' training images"
+    for site in sorted(sites):
+        host = hosts.get(site, site)
+        there = "server" if experiment.shares else host
+        path = folder / f"{there}.safetensors"
+        if there not in files:
+            state, _ = read_tensors(run / there / f"{plan[rounds - 1].name}.safetensors")
+            digest = export_encoder(path, experiment.network.encoder, _encoder(state, start), net.normalisation, told)
+            files[there] = {"file": path.name, "sha256": digest}
+    trained = phase.training or experiment.training
+    return Pretrained(
+        rounds=rounds,
+        of=phase.rounds,
+        passes=rounds * trained.epochs,
+        files={site: files["server" if experiment.shares else hosts.get(site, site)] for site in sorted(sites)},
+        losses=[_mean([one["contrast_loss"] for one in record["scalars"].values()]) for record in records],
+        bytes={
+            "up": sum(sum(record["bytes_up"].values()) for record in records),
+            "down": sum(record["bytes_down"] * len(record["bytes_up"]) for record in records),
+        },
+        minutes=round(minutes, 2),
+    )
+
+
+def _encoder(state: Tensors, start: Tensors) -> dict[str, Any]:
+    """The whole encoder: what moved, over the start; no answer depends on the counters, which are each site's own."""
+    moved = {key: tensor for key, tensor in state.items() if key in start and not key.endswith(".num_batches_tracked")}
+    return {**start, **moved}
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
