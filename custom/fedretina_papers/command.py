@@ -105,7 +105,7 @@ def benchmark(
         written = page or out / "page.md"
         kind.render(out, written, pictures or out / "pictures")
         if store:
-            pack(out, store, leave=kind.unfinished)
+            pack(out, store, leave=(*kind.unfinished, "cache"))
     except FedretinaError as error:
         fail(str(error))
     click.echo(f"wrote {written}")

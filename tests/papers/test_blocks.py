@@ -19,7 +19,7 @@ from fedretina_papers.blocks.page import write_block_page
 from fedretina_papers.blocks.plan import BlockPlan
 from fedretina_papers.blocks.tables import comparisons, figure_table
 from fedretina_papers.blocks.train import RowTrainer, trained
-from fedretina_papers.packed import unpack
+from fedretina_papers.packed import read_packed, unpack
 from fedretina_papers.plan import preset
 
 ROOT = Path(__file__).parents[2]
@@ -149,6 +149,7 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
     first = run("--store", tmp_path / "packed.jsonl.gz")
     assert first.exit_code == 0, first.output
     assert "18 of 18: " in first.output
+    assert not any(name.startswith("cache") for name in read_packed(tmp_path / "packed.jsonl.gz"))
     page = (out / "page.md").read_text()
     assert "Heads from sums: mean of own and federated head | together |" in page
     assert "| 4 \\* |" in page  # two members, twice the passes
@@ -165,6 +166,9 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
     assert (out / "page.md").read_text() == page
 
     (out / "results" / "like" / "16" / "probe" / "draw-0.json").unlink()
+    assert run("--render").exit_code == 0
+    assert "Not run yet: Majority answer (1 draw)" in (out / "page.md").read_text()  # that draw is left out for all
+    (out / "results" / "like" / "16" / "probe" / "draw-1.json").unlink()
     assert run("--render").exit_code == 0
     assert "Not shown: these controls have not run in every draw yet: probe." in (out / "page.md").read_text()
 

@@ -9,7 +9,7 @@ from typing import Any
 from fedretina.errors import StateError
 from fedretina.storage import read_json
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
-from fedretina_papers.blocks.tables import TITLES, Runs, figure_table, sets_table, test_table
+from fedretina_papers.blocks.tables import TITLES, Runs, figure_table, sets_table, test_table, whole_draws
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.markdown import several
 
@@ -60,14 +60,15 @@ def _of_size(plan: BlockPlan, case: BlockCase, size: Size, out: Path) -> dict[st
     told = "All training images of each hospital" if size == "all" else f"{size} training images per hospital"
     if not runs:
         return {"title": told, "why": "Nothing has run yet.", "table": [], "tests": [], "missing": ""}
+    whole = whole_draws(plan, runs)
     try:
-        table, tests = figure_table(plan, runs), test_table(plan, runs)
+        table, tests = figure_table(plan, whole or runs), test_table(plan, whole or runs)
     except StateError as error:
         return {"title": told, "why": f"Not shown: {error}", "table": [], "tests": [], "missing": ""}
     missing = [
-        f"{row.title} ({several(plan.draws - len(runs.get(row.name, {})), 'draw')})"
+        f"{row.title} ({several(plan.draws - len(whole.get(row.name, {})), 'draw')})"
         for row in plan.rows
-        if len(runs.get(row.name, {})) < plan.draws
+        if len(whole.get(row.name, {})) < plan.draws
     ]
     return {"title": told, "why": "", "table": table, "tests": tests, "missing": "; ".join(missing)}
 

@@ -23,6 +23,7 @@ Size = int | Literal["all"]
 Figure = Literal[
     "referable_auc", "kappa", "auc", "balanced_accuracy", "accuracy", "error_auroc", "aurc", "ece", "brier", "nll"
 ]
+LESS_IS_BETTER: tuple[Figure, ...] = ("aurc", "ece", "brier", "nll")
 
 
 class Tuned(BaseModel):

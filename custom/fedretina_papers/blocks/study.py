@@ -22,7 +22,7 @@ from fedretina.storage import folder_lock, read_json, write_json
 from fedretina.uncertainty.temperature import fit_temperature, tempered
 from fedretina_papers.blocks.figures import Said, measured, read
 from fedretina_papers.blocks.hospitals import Hospital, ImageSet, deal, read_sets, with_splits, without_exits
-from fedretina_papers.blocks.plan import BlockCase, BlockPlan, BlockRow, Size, Tuned
+from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase, BlockPlan, BlockRow, Size, Tuned
 from fedretina_papers.blocks.train import Ran, passes_of, pooled, summed, trained
 from fedretina_papers.runner import Told
 
@@ -80,7 +80,7 @@ def run_block(
 
 
 def _controls_first(plan: BlockPlan) -> list[BlockRow]:
-    return sorted(plan.rows, key=lambda row: row.role != "alone")
+    return sorted(plan.rows, key=lambda row: ("alone", "pooled", "federated").index(row.role))
 
 
 def _require_alike(told: Mapping[str, Any], out: Path) -> None:
@@ -204,7 +204,7 @@ class _Block:
         """What tuning chose for a row in a case; it is done once, on a draw that is not reported.
 
         Each number is judged by the mean of the primary figures over the hospitals, on all validation images of the
-        sets; the test images are never seen.
+        sets, figures of which less is better being taken from 1; the test images are never seen.
         """
         tuned = self._plan.row(row.of) if row.of and row.kind != "pooled" else row
         if not tuned.tune:
@@ -237,7 +237,12 @@ class _Block:
                 asked = merged(change, number.settings(value))
                 said, _, _ = self._run(row, hospitals, self._plan.tuning_draw + 1, asked)
                 found = measured(hospitals, said, "test", primary, self._plan.least, 0)
-                known = [one for test in found.sites.values() for one in test.values() if one is not None]
+                known = [
+                    1 - one if name in LESS_IS_BETTER else one
+                    for test in found.sites.values()
+                    for name, one in test.items()
+                    if one is not None
+                ]
                 figures[value] = fmean(known) if known else 0.0
             best = max(figures, key=lambda value: figures[value])
             ends = {min(figures): best / number.factor, max(figures): best * number.factor}

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedretina.errors import StateError
 from fedretina.report.text import NONE, number, size
-from fedretina_papers.blocks.plan import BlockPlan, BlockRow
+from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockPlan, BlockRow
 from fedretina_papers.engine.records import OfRun, Records
 from fedretina_papers.engine.table import Column, Line, mean_count, render, seeds
 from fedretina_papers.markdown import chance, interval, listed, signed
@@ -33,7 +33,6 @@ TITLES: Mapping[str, str] = {
     "brier": "Brier score",
     "nll": "log loss",
 }
-LESS_IS_BETTER = ("aurc", "ece", "brier", "nll")
 _CLEAR = 0.05
 _ROLES = {"alone": "alone", "federated": "together", "pooled": "all images in one place"}
 
@@ -63,6 +62,14 @@ class Against(NamedTuple):
         return self.adjusted is not None and self.adjusted < _CLEAR
 
 
+def whole_draws(plan: BlockPlan, runs: Runs) -> Runs:
+    """The runs of those draws alone in which every control has run."""
+    controls = [row.name for row in plan.rows if row.role != "federated"]
+    whole = set.intersection(*(set(runs.get(name, {})) for name in controls))
+    kept = {name: {draw: one for draw, one in each.items() if draw in whole} for name, each in runs.items()}
+    return {name: each for name, each in kept.items() if each}
+
+
 def require_controls(plan: BlockPlan, runs: Runs) -> None:
     """Refuse to show a row without its controls.
 
@@ -71,7 +78,7 @@ def require_controls(plan: BlockPlan, runs: Runs) -> None:
     """
     drawn = {draw for one in runs.values() for draw in one}
     controls = [row.name for row in plan.rows if row.role != "federated"]
-    lacking = [name for name in controls if drawn - set(runs.get(name, {}))]
+    lacking = [name for name in controls if not runs.get(name) or drawn - set(runs[name])]
     if lacking:
         raise StateError(f"these controls have not run in every draw yet: {listed(lacking)}.")
 
