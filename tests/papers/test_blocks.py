@@ -84,7 +84,7 @@ def test_training_in_memory_gives_the_bits_of_the_loop(tmp_path):
         "row": "fedee_fedprox",
         "exchange": {"personal": "exits"},
         "network": {"exits": {"width": 8}},
-        "choice": {"model": "last"},
+        "report": {"page": False, "draws": 20},
     }
     experiment = plan.experiment_of(row, 1, more)
     sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None)
@@ -92,9 +92,7 @@ def test_training_in_memory_gives_the_bits_of_the_loop(tmp_path):
     found = trained(experiment, dealt, tmp_path)
 
     images = {
-        name: load_site_data(
-            name, SiteDataSettings(phantom_images=200), experiment.images, 1, tmp_path / "cache" / name
-        )
+        name: load_site_data(name, SiteDataSettings(phantom_images=64), experiment.images, 1, tmp_path / "cache" / name)
         for name in dealt
     }
     results = run_loop(experiment, images, tmp_path / "runs", "run")
@@ -102,7 +100,7 @@ def test_training_in_memory_gives_the_bits_of_the_loop(tmp_path):
     for name, data in dealt.items():
         model, _ = read_tensors(tmp_path / "runs" / "run" / name / "final" / "model.safetensors")
         net = RowTrainer(experiment, data).model.net
-        net.load_state_dict(model, strict=False)
+        net.load_state_dict({key: one for key, one in model.items() if not key.startswith("encoder.")})
         logits = net.eval()(data.split("test").images)
         assert logits.equal(found.answers[name]["test"])
 

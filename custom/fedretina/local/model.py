@@ -77,6 +77,13 @@ class LocalModel:
         rests = self._rests["pretrain" if task == "pretrain" else "train"]
         self.net.load_state_dict({**rests, **network, **personal}, strict=True)
 
+    def leave_out(self, prefix: str) -> None:
+        """Do not load what rests under a prefix: for a network that had this part of it taken out, being given rows."""
+        self._rests = {
+            task: {key: tensor for key, tensor in held.items() if not key.startswith(prefix)}
+            for task, held in self._rests.items()
+        }
+
     def round_context(self, received: Tensors, start: Snapshot, share: float, task: Task) -> RoundContext:
         """What a correction stands on."""
 

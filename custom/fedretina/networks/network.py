@@ -135,6 +135,10 @@ class Network(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             return self._frozen_piece(x, 1).shape[1]
 
+    def frozen_is_given(self, shape: tuple[int, ...]) -> None:
+        """Say which shape the last frozen output of an image has, where only `frozen_outputs` of elsewhere come in."""
+        self._map = shape
+
     def _frozen_piece(self, x: Tensor, size: int) -> Tensor:
         averages: list[Tensor] = []
 

@@ -25,7 +25,7 @@ from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
 
 _FEWEST = 16
 """Training images that every hospital has at the least: two batches."""
-_PHANTOMS = 200
+_PHANTOMS = 64
 _LEAST = 10
 """Validation images of a hospital, however few it trains on; they scale scores and find temperatures."""
 

@@ -57,7 +57,7 @@ def read_runs(plan: BlockPlan, case: BlockCase, size: Size, out: Path) -> Runs:
 
 def _of_size(plan: BlockPlan, case: BlockCase, size: Size, out: Path) -> dict[str, Any]:
     runs = read_runs(plan, case, size, out)
-    told = "All training images a hospital" if size == "all" else f"{size} training images a hospital"
+    told = "All training images of each hospital" if size == "all" else f"{size} training images per hospital"
     if not runs:
         return {"title": told, "why": "Nothing has run yet.", "table": [], "tests": [], "missing": ""}
     try:

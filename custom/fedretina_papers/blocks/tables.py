@@ -154,8 +154,8 @@ def figure_table(plan: BlockPlan, runs: Runs) -> list[str]:
     columns = [
         *figures,
         Column(f"worst hospital's {TITLES[plan.figures[0]]}", f"test.{plan.figures[0]}", lowest),
-        Column("passes over the data", OfRun("passes"), show=lambda values, _: _passes(values, usual)),
-        Column("sent a hospital", OfRun("bytes_up"), show=lambda values, _: size(fmean(values)) if values else NONE),
+        Column("training passes", OfRun("passes"), show=lambda values, _: _passes(values, usual)),
+        Column("sent per hospital", OfRun("bytes_up"), show=lambda values, _: size(fmean(values)) if values else NONE),
         Column("draws", f"test.{plan.figures[0]}", show=seeds),
         Column("helps", told=lambda line: _helps(plan, line.row, against)),
     ]

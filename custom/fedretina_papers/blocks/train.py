@@ -9,6 +9,7 @@ once. Training (`LocalTrainer`), mixing (`Mixer`) and their order are the produc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -31,6 +32,7 @@ from fedretina.local.supervised import BatchLosses, RoundOptimiser, batches, sum
 from fedretina.local.trainer import LocalTrainer
 from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.dropout import answered_with_features
+from fedretina.networks.encoder import Encoder
 from fedretina.seeds import reproducible_torch, seed_layers
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
@@ -83,11 +85,42 @@ class RowTrainer(LocalTrainer):
         super().__init__(experiment, data)
         self._frozen = cast(FrozenOutputs, GivenRows())
         net = self.model.net
+        # Nothing runs it any more, and to load millions of its weights for each round would cost more than the round.
+        net.encoder = _NoEncoder(net.encoder)
+        self.model.leave_out("encoder.")
         if net.dropouts:
             # Rows hold pooled features, so dropout that follows the last stage stands behind the average here.
             net.projector, net.dropouts = list(net.dropouts.values())[-1], nn.ModuleDict()
             net.frozen = net.encoder.steps
-            net.frozen_width(torch.zeros(1, *experiment.images.shape))
+        net.frozen_is_given((net.encoder.features,))
+
+    def at(self, data: SiteData) -> RowTrainer:
+        """The same trainer at another hospital of the same grades; the two share a network, loaded for each task."""
+        other = copy(self)
+        other._data = data
+        return other
+
+
+def trainers_of(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> dict[str, RowTrainer]:
+    """A trainer for each hospital, in the order of their names; those of equal grades share a network."""
+    built: list[tuple[SiteData, RowTrainer]] = []
+    found: dict[str, RowTrainer] = {}
+    for name, data in sorted(hospitals.items()):
+        like = next((one for other, one in built if other.scheme == data.scheme), None)
+        if like is None:
+            like = RowTrainer(experiment, data)
+            built.append((data, like))
+        found[name] = like.at(data)
+    return found
+
+
+class _NoEncoder(Encoder):
+    """Stands for an encoder whose features are given: its widths, and none of its weights."""
+
+    def __init__(self, whole: Encoder) -> None:
+        super().__init__([nn.Identity() for _ in whole.stages], whole.widths)
+        self.features = whole.features
+        self.freeze(len(whole.stages))
 
 
 class RowSums(HeadsFromSums):
@@ -136,7 +169,7 @@ def trained(experiment: Experiment, hospitals: Mapping[str, SiteData], folder: P
     plan = Plan.of(experiment)
     if not {step.task for step in plan} <= known or len(experiment.phases) != 1:
         raise SettingsError(f"a block runs rows of one phase with labels and one model for all, not {experiment.row}.")
-    trainers = {name: RowTrainer(experiment, data) for name, data in sorted(hospitals.items())}
+    trainers = trainers_of(experiment, hospitals)
     first = next(iter(trainers.values()))
     parts, begun = first.partition, first.model.net.state_dict()
     mixer = Mixer(experiment, parts, None)
@@ -181,8 +214,8 @@ def pooled(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
     or one head over shared classes that each site's grades are read off. A batch holds images of any hospital; one of
     all hospitals' images has as many batches as those of each together.
     """
-    trainers = {name: RowTrainer(experiment, data) for name, data in sorted(hospitals.items())}
-    nets = {name: trainer.model.net for name, trainer in trainers.items()}
+    trainers = trainers_of(experiment, hospitals)
+    nets = {name: deepcopy(trainer.model.net) for name, trainer in trainers.items()}
     lead, shared = next(iter(nets.values())), next(iter(trainers.values())).partition.shared
     for net in nets.values():
         for part in _PARTS:

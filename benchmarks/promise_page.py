@@ -1,0 +1,161 @@
+"""Renders docs/promise.md from the stored counts of `benchmarks.promise`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import ROOT
+from benchmarks.promise import PATIENTS, PRIOR, PROMISES
+from benchmarks.render import machine_line
+from fedretina.storage import write_text
+from fedretina.uncertainty.promise import patients_needed
+from fedretina_papers.packed import read_packed
+
+PAGE = ROOT / "docs" / "promise.md"
+_SETS = {"fundus": "Fundus photographs", "oct": "OCT scans"}
+_RULES = {
+    "own": "own patients",
+    "pooled": "all sites' patients together",
+    "drawn": "own, drawn to the others",
+    "alone": "own, nothing else refers",
+}
+_SEEN = 20  # draws with a promise, for a share of them to say anything
+
+
+def write_page(stored: Path) -> None:
+    """Write docs/promise.md."""
+    write_text(PAGE, render(list(read_packed(stored).values())))
+
+
+def render(records: Sequence[Mapping[str, Any]]) -> str:
+    """The page, Markdown with a final newline."""
+    lines = [
+        "# A referral with a guarantee",
+        "",
+        "Written by `python -m benchmarks.promise --render` from stored counts. Research software, not a medical "
+        "device.",
+        "",
+        "A site may set how many of its patients with referable disease may pass without being referred, and how sure "
+        "that must be, in its own site file or kit; it never leaves the site:",
+        "",
+        "```yaml",
+        "promise:",
+        "  missed: 0.05  # at most 5 % of the ill patients",
+        "  sure: 0.9     # in nine of ten draws of validation patients",
+        "```",
+        "",
+        "At the end of a run the validation patients give the threshold: beside grade, doubt and gate, a photograph is "
+        "then referred when its chance of referable disease reaches it. It is the highest at which the exact binomial "
+        "upper bound of the share that passes keeps the promise. Card, report and work list say what was promised, on "
+        "how many patients it stands, and how the test patients fared; where the ill patients of validation are too "
+        "few, they say how many it takes, and nothing is promised:",
+        "",
+        "| may pass at most | "
+        + " | ".join(f"{missed:.0%}".replace("%", " %") for missed in (0.01, 0.02, 0.05, 0.1, 0.2))
+        + " |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| ill validation patients that it takes, {sure:.0%} sure |".replace("%", " %")
+            + "".join(f" {patients_needed(missed, sure)} |" for missed in (0.01, 0.02, 0.05, 0.1, 0.2))
+            for sure in (0.8, 0.9, 0.95)
+        ),
+        "",
+        'Beside its grade the model names a set of neighbouring grades ("mild to moderate") that holds the true one; '
+        "for 90 % of patients or more all sets do. On OCT, whose classes have no order, it is a set of the likeliest.",
+        "",
+        "## What was measured",
+        "",
+        "Row `analytic` with every training image, frozen ImageNet encoder at 224 pixels. Of the patients of "
+        "validation and test, whom the model never saw, so many were drawn as validation patients; they set the "
+        'threshold of doubt and the promise, which was then held against all patients who were not drawn. "Kept" is '
+        "the share of the draws in which at most the promised share of those ill patients passed: 90 % is what is "
+        'claimed, of endless patients; a few dozen that are left can break it by chance alone. "Nothing" are draws '
+        "with too few ill patients to promise anything.",
+        "",
+        "Three thresholds: from the site's own patients, which is the product's; from all sites' patients together; "
+        f"and from the site's own counts with a prior of {PRIOR:.0f} ill patients whose curve is the other sites' (the "
+        "largest threshold whose posterior leaves a tenth for more than may pass). The last two ask sites for counts "
+        "of ill patients by chance of disease; the product does not send them. The last rows are a control: nothing "
+        "refers but the chance of disease, with the threshold from the site's own patients.",
+        "",
+        "## What follows",
+        "",
+        "* A site's own patients keep the promise at every site, the worst included, within what so many draws can "
+        "tell. Where nothing else refers it holds in about nine of ten draws, as claimed; with the other reasons in "
+        "more.",
+        "* The patients of all sites together do not: a site whose model finds less than the others' passes more than "
+        "its promise, and its own counts, drawn to the others', stay between the two. A federation's curve says "
+        "nothing certain of a site. That is why the product takes the site's own alone, and tells a small site that "
+        "it has too few.",
+        "* The price is told by the last column but one: with these models a promise of 5 % sends half of aptos2019's "
+        "patients to a doctor and nine of ten or so elsewhere. Where nothing but the chance of disease refers, about "
+        "as many are sent: a better model, not another threshold, would send fewer.",
+        "",
+        *_follows(records),
+    ]
+    for kind, title in _SETS.items():
+        held = [one for one in records if one["set"] == kind]
+        if held:
+            lines += [f"### {title}", ""]
+            for asked in PROMISES:
+                lines += [*_table(held, asked.missed, asked.sure), ""]
+            lines += [*_sets(held), ""]
+    return "\n".join([*lines, machine_line(records[-1]["machine"])]) + "\n"
+
+
+def _follows(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The worst of each rule over sites, promises and numbers of patients."""
+    lines = ["| threshold from | worst kept | where | draws without a promise, all together |", "|---|---|---|---|"]
+    for rule, words in _RULES.items():
+        found = [
+            (one["kept"] / one["given"], f"{site['site']}, {one['patients']} patients, {100 * one['missed']:.0f} %")
+            for site in records
+            for one in site["drawn"]
+            if one["rule"] == rule and one["given"] >= _SEEN
+        ]
+        every = [one for site in records for one in site["drawn"] if one["rule"] == rule]
+        silent = 1 - sum(one["given"] for one in every) / max(1, sum(one["draws"] for one in every))
+        worst = min(found, default=(float("nan"), "-"))
+        lines.append(f"| {words} | {_percent(worst[0])} | {worst[1]} | {_percent(silent)} |")
+    return [*lines, ""]
+
+
+def _table(held: Sequence[Mapping[str, Any]], missed: float, sure: float) -> list[str]:
+    lines = [
+        f"At most {_percent(missed)} of the ill may pass, {_percent(sure)} sure:",
+        "",
+        "| site | ill of all patients | patients drawn | threshold from | kept | ill who passed, mean | "
+        "referred of all, mean | nothing |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for site in held:
+        for one in site["drawn"]:
+            if one["missed"] == missed:
+                given = one["given"]
+                kept = _percent(one["kept"] / given) if given else "-"
+                passed, load = (_percent(one[name]) if given else "-" for name in ("mean_missed", "mean_load"))
+                lines.append(
+                    f"| {site['site']} | {site['ill']} of {site['patients']} | {one['patients']} | "
+                    f"{_RULES[one['rule']]} | {kept} | {passed} | {load} | {_percent(1 - given / one['draws'])} |"
+                )
+    return lines
+
+
+def _sets(held: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [
+        "Sets of grades; patients all of whose sets held the true grade, of those not drawn (90 % is promised on "
+        "average), and grades in a set:",
+        "",
+        "| site | " + " | ".join(f"{count} patients drawn" for count in PATIENTS) + " |",
+        "|---|" + "---|" * len(PATIENTS),
+    ]
+    for site in held:
+        by = {one["patients"]: f"{_percent(one['held'])}, {one['size']:.1f} grades" for one in site["sets"]}
+        lines.append(f"| {site['site']} | " + " | ".join(by.get(count, "") for count in PATIENTS) + " |")
+    return lines
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if 0 < share < 0.1 or 0.9 < share < 1 else f"{100 * share:.0f} %"

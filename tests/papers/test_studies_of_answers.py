@@ -1,0 +1,42 @@
+"""The pages on what stands before an answer say what is stored."""
+
+import numpy as np
+import pytest
+from benchmarks import gate, gate_page, promise, promise_page
+
+from fedretina.settings.scheme import GradingScheme
+
+
+@pytest.mark.parametrize(("study", "page"), [(gate, gate_page), (promise, promise_page)], ids=["gate", "promise"])
+def test_the_page_is_rendered_from_what_is_stored(study, page, tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
+    shown = (study.ROOT / "docs" / f"{study.STORED.name.removesuffix('.jsonl.gz')}.md").read_text()
+    page.write_page(study.STORED)
+    assert (tmp_path / "page.md").read_text() == shown
+
+
+def phantom(rng, patients):
+    """Answers of a model that finds most ill patients, two images each."""
+    scheme = GradingScheme(grades=("none", "mild", "moderate"), referable=("moderate",))
+    labels = rng.integers(0, 3, 2 * patients)
+    logits = rng.normal(size=(2 * patients, 3)) + 2 * np.eye(3)[labels]
+    chances = np.exp(logits)
+    chances /= chances.sum(1, keepdims=True)
+    who = np.repeat(np.arange(patients), 2)
+    ill = promise._by_patient(labels == 2, who)
+    return promise.Answers(chances, 1 - chances.max(1), labels, who, ill, (2,), scheme)
+
+
+def test_the_study_keeps_its_promise_where_sites_are_alike():
+    rng = np.random.default_rng(0)
+    own, *others = (phantom(rng, 400) for _ in range(3))
+    found = promise.of_site(own, others, True, 60, rng)
+    assert found["patients"] == 400
+    for one in found["drawn"]:
+        few = one["given"] == 0
+        alone = one["rule"] in ("own", "alone")
+        assert few == (alone and one["missed"] == 0.05 and one["patients"] == 60)
+        # 90 % of sixty draws, less four standard deviations; the others' patients are of the same kind.
+        assert few or one["kept"] / one["given"] > 0.74
+        assert few or one["mean_missed"] < one["missed"]
+    assert all(one["held"] > 0.87 for one in found["sets"])
