@@ -96,7 +96,7 @@ def run_paper_size(
             if ran.fault:
                 missing[said] = ran.fault
             if ran.words:
-                seconds = fmean(took) * left / jobs if took else None
+                seconds = fmean(took) * left / jobs if ran.ended else None
                 tell(Told(len(works) - left, len(works), f"{said}: {ran.words}", seconds))
         for words in _trimmed(plan, out, state_mb):
             tell(Told(len(works) - left, len(works), words, None))
@@ -167,7 +167,7 @@ def one_work(settings: dict[str, Any], out: Path, cache: Path, work: Work, budge
     try:
         return _run(PaperSizePlan.model_validate(settings), out, cache, work, budget, keeps)
     except StoppedError as stopped:
-        return Ran(False, str(stopped))
+        return Ran(False, str(stopped).removesuffix("."))
     except (FedretinaError, RuntimeError) as error:  # torch's too: one row must not cost the time of the others
         said = _fault(error)
         return Ran(False, f"failed: {said}", said)
