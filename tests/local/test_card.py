@@ -9,15 +9,8 @@ import pytest
 
 from fedretina.evaluation.doubt import DoubtChoice
 from fedretina.evaluation.figures import FigureInterval, LabelledPredictions, triage
-from fedretina.report.card import (
-    THRESHOLD_WORDS,
-    LookFigures,
-    SpoiledFigures,
-    build_card,
-    card_page,
-    share_words,
-    threshold_words,
-)
+from fedretina.report.card import THRESHOLD_WORDS, LookFigures, SpoiledFigures, build_card
+from fedretina.report.card_words import card_page, share_words, threshold_words
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import FundusSettings
 from fedretina.settings.plan import Plan

@@ -96,7 +96,7 @@ def _predict(
     from fedretina.prediction.predictor import Predictor
     from fedretina.prediction.worklist import stops, work_list, write_images, write_patients
     from fedretina.prediction.worklist_page import summary_words, worklist_page
-    from fedretina.report.card import verdict_words
+    from fedretina.report.card_words import verdict_words
     from fedretina.report.render import write_page
 
     predictor = Predictor.load(model, device)

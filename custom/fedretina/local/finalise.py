@@ -23,7 +23,8 @@ from fedretina.local.site_state import History, Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.verdict import Contestant, Splits, contestants, judged
 from fedretina.networks.encoder_file import write_encoder
-from fedretina.report.card import NOT_A_DEVICE, LookFigures, SpoiledFigures, build_card, card_page
+from fedretina.report.card import NOT_A_DEVICE, LookFigures, SpoiledFigures, build_card
+from fedretina.report.card_words import card_page
 from fedretina.report.render import render_site, write_page
 from fedretina.report.site_report import AnsweredSplit, SiteReportInputs, leaving_scalars, rounds_of, site_report
 from fedretina.settings.encoder import Normalisation

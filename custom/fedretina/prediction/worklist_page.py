@@ -10,7 +10,8 @@ from typing import Any
 
 from fedretina.prediction.predictor import ImageRow
 from fedretina.prediction.worklist import Patient, Photograph, readable
-from fedretina.report.card import NEARLY_ALL, THRESHOLD_WORDS, share_words, threshold_words, verdict_words
+from fedretina.report.card import NEARLY_ALL, THRESHOLD_WORDS
+from fedretina.report.card_words import share_words, threshold_words, verdict_words
 from fedretina.settings.scheme import GradingScheme, in_words
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "templates"

@@ -22,7 +22,7 @@ from fedretina.evaluation.units import UNITS, DiseaseFigures, Owners, disease_by
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.min_count import place
 from fedretina.report import REPORT_FORMAT
-from fedretina.report.card import order_words
+from fedretina.report.card_words import order_words
 from fedretina.report.text import rounded
 from fedretina.settings.objective import TAU
 from fedretina.settings.scalars import MIN_COUNT, UNCERTAINTY_BINS
