@@ -15,6 +15,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import FundusSettings
 from fedretina.settings.plan import Plan
 from fedretina.settings.scheme import GradingScheme, in_words, preset
+from fedretina.settings.site import PromiseSettings
 from fedretina.uncertainty.referral import referral_threshold
 from fedretina.uncertainty.temperature import fit_temperature
 
@@ -258,3 +259,23 @@ def test_it_says_what_the_gate_stops_and_what_its_own_doubt_would_have():
     assert "blurred: 2 of 3 stopped, 1 doubtful by the model itself" in page
     assert "Nothing looks at a photograph before it is answered" in card_page(card())
     assert json.loads(json.dumps(made, allow_nan=False)) == made
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (PromiseSettings(missed=0.02, sure=0.9), "No promise can be given of how many ill patients pass: "),
+        (PromiseSettings(missed=0.1, sure=0.8), "such patients of validation stand behind it, of whom "),
+        (None, "Beside its grade it names a set of neighbouring grades"),
+    ],
+)
+def test_what_the_site_asks_of_its_referral_is_told_and_tried_on_the_test_patients(asked, words):
+    made = card(asked=asked)
+    assert words in card_page(made)
+    assert ("promise" in made) == (asked is not None)
+    least = (made.get("promise") or {}).get("threshold")
+    expected = triage(labelled(2), made["referral"]["threshold"], SCHEME, least)
+    assert made["referral"]["test"]["missed"] == expected.missed._asdict()
+    assert ("its chance of referable disease is more than the site lets pass" in card_page(made)) == (least is not None)
+    gradable = {who for who, label in zip(labelled(2).patients, labelled(2).labels, strict=True) if label < 5}
+    assert made["sets"]["test"]["held"]["n"] == len(gradable)

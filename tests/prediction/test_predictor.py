@@ -297,3 +297,18 @@ def test_the_doubt_that_validation_chose_is_used(hospital, model):
     p = expected(hospital).probabilities
     rows = list(predictor.predict(hospital.images, hospital.files))
     assert [row.uncertainty for row in rows] == (1 - p.max(1)).tolist()
+
+
+def test_a_chance_of_disease_beyond_the_promise_refers_and_the_set_of_grades_is_named(hospital, model):
+    card = read_json(model / "card.json")
+    tensors, _ = read_tensors(model / "model.safetensors")
+    card["referral"]["threshold"], card["promise"] = 1.0, {"threshold": 0.0}
+    card["sets"] = {"limit": 0.99, "wrong": 0.1, "patients": 40, "ordered": True}
+    write_json(model / "card.json", card)
+    write_tensors(model / "model.safetensors", tensors, {"card": card})
+    rows = [
+        row for row in Predictor.load(model, "cpu").predict(hospital.images, hospital.files) if row.grade is not None
+    ]
+    assert rows
+    assert all("chance of disease" in row.referral.reasons for row in rows)
+    assert any(" to " in row.grades for row in rows)
