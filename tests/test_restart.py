@@ -4,13 +4,13 @@ import json
 import shutil
 
 import pytest
-import torch
 
 from fedretina.aggregation import run_store
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import RefusedError, TrainingError
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
+from fedretina.losses.evidential import TweuObjective
 from fedretina.settings.plan import RestartSettings
 from fedretina.storage import read_json, read_tensors, write_tensors
 
@@ -183,7 +183,8 @@ def test_a_loss_that_is_not_finite_names_a_model_that_grew(tiny, phantoms, tmp_p
     coordinator = Coordinator(experiment, "r", tmp_path / "server")
     coordinator.begin(["site-1"])
     order, down = coordinator.order("site-1"), coordinator.down("site-1")
-    monkeypatch.setattr(torch.Tensor, "item", lambda tensor: float("nan"))
+    score = TweuObjective.score
+    monkeypatch.setattr(TweuObjective, "score", lambda *given: score(*given) * float("nan"))
     with pytest.raises(
         TrainingError, match=r"^the loss became nan in train-0000, epoch 0: lower training.learning_rate"
     ):

@@ -123,7 +123,7 @@ def test_each_phase_moves_its_own_part_and_begins_with_controls_of_zero(scans, t
     mean = sum(ends[site][1].tensors[key].double() for site in ends) / len(ends)
     assert torch.allclose(begins[key].double(), mean, atol=1e-6)
     scalars = found[0][1]["site-1"][1].scalars
-    assert set(scalars) == {"images", "contrast_loss"}
+    assert set(scalars) == {"images", "patients", "contrast_loss"}
     assert scalars["contrast_loss"] > 0
 
 

@@ -151,6 +151,6 @@ def test_a_site_without_labels_needs_no_scheme(tmp_path):
 def test_a_folder_of_images_without_a_label_goes_to_train(tmp_path):
     folders(tmp_path, "0_no", "1_yes", "unlabelled")
     rows = open_source(tmp_path, PLAIN).rows
-    assert [row[2:] for row in rows if row.file.startswith("unlabelled")] == [
+    assert [row[2:5] for row in rows if row.file.startswith("unlabelled")] == [
         ("", f"unlabelled/{at}.jpg", "train") for at in range(3)
     ]
