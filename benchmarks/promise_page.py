@@ -41,9 +41,10 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
         "that must be, in its own site file or kit; it never leaves the site:",
         "",
         "```yaml",
-        "promise:",
-        "  missed: 0.05  # at most 5 % of the ill patients",
-        "  sure: 0.9     # in nine of ten draws of validation patients",
+        "data:",
+        "  promise:",
+        "    missed: 0.05  # at most 5 % of the ill patients",
+        "    sure: 0.9     # in nine of ten draws of validation patients",
         "```",
         "",
         "At the end of a run the validation patients give the threshold: beside grade, doubt and gate, a photograph is "

@@ -11,7 +11,7 @@ from typing import Any
 from fedretina.prediction.predictor import ImageRow
 from fedretina.prediction.worklist import Patient, Photograph, readable
 from fedretina.report.card import NEARLY_ALL, THRESHOLD_WORDS
-from fedretina.report.card_words import share_words, threshold_words, verdict_words
+from fedretina.report.card_words import promise_words, set_sentences, share_words, threshold_words, verdict_words
 from fedretina.settings.scheme import GradingScheme, in_words
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "templates"
@@ -65,7 +65,7 @@ def worklist_page(
         card=card,
         summary=summary_words(patients),
         expected=_expected(card),
-        verdict=verdict_words(card),
+        verdict=[*verdict_words(card), *promise_words(card), *set_sentences(card)],
         threshold=card["referral"]["threshold"],
         threshold_words=threshold_words(card),
         threshold_why=THRESHOLD_WORDS.get(card["referral"]["reason"], ""),

@@ -121,7 +121,7 @@ def promise_words(card: Mapping[str, Any]) -> list[str]:
         f"{promise['allowed']} may."
     )
     if promise["threshold"] is None:
-        return [asked, f"The reasons above keep that by themselves: {stands}"]
+        return [asked, f"The other reasons to refer keep that by themselves: {stands}"]
     return [
         asked,
         f"So an image is referred as well when its chance of referable disease is {_percent(promise['threshold'])} % "

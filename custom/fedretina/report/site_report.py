@@ -22,7 +22,7 @@ from fedretina.evaluation.units import UNITS, DiseaseFigures, Owners, disease_by
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.min_count import place
 from fedretina.report import REPORT_FORMAT
-from fedretina.report.card_words import order_words
+from fedretina.report.card_words import order_words, promise_words, set_sentences
 from fedretina.report.text import rounded
 from fedretina.settings.objective import TAU
 from fedretina.settings.scalars import MIN_COUNT, UNCERTAINTY_BINS
@@ -207,7 +207,12 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         "units": _units(inputs, said),
         "subgroups": _subgroups(inputs, said),
         "referral": inputs.card.get("referral"),
-        "card_limits": [*inputs.card.get("limits", []), *order_words(inputs.card)],
+        "card_limits": [
+            *inputs.card.get("limits", []),
+            *order_words(inputs.card),
+            *promise_words(inputs.card),
+            *set_sentences(inputs.card),
+        ],
         "rounds": [dict(entry) for entry in inputs.history],
         "pictures": pictures(
             test.images,
