@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import RESULTS, ROOT, machine
-from benchmarks.small_sites import ALL, BASE, SETS, drawn
+from benchmarks.small_sites import ALL, BASE, SETS
 from fedretina.analytic.answer import Scaling, class_shares, in_grades, mean_of
 from fedretina.analytic.distance import ClassDistance, gate_layer, limit_of
 from fedretina.analytic.features import FeatureMap
@@ -36,6 +36,7 @@ from fedretina.settings.plan import merged
 from fedretina.settings.site import read_data_settings
 from fedretina.storage import write_json
 from fedretina.uncertainty.evidence import opinion
+from fedretina_papers.draws import drawn
 from fedretina_papers.packed import pack, unpack
 
 STORED = RESULTS / "doubt.jsonl.gz"
@@ -148,7 +149,7 @@ class _Study:
 
     def measured(self, size: int, draw: int, seed: int) -> dict[str, Any]:
         """Figures of every site at a size, in a draw."""
-        parts = {name: self._part(name, drawn(data, size, draw), seed) for name, data in self._sites.items()}
+        parts = {name: self._part(name, drawn(data, size, draw, {}), seed) for name, data in self._sites.items()}
         whole = total((name, part.sums) for name, part in parts.items())
         return {name: self._of_site(name, part, whole) for name, part in parts.items()}
 

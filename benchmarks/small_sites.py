@@ -12,18 +12,17 @@ import argparse
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, ROOT, machine
-from fedretina.data.site_data import SiteData, Split, load_site_data
+from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.loop import run_loop
-from fedretina.seeds import derive_seed
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
 from fedretina.settings.site import read_data_settings
 from fedretina.storage import read_json, write_json
+from fedretina_papers.draws import drawn
 from fedretina_papers.packed import pack, unpack
 
 STORED = RESULTS / "small_sites.jsonl.gz"
@@ -100,7 +99,7 @@ def _run_all(
                     continue
                 experiment = Experiment.resolve({**merged(merged(BASE, SETS[kind]), ROWS[row]), "seed": draw + 1})
                 whole = whole or _load(files, experiment, scratch)
-                sites = {site: drawn(data, size, draw) for site, data in whole.items()}
+                sites = {site: drawn(data, size, draw, {}) for site, data in whole.items()}
                 write_json(
                     file, _run(experiment, sites, scratch) | {"set": name, "row": row, "size": size, "draw": draw}
                 )
@@ -114,31 +113,6 @@ def _load(files: Mapping[str, str], experiment: Experiment, scratch: Path) -> di
         site: load_site_data(site, settings[site], experiment.images, experiment.seed, scratch / "cache" / site)
         for site in files
     }
-
-
-def drawn(data: SiteData, size: int, draw: int) -> SiteData:
-    """A site that has labelled so many training images and a quarter of them to validate on."""
-    taken = {"test": data.split("test")}
-    for split, wanted in (("train", size), ("val", max(10, size // 4))):
-        taken[split] = _some(data.split(split), wanted, derive_seed(data.name, split, draw))
-    counts = {split: len(one.labels) for split, one in taken.items()}
-    # Every grade is in the sums, as where they are encrypted, whatever the minimum count in the clear.
-    return replace(data, _read=taken.__getitem__, counts=counts, min_count=1)
-
-
-def _some(split: Split, wanted: int, seed: int) -> Split:
-    """Whole patients, in the order of the draw, until there are so many images."""
-    held: dict[str, list[int]] = {}
-    for at, patient in enumerate(split.patients):
-        held.setdefault(patient, []).append(at)
-    chosen: list[int] = []
-    for patient in sorted(held, key=lambda one: (derive_seed(seed, one), one)):
-        if len(chosen) >= wanted:
-            break
-        chosen += held[patient]
-    rows = sorted(chosen)
-    names = [[one[row] for row in rows] for one in (split.patients, split.files, split.pixel_digests())]
-    return Split(split.images[rows], split.labels[rows], tuple(names[0]), tuple(names[1]), tuple(names[2]))
 
 
 def _run(experiment: Experiment, sites: Mapping[str, SiteData], scratch: Path) -> dict[str, Any]:
