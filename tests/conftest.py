@@ -152,6 +152,7 @@ def tiny(little_encoder) -> Callable[..., Experiment]:
             "training": {"batch_size": 8, "learning_rate": 0.05, "threads": 1},
             "phantom_images": 24,
             "report": {"draws": 10, "page": False},
+            "verdict": "off",  # a sixth of the time; every row with it: tests/test_loop.py
         }
         asked = _merged(base, words)
         if merged(row(asked["row"]).settings, words).get("network", {}).get("head", {}).get("layout") == "linear":
