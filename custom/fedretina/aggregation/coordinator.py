@@ -165,7 +165,7 @@ class Coordinator:
         are of two forms, for who had a part in the step before and for who had none. Controls go where there is
         training, and the server's own memory never goes.
         """
-        return self._model.down(site)
+        return self._model.down(site, self._repeated)
 
     def accept(self, site: str, payload: Payload) -> None:
         """Take one site's answer into the running step.
@@ -233,7 +233,7 @@ class Coordinator:
             "task": step.task,
             **answers.record(),
             **measured,
-            "bytes_down": self._model.bytes_down(self.asked if self._encoding is not None else ()),
+            "bytes_down": self._model.bytes_down(self.asked if self._encoding is not None else (), self._repeated),
         }
         mixed: Tensors | None = None
         if self._lineage.learns:
@@ -305,6 +305,11 @@ class Coordinator:
             self._model.state,
             lambda site, own: self._store.put_for(number, site, own),
         )
+
+    @property
+    def _repeated(self) -> bool:
+        """Whether the step is begun again: a site that did not hold what it should would refuse it each time."""
+        return self._attempt > 0
 
     def _stamp(self) -> Stamp:
         # An answer to a step that the run has dropped since is as old as one to an earlier attempt.

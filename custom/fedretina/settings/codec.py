@@ -35,7 +35,7 @@ class EncodingSettings(CodecSettings):
     """
 
     name: str
-    smallest: int = Field(default=1024, ge=1, le=2**20)
+    smallest: int = Field(default=256, ge=1, le=2**20)
 
 
 class Bf16Settings(EncodingSettings):
@@ -59,7 +59,7 @@ class BlockCodecSettings(EncodingSettings):
 
     bits: ClassVar[int]
     name: str
-    block: int = Field(default=256, ge=16, le=2**16)
+    block: int = Field(default=1024, ge=16, le=2**16)
 
 
 class Int8Settings(BlockCodecSettings):
@@ -74,7 +74,7 @@ class Int8Settings(BlockCodecSettings):
 
 
 class Int4Settings(BlockCodecSettings):
-    """4 bits a number, some 3.3 after entropy coding.
+    """4 bits a number, some 3 after entropy coding.
 
     Attributes:
         name: "int4".
