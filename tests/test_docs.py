@@ -208,21 +208,36 @@ def test_the_worked_example_of_a_new_method_runs(tmp_path):
     assert "fedbn_smoothed" not in ROWS
 
 
+OWN = ("own_parts", "own_encoder", "own_estimator", "own_modality")
+# Installed side by side, over a network of few blocks, and in one process, as above.
+SCRIPTS = f"""
+import runpy, sys
+from conftest import few_blocks
+with few_blocks():
+    for script in sys.argv[1:]:
+        sys.argv[1:] = [script + "-runs"]
+        print({BETWEEN!r}, end="")
+        runpy.run_path(script, run_name="__main__")
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["own_parts", "own_encoder", "own_estimator", "own_modality"])
-def test_the_parts_of_another_package_do_what_the_page_prints(tmp_path, module):
+def test_the_parts_of_other_packages_do_what_the_page_prints(tmp_path):
     files = dict(blocks("add_a_method.md", "python"))
-    for name in (f"{module}.py", f"try_{module}.py"):
-        (tmp_path / name).write_text(files[name])
-    info = tmp_path / f"{module}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-    (points,) = (text for _, text in blocks("add_a_method.md", "toml") if module in text)
-    asked = points.replace('[project.entry-points."fedretina.parts"]', "[fedretina.parts]").replace('"', "")
-    (info / "entry_points.txt").write_text(asked)
-    paths = f"{ROOT / 'custom'}{os.pathsep}{tmp_path}"
-    said = in_subprocess(tmp_path / f"try_{module}.py", tmp_path / "runs", python_path=paths)
-    assert said in [text for _, text in blocks("add_a_method.md", "")]
+    for module in OWN:
+        for name in (f"{module}.py", f"try_{module}.py"):
+            (tmp_path / name).write_text(files[name])
+        info = tmp_path / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        (points,) = (text for _, text in blocks("add_a_method.md", "toml") if module in text)
+        asked = points.replace('[project.entry-points."fedretina.parts"]', "[fedretina.parts]").replace('"', "")
+        (info / "entry_points.txt").write_text(asked)
+    paths = os.pathsep.join(map(str, (ROOT / "custom", ROOT / "tests", tmp_path)))
+    scripts = [tmp_path / f"try_{module}.py" for module in OWN]
+    told = in_subprocess("-c", SCRIPTS, *scripts, python_path=paths).split(BETWEEN)[1:]
+    assert len(told) == len(OWN)
+    assert set(told) <= {text for _, text in blocks("add_a_method.md", "")}
 
 
 def apply(file, diff):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -198,7 +199,9 @@ def each_run(
     do: Callable[[dict[str, Any], Path, Work], str],
     missing: dict[str, str],
 ) -> Iterator[Told]:
-    """Do each work in a process of its own, several at a time, and say so as it ends.
+    """Do each work, several at a time in processes of their own, and say so as it ends.
+
+    One at a time they run in this process: a start costs three seconds, and a stage may hold one work alone.
 
     Args:
         plan: The plan.
@@ -212,19 +215,26 @@ def each_run(
     listed = list(waiting)
     settings = plan.model_dump(mode="json")
     began, before = time.monotonic(), total - len(listed)
-    with ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn")) as pool:
-        futures: Mapping[Future[str], Work] = {pool.submit(do, settings, out, work): work for work in listed}
+    for done, (work, outcome) in enumerate(_outcomes(partial(do, settings, out), listed, jobs), start=1):
+        said = f"{plan.rows[work.row].name}, seed {work.seed}"
         try:
-            for done, future in enumerate(as_completed(futures), start=1):
-                work = futures[future]
-                said = f"{plan.rows[work.row].name}, seed {work.seed}"
-                try:
-                    said = f"{said}: {future.result()}"
-                except FedretinaError as error:
-                    missing[said] = str(error)
-                    said = f"{said}: failed, {error}"
-                left = (time.monotonic() - began) / done * (len(listed) - done)
-                yield Told(before + done, total, said, left)
+            said = f"{said}: {outcome()}"
+        except FedretinaError as error:
+            missing[said] = str(error)
+            said = f"{said}: failed, {error}"
+        left = (time.monotonic() - began) / done * (len(listed) - done)
+        yield Told(before + done, total, said, left)
+
+
+def _outcomes(do: Callable[[Work], str], works: Sequence[Work], jobs: int) -> Iterator[tuple[Work, Callable[[], str]]]:
+    """Works as they end, each with what gives its words or raises its error."""
+    if jobs == 1 or len(works) < 2:
+        yield from ((work, partial(do, work)) for work in works)
+        return
+    with ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn")) as pool:
+        futures: Mapping[Future[str], Work] = {pool.submit(do, work): work for work in works}
+        try:
+            yield from ((futures[future], future.result) for future in as_completed(futures))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -31,7 +31,19 @@ def run(*words):
 def test_rows_and_seeds_run_and_the_page_can_be_made_from_the_results_alone(tmp_path):
     plan = tmp_path / "plan.yaml"
     plan.write_text(yaml.safe_dump(SMALL))
-    words = ("feduaa", "--plan", plan, "--phantoms", "site-1,site-2", "--rows", "fedbn,feduaa", "--seeds", "2")
+    words = (
+        "feduaa",
+        "--plan",
+        plan,
+        "--phantoms",
+        "site-1,site-2",
+        "--rows",
+        "fedbn,feduaa",
+        "--seeds",
+        "2",
+        "--jobs",
+        "2",
+    )
     done = run(*words, "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert "2 of 2: " in done.output

@@ -69,7 +69,7 @@ NAMES = {"Backbone": "fedavg", "Deep Ens.": "deep_fedavg", "FedEE": "fedee", "Te
 
 
 @pytest.fixture(scope="module")
-def out(all_runs_here, tmp_path_factory):
+def out(little_encoders, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fedee")
     told = []
     assert run_benchmark(BenchmarkPlan.read(SMALL), folder, 1, told.append) == {}

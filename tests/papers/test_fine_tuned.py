@@ -53,7 +53,7 @@ def test_only_a_row_with_the_same_run_is_begun_with():
 
 
 @pytest.mark.slow
-def test_fine_tuning_a_stored_run_equals_the_whole_run(runs_here, tmp_path):
+def test_fine_tuning_a_stored_run_equals_the_whole_run(little_encoder, tmp_path):
     begun_with, whole = tmp_path / "begun", tmp_path / "whole"
     words = []
     assert run_benchmark(BenchmarkPlan.read(SMALL), begun_with, 1, lambda told: words.append(told.words)) == {}

@@ -69,7 +69,7 @@ def test_plans_are_checked_before_anything_trains():
 
 
 @pytest.mark.slow
-def test_both_stages_run_and_go_on_where_they_stopped(runs_here, tmp_path):
+def test_both_stages_run_and_go_on_where_they_stopped(little_encoder, tmp_path):
     experiment = {**SMALL["experiment"], "phases": PHASES}
     starts = [STARTS[0], {**STARTS[1], "pretrain": {}}]
     made = plan(shares=[1.0], experiment=experiment, starts=starts)

@@ -59,7 +59,7 @@ def test_every_way_and_start_of_the_plan_is_a_run_that_can_be():
 
 
 @pytest.mark.slow
-def test_two_federations_stand_on_one_page(tmp_path):
+def test_two_federations_stand_on_one_page(little_encoder, tmp_path):
     for sites in (["site-1", "site-2"], ["site-1", "site-2", "site-3"]):
         assert run_clients(tiny(sites), tmp_path, 1, lambda told: None) == {}
     folder = tmp_path / "clients-2"

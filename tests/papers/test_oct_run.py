@@ -63,7 +63,7 @@ def outside(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_of_both_phases_is_stored_with_all_that_the_tables_need(runs_here, tmp_path, outside):
+def test_a_run_of_both_phases_is_stored_with_all_that_the_tables_need(little_encoder, tmp_path, outside):
     out = tmp_path / "out"
     told = []
     assert runner.run_benchmark(plan(strangers={"unseen": str(outside)}), out, 1, told.append) == {}

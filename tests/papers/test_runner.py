@@ -43,7 +43,7 @@ def stored(out, name, seed):
 
 
 @pytest.mark.slow
-def test_a_benchmark_is_tuned_stored_and_taken_up_again(runs_here, tmp_path):
+def test_a_benchmark_is_tuned_stored_and_taken_up_again(little_encoder, tmp_path):
     told = []
     grid = [{"training": {"learning_rate": rate}} for rate in (0.02, 1e-6)]
     tuned = {"rows": ["feduaa"], "grid": grid}
@@ -74,7 +74,7 @@ def test_a_benchmark_is_tuned_stored_and_taken_up_again(runs_here, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_cannot_be_is_told_and_the_others_go_on(runs_here, tmp_path):
+def test_a_run_that_cannot_be_is_told_and_the_others_go_on(little_encoder, tmp_path):
     broken = {"name": "broken", "row": "feduaa", "settings": {"training": {"batch_size": 4096}}}
     rows = {"rows": [broken, "singleset"], "reference": "singleset"}
     missing = run_benchmark(plan(**rows, noise=[]), tmp_path, 1, lambda told: None)
@@ -85,7 +85,7 @@ def test_a_run_that_cannot_be_is_told_and_the_others_go_on(runs_here, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_pool_answers_at_each_of_its_members(runs_here, tmp_path):
+def test_a_pool_answers_at_each_of_its_members(little_encoder, tmp_path):
     pooled = plan(rows=["centralised", "feduaa"], noise=[])
     record = store(pooled, pooled.rows[0], 1, {}, tmp_path)
     assert set(record["sites"]) == set(SMALL["sites"])

@@ -360,7 +360,7 @@ def exact_interval(k: int, n: int, confidence: float = 0.95) -> Share | None:
     Raises:
         SettingsError: k is not within 0 to n, or confidence not within (0, 1).
     """
-    from scipy.stats import binomtest
+    from scipy.special import betaincinv  # not scipy.stats, which costs each process half a second
 
     if not 0 <= k <= n or not 0 < confidence < 1:
         raise SettingsError(
@@ -369,5 +369,7 @@ def exact_interval(k: int, n: int, confidence: float = 0.95) -> Share | None:
         )
     if n == 0:
         return None
-    interval = binomtest(k, n).proportion_ci(confidence)
-    return Share(k, n, k / n, float(interval.low), float(interval.high))
+    tail = (1 - confidence) / 2
+    low = float(betaincinv(k, n - k + 1, tail)) if k else 0.0
+    high = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
+    return Share(k, n, k / n, low, high)

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _WORKER = "nvflare.private.fed.app.simulator.simulator_worker"
 # What all sites need. Nothing of FLARE: it draws at import the number from which a process counts its streams, and the
 # server takes two streams of one number for one.
-_LOADED = ("fedretina.local.site", "sklearn.metrics")
+_LOADED = ("fedretina.local.site", "scipy.special")
 _LOOK_S = 0.02
 
 
