@@ -27,13 +27,13 @@ from fedretina_papers.packed import pack, unpack
 
 STORED = RESULTS / "wire_codec.jsonl.gz"
 CODECS = ("none", "bf16", "int8", "int4")
-IMAGES = 60
-"""Training images of a site; validated on a quarter as many, tested on all that it has to test on."""
+IMAGES, TESTED = 60, 200
+"""Training images of a site, and test images; validated on a quarter as many as it trains on."""
 _PLAIN = {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.0, "weight_decay": 0.0, "batch_size": 8}
 BASE: dict[str, Any] = {
     "phantom_images": 0,
     "verdict": "off",
-    "phases": [{"name": "train", "rounds": 12}],
+    "phases": [{"name": "train", "rounds": 10}],
     "images": {"image_size": 160},
     "network": {"encoder": "efficientnet_lite0", "weights": {"source": "package"}, "frozen": 4},
     "augment": {"rotate_degrees": 0},
@@ -94,7 +94,7 @@ def run_all(
                 words = merged(merged(BASE, SETS[kind]), {**ROWS[row], "exchange": {"codec": codec}, "seed": seed})
                 experiment = Experiment.resolve(words)
                 whole = whole or _load(files, experiment, scratch)
-                sites = {site: drawn(data, IMAGES, seed, {}) for site, data in whole.items()}
+                sites = {site: drawn(data, IMAGES, seed, {"test": TESTED}) for site, data in whole.items()}
                 write_json(file, _run(experiment, sites, scratch) | {"set": kind, "row": row, "codec": codec})
                 print(file.name, flush=True)
         pack(done, STORED)

@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from benchmarks.common import ROOT
-from benchmarks.wire_codec import CODECS, IMAGES, ROWS, SETS, STORED
+from benchmarks.wire_codec import CODECS, IMAGES, ROWS, SETS, STORED, TESTED
 from benchmarks.wire_codec_sizes import SIZES
 from fedretina.storage import read_json, write_text
 from fedretina_papers.packed import read_packed
@@ -47,7 +47,7 @@ def _set(kind: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
         f"### {_SETS[kind]}",
         "",
-        f"{len(sites)} sites ({', '.join(sites)}), {IMAGES} training images each, drawn anew with each seed; {rounds} "
+        f"{len(sites)} sites ({', '.join(sites)}), {IMAGES} training images each, drawn anew with each seed, {TESTED} test images; {rounds} "
         f"rounds of {settings['training']['epochs']} epoch; EfficientNet-Lite0 with the weights of its package at "
         f"{settings['images']['image_size']} pixels, its first {settings['network']['frozen']} stages frozen. Mean "
         "over the sites' test images and the seeds; beside it the mean difference from float32, seed by seed, with "
