@@ -47,11 +47,11 @@ def _set(kind: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
         f"### {_SETS[kind]}",
         "",
-        f"{len(sites)} sites ({', '.join(sites)}), {IMAGES} training images each, drawn anew with each seed, {TESTED} test images; {rounds} "
-        f"rounds of {settings['training']['epochs']} epoch; EfficientNet-Lite0 with the weights of its package at "
-        f"{settings['images']['image_size']} pixels, its first {settings['network']['frozen']} stages frozen. Mean "
-        "over the sites' test images and the seeds; beside it the mean difference from float32, seed by seed, with "
-        "its 95 % interval (t).",
+        f"{len(sites)} sites ({', '.join(sites)}), {IMAGES} training images each, drawn anew with each seed, and "
+        f"{TESTED} to test on; {rounds} rounds of {settings['training']['epochs']} epoch; EfficientNet-Lite0 with the "
+        f"weights of its package at {settings['images']['image_size']} pixels, its first "
+        f"{settings['network']['frozen']} stages frozen. Mean over the sites and the seeds; beside it the mean "
+        "difference from float32, seed by seed, with its 95 % interval (t).",
         "",
         "| row | codec | seeds | MB a run | of float32 | macro AUC | points from float32 | accuracy | points from "
         "float32 |",
