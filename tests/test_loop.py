@@ -202,7 +202,8 @@ def test_one_site_is_plain_sgd(tiny, phantoms, tmp_path):
 
 def test_a_run_killed_at_every_write_ends_with_the_same_bits(tiny, phantoms, tmp_path):
     phases = [{"name": f"phase{at}", "rounds": count} for at, count in enumerate((2, 1))]
-    experiment = tiny(phases=phases)
+    # Encoded both ways: what rounding lost stands at either end in what a kill must not take.
+    experiment = tiny(phases=phases, exchange={"codec": {"name": "int4", "smallest": 100}})
     data = phantoms(experiment, "site-1", "site-2")
     expected = run_loop(experiment, data, tmp_path, "whole")
     got, deaths = killed_at_every_write(lambda: run_loop(experiment, data, tmp_path, "cut"))
