@@ -4,6 +4,7 @@ import os
 
 # Before torch is imported: two threads a process on cores that are busy slow small tensors ten times.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # nor do those of a test that asks for two spin while they wait
 # All processes that tests start print the stacks of their threads when they are aborted (tests/flare/standing.py).
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 # isort: split
