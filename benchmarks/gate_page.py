@@ -13,8 +13,8 @@ from fedretina_papers.packed import read_packed
 
 PAGE = ROOT / "docs" / "gate.md"
 _SETS = {"fundus": "Fundus photographs", "oct": "OCT scans"}
-_SPOILT = ("darkened to a tenth", "blurred", "half covered")
-_KINDS = ("scans", "eyes", "skin", "pictures")
+SPOILT = ("darkened to a tenth", "blurred", "half covered")
+KINDS = ("scans", "eyes", "skin", "pictures")
 _WORDS = {
     "scans": "OCT scans",
     "eyes": "fundus photographs",
@@ -22,12 +22,12 @@ _WORDS = {
     "pictures": "a flower, a temple, a face, black, white, noise, one colour, a ramp, one pixel",
 }
 _ORDER = (
-    *_SPOILT,
+    *SPOILT,
     "overexposed",
     "mirrored",
     "red and blue exchanged",
     "called ungradable by the site",
-    *_KINDS,
+    *KINDS,
 )
 _ABOUT = """# The gate before the answer
 
@@ -123,8 +123,8 @@ def _promises(held: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     for one in held:
         own, groups = one["look"]["own"], one["groups"]
-        kinds = _together(groups, _KINDS)
-        spoilt = _together(groups, _SPOILT)
+        kinds = together(groups, KINDS)
+        spoilt = together(groups, SPOILT)
         away = [found for name, found in groups.items() if name.startswith("images of") and found["ill"]]
         worst = max(away, key=lambda found: found["ill_passed"] / found["ill"])
         cells = [
@@ -137,7 +137,8 @@ def _promises(held: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _together(groups: Mapping[str, Mapping[str, int]], names: Sequence[str]) -> tuple[int, int]:
+def together(groups: Mapping[str, Mapping[str, int]], names: Sequence[str]) -> tuple[int, int]:
+    """Images of some groups, and how many of them passed: neither stopped nor referred."""
     found = [groups[name] for name in names if name in groups]
     return sum(one["images"] for one in found), sum(one["passed"] for one in found)
 

@@ -80,9 +80,10 @@ def test_show_prints_the_latest_run_and_where_it_lies(tiny, phantoms, tmp_path):
     figures = results["sites"]["site-2"]
     assert cells[1] == "4"
     assert cells[3] == f"{figures['test_auc']:.3f}"
-    assert cells[4] == f"{figures['test_accuracy']:.3f}"
-    assert cells[5] == f"{figures['theta']:.3f}"
-    assert cells[6] == f"{figures['weight']:.3f}"
+    assert cells[4:6] == ["-", "(0)"]  # no grade has ten test patients
+    assert cells[6] == f"{figures['test_accuracy']:.3f}"
+    assert cells[7] == f"{figures['theta']:.3f}"
+    assert cells[8] == f"{figures['weight']:.3f}"
     assert str(tmp_path / "runs" / "first") in result.output
 
 

@@ -1,5 +1,6 @@
 """Readers over small trees in the sets' layouts; what comes of them is decided in test_import_plan.py."""
 
+import re
 import sys
 from types import SimpleNamespace
 
@@ -113,8 +114,8 @@ def test_eyepacs_pairs_the_eyes(tmp_path):
     sets.eyepacs(tmp_path, [(k % 5, (k + 1) % 5) for k in range(20)])
     found = look("eyepacs", tmp_path)
     assert found.scheme == "icdr5"
-    assert found.photographs[0] == Photograph("train/1_left.jpeg", "0", "1")
-    assert found.photographs[19] == Photograph("train/10_right.jpeg", "0", "10")
+    assert found.photographs[0] == Photograph("train/1_left.jpeg", "0", "1", beside={"eye": "left"})
+    assert found.photographs[19] == Photograph("train/10_right.jpeg", "0", "10", beside={"eye": "right"})
     rows = plan("eyepacs", tmp_path).rows
     homes = {row.patient: {other.split for other in rows if other.patient == row.patient} for row in rows}
     assert len(homes) == 20
@@ -344,6 +345,35 @@ def test_odir_reads_grades_from_the_keywords_of_each_eye(tmp_path):
     assert "1 of the graded eyes have other findings beside retinopathy." in found.warnings
     merged = plan("odir5k", tmp_path, scheme="normal_3stages")
     assert merged.scheme.grades[merged.scheme.index("4")] == merged.scheme.grades[merged.scheme.index("3")]
+
+
+@pytest.mark.parametrize(
+    ("age", "sex", "told"),
+    [
+        ("39", "Male", ("male", "under_40")),
+        ("40", "female", ("female", "from_40")),
+        ("93.0", "Female", ("female", "from_70")),
+        ("1", "Male", ("male", "")),  # stands where nobody entered an age
+        ("?", "", ("", "")),
+    ],
+)
+def test_odir_tells_eye_sex_and_age(tmp_path, age, sex, told):
+    sets.odir(tmp_path, ODIR_EYES)
+    (table,) = tmp_path.glob("*.csv")
+    table.write_text(table.read_text().replace(",60,Male,", f",{age},{sex},"))
+    found = plan("odir5k", tmp_path)
+    assert found.columns == (*(name for name, cell in zip(("sex", "age_band"), told, strict=True) if cell), "eye")
+    sides = {row.file.split("_")[-1].removesuffix(".jpg"): row.beside for row in found.rows}
+    assert sides == {side: (*filter(None, told), side) for side in ("left", "right")}
+
+
+@pytest.mark.parametrize(("risk", "told"), [("2", "yes"), ("1", "no"), ("0", "no")])
+def test_exudates_near_the_fovea_are_macular_oedema(tmp_path, risk, told):
+    sets.idrid(tmp_path, [0, 1, 2, 3, 4] * 8, [0, 2, 4])
+    for table in tmp_path.rglob("*.csv"):
+        table.write_text(re.sub(r"(IDRiD_\d+,\d),0", rf"\1,{risk}", table.read_text()))
+    found = plan("idrid", tmp_path)
+    assert (found.columns, {row.beside for row in found.rows}) == (("macular_oedema",), {(told,)})
 
 
 def test_odir_as_kaggle_has_it(tmp_path):

@@ -43,6 +43,7 @@ def test_an_import_is_whole_and_a_site_opens_it(eyes, tmp_path):
     assert sorted(path.name for path in out.iterdir()) == ["import.json", "left_out.csv", "manifest.csv", "site.yaml"]
     assert record == json.loads((out / "import.json").read_text())
     assert record["manifest_sha256"] == hashlib.sha256((out / "manifest.csv").read_bytes()).hexdigest()
+    assert yaml.safe_load((out / "site.yaml").read_text())["data"]["columns"] == record["columns"] == ["eye"]
     assert (record["reader"], record["seed"], record["fractions"]) == ("eyepacs", 4, [0.6, 0.2, 0.2])
     assert record["patients"] == {"train": 12, "val": 4, "test": 4}
     assert not record["official_parts"]

@@ -44,7 +44,7 @@ def test_isic_centres_diagnoses_and_lesions(tmp_path):
         [("a", 50, "L1"), ("b", 50, ""), ("c", "", "L2")],
     )
     found = look("isic2019", tmp_path, client="1")
-    assert [photograph[1:] for photograph in found.photographs] == [("MEL", "L1", "train"), ("SCC", "b", "test")]
+    assert [photograph[1:4] for photograph in found.photographs] == [("MEL", "L1", "train"), ("SCC", "b", "test")]
     assert found.photographs[0].file == "ISIC_2019_Training_Input/a.jpg"
     assert found.scheme == "isic8"
     assert not found.warnings

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from benchmarks import gate, gate_page, promise, promise_page
+from benchmarks import gate, gate_page, promise, promise_page, trust_page
 
 from fedretina.settings.scheme import GradingScheme
 
@@ -13,6 +13,23 @@ def test_the_page_is_rendered_from_what_is_stored(study, page, tmp_path, monkeyp
     shown = (study.ROOT / "docs" / f"{study.STORED.name.removesuffix('.jsonl.gz')}.md").read_text()
     page.write_page(study.STORED)
     assert (tmp_path / "page.md").read_text() == shown
+
+
+def test_the_doctors_page_says_what_both_studies_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr(trust_page, "PAGE", tmp_path / "page.md")
+    trust_page.write_page(gate.STORED, promise.STORED)
+    assert (tmp_path / "page.md").read_text() == (gate.ROOT / "docs" / "before_you_trust_it.md").read_text()
+
+
+def test_the_worst_of_each_column_stands_last_and_a_broken_promise_is_bold():
+    good, bad = trust_page.Share(1, 100), trust_page.Share(20, 100)
+    fine = trust_page.Kept("a", "oct", good, good, good, good, good, trust_page.Share(95, 100), good, bad, 60)
+    worse = fine._replace(name="b", other=bad, kept=trust_page.Share(80, 100), missed=None)
+    *_, head = (line for line in trust_page.render([fine, worse]).splitlines() if line.startswith("| **the worst**"))
+    assert [cell.strip() for cell in head.split("|")[2:-1]] == [
+        *("1 of 100", "**20 of 100**", "1 of 100", "1 of 100", "1 of 100", "**80 of 100**", "1 of 100"),
+        "**20 of 100**",
+    ]
 
 
 def phantom(rng, patients):

@@ -18,6 +18,7 @@ _COLUMNS = (
     ("grades", 6),
     ("images", 16),
     ("test AUC", 8),
+    ("with support", 12),
     ("accuracy", 8),
     ("theta", 6),
     ("weight", 6),
@@ -26,9 +27,11 @@ _COLUMNS = (
 
 
 def results_table(results: Mapping[str, Any]) -> str:
-    """Render grades, images (train/val/test), test AUC, accuracy, theta, weight and error-detection AUROC per site.
+    """Render grades, images (train/val/test), AUCs, accuracy, theta, weight and error-detection AUROC per site.
 
-    A figure that is undefined (no errors, one class present) or held back shows as a dash. The mean is the plain mean
+    The test AUC is the mean over all grades that are present. "With support" is the mean over the grades of which
+    enough test patients are there to tell, and in brackets how many those are; the others move the first by luck. A
+    figure that is undefined (no errors, one class present) or held back shows as a dash. The mean is the plain mean
     over the sites that have the figure, since their grading criteria differ.
     """
     lines = ["  ".join(f"{title:>{width}}" for title, width in _COLUMNS)]
@@ -40,18 +43,21 @@ def results_table(results: Mapping[str, Any]) -> str:
             _figure(figures.get("grades"), 0),
             images,
             _figure(figures.get("test_auc")),
+            _supported(figures),
             _figure(figures.get("test_accuracy")),
             _figure(figures.get("theta")),
             _figure(figures.get("weight")),
             _figure(figures.get("test_error_auroc")),
         )
         lines.append("  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True)))
-    means = {name: _mean(results, name) for name in ("test_auc", "test_accuracy", "test_error_auroc")}
+    named = ("test_auc", "test_auc_supported", "test_accuracy", "test_error_auroc")
+    means = {name: _mean(results, name) for name in named}
     cells = (
         "mean",
         "",
         "",
         _figure(means["test_auc"]),
+        _figure(means["test_auc_supported"]),
         _figure(means["test_accuracy"]),
         "",
         "",
@@ -71,6 +77,11 @@ def results_table(results: Mapping[str, Any]) -> str:
     if words is not None:
         lines.append(words)
     return "\n".join(lines)
+
+
+def _supported(figures: Mapping[str, Any]) -> str:
+    counted = figures.get("test_grades_supported")
+    return "-" if counted is None else f"{_figure(figures.get('test_auc_supported'))} ({counted:.0f})"
 
 
 def _figure(value: float | None, digits: int = 3) -> str:

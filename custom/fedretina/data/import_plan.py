@@ -14,6 +14,7 @@ from fedretina.data.readers import reader, readers
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.data.splits import split_by_patient
 from fedretina.errors import DataError, SettingsError
+from fedretina.settings.columns import COLUMNS, Column
 from fedretina.settings.scheme import GradingScheme, preset
 
 _NAMED = 5
@@ -30,6 +31,7 @@ class Plan(NamedTuple):
         official: Whether official parts were kept where the set has some.
         left_out: All images that are not imported.
         warnings: Sentences for the site's staff.
+        columns: Optional columns of which the set tells something.
     """
 
     rows: tuple[RawRow, ...]
@@ -39,6 +41,7 @@ class Plan(NamedTuple):
     official: bool
     left_out: tuple[LeftOut, ...]
     warnings: tuple[str, ...]
+    columns: tuple[Column, ...] = ()
 
 
 def plan_import(
@@ -106,13 +109,20 @@ def plan_import(
             )
         salt = site_salt(settings.salt or out / SALT)
         patients = [keyed(salt, "patient", patient) for patient in patients]
+    columns = tuple(name for name in COLUMNS if any(photograph.beside.get(name) for photograph in photographs))
     rows = [
-        RawRow(require_inside(photograph.file), photograph.label, patient, split)
+        RawRow(
+            require_inside(photograph.file),
+            photograph.label,
+            patient,
+            split,
+            tuple(photograph.beside.get(name, "") for name in columns),
+        )
         for photograph, patient, split in zip(photographs, patients, splits + ["train"] * len(without), strict=True)
     ]
     if scheme is not None and labelled:
         warnings += _absent(scheme, labels, splits)
-    return Plan(tuple(rows), survey, scheme, named, official, tuple(left_out), tuple(warnings))
+    return Plan(tuple(rows), survey, scheme, named, official, tuple(left_out), tuple(warnings), columns)
 
 
 def _present(

@@ -67,8 +67,8 @@ def import_set(
     plan = plan_import(name, root, out, settings, tell)
     try:
         _forget(out / RECORD)
-        write_manifest(out / MANIFEST, plan.rows)
-        manifest = read_manifest(out / MANIFEST, plan.scheme)
+        write_manifest(out / MANIFEST, plan.rows, plan.columns)
+        manifest = read_manifest(out / MANIFEST, plan.scheme, plan.columns)
         _write_left_out(out / LEFT_OUT, plan.left_out)
         _write(out / SITE_FILE, _site_file(name, root, plan))
         if plan.survey.images is not None:
@@ -111,6 +111,7 @@ def _record(name: str, settings: ImportSettings, plan: Plan, manifest: Manifest,
         "copies": settings.copies,
         "bad_files": settings.bad_files,
         "patients_hashed": settings.hash_patients or reader(name).keyed,
+        "columns": list(plan.columns),
         "grades": list(grades),
         "images": {split: dict(zip(grades, counts, strict=True)) for split, counts in manifest.counts().items()},
         "unlabelled": len(manifest.unlabelled()),
@@ -133,7 +134,8 @@ def _site_file(name: str, root: Path, plan: Plan) -> str:
     said = reader(name).modality
     kind = {} if said is None else {"modality": said}
     known = {"public_set": name} if reader(name).published else {}
-    raw = {"data": {"manifest": MANIFEST, "images": images, **scheme, **kind, **known}}
+    told = {"columns": list(plan.columns)} if plan.columns else {}
+    raw = {"data": {"manifest": MANIFEST, "images": images, **scheme, **kind, **known, **told}}
     head = f"# Written by `fedretina data import {name}`. It names a folder of this site and stays here.\n"
     return head + yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
 

@@ -23,6 +23,7 @@ from fedretina.data.readers.survey import ALL_BY_SEED, ImportSettings, LeftOut, 
 from fedretina.data.readers.tables import read_table
 from fedretina.data.readers.written import own_folder, write_file, write_png
 from fedretina.errors import DataError, SettingsError
+from fedretina.settings.columns import Column
 from fedretina.settings.scheme import whole_label
 
 IMAGES = "images"
@@ -102,7 +103,9 @@ def survey(
             continue
         write_png(out / IMAGES / f"{key}.png", photograph.pixels)
         kept[key] = _Kept(f"{key}.png", photograph.laterality, photograph.burned_in, photograph.grey)
-        found.append(Photograph(f"{key}.png", labels.get(name, ""), keyed(salt, "patient", photograph.patient)))
+        beside: dict[Column, str] = {"eye": photograph.laterality if photograph.laterality in ("left", "right") else ""}
+        patient = keyed(salt, "patient", photograph.patient)
+        found.append(Photograph(f"{key}.png", labels.get(name, ""), patient, beside=beside))
     if not found:
         reasons = "; ".join(f"{count}: {reason}" for reason, count in Counter(row.reason for row in left_out).items())
         raise DataError(f"none of the {len(paths)} DICOM files under {root} can be imported ({reasons}).")

@@ -9,10 +9,12 @@ from fedretina.data.readers.image_folder import ImageFolder, unlisted
 from fedretina.data.readers.survey import ImportSettings, Photograph, PublicSet, Survey
 from fedretina.data.readers.tables import Row, read_table, require_grade
 from fedretina.errors import DataError
+from fedretina.settings.columns import Column
 
 _NAME = re.compile(r"(\d+)_(left|right)", re.IGNORECASE)
 _EYEQ = ("Label_EyeQ_train.csv", "Label_EyeQ_test.csv")
 _REJECT = "2"
+_WORDS = {"0": "good", "1": "usable", _REJECT: "poor"}
 _UNGRADABLE = "5"
 
 
@@ -46,7 +48,10 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     if quality:
         names = [Path(photograph.file).stem.lower() for photograph in found]
         found = [
-            photograph._replace(label=_UNGRADABLE) if quality.get(name) == _REJECT else photograph
+            photograph._replace(
+                label=_UNGRADABLE if quality.get(name) == _REJECT else photograph.label,
+                beside={**photograph.beside, "quality": _WORDS.get(quality.get(name, ""), "")},
+            )
             for name, photograph in zip(names, found, strict=True)
         ]
         unknown = sum(name not in quality for name in names)
@@ -64,7 +69,8 @@ def _part(table: Path, images: ImageFolder, part: str | None) -> list[Photograph
         if match is None:
             raise DataError(f"{table}, row {row.number}: image is {name!r}, expected a name such as 10_left.")
         grade = require_grade(table, row, "level", "01234")
-        found.append(Photograph(images.find(name, ".jpeg"), grade, match.group(1), part))
+        beside: dict[Column, str] = {"eye": match.group(2).lower()}
+        found.append(Photograph(images.find(name, ".jpeg"), grade, match.group(1), part, beside))
     return found
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from fedretina.data.readers.image_folder import ImageFolder, unlisted
 from fedretina.data.readers.messidor_pairs import read_pairs, unpaired
 from fedretina.data.readers.survey import ALL_BY_SEED, ImportSettings, LeftOut, Photograph, PublicSet, Survey
-from fedretina.data.readers.tables import read_table, require_grade
+from fedretina.data.readers.tables import oedema, read_table, require_grade
 from fedretina.errors import DataError
 
 _TABLE = re.compile(r"annotation[_ ]base([123][1234])(.*)\.(csv|xls|xlsx)", re.IGNORECASE)
 _BASES = 12
+_OEDEMA = "Risk of macular edema"
 
 # The owner's errata of 31 August and 24 October 2016, for the tables of Base11 and Base13.
 _CORRECTED = {
@@ -67,13 +68,16 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
         below = table.parent.relative_to(root).as_posix().removeprefix(".")
         images = ImageFolder(root, [f"Base{base}", *([below] if below else []), "IMAGES", "images", ""])
         folders.append(images)
-        for row in read_table(table, ["Image name", "Retinopathy grade"], encodings=("utf-8-sig", "cp1252")):
+        for row in read_table(
+            table, ["Image name", "Retinopathy grade"], optional=[_OEDEMA], encodings=("utf-8-sig", "cp1252")
+        ):
             name = row.cells["Image name"]
             stem = Path(name).stem
             grade = require_grade(table, row, "Retinopathy grade", "0123")
             corrected += _CORRECTED.get(stem, grade) != grade
             patient = pairs.get(stem.lower(), stem)
-            found.append(Photograph(images.find(name), _CORRECTED.get(stem, grade), patient))
+            beside = oedema(table, row, _OEDEMA, "2")
+            found.append(Photograph(images.find(name), _CORRECTED.get(stem, grade), patient, beside=beside))
     alone = sum(Path(photograph.file).stem.lower() not in pairs for photograph in found)
     warnings = [*unpaired(len(found), alone)]
     if len(tables) < _BASES:

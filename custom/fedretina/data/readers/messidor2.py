@@ -7,8 +7,9 @@ from pathlib import Path
 from fedretina.data.readers.image_folder import ImageFolder, unlisted
 from fedretina.data.readers.messidor_pairs import read_pairs, unpaired
 from fedretina.data.readers.survey import ALL_BY_SEED, ImportSettings, LeftOut, Photograph, PublicSet, Survey
-from fedretina.data.readers.tables import read_table, require_grade
+from fedretina.data.readers.tables import oedema, read_table, require_grade
 
+_DME = "adjudicated_dme"
 _FOLDERS = ("IMAGES", "images", "messidor-2/IMAGES", "preprocess", "")
 
 
@@ -28,7 +29,7 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     pairs = read_pairs(root)
     found, left_out = [], []
     for row in read_table(
-        table, ["image_id|id_code"], optional=["adjudicated_dr_grade|diagnosis", "adjudicated_gradable"]
+        table, ["image_id|id_code"], optional=["adjudicated_dr_grade|diagnosis", "adjudicated_gradable", _DME]
     ):
         name = row.cells["image_id"]
         file = images.find(name)
@@ -36,7 +37,8 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
             left_out.append(LeftOut(name, "the adjudicators could not grade it"))
             continue
         grade = require_grade(table, row, "adjudicated_dr_grade", "01234")
-        found.append(Photograph(file, grade, pairs.get(Path(name).stem.lower(), Path(name).stem)))
+        beside = oedema(table, row, _DME, "1")
+        found.append(Photograph(file, grade, pairs.get(Path(name).stem.lower(), Path(name).stem), beside=beside))
     alone = sum(Path(photograph.file).stem.lower() not in pairs for photograph in found)
     return Survey(tuple(found), "icdr5", tuple(left_out), (*unpaired(len(found), alone), *unlisted(images)))
 

@@ -10,6 +10,7 @@ from fedretina.data.readers.image_folder import ImageFolder
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.data.readers.tables import Row, read_table
 from fedretina.errors import DataError
+from fedretina.settings.columns import Column
 
 _GRADES = {
     "mild nonproliferative retinopathy": "1",
@@ -24,6 +25,7 @@ _PICTURE = {"lens dust", "image offset", "low image quality", "optic disk photog
 _NO_FUNDUS = {"anterior segment image", "no fundus image"}
 _SEPARATOR = re.compile(r"[,;，；、?]")  # some copies of the list were folded to ASCII, with "?" for the wide comma
 _COLUMNS = ("ID", "Left-Fundus", "Right-Fundus", "Left-Diagnostic Keywords", "Right-Diagnostic Keywords")
+_AGE, _SEX = "Patient Age", "Patient Sex"
 _SIDES = ("Left", "Right")
 _OIA = {"Training Set": "train", "Off-site Test Set": "val", "On-site Test Set": "test"}
 _IMAGES = (
@@ -65,7 +67,7 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     left_out: list[LeftOut] = []
     beside = 0
     for table in _tables(root):
-        rows = read_table(table.path, _COLUMNS[:3], optional=[*_COLUMNS[3:], "filename"])
+        rows = read_table(table.path, _COLUMNS[:3], optional=[*_COLUMNS[3:], "filename", _AGE, _SEX])
         for row in rows:
             for side in _sides(table.path, row):
                 file = table.images.find(row.cells[f"{side}-Fundus"])
@@ -75,7 +77,7 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
                     left_out.append(LeftOut(file, reason))
                 else:
                     beside += grade != "0" and any(word not in _GRADES and word not in _PICTURE for word in words)
-                    found.append(Photograph(file, grade, row.cells["ID"], table.part))
+                    found.append(Photograph(file, grade, row.cells["ID"], table.part, _beside(row, side)))
     warnings = ["grades are read from the doctor's keywords and are noisier than those of a graded set."]
     if beside:
         warnings.append(f"{beside} of the graded eyes have other findings beside retinopathy.")
@@ -120,6 +122,15 @@ def _sides(path: Path, row: Row) -> list[str]:
     if len(sides) != 1:
         raise DataError(f"{path}, row {row.number}: filename is {file!r}, which is none of the patient's two images.")
     return sides
+
+
+def _beside(row: Row, side: str) -> dict[Column, str]:
+    """Eye, sex and age of a row; ages below 2, which stand where nobody entered one, are not known."""
+    sex, age = row.cells[_SEX].lower(), row.cells[_AGE].removesuffix(".0")
+    years = int(age) if age.isdecimal() else 0
+    bands = ("under_40", "from_40", "from_50", "from_60", "from_70")
+    band = bands[min(max(years // 10 - 3, 0), len(bands) - 1)] if years > 1 else ""
+    return {"eye": side.lower(), "sex": sex if sex in ("female", "male") else "", "age_band": band}
 
 
 def _tables(root: Path) -> list[_Table]:

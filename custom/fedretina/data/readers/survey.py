@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedretina.errors import SettingsError
+from fedretina.settings.columns import Column
 from fedretina.settings.scheme import GradingScheme, preset
 
 NO_PATIENTS = "none named: each image is its own"
@@ -25,12 +27,14 @@ class Photograph(NamedTuple):
         label: The raw label as text; "" where it has none.
         patient: The patient; the image itself where the set names none.
         part: The official split, "train", "val" or "test"; None where the set has none.
+        beside: What the set says of it in optional columns of a manifest, in their words; "" where it does not know.
     """
 
     file: str
     label: str
     patient: str
     part: str | None = None
+    beside: Mapping[Column, str] = MappingProxyType({})
 
 
 class LeftOut(NamedTuple):

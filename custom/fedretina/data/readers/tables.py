@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fedretina.data.manifest import csv_lines, plain_title
 from fedretina.errors import DataError
+from fedretina.settings.columns import Column
 from fedretina.settings.scheme import whole_label
 
 _INSTALL = {"openpyxl": 'pip install "openpyxl>=3.1"', "xlrd": 'pip install "xlrd>=2"'}
@@ -83,6 +84,18 @@ def require_grade(path: Path, row: Row, column: str, allowed: Sequence[str]) -> 
             f"{allowed[-1]}: unpack the set again, or mend the row."
         )
     return raw
+
+
+def oedema(path: Path, row: Row, column: str, worst: str) -> dict[Column, str]:
+    """What a row says of macular oedema, as an optional column of a manifest: "yes" for the worst grade alone.
+
+    Raises:
+        DataError: The grade is not one of 0 to the worst.
+    """
+    if not row.cells[column]:
+        return {}
+    grade = require_grade(path, row, column, "0123456789"[: int(worst) + 1])
+    return {"macular_oedema": "yes" if grade == worst else "no"}
 
 
 def _place(titles: Sequence[str], name: str) -> int | None:

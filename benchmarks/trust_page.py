@@ -1,0 +1,240 @@
+"""Renders docs/before_you_trust_it.md, for the doctor: `python -m benchmarks.trust_page`.
+
+What the gate and the promise are worth in one table, from the stored counts of `benchmarks.gate` and
+`benchmarks.promise`; their own pages hold all that was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks import gate, promise
+from benchmarks.common import ROOT
+from benchmarks.gate_page import KINDS, SPOILT, together
+from fedretina.storage import write_text
+from fedretina.uncertainty.promise import patients_needed
+from fedretina_papers.packed import read_packed
+
+PAGE = ROOT / "docs" / "before_you_trust_it.md"
+ROW = "analytic"
+"""Of the README's first table, and the one that both studies ran."""
+MISSED, SURE = 0.05, 0.9
+_SETS = {"fundus": "photographs", "oct": "OCT scans"}
+
+
+class Share(NamedTuple):
+    """So many of so many."""
+
+    found: float
+    of: float
+
+    @property
+    def value(self) -> float:
+        """In [0, 1]."""
+        return self.found / self.of if self.of else 0.0
+
+
+class Kept(NamedTuple):
+    """What was counted at a hospital; None where it was not measured.
+
+    Attributes:
+        name: Of the set.
+        kind: Of images.
+        own: Own test images that the gate stopped.
+        other: Pictures of something else that were answered and not referred.
+        spoiled: Own images, spoiled beyond reading, that were answered and not referred.
+        cameras: Ill eyes of the worst other hospital that were answered and not referred.
+        missed: Ill patients who passed, mean of the draws, where a threshold keeps the promise.
+        kept: Draws of validation patients in which no more than promised passed.
+        sent: All patients sent to a doctor.
+        grades: Patients whose true grade was in the set of grades.
+        drawn: Validation patients that the last four stand on.
+    """
+
+    name: str
+    kind: str
+    own: Share
+    other: Share
+    spoiled: Share
+    cameras: Share
+    missed: Share | None
+    kept: Share | None
+    sent: Share | None
+    grades: Share | None
+    drawn: int | None
+
+
+def main() -> int:
+    """Write the page."""
+    write_page(gate.STORED, promise.STORED)
+    return 0
+
+
+def write_page(gates: Path, promises: Path) -> None:
+    """Write docs/before_you_trust_it.md from what both studies stored."""
+    looked = list(read_packed(gates).values())
+    promised = {one["site"]: one for one in read_packed(promises).values()}
+    table = [counted(one, promised.get(one["site"])) for one in looked if one["row"] == ROW]
+    trained = [counted(one, None) for one in looked if one["row"] != ROW]
+    write_text(PAGE, render(table, trained))
+
+
+def counted(looked: Mapping[str, Any], promised: Mapping[str, Any] | None) -> Kept:
+    """What both studies counted at a site.
+
+    Args:
+        looked: The site's record of `benchmarks.gate`.
+        promised: Its record of `benchmarks.promise`; None where there is none.
+    """
+    groups, own = looked["groups"], looked["look"]["own"]
+    away = [found for name, found in groups.items() if name.startswith("images of") and found["ill"]]
+    worst = max((Share(found["ill_passed"], found["ill"]) for found in away), key=lambda share: share.value)
+    other, spoiled = (Share(*reversed(together(groups, names))) for names in (KINDS, SPOILT))
+    found = (looked["site"], looked["set"], Share(own["stopped"], own["images"]), other, spoiled, worst)
+    most = None if promised is None else _most_drawn(promised["drawn"])
+    if promised is None or most is None:
+        return Kept(*found, None, None, None, None, None)
+    held = next(one["held"] for one in promised["sets"] if one["patients"] == most["patients"])
+    kept = Share(most["kept"], most["given"])
+    shares = (Share(100 * most["mean_missed"], 100), kept, Share(100 * most["mean_load"], 100), Share(100 * held, 100))
+    return Kept(*found, *shares, most["patients"])
+
+
+def _most_drawn(drawn: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    given = [
+        one for one in drawn if (one["rule"], one["missed"], one["sure"]) == ("own", MISSED, SURE) and one["given"]
+    ]
+    return max(given, key=lambda one: one["patients"], default=None)
+
+
+def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
+    """The page, Markdown with a final newline.
+
+    Args:
+        sites: What was counted of the row of the table.
+        trained: What was counted of rows whose encoder the sites trained.
+    """
+    strange = [site for site in sites if site.cameras.value >= 0.1]
+    sent = sorted(site.sent.value for site in sites if site.sent is not None)
+    return "\n".join(
+        [
+            "# Before you trust it",
+            "",
+            "For the doctor who is to work with a model's answers. Research software, not a medical device: a doctor "
+            "decides, whatever it says. Written by `python -m benchmarks.trust_page` from stored counts.",
+            "",
+            "A model alone gives a grade to whatever it is shown, a photograph of skin too. Here three things stand "
+            "between a photograph and its answer:",
+            "",
+            "1. **It looks first.** A picture of something else is refused. One that cannot be read (too dark, "
+            'blurred, half covered) is called *ungradable*. One that is unlike your own photographs is marked *"unlike '
+            "this site's photographs\"*. All three go to a doctor, each with its reason.",
+            "2. **It says when it is not sure.** A patient with a grade that calls for a doctor, or with a doubtful "
+            "answer, is referred.",
+            "3. **It keeps a promise, if you ask for one.** You say how many of your ill patients may pass unseen, "
+            f"for instance {100 * MISSED:.0f} of 100. Your own validation patients, whom the model has not learned "
+            "from, then set how careful it must be.",
+            "",
+            "## How that was kept",
+            "",
+            "Each line is a public set of real images, as if it were a hospital. None of the images counted here was "
+            "learned from. The last line is the worst of each column.",
+            "",
+            *_table(sites),
+            "",
+            "*Own held back*: own photographs that the first look stopped, though nothing was wrong; at most 2 of 100 "
+            "are promised. *Another kind*: OCT scans or photographs, skin, flowers, blank pictures, that went through "
+            "unnoticed; *spoiled*: own photographs, darkened, blurred or half covered, that did; at most 2 of 100 of "
+            "either. *Other cameras*: ill eyes of that other hospital which fared worst here, neither marked nor "
+            f"referred; under 10 of 100. *Ill who passed*: with a promise of {100 * MISSED:.0f} of 100, on average. "
+            f"*Promise kept*: in how many of 100 draws of the validation patients it held; {100 * SURE:.0f} are "
+            "claimed. *Sent to a doctor*: of all patients, with that promise. *Grades*: patients whose true grade was "
+            'among those that the answer named ("mild to moderate"); 90 of 100 are promised. **Bold** is a promise '
+            "that was not kept.",
+            "",
+            "## What it does not do",
+            "",
+            *_cameras(strange),
+            *_others(trained),
+            "* **A promise does not make the model better.** It is paid for with patients sent to a doctor: "
+            f"{100 * sent[0]:.0f} to {100 * sent[-1]:.0f} of 100 at these hospitals. A better model sends fewer."
+            if sent
+            else "* **A promise does not make the model better.** It is paid for with patients sent to a doctor.",
+            f"* **It promises nothing on few patients.** For {100 * MISSED:.0f} of 100 it takes "
+            f"{patients_needed(MISSED, SURE)} ill patients among those that you keep for validation, for 10 of 100 "
+            f"{patients_needed(0.1, SURE)}. With fewer your report says so, and how many are missing.",
+            "* **It does not see what your own photographs hide.** What is odd in all of yours is usual to it.",
+            "* **These figures are not yours.** Your own stand in your [report](reading_the_report.md), counted on "
+            "your own test patients. Read them there before the first patient.",
+            "",
+            "For engineers: [the gate](gate.md), [the promise](promise.md), [which doubt finds what](doubt.md).",
+            "",
+        ]
+    )
+
+
+def _table(sites: Sequence[Kept]) -> list[str]:
+    columns: tuple[tuple[str, Callable[[Kept], Share | None], Callable[[float], bool]], ...] = (
+        ("own held back", lambda site: site.own, lambda share: share > 0.02),
+        ("another kind unnoticed", lambda site: site.other, lambda share: share > 0.02),
+        ("spoiled unnoticed", lambda site: site.spoiled, lambda share: share > 0.02),
+        ("other cameras: ill who passed", lambda site: site.cameras, lambda share: share >= 0.1),
+        ("ill who passed", lambda site: site.missed, lambda share: share > MISSED),
+        ("promise kept", lambda site: site.kept, lambda share: share < SURE),
+        ("sent to a doctor", lambda site: site.sent, lambda share: False),
+        # A draw's hundredth either way is chance.
+        ("grades", lambda site: site.grades, lambda share: share < 0.89),
+    )
+    lines = ["| hospital | " + " | ".join(name for name, _, _ in columns) + " |", "|---|" + "---|" * len(columns)]
+    for site in sites:
+        cells = [_cell(of(site), broken) for _, of, broken in columns]
+        lines.append(f"| {site.name}, {_SETS[site.kind]} | {' | '.join(cells)} |")
+    worst = []
+    for _, of, broken in columns:
+        found = sorted((share for share in map(of, sites) if share is not None), key=lambda share: share.value)
+        least = bool(found) and broken(0.0)  # where less is worse
+        worst.append(_cell((found[0] if least else found[-1]) if found else None, broken))
+    return [*lines, f"| **the worst** | {' | '.join(worst)} |"]
+
+
+def _cell(share: Share | None, broken: Callable[[float], bool]) -> str:
+    if share is None:
+        return "not measured"
+    text = f"{_number(share.found)} of {_number(share.of)}"
+    return f"**{text}**" if broken(share.value) else text
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _cameras(strange: Sequence[Kept]) -> list[str]:
+    if not strange:
+        return []
+    told = " and ".join(f"{_cell(one.cameras, lambda share: False)} at {one.name}" for one in strange)
+    return [
+        "* **It does not know every other camera.** Where a hospital's own photographs are of many kinds, an eye of "
+        f"another camera looks like one of its own: so many ill ones passed: {told}. Have some photographs of a new "
+        "camera graded by a doctor before the model sees its patients.",
+    ]
+
+
+def _others(trained: Sequence[Kept]) -> list[str]:
+    def told(of: Callable[[Kept], Share], least: float) -> str:
+        found = [f"{_cell(of(one), lambda share: False)} at {one.name}" for one in trained if of(one).value >= least]
+        return " and ".join(found) if found else "none to speak of"
+
+    if not trained:
+        return []
+    return [
+        "* **Not every model looks equally well.** The table is of a model whose picture-reading part stayed as it was "
+        "made. Of one that the hospitals trained for a short while, of pictures of another kind went unnoticed "
+        f"{told(lambda one: one.other, 0.02)}, and of ill eyes of another camera "
+        f"{told(lambda one: one.cameras, 0.1)}.",
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
