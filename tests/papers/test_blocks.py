@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from click.testing import CliRunner
 
@@ -11,13 +12,16 @@ from fedretina.cli import main
 from fedretina.data.site_data import load_site_data
 from fedretina.errors import SettingsError, StateError
 from fedretina.loop import run_loop
+from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_tensors
 from fedretina_papers.blocks.hospitals import deal, read_sets
 from fedretina_papers.blocks.page import write_block_page
 from fedretina_papers.blocks.plan import BlockPlan
-from fedretina_papers.blocks.tables import comparisons, figure_table
+from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
+from fedretina_papers.blocks.study import worth
+from fedretina_papers.blocks.tables import comparisons, difference, figure_table
 from fedretina_papers.blocks.train import RowTrainer, trained
 from fedretina_papers.packed import read_packed, unpack
 from fedretina_papers.plan import preset
@@ -103,6 +107,43 @@ def test_training_in_memory_gives_the_bits_of_the_loop(tmp_path):
         net.load_state_dict({key: one for key, one in model.items() if not key.startswith("encoder.")})
         logits = net.eval()(data.split("test").images)
         assert logits.equal(found.answers[name]["test"])
+
+
+@pytest.mark.parametrize("row", ["fedee_fedprox", "ditto", "feduaa"])
+def test_training_side_by_side_is_training_one_by_one(row, tmp_path):
+    """A head or exits that stay, a proximal term, a model that goes along, weights by theta: to rounding the same."""
+    plan = BlockPlan.read(tiny(cases=[{"name": "like", "title": "Like", "hospitals": {"site-1": 2, "site-4": 1}}]))
+    shared = {"classes": plan.experiment_of(plan.row("fedavg"), 1, {}).classes}
+    more = {
+        "fedee_fedprox": {**shared, "exchange": {"personal": "exits"}, "network": {"exits": {"width": 8}}},
+        "ditto": {**shared, "exchange": {"personal": "nothing"}},
+        "feduaa": {"exchange": {"personal": "head"}, "network": {"projector": 8}},
+    }[row]
+    settings = {**plan.experiment, **merged(plan.experiment, more), "row": row, "phantom_images": 64}
+    experiment = Experiment.resolve(settings)
+    assert goes_side_by_side(experiment)
+    sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None)
+    dealt = {name: one.data for name, one in deal(plan, plan.cases[0], sets, 18, 0).items()}
+    # An odd number of images: one hospital's last batch is shorter than the others'.
+    assert len({data.counts["train"] for data in dealt.values()}) > 1
+    slow, fast = trained(experiment, dealt, tmp_path), trained_side_by_side(experiment, dealt)
+    assert (slow.up, slow.down) == (fast.up, fast.down)
+    for name, said in slow.answers.items():
+        assert torch.allclose(said["test"], fast.answers[name]["test"], atol=1e-4)
+        assert said["test"].abs().max() > 1e-2
+
+
+def test_less_is_better_in_tuning_and_in_tests():
+    """AURC, ECE, Brier score and log loss: the lower one is chosen, and the lower row leads."""
+    good, bad = ({"site": {"error_auroc": 0.7, "aurc": value}} for value in (0.2, 0.4))
+    assert worth(good) > worth(bad)
+    assert worth({"site": {"error_auroc": 0.8, "aurc": None}}) == 0.8
+    low, high = (
+        {draw: {"sites": {"site": {"test": {"aurc": value + draw / 100}}}, "drawn": {}} for draw in range(3)}
+        for value in (0.2, 0.4)
+    )
+    test, _ = difference({"low": low, "high": high}, "low", "high", "aurc")
+    assert test.mean == pytest.approx(0.2)
 
 
 def test_a_row_helps_only_where_it_beats_every_row_alone():

@@ -23,6 +23,7 @@ from fedretina.uncertainty.temperature import fit_temperature, tempered
 from fedretina_papers.blocks.figures import Said, measured, read
 from fedretina_papers.blocks.hospitals import Hospital, ImageSet, deal, read_sets, with_splits, without_exits
 from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase, BlockPlan, BlockRow, Size, Tuned
+from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
 from fedretina_papers.blocks.train import Ran, passes_of, pooled, summed, trained
 from fedretina_papers.runner import Told
 
@@ -112,6 +113,8 @@ class _Block:
         self._sets = sets
         self._out = out
         self._dealt: tuple[Any, dict[str, Hospital]] = ((), {})
+        self._sums: dict[str, dict[str, Ran]] = {}
+        self._last: tuple[Experiment | None, Mapping[str, Hospital], Ran] = (None, {}, Ran({}, 0, 0))
 
     def file(self, case: BlockCase, row: BlockRow, size: Size, draw: int) -> Path:
         return self._out / "results" / case.name / f"{size}" / row.name / f"draw-{draw}.json"
@@ -149,7 +152,7 @@ class _Block:
     def _hospitals(self, case: BlockCase, size: Size, draw: int) -> dict[str, Hospital]:
         key = (case.name, size, draw)
         if self._dealt[0] != key:
-            self._dealt = key, deal(self._plan, case, self._sets, size, draw)
+            self._dealt, self._sums = (key, deal(self._plan, case, self._sets, size, draw)), {}
         return self._dealt[1]
 
     def _run(
@@ -173,15 +176,36 @@ class _Block:
         return said, ran, passes_of(experiment)
 
     def _ran(self, row: BlockRow, experiment: Experiment, hospitals: Mapping[str, Hospital]) -> Ran:
-        data = {name: one.data for name, one in hospitals.items()}
-        if experiment.network.exits is None or row.kind == "sums":
-            data = {name: without_exits(one, self._sets[hospitals[name].of].pooled) for name, one in data.items()}
         if row.kind == "sums":
-            return summed(experiment, data)
+            return self._summed(experiment)
+        plain = experiment.network.exits is None
+        data = {name: self._pooled(one) if plain else one.data for name, one in hospitals.items()}
         if row.kind == "pooled":
             return pooled(experiment, data)
+        asked, known, ran = self._last
+        same = len(known) == len(hospitals) and all(one is hospitals.get(name) for name, one in known.items())
+        if not same or asked != experiment:
+            ran = self._trained(experiment, data)
+            self._last = experiment, hospitals, ran  # a temperature reads its row's run
+        return ran
+
+    def _trained(self, experiment: Experiment, data: Mapping[str, SiteData]) -> Ran:
+        if goes_side_by_side(experiment):
+            return trained_side_by_side(experiment, data)
         with tempfile.TemporaryDirectory(dir=self._out) as folder:
             return trained(experiment, data, Path(folder))
+
+    def _summed(self, experiment: Experiment) -> Ran:
+        """What a row of heads from sums answers; rows that read the sums of a draw otherwise share the work."""
+        sums = experiment.sums
+        assert sums is not None
+        key = sums.model_copy(update={"answer": "both"}).model_dump_json()
+        if key not in self._sums:
+            self._sums[key] = summed(experiment, {name: self._pooled(one) for name, one in self._dealt[1].items()})
+        return self._sums[key][sums.answer]
+
+    def _pooled(self, hospital: Hospital) -> SiteData:
+        return without_exits(hospital.data, self._sets[hospital.of].pooled)
 
     def _ensemble(
         self, row: BlockRow, hospitals: Mapping[str, Hospital], seed: int, change: Mapping[str, Any]
@@ -237,18 +261,27 @@ class _Block:
                 asked = merged(change, number.settings(value))
                 said, _, _ = self._run(row, hospitals, self._plan.tuning_draw + 1, asked)
                 found = measured(hospitals, said, "test", primary, self._plan.least, 0)
-                known = [
-                    1 - one if name in LESS_IS_BETTER else one
-                    for test in found.sites.values()
-                    for name, one in test.items()
-                    if one is not None
-                ]
-                figures[value] = fmean(known) if known else 0.0
+                figures[value] = worth(found.sites)
             best = max(figures, key=lambda value: figures[value])
             ends = {min(figures): best / number.factor, max(figures): best * number.factor}
             waiting = [ends[best]] if best in ends and grown < number.grows else []
             grown += 1
         return best, {f"{value:g}": round(one, 5) for value, one in sorted(figures.items())}, best in ends
+
+
+def worth(sites: Mapping[str, Mapping[str, float | None]]) -> float:
+    """What tuning looks at, more being better: the mean of the figures, those of which less is better taken from 1.
+
+    Args:
+        sites: Figures by hospital and name; None where one is undefined.
+    """
+    known = [
+        1 - one if name in LESS_IS_BETTER else one
+        for test in sites.values()
+        for name, one in test.items()
+        if one is not None
+    ]
+    return fmean(known) if known else 0.0
 
 
 def _judged_on_validation(hospital: Hospital, whole: ImageSet) -> SiteData:
