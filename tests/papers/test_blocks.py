@@ -109,15 +109,14 @@ def test_training_in_memory_gives_the_bits_of_the_loop(tmp_path):
         assert logits.equal(found.answers[name]["test"])
 
 
-@pytest.mark.parametrize("row", ["fedee_fedprox", "ditto", "feduaa"])
+@pytest.mark.parametrize("row", ["fedee_fedprox", "ditto"])
 def test_training_side_by_side_is_training_one_by_one(row, tmp_path):
-    """A head or exits that stay, a proximal term, a model that goes along, weights by theta: to rounding the same."""
+    """Exits that stay, a proximal term, a model that goes along: to rounding the same."""
     plan = BlockPlan.read(tiny(cases=[{"name": "like", "title": "Like", "hospitals": {"site-1": 2, "site-4": 1}}]))
     shared = {"classes": plan.experiment_of(plan.row("fedavg"), 1, {}).classes}
     more = {
         "fedee_fedprox": {**shared, "exchange": {"personal": "exits"}, "network": {"exits": {"width": 8}}},
         "ditto": {**shared, "exchange": {"personal": "nothing"}},
-        "feduaa": {"exchange": {"personal": "head"}, "network": {"projector": 8}},
     }[row]
     settings = {**plan.experiment, **merged(plan.experiment, more), "row": row, "phantom_images": 64}
     experiment = Experiment.resolve(settings)

@@ -129,6 +129,7 @@ class BlockPlan(BaseModel):
         paper: That it is a block.
         page: Template of the page, in `pages/`.
         about: Paragraphs of the page: what is asked, and what the rows are.
+        reading: Paragraphs of the page: what its tables say, written once they stood.
         sites: Site file of each set; none for a phantom set.
         cases: Ways in which hospitals are made of the sets.
         sizes: Training images a hospital, ascending, "all" last.
@@ -151,6 +152,7 @@ class BlockPlan(BaseModel):
     paper: Literal["block"] = "block"
     page: str = "block.md.j2"
     about: tuple[str, ...] = ()
+    reading: tuple[str, ...] = ()
     sites: dict[str, Path | None] = Field(min_length=1)
     cases: tuple[BlockCase, ...] = Field(min_length=1)
     sizes: tuple[Size, ...] = Field(min_length=1)

@@ -9,7 +9,7 @@ rounding, not in its bits (tests/papers/test_blocks.py compares the two).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,6 @@ from fedretina.local.supervised import batches, scheduled, summed_score
 from fedretina.losses.objective import Clock, Objective, build_objective
 from fedretina.networks.network import Network
 from fedretina.seeds import reproducible_torch, seed_layers, torch_device
-from fedretina.settings.aggregation import SamplesSettings, UniformSettings
 from fedretina.settings.correction import FedProxSettings, NoCorrectionSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
@@ -38,7 +37,10 @@ _FIRST, _SECOND, _LEAST = 0.9, 0.999, 1e-8
 
 
 def goes_side_by_side(experiment: Experiment) -> bool:
-    """Whether `trained_side_by_side` does all that a row's settings ask for."""
+    """Whether `trained_side_by_side` does all that a row's settings ask for.
+
+    It leaves projectors to `trained`: of millions of weights a step costs more than its calls.
+    """
     phase = experiment.phases[0]
     settings = phase.training or experiment.training
     mixing = experiment.aggregation
@@ -52,8 +54,9 @@ def goes_side_by_side(experiment: Experiment) -> bool:
         and torch_device(settings).type == "cpu"
         and settings.clip_norm is None
         and not settings.stretches
-        and not experiment.network.calibrator
+        and not (experiment.network.calibrator or experiment.network.projector)
         and isinstance(experiment.correction, NoCorrectionSettings | FedProxSettings)
+        and mixing.rule.needs <= {"images"}
         and not (mixing.personal or mixing.robust.guards or mixing.optimiser.remembers)
         and experiment.tune.epochs in ((0, settings.epochs) if experiment.tune.along else (0,))
         and experiment.tune.learning_rate is None
@@ -270,8 +273,8 @@ def trained_side_by_side(experiment: Experiment, hospitals: Mapping[str, SiteDat
         group.begin([{**shared, **kept[name]} for name in group.names], experiment.tune.along)
     correction = experiment.correction
     pull = correction.mu if isinstance(correction, FedProxSettings) else 0.0
-    weigh = _weights(experiment, hospitals)
-    thetas: dict[str, float] = {}
+    images = {name: {"images": float(data.counts["train"])} for name, data in hospitals.items()}
+    weights = weighing(experiment.aggregation.rule)(images)
     sent = 0
     with reproducible_torch(experiment.training):
         for step in plan:
@@ -282,7 +285,7 @@ def trained_side_by_side(experiment: Experiment, hospitals: Mapping[str, SiteDat
                     group.along(step, experiment.tune.pull, {key: shared[key] for key in moving.parameters})
             sent += tensors_bytes(shared)
             if parts.shared:
-                shared = _mixed(groups, weigh(lambda name: _theta(groups, trainers, name, thetas)), parts)
+                shared = _mixed(groups, weights, parts)
     answers = {}
     for group in groups:
         stack = group.model if group.own is None else group.own
@@ -309,33 +312,6 @@ def _alike(
         kind = (hospitals[name].scheme.num_classes, None if space is None else space.cover)
         found.setdefault(kind, {})[name] = trainer
     return found
-
-
-def _weights(
-    experiment: Experiment, hospitals: Mapping[str, SiteData]
-) -> Callable[[Callable[[str], float]], dict[str, float]]:
-    """The rule of the mean: given how to find a hospital's theta, which some rules read, it weighs the hospitals."""
-    rule = experiment.aggregation.rule
-    weigh = weighing(rule)
-    blind = isinstance(rule, UniformSettings | SamplesSettings)
-
-    def weights(theta: Callable[[str], float]) -> dict[str, float]:
-        return weigh(
-            {
-                name: {"images": float(data.counts["train"]), "theta": 1.0 if blind else theta(name)}
-                for name, data in hospitals.items()
-            }
-        )
-
-    return weights
-
-
-def _theta(groups: Sequence[_Group], trainers: Mapping[str, RowTrainer], name: str, known: dict[str, float]) -> float:
-    group = next(one for one in groups if name in one.names)
-    at = group.names.index(name)
-    state = {key: one[at].detach() for key, one in group.model.weights.items()}
-    known[name] = trainers[name].theta(state, known.get(name))
-    return known[name]
 
 
 def _mixed(groups: Sequence[_Group], weights: Mapping[str, float], parts: Partition) -> dict[str, Tensor]:

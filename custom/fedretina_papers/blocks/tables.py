@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fedretina.errors import StateError
 from fedretina.report.text import NONE, number, size
-from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockPlan, BlockRow
+from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockPlan, BlockRow, Role, Size
 from fedretina_papers.engine.records import OfRun, Records
 from fedretina_papers.engine.table import Column, Line, mean_count, render, seeds
 from fedretina_papers.markdown import chance, interval, listed, signed
@@ -200,6 +200,49 @@ def test_table(plan: BlockPlan, runs: Runs) -> list[str]:
         Column("smallest that could be seen", told=lambda line: number(cells[line.row].seen, 3)),
     ]
     return render(Records({}), ["row", "by", "least beaten"], lines, columns)
+
+
+def lead_table(plan: BlockPlan, sizes: Mapping[Size, Runs]) -> list[str]:
+    """The best row of each kind at every size, and the federated one against the row alone that it beats least.
+
+    Args:
+        plan: The plan.
+        sizes: Whole runs of a case by size; sizes that lack a control are left out.
+    """
+    titles = {row.name: row.title for row in plan.rows}
+    lines, cells = [], {}
+    for held, runs in sizes.items():
+        against = {(name, one.figure): one for name, each in comparisons(plan, runs).items() for one in each}
+        for figure in plan.figures[: plan.primary]:
+            best = {role: _best(plan, runs, role, figure) for role in ("alone", "federated", "pooled")}
+            told = tuple(NONE if one is None else f"{titles[one[0]]} {number(one[1], 3)}" for one in best.values())
+            lead = best["federated"]
+            key = f"{held} {figure}"
+            cells[key] = None if lead is None else against[lead[0], figure]
+            lines.append(Line((str(held), TITLES[figure], *told), key))
+
+    def test(show: Callable[[Against], str]) -> Callable[[Line], str]:
+        return lambda line: NONE if (one := cells[line.row]) is None else show(one)
+
+    columns = [
+        Column("lead", told=test(lambda one: signed(one.test.mean))),
+        Column("95 %", told=test(lambda one: interval(one.test._asdict()))),
+        Column("p, Holm", told=test(lambda one: chance(one.adjusted))),
+        Column("smallest that could be seen", told=test(lambda one: number(one.seen, 3))),
+    ]
+    first = ["images", "by", "best alone", "best together", "best of all images in one place"]
+    return render(Records({}), first, lines, columns)
+
+
+def _best(plan: BlockPlan, runs: Runs, role: Role, figure: str) -> tuple[str, float] | None:
+    """The row of a role with the best mean over draws, and that mean."""
+    sign = -1 if figure in LESS_IS_BETTER else 1
+    found = []
+    for row in plan.rows:
+        if row.role == role and row.name in runs:
+            values = [value for one in runs[row.name].values() if (value := _mean(one, figure)) is not None]
+            found += [(row.name, fmean(values))] if values else []
+    return max(found, key=lambda one: sign * one[1], default=None)
 
 
 def sets_table(sets: Mapping[str, Any], least: int) -> list[str]:

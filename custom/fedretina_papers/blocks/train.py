@@ -24,11 +24,11 @@ from fedretina.analytic.sums import Sums, total
 from fedretina.corrections.correction import LocalRound
 from fedretina.data.site_data import SiteData, Split
 from fedretina.errors import SettingsError
-from fedretina.exchange.payload import Tensors, tensors_bytes
+from fedretina.exchange.payload import tensors_bytes
 from fedretina.local.features import FrozenEncoder, FrozenOutputs
 from fedretina.local.heads_from_sums import ANSWERS, HeadsFromSums
 from fedretina.local.site_state import Snapshot
-from fedretina.local.supervised import BatchLosses, Predictions, RoundOptimiser, batches, summed_score
+from fedretina.local.supervised import BatchLosses, RoundOptimiser, batches, summed_score
 from fedretina.local.trainer import LocalTrainer
 from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.dropout import answered_with_features
@@ -96,23 +96,6 @@ class RowTrainer(LocalTrainer):
             net.projector, net.dropouts = list(net.dropouts.values())[-1], nn.ModuleDict()
             net.frozen = net.encoder.steps
         net.frozen_is_given((net.encoder.features,))
-
-    def theta(self, state: Tensors, previous: float | None) -> float:
-        """The threshold that the hospital would send with a model, see `uncertainty.theta`.
-
-        Args:
-            state: The model's weights.
-            previous: Its last one; None in the first round.
-
-        Raises:
-            SettingsError: It is to be read off answers that were given while the model learned.
-        """
-        if self._experiment.theta.source.split is None:
-            raise SettingsError("a block reads theta off a split: set theta.source to 'validation' or 'train'.")
-        self.model.load({}, state)
-        known = {} if previous is None else {"theta": {"value": previous}}
-        split = self._data.split("train")
-        return self._theta(Predictions(torch.empty(0), split.labels[:0]), Snapshot({}, known), split).value
 
     def at(self, data: SiteData) -> RowTrainer:
         """The same trainer at another hospital of the same grades; the two share a network, loaded for each task."""
