@@ -73,6 +73,7 @@ class BlockRow(BaseModel):
         of: The row whose settings an "ensemble" or a "temperature" takes, or whose network and passes "pooled" takes.
         twin: Of a federated row that trains, the row alone with the very same network and number of passes.
         settings: Laid over the plan's.
+        stages: Of a row of sums: whether what early exits read stands beside the pooled features in what is summed.
         tune: What is tuned, one after the other.
         members: Runs of an ensemble.
     """
@@ -85,6 +86,7 @@ class BlockRow(BaseModel):
     of: str = ""
     twin: str = ""
     settings: dict[str, Any] = {}
+    stages: bool = False
     tune: tuple[Tuned, ...] = ()
     members: int = Field(default=5, ge=2, le=20)
 

@@ -21,7 +21,15 @@ from fedretina.settings.plan import merged
 from fedretina.storage import folder_lock, read_json, write_json
 from fedretina.uncertainty.temperature import fit_temperature, tempered
 from fedretina_papers.blocks.figures import Said, measured, read
-from fedretina_papers.blocks.hospitals import Hospital, ImageSet, deal, read_sets, with_splits, without_exits
+from fedretina_papers.blocks.hospitals import (
+    Hospital,
+    ImageSet,
+    deal,
+    read_sets,
+    with_splits,
+    with_stages,
+    without_exits,
+)
 from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase, BlockPlan, BlockRow, Size, Tuned
 from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
 from fedretina_papers.blocks.train import Ran, passes_of, pooled, summed, trained
@@ -90,7 +98,8 @@ def _require_alike(told: Mapping[str, Any], out: Path) -> None:
         return
     held = read_json(out / PLAN)
     other = [name for name in _FIXED if held.get(name) != told[name]]
-    rows = {row["name"]: row for row in held["rows"]}
+    # Read again, so that what the rows of an earlier version leave out is its default.
+    rows = {row["name"]: BlockRow.model_validate(row).model_dump(mode="json") for row in held["rows"]}
     in_print = dict.fromkeys(("title", "role", "twin"))
     changed = (row for row in told["rows"] if row["name"] in rows and row | in_print != rows[row["name"]] | in_print)
     other += [f"row {row['name']}" for row in changed]
@@ -113,7 +122,7 @@ class _Block:
         self._sets = sets
         self._out = out
         self._dealt: tuple[Any, dict[str, Hospital]] = ((), {})
-        self._sums: dict[str, dict[str, Ran]] = {}
+        self._sums: dict[tuple[bool, str], dict[str, Ran]] = {}
         self._last: tuple[Experiment | None, Mapping[str, Hospital], Ran] = (None, {}, Ran({}, 0, 0))
 
     def file(self, case: BlockCase, row: BlockRow, size: Size, draw: int) -> Path:
@@ -177,7 +186,7 @@ class _Block:
 
     def _ran(self, row: BlockRow, experiment: Experiment, hospitals: Mapping[str, Hospital]) -> Ran:
         if row.kind == "sums":
-            return self._summed(experiment)
+            return self._summed(row, experiment)
         plain = experiment.network.exits is None
         data = {name: self._pooled(one) if plain else one.data for name, one in hospitals.items()}
         if row.kind == "pooled":
@@ -195,13 +204,19 @@ class _Block:
         with tempfile.TemporaryDirectory(dir=self._out) as folder:
             return trained(experiment, data, Path(folder))
 
-    def _summed(self, experiment: Experiment) -> Ran:
+    def _summed(self, row: BlockRow, experiment: Experiment) -> Ran:
         """What a row of heads from sums answers; rows that read the sums of a draw otherwise share the work."""
         sums = experiment.sums
         assert sums is not None
-        key = sums.model_copy(update={"answer": "both"}).model_dump_json()
+        key = (row.stages, sums.model_copy(update={"answer": "both"}).model_dump_json())
         if key not in self._sums:
-            self._sums[key] = summed(experiment, {name: self._pooled(one) for name, one in self._dealt[1].items()})
+            data = {
+                name: with_stages(one.data, (*self._sets[one.of].early, self._sets[one.of].pooled))
+                if row.stages
+                else self._pooled(one)
+                for name, one in self._dealt[1].items()
+            }
+            self._sums[key] = summed(experiment, data)
         return self._sums[key][sums.answer]
 
     def _pooled(self, hospital: Hospital) -> SiteData:
