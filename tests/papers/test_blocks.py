@@ -12,11 +12,10 @@ from fedretina.cli import main
 from fedretina.data.site_data import load_site_data
 from fedretina.errors import SettingsError, StateError
 from fedretina.loop import run_loop
-from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_tensors
-from fedretina_papers.blocks.hospitals import deal, read_sets
+from fedretina_papers.blocks.hospitals import deal, read_sets, with_stages
 from fedretina_papers.blocks.page import write_block_page
 from fedretina_papers.blocks.plan import BlockPlan
 from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
@@ -80,23 +79,30 @@ def test_a_twin_has_the_same_network_and_passes():
         BlockPlan.read({**settings, "rows": rows})
 
 
-def test_training_in_memory_gives_the_bits_of_the_loop(tmp_path):
-    """FedProx, a head that travels, exits that stay: aggregate and answers are those of `run_loop` on the images."""
+@pytest.fixture(scope="module")
+def exits(tmp_path_factory):
+    """FedProx, a head that travels, exits that stay: experiment, sets, hospitals, and where the images are."""
+    cache = tmp_path_factory.mktemp("cache")
     plan = BlockPlan.read(tiny(cases=[{"name": "like", "title": "Like", "hospitals": {"site-1": 1, "site-4": 1}}]))
-    row = plan.row("fedavg")
     more = {
         "row": "fedee_fedprox",
         "exchange": {"personal": "exits"},
         "network": {"exits": {"width": 8}},
         "report": {"page": False, "draws": 20},
     }
-    experiment = plan.experiment_of(row, 1, more)
-    sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None)
+    experiment = plan.experiment_of(plan.row("fedavg"), 1, more)
+    sets = read_sets(plan, experiment, cache, lambda what, done, of: None)
     dealt = {name: one.data for name, one in deal(plan, plan.cases[0], sets, "all", 0).items()}
+    return experiment, sets, dealt, cache
+
+
+def test_training_in_memory_gives_the_bits_of_the_loop(exits, tmp_path):
+    """Aggregate and answers are those of `run_loop` on the images."""
+    experiment, _, dealt, cache = exits
     found = trained(experiment, dealt, tmp_path)
 
     images = {
-        name: load_site_data(name, SiteDataSettings(phantom_images=64), experiment.images, 1, tmp_path / "cache" / name)
+        name: load_site_data(name, SiteDataSettings(phantom_images=64), experiment.images, 1, cache / name)
         for name in dealt
     }
     results = run_loop(experiment, images, tmp_path / "runs", "run")
@@ -107,29 +113,39 @@ def test_training_in_memory_gives_the_bits_of_the_loop(tmp_path):
         net.load_state_dict({key: one for key, one in model.items() if not key.startswith("encoder.")})
         logits = net.eval()(data.split("test").images)
         assert logits.equal(found.answers[name]["test"])
-
-
-@pytest.mark.parametrize("row", ["fedee_fedprox", "ditto"])
-def test_training_side_by_side_is_training_one_by_one(row, tmp_path):
-    """Exits that stay, a proximal term, a model that goes along: to rounding the same."""
-    plan = BlockPlan.read(tiny(cases=[{"name": "like", "title": "Like", "hospitals": {"site-1": 2, "site-4": 1}}]))
-    shared = {"classes": plan.experiment_of(plan.row("fedavg"), 1, {}).classes}
-    more = {
-        "fedee_fedprox": {**shared, "exchange": {"personal": "exits"}, "network": {"exits": {"width": 8}}},
-        "ditto": {**shared, "exchange": {"personal": "nothing"}},
-    }[row]
-    settings = {**plan.experiment, **merged(plan.experiment, more), "row": row, "phantom_images": 64}
-    experiment = Experiment.resolve(settings)
     assert goes_side_by_side(experiment)
-    sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None)
-    dealt = {name: one.data for name, one in deal(plan, plan.cases[0], sets, 18, 0).items()}
-    # An odd number of images: one hospital's last batch is shorter than the others'.
-    assert len({data.counts["train"] for data in dealt.values()}) > 1
-    slow, fast = trained(experiment, dealt, tmp_path), trained_side_by_side(experiment, dealt)
+    agrees(found, trained_side_by_side(experiment, dealt))
+
+
+def agrees(slow, fast):
+    """Two ways to train gave the same answers, to rounding, and sent as much."""
     assert (slow.up, slow.down) == (fast.up, fast.down)
     for name, said in slow.answers.items():
         assert torch.allclose(said["test"], fast.answers[name]["test"], atol=1e-4)
         assert said["test"].abs().max() > 1e-2
+
+
+def test_a_model_that_goes_along_trains_side_by_side_as_it_does_alone(tmp_path):
+    """Ditto, at hospitals of unlike numbers of batches."""
+    plan = BlockPlan.read(tiny(cases=[{"name": "like", "title": "Like", "hospitals": {"site-1": 2, "site-4": 1}}]))
+    fedavg = plan.row("fedavg").settings
+    row = plan.row("fedavg").model_copy(update={"settings": {**fedavg, "row": "ditto"}})
+    experiment = plan.experiment_of(row, 1, {})
+    assert goes_side_by_side(experiment)
+    assert experiment.tune.along
+    sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None)
+    dealt = {name: one.data for name, one in deal(plan, plan.cases[0], sets, 18, 0).items()}
+    assert len({data.counts["train"] for data in dealt.values()}) > 1
+    agrees(trained(experiment, dealt, tmp_path), trained_side_by_side(experiment, dealt))
+
+
+def test_no_stage_outweighs_another_by_its_scale(exits):
+    _, sets, dealt, _ = exits
+    one = sets["site-1"]
+    assert sum(one.early) + one.pooled == dealt["site-1"].split("train").images.shape[1]
+    scaled = with_stages(dealt["site-1"], (*one.early, one.pooled)).split("train").images
+    for part in torch.split(scaled, [*one.early, one.pooled], dim=1):
+        assert part.var(0, correction=0).mean().item() == pytest.approx(1, abs=1e-3)
 
 
 def test_less_is_better_in_tuning_and_in_tests():
