@@ -93,6 +93,7 @@ def _tuned(plan: BlockPlan, out: Path) -> list[str]:
 
 
 def _words(case: BlockCase, title: str, one: Mapping[str, Any]) -> str:
-    tried = ", ".join(f"{value}: {figure:.3f}" for value, figure in one["tried"].items())
+    ordered = sorted(one["tried"].items(), key=lambda item: float(item[0]))
+    tried = ", ".join(f"{value}: {figure:.3f}" for value, figure in ordered)
     ends = " (the end of what was tried)" if one["edge"] else ""
     return f"{title}, {case.name}: `{one['setting']}` {one['chosen']:g}{ends}; tried {tried}"
