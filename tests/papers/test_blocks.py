@@ -52,7 +52,8 @@ def tiny(**changes):
         for row in settings["rows"]
         if row["name"] in kept
     ]
-    return {**settings, "rows": rows, **changes}
+    joined = {"name": "mean", "title": "Mean", "role": "federated", "kind": "mean", "parts": ["sums_both", "fedavg"]}
+    return {**settings, "rows": [*rows, joined], **changes}
 
 
 @pytest.mark.parametrize(
@@ -204,12 +205,16 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
 
     first = run("--store", tmp_path / "packed.jsonl.gz")
     assert first.exit_code == 0, first.output
-    assert "18 of 18: " in first.output
+    assert "20 of 20: " in first.output
     assert not any(name.startswith("cache") for name in read_packed(tmp_path / "packed.jsonl.gz"))
     page = (out / "page.md").read_text()
     assert "Heads from sums: mean of own and federated head | together |" in page
     assert "| 4 \\* |" in page  # two members, twice the passes
     assert "beats every row alone" in page
+    held = {row["name"]: out / "results" / "like" / "16" / row["name"] / "draw-0.json" for row in rows}
+    sites = {name: json.loads(file.read_text())["sites"] for name, file in held.items()}
+    assert sites["singleset_temperature"] == sites["singleset"]  # too few images for any other temperature than 1
+    assert sites["mean"] not in (sites["fedavg"], sites["sums_both"])
     tuned = json.loads((out / "tuning" / "like" / "singleset.json").read_text())["tried"][0]
     assert len(tuned["tried"]) == 4  # the best stood at the end, and the grid grew
 
@@ -217,7 +222,7 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
     before = json.loads(one.read_text())
     one.unlink()
     again = run()
-    assert again.output.count(" of 18: ") == 1
+    assert again.output.count(" of 20: ") == 1
     assert {**json.loads(one.read_text()), "seconds": 0} == {**before, "seconds": 0}
     assert (out / "page.md").read_text() == page
 

@@ -132,7 +132,7 @@ class _Block:
         """Run a row once and write its record; say what came out."""
         change = self._tuned(case, row)
         hospitals, began = self._hospitals(case, size, draw), time.monotonic()
-        said, ran, passes = self._run(row, hospitals, draw + 1, change)
+        said, ran, passes = self._run(case, row, hospitals, draw + 1, change)
         seconds = time.monotonic() - began
         found = measured(hospitals, said, "test", self._plan.figures, self._plan.least, self._plan.resamples)
         images = {
@@ -165,7 +165,7 @@ class _Block:
         return self._dealt[1]
 
     def _run(
-        self, row: BlockRow, hospitals: Mapping[str, Hospital], seed: int, change: Mapping[str, Any]
+        self, case: BlockCase, row: BlockRow, hospitals: Mapping[str, Hospital], seed: int, change: Mapping[str, Any]
     ) -> tuple[dict[str, Said], Ran, int]:
         """What a row says of each hospital's images, what moved, and how often it went over the training images."""
         if row.role == "alone":  # what the others do changes nothing
@@ -174,12 +174,14 @@ class _Block:
             return {name: _commonest(one.data) for name, one in hospitals.items()}, Ran({}, 0, 0), 0
         if row.kind == "ensemble":
             return self._ensemble(row, hospitals, seed, change)
+        if row.kind == "mean":
+            return self._mean(row, case, hospitals, seed)
         experiment = self._plan.experiment_of(row, seed, change)
         ran = self._ran(row, experiment, hospitals)
         said = {name: read(experiment, one["test"]) for name, one in ran.answers.items()}
         if row.kind == "temperature":
             said = {
-                name: _tempered(one, read(experiment, ran.answers[name]["val"]), hospitals[name].data)
+                name: _tempered(experiment, one, read(experiment, ran.answers[name]["val"]), hospitals[name].data)
                 for name, one in said.items()
             }
         return said, ran, passes_of(experiment)
@@ -203,6 +205,19 @@ class _Block:
             return trained_side_by_side(experiment, data)
         with tempfile.TemporaryDirectory(dir=self._out) as folder:
             return trained(experiment, data, Path(folder))
+
+    def _mean(
+        self, row: BlockRow, case: BlockCase, hospitals: Mapping[str, Hospital], seed: int
+    ) -> tuple[dict[str, Said], Ran, int]:
+        """The mean of the probabilities of several rows, each tuned as it is by itself."""
+        parts = [self._plan.row(name) for name in row.parts]
+        ran = [self._run(case, part, hospitals, seed, self._tuned(case, part)) for part in parts]
+        said = {}
+        for name in hospitals:
+            odds = np.mean([answers[name].probabilities for answers, _, _ in ran], axis=0)
+            said[name] = Said(odds, 1 - odds.max(1), odds)
+        moved = Ran({}, sum(one.up for _, one, _ in ran), sum(one.down for _, one, _ in ran))
+        return said, moved, sum(passes for _, _, passes in ran)
 
     def _summed(self, row: BlockRow, experiment: Experiment) -> Ran:
         """What a row of heads from sums answers; rows that read the sums of a draw otherwise share the work."""
@@ -259,14 +274,19 @@ class _Block:
             for name, one in deal(self._plan, case, self._sets, self._plan.tuning_size, self._plan.tuning_draw).items()
         }
         for number in tuned.tune:
-            value, figures, edge = self._best(tuned, number, hospitals, change)
+            value, figures, edge = self._best(case, tuned, number, hospitals, change)
             change = merged(change, number.settings(value))
             tried.append({"setting": number.setting, "tried": figures, "chosen": value, "edge": edge})
         write_json(file, {"chosen": change, "tried": tried})
         return change
 
     def _best(
-        self, row: BlockRow, number: Tuned, hospitals: Mapping[str, Hospital], change: Mapping[str, Any]
+        self,
+        case: BlockCase,
+        row: BlockRow,
+        number: Tuned,
+        hospitals: Mapping[str, Hospital],
+        change: Mapping[str, Any],
     ) -> tuple[float, dict[str, float], bool]:
         figures: dict[float, float] = {}
         waiting, grown = list(number.values), 0
@@ -274,7 +294,7 @@ class _Block:
         while waiting:
             for value in waiting:
                 asked = merged(change, number.settings(value))
-                said, _, _ = self._run(row, hospitals, self._plan.tuning_draw + 1, asked)
+                said, _, _ = self._run(case, row, hospitals, self._plan.tuning_draw + 1, asked)
                 found = measured(hospitals, said, "test", primary, self._plan.least, 0)
                 figures[value] = worth(found.sites)
             best = max(figures, key=lambda value: figures[value])
@@ -321,8 +341,9 @@ def _commonest(data: SiteData) -> Said:
     return Said(odds, 1 - odds.max(1), odds)
 
 
-def _tempered(said: Said, validation: Said, data: SiteData) -> Said:
+def _tempered(experiment: Experiment, said: Said, validation: Said, data: SiteData) -> Said:
+    """The answers at one temperature; u is the row's own, read off the tempered probabilities."""
     labels = data.split("val").labels.numpy()
     value = fit_temperature(validation.probabilities, labels).value
     odds = tempered(said.probabilities, value)
-    return Said(odds, 1 - odds.max(1), odds)
+    return read(experiment, torch.from_numpy(np.log(np.clip(odds, np.finfo(np.float64).tiny, None))))
