@@ -4,6 +4,7 @@ import os
 
 # Before torch is imported: two threads a process on cores that are busy slow small tensors ten times.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # nor do those of a test that asks for two spin while they wait
 # All processes that tests start print the stacks of their threads when they are aborted (tests/flare/standing.py).
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 # isort: split
@@ -152,6 +153,7 @@ def tiny(little_encoder) -> Callable[..., Experiment]:
             "training": {"batch_size": 8, "learning_rate": 0.05, "threads": 1},
             "phantom_images": 24,
             "report": {"draws": 10, "page": False},
+            "verdict": "off",  # a sixth of the time; every row with it: tests/test_loop.py
         }
         asked = _merged(base, words)
         if merged(row(asked["row"]).settings, words).get("network", {}).get("head", {}).get("layout") == "linear":

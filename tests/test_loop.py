@@ -32,7 +32,8 @@ def test_every_row_runs_to_its_end(row, tiny, phantoms, tmp_path):
     short = {"training": {"epochs": 1, "batch_size": 8}}
     phases = [{"name": one["name"], "rounds": 1, **(short if "training" in one else {})} for one in listed]
     # The third of the phantom sites with heart sounds is as small as its model, and a batch must fit.
-    experiment = tiny(row=row, phases=phases, phantom_images=48 if row == "fedee_heart_sound" else 24)
+    images = 48 if row == "fedee_heart_sound" else 24
+    experiment = tiny(row=row, phases=phases, phantom_images=images, verdict="own")
     results = run_loop(experiment, phantoms(experiment, "site-1", "site-2", "site-3"), tmp_path, "r")
     agreed = {"oct": 4, "dermoscopy": 8, "heart_sound": 2, "activity": 8}.get(experiment.images.modality)
     own = [5, 4, 6] if agreed is None else [agreed] * 3
@@ -201,7 +202,8 @@ def test_one_site_is_plain_sgd(tiny, phantoms, tmp_path):
 
 def test_a_run_killed_at_every_write_ends_with_the_same_bits(tiny, phantoms, tmp_path):
     phases = [{"name": f"phase{at}", "rounds": count} for at, count in enumerate((2, 1))]
-    experiment = tiny(phases=phases)
+    # Encoded both ways: what rounding lost stands at either end in what a kill must not take.
+    experiment = tiny(phases=phases, exchange={"codec": {"name": "int4", "smallest": 100}})
     data = phantoms(experiment, "site-1", "site-2")
     expected = run_loop(experiment, data, tmp_path, "whole")
     got, deaths = killed_at_every_write(lambda: run_loop(experiment, data, tmp_path, "cut"))

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.flare
 SHORT = {"training": {"epochs": 1, "batch_size": 8}}
 # Grades of sites 1, 4 and 5 are alike, so their heads can travel.
 COVERING = {
-    # Control variates, a contrastive projector, key networks and calibration; two phases; a share of the sites a round;
-    # the row's twin at each site, of which nothing travels.
+    # Control variates, a contrastive projector, key networks and calibration; two phases; a share of the sites a round,
+    # so that encoded models go to some and whole ones to others; the row's twin at each site, of which nothing travels.
     "with_labels_and_without": {
         "row": "oct_moco_scaffold",
         "phases": [
@@ -27,6 +27,7 @@ COVERING = {
         "images": {"modality": "oct", "image_size": 32},
         "network": {"encoder": "few_blocks", "contrast": {"hidden": 16, "width": 8}, "calibrator": True},
         "sampling": {"fraction": 0.67},
+        "exchange": {"codec": {"name": "int8", "smallest": 64}},
         "verdict": "twin",
     },
     # The whole network, exits, projection and head too, bounded by the server; BatchNorm's weights without statistics;

@@ -23,6 +23,7 @@ WORDS = {
         },
         {"name": "train", "rounds": 2, "training": {"epochs": 3, "batch_size": 8}},
     ],
+    "exchange": {"codec": {"name": "int4", "smallest": 64}},  # what it loses is kept at both ends
     "images": {"modality": "oct", "image_size": 32},
     "network": {"encoder": "few_blocks", "contrast": {"hidden": 16, "width": 8}},
     "phantom_images": 32,

@@ -163,7 +163,7 @@ def test_the_own_model_is_kept_with_the_federated_one_beside_it(tiny, phantoms, 
 
 
 def test_with_too_few_patients_the_federated_model_stays_and_the_own_one_is_only_measured(tiny, phantoms, tmp_path):
-    experiment = tiny(report={"draws": 40, "page": True})
+    experiment = tiny(verdict="own", report={"draws": 40, "page": True})
     data = phantoms(experiment, "site-1", "site-2")
     results = run_loop(experiment, data, tmp_path, "r")
     for site in data:
@@ -191,7 +191,7 @@ def test_a_control_that_cannot_be_fitted_costs_no_site_its_model(tiny, phantoms,
         raise DataError("a feature is not finite.")
 
     monkeypatch.setattr(at_site, "own_model", broken)
-    experiment = tiny(report={"page": True})
+    experiment = tiny(verdict="own", report={"page": True})
     results = run_loop(experiment, phantoms(experiment, "site-1"), tmp_path, "r")
     found = verdict_of(final(tmp_path, "site-1"))
     assert (found["rival"], found["outcome"], found["kept"]) == (None, None, FEDERATED)

@@ -25,6 +25,7 @@ PERSONAL = {
     **SMALL,
     "row": "fedap",
     "correction": {"name": "fedprox"},
+    "exchange": {"codec": "bf16"},
     "tune": {"epochs": 1},
     "report": {"draws": 10, "page": True},
 }

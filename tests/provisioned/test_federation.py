@@ -10,7 +10,7 @@ import torch
 import yaml
 from credentials import expire
 from hospital import SECRETS
-from jobs import SITES, WORDS, export, own_filters
+from jobs import IN_FLOAT32, SITES, WORDS, export, own_filters
 from simulation import results
 
 from federation import (
@@ -182,7 +182,7 @@ def test_each_site_sends_what_its_own_policy_lets_go_whatever_the_job_brings(fed
     for site, policy in policies.items():  # a site's next job reads it; nothing is restarted
         path = federation.hospital(site) / "site.yaml"
         path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "policy": policy}))
-    words = {**WORDS, "phases": [{"name": "train", "rounds": 2}], "quorum": 2}
+    words = {**WORDS, **IN_FLOAT32, "phases": [{"name": "train", "rounds": 2}], "quorum": 2}
     with federation.session(LEAD) as session:
         job = export(federation, "policies", words, own_filters())
         assert ended(session, session.submit_job(str(job)))["status"] == "FINISHED:COMPLETED"
@@ -247,7 +247,7 @@ def test_a_head_travels_encrypted_from_a_child_process_and_from_its_parent(feder
 def test_heads_from_sums_have_the_loops_bits_and_are_encrypted_where_there_are_keys(federation):
     sites = ("site-1", "site-3")
     grades = [f"grade-called-{grade}" for grade in range(5)]
-    words = {**WORDS, "row": "analytic", "quorum": 2, "classes": grades, "training": {"threads": 1}}
+    words = {**WORDS, **IN_FLOAT32, "row": "analytic", "quorum": 2, "classes": grades, "training": {"threads": 1}}
     words |= {"phases": [{"name": "sums", "sums": {"features": 32}}], "network": {"encoder": "efficientnet_lite0"}}
     experiment, data = Experiment.resolve(words), {}
     privacy = federation.kit("server") / "local" / "privacy.json"

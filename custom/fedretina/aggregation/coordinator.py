@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedretina.aggregation.admission import admit, proportions, refusal, require_finite, told
@@ -18,6 +19,7 @@ from fedretina.aggregation.results import unfinished_at_end
 from fedretina.aggregation.run_store import RunStore, run_head, run_results, write_results
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.weights import personal_weights
+from fedretina.codecs.encoding import Base, Ways, encoding_of
 from fedretina.errors import QuorumError, RefusedError, StateError
 from fedretina.exchange.encryption import HeadCipher
 from fedretina.exchange.min_count import count_outcomes
@@ -67,7 +69,8 @@ class Coordinator:
         self.plan = Plan.of(experiment)
         net = build_network(experiment.network, experiment.head_width or _ANY_GRADES, experiment.seed)
         self.partition = partition_of(experiment, net, cipher is not None)
-        self._mixer = Mixer(experiment, self.partition, cipher)
+        self._encoding = encoding_of(experiment, self.partition)
+        self._mixer = Mixer(experiment, self.partition, cipher, self._encoding)
         self._personal = experiment.aggregation.personal
         self._allowed = {task: allowed_scalars(task, experiment.supervised) for task in BY_TASK}
         self.digest = experiment.digest(self.partition)
@@ -158,10 +161,11 @@ class Coordinator:
     def down(self, site: str = "") -> Tensors:
         """The tensors that go with the running step's order to a site.
 
-        They are the same for all, and read once per step, unless the aggregation keeps a model per site. Controls go
-        where there is training, and the server's own memory never goes.
+        They are the same for all, and read once per step, unless the aggregation keeps a model per site; encoded, they
+        are of two forms, for who had a part in the step before and for who had none. Controls go where there is
+        training, and the server's own memory never goes.
         """
-        return self._model.down(site if self._personal else "")
+        return self._model.down(site, self._repeated)
 
     def accept(self, site: str, payload: Payload) -> None:
         """Take one site's answer into the running step.
@@ -179,12 +183,24 @@ class Coordinator:
                     raise RefusedError("the site has answered this step before.")
                 step = self.step
                 names, keys, needed = self._allowed[step.task], self.partition.sent(step.task), self._mixer.needed(step)
-                admit(payload, self._stamp(), self.partition, names, keys, self.experiment.theta.largest, needed)
-                self._mixer.require(payload.tensors)
+                came, ways = self._decoded(site, payload) if self._encoding is not None else (payload, {})
+                admit(came, self._stamp(), self.partition, names, keys, self.experiment.theta.largest, needed)
+                self._mixer.require(came.tensors)
             except RefusedError as refusal:
                 self.refuse(site, str(refusal))
                 raise
-            self._answers.put(site, payload)
+            self._answers.put(site, came, tensors_bytes(payload.tensors), ways)
+
+    def _decoded(self, site: str, payload: Payload) -> tuple[Payload, Ways]:
+        """An answer as if it had come in float32; of an encoded tensor nothing is unpacked before its form is known."""
+        assert self._encoding is not None
+        payload.stamp.require(self._stamp())
+        known = set(self.partition.sent(self.step.task))
+        for key in sorted(known & set(payload.tensors)):
+            self._encoding.require(key, payload.tensors[key], whole=False)
+        base = Base.up(self._model.state(site if self._personal else ""))
+        opened = self._encoding.decode({key: payload.tensors[key] for key in payload.tensors if key in known}, base)
+        return payload._replace(tensors={**payload.tensors, **opened.tensors}), opened.ways
 
     def refuse(self, site: str, why: str) -> None:
         """Note why a site has no part in the running step; a site's own words are cut to one line."""
@@ -217,7 +233,7 @@ class Coordinator:
             "task": step.task,
             **answers.record(),
             **measured,
-            "bytes_down": self._model.bytes_down(),
+            "bytes_down": self._model.bytes_down(self.asked if self._encoding is not None else (), self._repeated),
         }
         mixed: Tensors | None = None
         if self._lineage.learns:
@@ -276,15 +292,24 @@ class Coordinator:
         return {"proportion": counted} if counted else {}
 
     def _mixed(self) -> tuple[Tensors, dict[str, Any]]:
-        round_ = Round(self._answers.spool, self._answers.scalars, self._enrolled, self.step, self._model.state())
+        answers = self._answers
+        round_ = Round(answers.spool, answers.scalars, self._enrolled, self.step, self._model.state(), answers.ways)
         if self.step.task == "sums":
             return self._mixer.totalled(round_)
         if not self._personal:
             return self._mixer.one_for_all(round_)
         number = self.step.number
         return self._mixer.one_a_site(
-            round_, self.records[0]["similarity"], lambda site, own: self._store.put_for(number, site, own)
+            round_,
+            self.records[0]["similarity"],
+            self._model.state,
+            lambda site, own: self._store.put_for(number, site, own),
         )
+
+    @property
+    def _repeated(self) -> bool:
+        """Whether the step is begun again: a site that did not hold what it should would refuse it each time."""
+        return self._attempt > 0
 
     def _stamp(self) -> Stamp:
         # An answer to a step that the run has dropped since is as old as one to an earlier attempt.
@@ -316,6 +341,7 @@ class StepAnswers:
     Attributes:
         spool: The tensors of the accepted answers.
         scalars: The scalars of the accepted answers, by site.
+        ways: What came in the place of controls, by site; empty where nothing travels encoded.
         refused: Why a site has no part in the step, by site.
 
     Args:
@@ -326,11 +352,18 @@ class StepAnswers:
         self.spool = Spool(folder)
         self.scalars: dict[str, dict[str, float]] = {}
         self.refused: dict[str, str] = {}
+        self.ways: dict[str, Ways] = {}
         self._bytes: dict[str, int] = {}
         self._unstored: StateError | None = None
 
-    def put(self, site: str, payload: Payload) -> None:
+    def put(self, site: str, payload: Payload, size: int | None = None, ways: Ways = MappingProxyType({})) -> None:
         """Take one site's answer; an earlier refusal of that site is forgotten.
+
+        Args:
+            site: Its name.
+            payload: The answer, decoded.
+            size: Bytes of its tensors as they came; None where that is how they are here.
+            ways: What came in the place of controls.
 
         Raises:
             StateError: The disk is full; the answer is dropped.
@@ -341,7 +374,8 @@ class StepAnswers:
             except StateError as error:
                 self._unstored = error
                 raise
-        self._bytes[site] = tensors_bytes(payload.tensors)
+        self._bytes[site] = tensors_bytes(payload.tensors) if size is None else size
+        self.ways[site] = ways
         self.scalars[site] = {name: float(payload.scalars[name]) for name in sorted(payload.scalars)}
         self.refused.pop(site, None)
 
@@ -365,6 +399,7 @@ class StepAnswers:
         """Take back an answer that was put here: it does not count after all."""
         self.spool.discard(site)
         self.scalars.pop(site, None)
+        self.ways.pop(site, None)
         self._bytes.pop(site, None)
         self.refuse(site, why)
 

@@ -17,6 +17,10 @@ from fedretina.settings.aggregation import ChoiceSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import CALIBRATE, ROUNDS_BACK, Plan, Step
 
+FRAME = "frame:"
+"""Prefix of what takes the sites from the model before to this one, where it travels encoded."""
+ERROR = "error:"
+"""Prefix of what that lost of the aggregate, which the next one makes up for."""
 _GIVES_STATE = ("pretrain", "train", "sums", "tune")
 
 
@@ -142,6 +146,7 @@ class ServerModel:
         self._parts = parts
         self._store = store
         self._lineage = lineage
+        self._personal = experiment.aggregation.personal
         start = net.state_dict()
         self._start = {
             # Nothing is sealed yet: each site starts its head from the seed, as the server would.
@@ -174,18 +179,33 @@ class ServerModel:
         """Keep at hand what a step gave, which the next will most likely begin with."""
         self._at_hand = (step, ""), mixed
 
-    def down(self, site: str = "") -> Tensors:
+    def down(self, site: str = "", whole: bool = False) -> Tensors:
         """The tensors that go down with the running step's order.
 
-        Args:
-            site: To whom, where the aggregation keeps a model per site; else empty.
-        """
-        state, calibrated = self.state(site), self._lineage.calibrated
-        state = state if calibrated is None else {**state, **self._store.model(calibrated)}
-        return {key: state[key] for key in self._down_keys() if key in state}
+        Whoever had a part in the step that gave the model holds the one before it, as that step began with it: then the
+        frames go, which take it on from there. Who missed that step gets the model whole.
 
-    def bytes_down(self) -> int:
-        """Bytes of these tensors to one site; counted, not read, where nothing is sealed."""
+        Args:
+            site: To whom; where all get the same, it may be empty.
+            whole: Whether nothing is to be taken for held.
+        """
+        state, calibrated = self.state(site if self._personal else ""), self._lineage.calibrated
+        state = state if calibrated is None else {**state, **self._store.model(calibrated)}
+        took_part = bool(site) and self._lineage.accepted(site) == self._lineage.base
+        found = {key: state[key] for key in self._down_keys() if key in state}
+        if whole or not took_part:
+            return found
+        return {key: state.get(f"{FRAME}{key}", tensor) for key, tensor in found.items()}
+
+    def bytes_down(self, sites: Sequence[str] = (), whole: bool = False) -> int:
+        """Bytes of these tensors to one site; counted, not read, where nothing is sealed or encoded.
+
+        Args:
+            sites: Whom they go to, where they travel encoded: then it is the mean over them.
+            whole: See `down`.
+        """
+        if sites:
+            return round(sum(tensors_bytes(self.down(site, whole)) for site in sites) / len(sites))
         plain = sum(self._parts.sizes[key][1] for key in self._down_keys() if key not in self._parts.sealed)
         state = self.state() if self._parts.sealed else {}
         down = set(self._parts.sealed) & set(self._down_keys())

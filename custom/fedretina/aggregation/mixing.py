@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedretina.aggregation.admission import require_finite
+from fedretina.aggregation.lineage import ERROR, FRAME
 from fedretina.aggregation.robust import RoundUpdates, combining
 from fedretina.aggregation.server_optimiser import stepping
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.weights import Scalars, among, weighing
+from fedretina.codecs.encoding import Base, Encoding, Ways
 from fedretina.corrections.correction import ServerRound, build_correction
 from fedretina.errors import RefusedError, SettingsError
 from fedretina.exchange.encryption import NO_KEYS, HeadCipher
@@ -31,6 +35,7 @@ class Round(NamedTuple):
         enrolled: Names of the sites of the run, whether they answered or not.
         step: What they were asked.
         state: The model that the step began with, with all that the server keeps beside it.
+        ways: By site, what came in the place of controls; see `Encoding`.
     """
 
     spool: Spool
@@ -38,6 +43,7 @@ class Round(NamedTuple):
     enrolled: tuple[str, ...]
     step: Step
     state: Tensors
+    ways: Mapping[str, Ways] = MappingProxyType({})
 
 
 class Mixer:
@@ -47,12 +53,15 @@ class Mixer:
         experiment: The run's settings.
         parts: What travels.
         cipher: The server's half of the keys, where a part of the model travels encrypted.
+        encoding: How the next model travels to the sites, which then is what they decode; None as it is.
 
     Raises:
         SettingsError: The run encrypts, and there is no cipher.
     """
 
-    def __init__(self, experiment: Experiment, parts: Partition, cipher: HeadCipher | None) -> None:
+    def __init__(
+        self, experiment: Experiment, parts: Partition, cipher: HeadCipher | None, encoding: Encoding | None = None
+    ) -> None:
         always = experiment.sums is not None and experiment.sums.encrypt == "always"
         if (parts.sealed or always) and cipher is None:
             raise SettingsError(NO_KEYS)
@@ -67,6 +76,8 @@ class Mixer:
         self._optimise = stepping(chosen.optimiser)
         self._parts = parts
         self._cipher = cipher
+        self._encoding = encoding
+        self._seed = experiment.seed
         self._correction = build_correction(experiment.correction, experiment.training)
 
     def needed(self, step: Step) -> frozenset[str]:
@@ -102,6 +113,9 @@ class Mixer:
         given = ServerRound(round_.state, model, round_.spool, accepted.sites, enrolled, moving.parameters)
         given = given._replace(mixed=self._optimise(given))
         mixed = self._resting(round_.state) | dict(self._correction.server(given))
+        if self._encoding is not None:
+            ways = self._encoding.common_ways(round_.ways, weights, enrolled)
+            mixed |= self._as_held(round_.step, mixed, round_.state, ways)
         record["digest"] = tensors_digest({key: mixed[key] for key in moving.shared})
         return mixed, record
 
@@ -127,6 +141,7 @@ class Mixer:
         self,
         round_: Round,
         similarity: Mapping[str, Mapping[str, float]],
+        before: Callable[[str], Tensors],
         put: Callable[[str, Tensors], None],
     ) -> tuple[Tensors, dict[str, Any]]:
         """A model per site, one in memory at a time.
@@ -134,6 +149,7 @@ class Mixer:
         Args:
             round_: The round.
             similarity: By site, the weights that its model gives the sites.
+            before: The model that a site began the round with, with all that the server keeps beside it.
             put: Stores a site's own model.
 
         Returns:
@@ -145,14 +161,43 @@ class Mixer:
         digests = {}
         for site, weights in mixing.items():
             own = round_.spool.weighted_mean(weights, dtypes)
+            beside: Tensors = {}
+            if self._encoding is not None:
+                both = self._as_held(round_.step, own, before(site), {}, site)
+                own, beside = {key: both[key] for key in own}, both
             digests[site] = tensors_digest(own)
-            put(site, {**self._resting(round_.state), **own})
+            put(site, {**self._resting(round_.state), **beside, **own})
         mean = round_.spool.weighted_mean(dict.fromkeys(answered, 1 / len(answered)), dtypes)
         return {**self._resting(round_.state), **mean}, {
             "mixing": mixing,
             "weights": {site: mixing[site].get(site, 0.0) for site in answered},
             "digests": digests,
             "digest": tensors_digest(mean),
+        }
+
+    def _as_held(
+        self, step: Step, mixed: Tensors, before: Tensors, ways: Ways, site: str = ""
+    ) -> dict[str, torch.Tensor]:
+        """What the sites will hold of a mixed model, with what takes them there from the last, and what that loses.
+
+        Args:
+            step: The step that gave it.
+            mixed: The model.
+            before: What the step began with: what the sites hold now, and what was lost on the way there.
+            ways: See `Encoding.common_ways`.
+            site: Whose model it is, where each site has one.
+        """
+        assert self._encoding is not None
+        sent = {key: mixed[key] for key in self._parts.moving(step.task).travelling if key in mixed}
+        lost = {key.removeprefix(ERROR): tensor for key, tensor in before.items() if key.startswith(ERROR)}
+        require_finite(sent, step.name)
+        made = self._encoding.encode(
+            sent, Base(before), lost, ways, (self._seed, "server", site, step.phase, step.round)
+        )
+        return {
+            **made.held,
+            **{f"{FRAME}{key}": frame for key, frame in made.frames.items()},
+            **{f"{ERROR}{key}": error for key, error in made.errors.items()},
         }
 
     def _resting(self, state: Tensors) -> dict[str, torch.Tensor]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
-from fedretina.errors import SettingsError
+from fedretina.errors import RefusedError, SettingsError
 from fedretina.exchange.partition import CONTROL
 from fedretina.exchange.payload import Tensors
 from fedretina.parts import Register
@@ -58,11 +59,14 @@ class Outcome(NamedTuple):
         control: What goes up beside the update, by key of the parameter.
         memory: What the site keeps, by name; it counts only once the server accepted the update.
         figures: Plain numbers for the site's own record.
+        ways: By key of the parameter, how far unit gradients would have carried it (S eta), where what goes up follows
+            from the way that it went: a codec then sends the way in the place of the control.
     """
 
     control: Tensors
     memory: Tensors
     figures: Mapping[str, float]
+    ways: Mapping[str, float] = MappingProxyType({})
 
 
 class LocalRound:
@@ -121,7 +125,16 @@ class ServerRound(NamedTuple):
 
 
 class Correction:
-    """A choice on the correction axis; this base is "none"."""
+    """A choice on the correction axis; this base is "none".
+
+    Attributes:
+        follows: Whether what a site sends up follows from its weights (`Outcome.ways`).
+        comes_back: Whether, where the sites count alike, all have answered and their ways are equal, what goes down
+            follows from the aggregate in the same manner.
+    """
+
+    follows = False
+    comes_back = False
 
     def __init__(self, settings: Any = None) -> None:
         pass
@@ -138,6 +151,20 @@ class Correction:
     def begin(self, context: RoundContext) -> LocalRound:
         """Begin a round at a site."""
         return LocalRound()
+
+    def control_of(self, start: Tensor, end: Tensor, way: float, control: Tensor | None) -> Tensor:
+        """What goes up of a parameter beside it, from the way that it went.
+
+        Args:
+            start: The parameter as the round began.
+            end: As it ended.
+            way: S eta, above 0.
+            control: What came down beside it; None for what goes down next, which is counted from 0.
+
+        Raises:
+            RefusedError: It does not follow from that.
+        """
+        raise RefusedError("controls of this run's correction do not follow from its weights.")
 
     def server(self, round_: ServerRound) -> Tensors:
         """End a round at the server.

@@ -87,7 +87,8 @@ class ScaffoldRound(LocalRound):
         """
         change = {key: self._renewed(key) - own for key, own in self._own.items()}
         memory = {f"variate:{key}": self._own[key] + value for key, value in change.items()}
-        return Outcome(change, memory, self._size.figures())
+        ways = {} if self._settings.update == "mean_grad" else {key: self._travelled(key) for key in self._own}
+        return Outcome(change, memory, self._size.figures(), ways)
 
     def _renewed(self, key: str) -> Tensor:
         own = self._own[key]
@@ -96,9 +97,11 @@ class ScaffoldRound(LocalRound):
         if self._settings.update == "mean_grad":
             mean = self._gathered.of(key)
             return own if mean is None else mean
-        travelled = self._pull[key] if self._settings.update == "option2_fednova" else self._rates[key]
-        way = (self._start[key] - self._context.parameters[key]) / travelled
+        way = (self._start[key] - self._context.parameters[key]) / self._travelled(key)
         return way - self._toward[key]  # c_i - c + (x - y) / (S eta)
+
+    def _travelled(self, key: str) -> float:
+        return self._pull[key] if self._settings.update == "option2_fednova" else self._rates[key]
 
 
 @correction(ScaffoldSettings)
@@ -126,6 +129,8 @@ class Scaffold(Correction):
     def __init__(self, settings: ScaffoldSettings, momentum: float = 0.0) -> None:
         self._settings = settings
         self._momentum = momentum
+        self.follows = settings.update != "mean_grad"
+        self.comes_back = self.follows and settings.eta_g == 1
 
     @classmethod
     def of(cls, own: ScaffoldSettings, optimiser: OptimiserSettings) -> Self:
@@ -149,6 +154,14 @@ class Scaffold(Correction):
     def begin(self, context: RoundContext) -> LocalRound:
         """See `Correction.begin`."""
         return ScaffoldRound(context, self._settings, self._momentum)
+
+    def control_of(self, start: Tensor, end: Tensor, way: float, control: Tensor | None) -> Tensor:
+        """See `Correction.control_of`: c_i+ - c_i = (x - y) / (S eta) - c.
+
+        With every site there, alike in weight and way, c + mean(c_i+ - c_i) is (x - mean y) / (S eta).
+        """
+        went = (start - end) / way
+        return went if control is None else went - control
 
     def server(self, round_: ServerRound) -> Tensors:
         """See `Correction.server`."""

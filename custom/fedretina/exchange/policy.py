@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedretina.errors import RefusedError
+from fedretina.errors import RefusedError, SettingsError
 from fedretina.exchange.noise import cost, gaussian, noise_source, spent
 from fedretina.exchange.partition import SUMS
 from fedretina.exchange.payload import Payload, Tensors
+from fedretina.settings.codec import CodecSettings, EncodingSettings
 from fedretina.settings.columns import GROUP_SUMS
 from fedretina.settings.exchange import Kind
 from fedretina.settings.scalars import COUNTS, FOLLOWS
@@ -35,6 +36,20 @@ def require_kind(policy: PolicySettings, key: str, kind: Kind) -> None:
         raise RefusedError(
             f"tensor {key!r} of kind {kind.value} may not pass by this site's own policy: "
             "let that kind be personal (exchange.personal), or agree with the site on another policy."
+        )
+
+
+def require_numbers(policy: PolicySettings, codec: CodecSettings) -> None:
+    """Refuse a run whose updates leave in a form that the policy could not change.
+
+    Raises:
+        SettingsError: The policy adds noise or rounds, and the run's updates travel encoded.
+    """
+    if policy.changes_tensors and isinstance(codec, EncodingSettings):
+        raise SettingsError(
+            f"this site's policy changes the numbers of an update before they leave (noise or mantissa_bits), and this "
+            f"run's leave encoded (exchange.codec {codec.name!r}), after which nothing can be changed: run with "
+            "exchange.codec 'none', or agree with the site on another policy."
         )
 
 

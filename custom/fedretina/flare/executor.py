@@ -18,6 +18,7 @@ from nvflare.apis.signal import Signal
 
 from fedretina.errors import DataError, FedretinaError, RefusedError, TrainingError
 from fedretina.exchange.noise import NOISE_KEY
+from fedretina.exchange.policy import require_numbers
 from fedretina.flare.job_context import load_experiment, load_site_settings, state_root, with_weights_file
 from fedretina.flare.wire import pack_error, pack_payload, unpack_order, why
 from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
@@ -130,6 +131,7 @@ class SiteHost:
         name = require_name(fl_ctx.get_identity_name(), "site")
         settings = load_site_settings(fl_ctx)
         experiment = with_weights_file(load_experiment(fl_ctx, self._experiment_file), settings)
+        require_numbers(settings.own_policy, experiment.exchange.codec)
         root = state_root(fl_ctx, settings)
         folder = root / require_name(run, "run") / name
         with ExitStack() as opening:  # a fault lets go of the lock, so that the next attempt finds it free

@@ -16,6 +16,7 @@ from nvflare.apis.fl_exception import UnsafeJobError
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 
+from fedretina.codecs.encoding import Encoding, encoding_of
 from fedretina.errors import DataError, FedretinaError, RefusedError
 from fedretina.exchange.encryption import require_sealed
 from fedretina.exchange.ledger import Ledger
@@ -76,6 +77,7 @@ class WhitelistFilter(Filter):
         self._keeps_ledger = ledger
         self._scope = scope
         self._rules: tuple[Experiment, Partition] | None = None
+        self._encoding: Encoding | None = None
         self._settings: SiteSettings | None = None
 
     @property
@@ -212,6 +214,7 @@ class WhitelistFilter(Filter):
             experiment = load_experiment(fl_ctx, self._experiment_file)
             net = build_on_meta(experiment.network, experiment.head_width or 2)
             parts = partition_of(experiment, net, experiment.sums is not None and self._has_keys(fl_ctx))
+            self._encoding = encoding_of(experiment, parts)
             self._rules = experiment, parts
         return self._rules
 
@@ -241,6 +244,10 @@ class WhitelistFilter(Filter):
                 raise RefusedError(f"tensor {key!r} of kind {kind.value} is personal and stays at its site.")
             if key in parts.sealed:
                 require_sealed(key, tensors[key], parts.sizes[key][0])
+                continue
+            # An order may bring a tensor whole, to who missed a round; an answer never does.
+            whole = self._direction == "order"
+            if self._encoding is not None and self._encoding.require(key, tensors[key], whole):
                 continue
             found = tuple(tensors[key].shape), tensors[key].dtype
             if found != (tuple(parts.shapes[key]), parts.dtypes[key]):

@@ -64,6 +64,7 @@ class LocalModel:
         self._rests = {task: {key: state[key] for key in sorted(keys)} for task, keys in still.items()}
         self._layout = torch.channels_last if experiment.training.channels_last else torch.contiguous_format
         self.net.to(device=self.device, memory_format=self._layout)  # type: ignore[call-overload]
+        self._places = self.net.state_dict()
 
     def load(self, received: Tensors, personal: Tensors, task: Task = "train") -> None:
         """Put a model together; nothing may be missing or left over but what rests in the task.
@@ -75,7 +76,16 @@ class LocalModel:
         """
         network = {key: tensor for key, tensor in received.items() if not key.startswith((CONTROL, KEY))}
         rests = self._rests["pretrain" if task == "pretrain" else "train"]
-        self.net.load_state_dict({**rests, **network, **personal}, strict=True)
+        state = {**rests, **network, **personal}
+        if state.keys() != self._places.keys() or any(
+            one.shape != self._places[key].shape for key, one in state.items()
+        ):
+            self.net.load_state_dict(state, strict=True)  # which says what is missing, left over or of another shape
+            self._places = self.net.state_dict()
+            return
+        with torch.no_grad():  # the same without a walk over all modules, which is long for a small network
+            for key, tensor in state.items():
+                self._places[key].copy_(tensor)
 
     def leave_out(self, prefix: str) -> None:
         """Do not load what rests under a prefix: for a network that had this part of it taken out, being given rows."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -37,12 +38,14 @@ class Pretrained(NamedTuple):
         images: Images of the site that took part, labelled or not.
         loss: Mean contrastive loss over the round, in nats.
         snapshot: The personal part, and the memories of correction and objective (key encoder, queue).
+        ways: See `Outcome.ways`.
     """
 
     tensors: Tensors
     images: int
     loss: float
     snapshot: Snapshot
+    ways: Mapping[str, float] = MappingProxyType({})
 
 
 class Pretrainer:
@@ -146,4 +149,5 @@ class Pretrainer:
                     {"contrast_loss": mean, **outcome.figures},
                     {name: to_cpu(value) for name, value in memory.items()},
                 ),
+                ways=outcome.ways,
             )

@@ -6,8 +6,10 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
+from fedretina.codecs.encoding import Base, Ways, encoding_of
 from fedretina.corrections.gradients import RATIO
 from fedretina.data.site_data import SiteData
 from fedretina.errors import DivergedError, RefusedError, SettingsError, TrainingError
@@ -29,6 +31,7 @@ from fedretina.settings.scalars import Task
 from fedretina.storage import DROPPED
 
 _NOTED = ("theta", "loss", "accuracy", "contrast_loss", RATIO)
+_HELD, _ERROR = "codec:held:", "codec:error:"  # in a snapshot's memory: what came down, and what going up lost
 _LONG = 10.0  # a model this many times as long as the one it began as was hardly trained to it
 _log = logging.getLogger(__name__)
 Reply = tuple[Tensors, dict[str, float]]
@@ -48,7 +51,7 @@ class Validation(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """An order with all that is needed to do it."""
+    """An order with all that is needed to do it; `lost` is what encoding the site's last update lost."""
 
     order: Order
     step: Step
@@ -56,6 +59,7 @@ class _Request(NamedTuple):
     state: SiteState
     start: Snapshot | None
     stop: Callable[[], bool]
+    lost: Tensors = MappingProxyType({})
 
 
 class Site:
@@ -90,6 +94,7 @@ class Site:
         self.digest = experiment.digest(self.trainer.partition)
         parts = self.trainer.partition
         state = self.trainer.model.net.state_dict()  # as the seed gives it: nothing has been loaded
+        self._encoding = encoding_of(experiment, parts)
         self._begun = _lengths({key: state[key] for key in parts.parameters}, parts)
         self._cipher = cipher
         sealed = cipher is not None
@@ -153,15 +158,57 @@ class Site:
 
     def _since(self, request: _Request) -> _Request:
         """Note how the last accepted round went, and open what came encrypted."""
+        request = self._decoded(request)
         start, order = request.start, request.order
         if order.accepted is not None and start is not None:
             own = {name: start.record[name] for name in _NOTED if name in start.record}
             self._history().note(self._plan[order.accepted], **own, weight=order.weight)
             if self._plan[order.accepted].task != request.step.task:
                 start = start._replace(memory={})  # of another objective: variates, drifts, queues begin anew
+                request = request._replace(lost={})
         tensors = request.tensors if order.task == "pretrain" else self._opened(request.tensors)
         self._require_sane(request, tensors)
         return request._replace(start=start, tensors=tensors)
+
+    def _decoded(self, request: _Request) -> _Request:
+        """The order as if it had come in float32, and what the codec keeps apart from what the trainer does.
+
+        Raises:
+            TrainingError: It is the change of a model that the site does not hold; the next order brings one whole.
+        """
+        if self._encoding is None:
+            return request
+        kept = {} if request.start is None else request.start.memory
+        held, lost = (
+            {name.removeprefix(mine): tensor for name, tensor in kept.items() if name.startswith(mine)}
+            for mine in (_HELD, _ERROR)
+        )
+        try:
+            for key in sorted(set(request.tensors) & set(self.trainer.partition.travelling)):
+                self._encoding.require(key, request.tensors[key], whole=True)
+            tensors = self._encoding.decode(request.tensors, Base(held)).tensors
+        except RefusedError as error:
+            raise TrainingError(f"the model sent for {request.step.name} cannot be taken: {error}") from error
+        rest = {name: tensor for name, tensor in kept.items() if not name.startswith((_HELD, _ERROR))}
+        start = None if request.start is None else request.start._replace(memory=rest)
+        return request._replace(tensors=tensors, start=start, lost=lost)
+
+    def _encoded(self, request: _Request, tensors: Tensors, snapshot: Snapshot, ways: Ways) -> tuple[Tensors, Snapshot]:
+        """What leaves, and what stays with what the codec needs in the next round: it counts with the update."""
+        if self._encoding is None:
+            return tensors, snapshot
+        step = request.step
+        purpose = (self._experiment.seed, "site", self._data.name, step.phase, step.round)
+        try:
+            made = self._encoding.encode(tensors, Base.up(request.tensors), request.lost, ways, purpose)
+        except RefusedError as error:
+            raise TrainingError(f"{step.name}: {error}") from error
+        memory = {
+            **snapshot.memory,
+            **{f"{_HELD}{key}": request.tensors[key] for key in sorted(self._encoding.kept & set(request.tensors))},
+            **{f"{_ERROR}{key}": error for key, error in made.errors.items()},
+        }
+        return {**tensors, **made.frames}, snapshot._replace(memory=memory)
 
     def _joined(self, tensors: Tensors, kept: Snapshot) -> tuple[Tensors, Snapshot]:
         """What came and what the site kept for it as parts of a network: a total of sums becomes a head."""
@@ -219,10 +266,11 @@ class Site:
             found = self._pretrainer.run(request.tensors, start, request.step, request.stop, request.order.share)
         except DivergedError as error:
             self._blame(request, error)
-        request.state.stage(request.step.number, found.snapshot)
+        leaving, snapshot = self._encoded(request, found.tensors, found.snapshot, found.ways)
+        request.state.stage(request.step.number, snapshot)
         self._follow(request)
         scalars = {"images": float(found.images), **self._people("pretrain"), "contrast_loss": found.loss}
-        return found.tensors, scalars
+        return leaving, scalars
 
     def _train(self, request: _Request) -> Reply:
         received = self._received(request)
@@ -231,11 +279,12 @@ class Site:
             update = self.trainer.train(request.tensors, start, request.step, request.stop, request.order.share)
         except DivergedError as error:
             self._blame(request, error)
-        request.state.stage(request.step.number, update.snapshot)
+        leaving, snapshot = self._encoded(request, update.tensors, update.snapshot, update.ways)
+        request.state.stage(request.step.number, snapshot)
         self._follow(request)
         scalars = {"theta": update.theta.value, "images": float(update.images), **self._people("train")}
         scalars |= self._figures(received)
-        return self._sealed(update.tensors), scalars
+        return self._sealed(leaving), scalars
 
     def _sums(self, request: _Request) -> Reply:
         if self._heads is None:

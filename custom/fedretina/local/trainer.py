@@ -6,7 +6,8 @@ bits. The plain loop, the FLARE executor and the ModelLearner all drive this one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,12 +69,14 @@ class Update(NamedTuple):
         snapshot: The personal part after training, and the correction's memory. Where the site trains a model of its
             own beside the one that travels, that model, whole, so that it covers the aggregate wherever the two are
             joined; the other's personal part is in the memory then.
+        ways: See `Outcome.ways`.
     """
 
     tensors: Tensors
     theta: Theta
     images: int
     snapshot: Snapshot
+    ways: Mapping[str, float] = MappingProxyType({})
 
 
 class LocalTrainer:
@@ -174,7 +177,7 @@ class LocalTrainer:
                 memory |= {f"{_ALONG}{name}": tensor for name, tensor in seen.memory.items()}
             theta = self._theta(seen.answers, start, split)
             record = {"theta": theta._asdict(), **self._record_of(seen), **outcome.figures}
-            return Update(leaving, theta, len(split.labels), Snapshot(personal, record, memory))
+            return Update(leaving, theta, len(split.labels), Snapshot(personal, record, memory), outcome.ways)
 
     def _travelling(self, start: Snapshot) -> Tensors:
         """What the site kept of the model that travels: all that it kept, unless a model of its own goes along."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fedretina.settings.aggregation import ChoiceSettings
+from fedretina.settings.codec import EncodingSettings
 from fedretina.settings.correction import NoCorrectionSettings
 from fedretina.settings.sums import SumsSettings
 from fedretina.settings.training import (
@@ -351,6 +352,14 @@ def _what_is_encrypted_is_only_averaged(run: Experiment) -> None:
         )
 
 
+def _sums_are_not_encoded(run: Experiment) -> None:
+    if run.sums is not None and isinstance(run.exchange.codec, EncodingSettings):
+        raise ValueError(
+            f"exchange.codec is {run.exchange.codec.name!r}, but this run ends with sums, which are solved and must be "
+            "exact to the last digit: set exchange.codec to 'none'."
+        )
+
+
 CHECKS: tuple[Callable[[Experiment], None], ...] = (
     _phases_are_distinct,
     _a_label_free_phase_has_its_layers,
@@ -371,6 +380,7 @@ CHECKS: tuple[Callable[[Experiment], None], ...] = (
     _one_hand_moves_the_aggregate,
     _a_robust_rule_sees_all_that_travels,
     _what_is_encrypted_is_only_averaged,
+    _sums_are_not_encoded,
     _what_stays_is_not_corrected,
 )
 """In the order in which they are asked; the first that fails speaks, by a ValueError."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, model_validator
+from pydantic import ConfigDict, SerializeAsAny, model_validator
 
-from fedretina.settings.choice import ReadBy, ReadSettings
+from fedretina.settings.choice import GrownSettings, ReadBy, ReadSettings
+from fedretina.settings.codec import CodecSettings, EncodingSettings, NoCodecSettings
 
 
 class Kind(StrEnum):
@@ -42,7 +43,7 @@ class Kind(StrEnum):
 _SOMETHING_TRAVELS = ReadBy("personal", ("nothing", "bias", "exits", "head"))
 
 
-class ExchangeSettings(ReadSettings):
+class ExchangeSettings(ReadSettings, GrownSettings):
     """What is personal.
 
     Attributes:
@@ -59,14 +60,18 @@ class ExchangeSettings(ReadSettings):
             EfficientNet's. Only for comparison with published numbers.
         encrypt: "head" lets a travelling head leave a site under homomorphic encryption alone: the server mixes it
             without reading it (`exchange.encryption`, extra `he`).
+        codec: How the numbers of parameters and controls travel: "none" as they are, in float32; "bf16", "int8" and
+            "int4" as what changed, in fewer bits, with what is lost made up for in the next round (docs/wire_codec.md).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    newer: ClassVar[frozenset[str]] = frozenset({"codec"})
 
     personal: Literal["nothing", "bias", "exits", "head", "everything"] = "head"
     batchnorm: Annotated[Literal["local_all", "local_stats", "shared_all", "none"], _SOMETHING_TRAVELS] = "local_all"
     bn_match: Annotated[Literal["module", "name"], _SOMETHING_TRAVELS] = "module"
     encrypt: Literal["nothing", "head"] = "nothing"
+    codec: Annotated[SerializeAsAny[CodecSettings], _SOMETHING_TRAVELS] = NoCodecSettings()
 
     @model_validator(mode="after")
     def _name_match_keeps_all(self) -> ExchangeSettings:
@@ -83,5 +88,14 @@ class ExchangeSettings(ReadSettings):
             raise ValueError(
                 'encrypt is "head", but only a head that travels by the rules of modules can be encrypted: set '
                 'personal to "nothing" and bn_match to "module", or encrypt to "nothing".'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_encrypted_is_not_encoded(self) -> ExchangeSettings:
+        if self.encrypt != "nothing" and isinstance(self.codec, EncodingSettings):
+            raise ValueError(
+                f"codec is {self.codec.name!r}, but encrypt is {self.encrypt!r}: the server would have to "
+                "decode what it cannot read. Set codec to 'none', or encrypt to 'nothing'."
             )
         return self

@@ -1,0 +1,112 @@
+"""Renders docs/wire_codec.md from the stored runs of `benchmarks.wire_codec`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from benchmarks.common import ROOT
+from benchmarks.wire_codec import CODECS, IMAGES, ROWS, SETS, STORED, TESTED
+from benchmarks.wire_codec_sizes import SIZES
+from fedretina.storage import read_json, write_text
+from fedretina_papers.packed import read_packed
+
+PAGE = ROOT / "docs" / "wire_codec.md"
+_BEGIN, _END = "<!-- begin figures -->", "<!-- end figures -->"
+_SETS = {"fundus": "Fundus photographs", "oct": "OCT scans, clients of skewed classes"}
+_ROWS = {
+    "fedavg": "FedAvg",
+    "scaffold": "SCAFFOLD, `mean_grad`: controls sent",
+    "scaffold_option2": "SCAFFOLD, `option2`: controls follow",
+}
+
+
+def write_page() -> None:
+    """Write the page's figures anew; its prose is written by hand."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(_BEGIN)
+    write_text(PAGE, f"{before}{_BEGIN}\n{figures()}\n{_END}{rest.partition(_END)[2]}")
+
+
+def figures() -> str:
+    """The tables of all that is stored."""
+    runs = list(read_packed(STORED).values()) if STORED.exists() else []
+    sizes = read_json(SIZES) if SIZES.exists() else None
+    return "\n".join([*(_sizes(sizes) if sizes else []), *(line for kind in SETS for line in _set(kind, runs))]).strip()
+
+
+def _set(kind: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    own = [run for run in runs if run["set"] == kind]
+    if not own:
+        return []
+    seeds = sorted({run["seed"] for run in own})
+    sites = sorted(own[0]["sites"])
+    settings = own[0]["settings"]
+    rounds = settings["phases"][0]["rounds"]
+    lines = [
+        f"### {_SETS[kind]}",
+        "",
+        f"{len(sites)} sites ({', '.join(sites)}), {IMAGES} training images each, drawn anew with each seed, and "
+        f"{TESTED} to test on; {rounds} rounds of {settings['training']['epochs']} epoch; EfficientNet-Lite0 with the "
+        f"weights of its package at {settings['images']['image_size']} pixels, its first "
+        f"{settings['network']['frozen']} stages frozen. Mean over the sites and the seeds; beside it the mean "
+        "difference from float32, seed by seed, with its 95 % interval (t).",
+        "",
+        "| row | codec | seeds | MB a run | of float32 | macro AUC | points from float32 | accuracy | points from "
+        "float32 |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in ROWS:
+        plain = {run["seed"]: run for run in own if (run["row"], run["codec"]) == (row, "none")}
+        for codec in CODECS:
+            found = {run["seed"]: run for run in own if (run["row"], run["codec"]) == (row, codec)}
+            both = sorted(set(found) & set(plain))
+            if not both:
+                continue
+            moved, before = (fmean(_bytes(held[seed]) for seed in both) for held in (found, plain))
+            cells = [_ROWS[row], f"`{codec}`", f"{len(both)}", f"{moved / 1e6:.1f}", f"1/{before / moved:.1f}"]
+            for figure in ("test_auc", "test_accuracy"):
+                ours, theirs = ([_mean(held[seed], figure) for seed in both] for held in (found, plain))
+                cells += [f"{fmean(ours):.3f}", "" if codec == "none" else _apart(ours, theirs)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, "", f"Seeds: {', '.join(map(str, seeds))}.", ""]
+
+
+def _bytes(run: Mapping[str, Any]) -> int:
+    return int(sum(run["bytes_up"]) + sum(run["bytes_down"]))
+
+
+def _mean(run: Mapping[str, Any], figure: str) -> float:
+    return fmean(own[figure] for own in run["sites"].values() if own[figure] is not None)
+
+
+_T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
+"""97.5 % points of Student's t by number of seeds."""
+
+
+def _apart(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    away = [100 * (one - other) for one, other in zip(ours, theirs, strict=True)]
+    if len(away) not in _T:
+        return f"{fmean(away):+.1f}"
+    half = _T[len(away)] * stdev(away) / len(away) ** 0.5
+    return f"{fmean(away):+.1f} ({fmean(away) - half:+.1f} to {fmean(away) + half:+.1f})"
+
+
+def _sizes(found: Mapping[str, Any]) -> list[str]:
+    rounds, sites = found["rounds"], found["sites"]
+    lines = [
+        "### What the OCT paper's run would move",
+        "",
+        f"EfficientNet-B4 with a head of four classes, {sites} sites, {rounds} rounds. Three rounds were run over "
+        "phantom sites and encoded as any run's are; the first round's message down is whole, the last one stands for "
+        "all others.",
+        "",
+        "| | MB up, a round and site | MB down | GB a run |",
+        "|---|---:|---:|---:|",
+    ]
+    for name, case in found["cases"].items():
+        up, down = case["up"][-1], case["down"][-1]
+        total = sites * (rounds * up + case["down"][0] + (rounds - 1) * down + sum(case["end"]))
+        lines.append(f"| {name} | {up / 1e6:.2f} | {down / 1e6:.2f} | {total / 1e9:.1f} |")
+    return [*lines, ""]

@@ -1,0 +1,81 @@
+"""Encoded tensors on their way through a site: its filter, its ledger, its policy."""
+
+import pytest
+import torch
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReservedKey
+from nvflare.apis.fl_context import FLContext
+
+from fedretina.codecs.encoding import Base, encoding_of
+from fedretina.errors import RefusedError, SettingsError
+from fedretina.exchange.ledger import Ledger
+from fedretina.exchange.partition import partition_of
+from fedretina.exchange.payload import Order, Payload, Stamp, tensors_bytes, tensors_digest
+from fedretina.exchange.policy import require_numbers
+from fedretina.flare import whitelist_filter
+from fedretina.flare.whitelist_filter import WhitelistFilter
+from fedretina.flare.wire import pack_order, pack_payload, unpack_order, unpack_payload
+from fedretina.networks.build import build_network
+from fedretina.settings.codec import Int8Settings
+from fedretina.settings.site import PolicySettings, SiteSettings
+
+
+@pytest.fixture
+def wire(tiny, tmp_path, monkeypatch):
+    """A site's filters, and a message of a run whose updates leave as int4."""
+    experiment = tiny(row="fedavg", exchange={"codec": "int4"})
+    net = build_network(experiment.network, 2, 1)
+    parts = partition_of(experiment, net)
+    encoding = encoding_of(experiment, parts)
+    sent = {key: net.state_dict()[key] for key in parts.travelling}
+    made = encoding.encode({key: tensor + 1e-3 for key, tensor in sent.items()}, Base.up(sent), {}, {}, (1,))
+    monkeypatch.setattr(whitelist_filter, "load_experiment", lambda *_: experiment)
+    monkeypatch.setattr(whitelist_filter, "require_known_filters", lambda _: None)
+    stamp = Stamp("spring", "train", 0, 0, experiment.digest(parts))
+
+    def passed(direction, message):
+        guard = WhitelistFilter(direction, scope=True)
+        guard._settings = SiteSettings(state_root=tmp_path)
+        fl_ctx = FLContext()
+        fl_ctx.set_prop(ReservedKey.IDENTITY_NAME, "north", private=False, sticky=False)
+        way = FilterKey.IN if direction == "order" else FilterKey.OUT
+        fl_ctx.set_prop(FLContextKey.FILTER_DIRECTION, way, private=True, sticky=False)
+        return guard.process(message, fl_ctx)
+
+    def order(tensors):
+        return unpack_order(passed("order", pack_order(Order("train", stamp, None, None), tensors)))[1]
+
+    def answer(tensors):
+        scalars = {"theta": 0.5, "images": 9.0}
+        return unpack_payload(passed("answer", pack_payload(Payload(tensors, scalars, stamp)))).tensors
+
+    return order, answer, sent, {**sent, **made.frames}, max(made.frames)
+
+
+def test_an_order_comes_whole_or_encoded_and_an_answer_leaves_encoded_alone(wire, tmp_path):
+    order, answer, sent, frames, key = wire
+    assert tensors_digest(order(sent)) == tensors_digest(sent)
+    assert tensors_digest(order(frames)) == tensors_digest(frames)
+    left = answer(frames)
+    (line,) = Ledger(tmp_path / "spring" / "north" / "ledger.jsonl").lines()
+    assert (line["bytes"], line["digest"]) == (tensors_bytes(left), tensors_digest(left))  # of what leaves, encoded
+    assert line["bytes"] < tensors_bytes(sent)
+    with pytest.raises(RefusedError, match=f"{key}.* must travel encoded"):
+        answer({**frames, key: sent[key]})
+
+
+@pytest.mark.attack(
+    "a hostile server",
+    "an encoded tensor that claims to be longer than any of that size can be",
+    "the site's filter refuses it before it is unpacked",
+)
+def test_a_frame_that_is_too_long_does_not_come_in(wire):
+    order, _, _, frames, key = wire
+    with pytest.raises(RefusedError, match=f"{key}.* cannot be decoded: it holds 50000000 bytes, expected 5 to"):
+        order({**frames, key: torch.zeros(50_000_000, dtype=torch.uint8)})
+
+
+def test_a_policy_that_changes_numbers_and_a_codec_are_refused_before_a_round():
+    codec = Int8Settings()
+    require_numbers(PolicySettings(), codec)
+    with pytest.raises(SettingsError, match="after which nothing can be changed"):
+        require_numbers(PolicySettings(mantissa_bits=7), codec)
