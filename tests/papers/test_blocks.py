@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from click.testing import CliRunner
 
@@ -14,10 +15,12 @@ from fedretina.loop import run_loop
 from fedretina.settings.plan import merged
 from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_tensors
-from fedretina_papers.blocks.hospitals import deal, read_sets
+from fedretina_papers.blocks.hospitals import deal, read_sets, with_stages
 from fedretina_papers.blocks.page import write_block_page
 from fedretina_papers.blocks.plan import BlockPlan
-from fedretina_papers.blocks.tables import comparisons, figure_table
+from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
+from fedretina_papers.blocks.study import worth
+from fedretina_papers.blocks.tables import comparisons, difference, figure_table
 from fedretina_papers.blocks.train import RowTrainer, trained
 from fedretina_papers.packed import read_packed, unpack
 from fedretina_papers.plan import preset
@@ -49,7 +52,8 @@ def tiny(**changes):
         for row in settings["rows"]
         if row["name"] in kept
     ]
-    return {**settings, "rows": rows, **changes}
+    joined = {"name": "mean", "title": "Mean", "role": "federated", "kind": "mean", "parts": ["sums_both", "fedavg"]}
+    return {**settings, "rows": [*rows, joined], **changes}
 
 
 @pytest.mark.parametrize(
@@ -76,23 +80,30 @@ def test_a_twin_has_the_same_network_and_passes():
         BlockPlan.read({**settings, "rows": rows})
 
 
-def test_training_in_memory_gives_the_bits_of_the_loop(tmp_path):
-    """FedProx, a head that travels, exits that stay: aggregate and answers are those of `run_loop` on the images."""
+@pytest.fixture(scope="module")
+def exits(tmp_path_factory):
+    """FedProx, a head that travels, exits that stay: experiment, sets, hospitals, and where the images are."""
+    cache = tmp_path_factory.mktemp("cache")
     plan = BlockPlan.read(tiny(cases=[{"name": "like", "title": "Like", "hospitals": {"site-1": 1, "site-4": 1}}]))
-    row = plan.row("fedavg")
     more = {
         "row": "fedee_fedprox",
         "exchange": {"personal": "exits"},
         "network": {"exits": {"width": 8}},
         "report": {"page": False, "draws": 20},
     }
-    experiment = plan.experiment_of(row, 1, more)
-    sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None)
+    experiment = plan.experiment_of(plan.row("fedavg"), 1, more)
+    sets = read_sets(plan, experiment, cache, lambda what, done, of: None)
     dealt = {name: one.data for name, one in deal(plan, plan.cases[0], sets, "all", 0).items()}
+    return experiment, sets, dealt, cache
+
+
+def test_training_in_memory_gives_the_bits_of_the_loop(exits, tmp_path):
+    """Aggregate and answers are those of `run_loop` on the images."""
+    experiment, _, dealt, cache = exits
     found = trained(experiment, dealt, tmp_path)
 
     images = {
-        name: load_site_data(name, SiteDataSettings(phantom_images=64), experiment.images, 1, tmp_path / "cache" / name)
+        name: load_site_data(name, SiteDataSettings(phantom_images=64), experiment.images, 1, cache / name)
         for name in dealt
     }
     results = run_loop(experiment, images, tmp_path / "runs", "run")
@@ -103,6 +114,52 @@ def test_training_in_memory_gives_the_bits_of_the_loop(tmp_path):
         net.load_state_dict({key: one for key, one in model.items() if not key.startswith("encoder.")})
         logits = net.eval()(data.split("test").images)
         assert logits.equal(found.answers[name]["test"])
+    assert goes_side_by_side(experiment)
+    agrees(found, trained_side_by_side(experiment, dealt))
+
+
+def agrees(slow, fast):
+    """Two ways to train gave the same answers, to rounding, and sent as much."""
+    assert (slow.up, slow.down) == (fast.up, fast.down)
+    for name, said in slow.answers.items():
+        assert torch.allclose(said["test"], fast.answers[name]["test"], atol=1e-4)
+        assert said["test"].abs().max() > 1e-2
+
+
+def test_a_model_that_goes_along_trains_side_by_side_as_it_does_alone(tmp_path):
+    """Ditto, at hospitals of unlike numbers of batches."""
+    plan = BlockPlan.read(tiny(cases=[{"name": "like", "title": "Like", "hospitals": {"site-1": 2, "site-4": 1}}]))
+    fedavg = plan.row("fedavg").settings
+    row = plan.row("fedavg").model_copy(update={"settings": {**fedavg, "row": "ditto"}})
+    experiment = plan.experiment_of(row, 1, {})
+    assert goes_side_by_side(experiment)
+    assert experiment.tune.along
+    sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None)
+    dealt = {name: one.data for name, one in deal(plan, plan.cases[0], sets, 18, 0).items()}
+    assert len({data.counts["train"] for data in dealt.values()}) > 1
+    agrees(trained(experiment, dealt, tmp_path), trained_side_by_side(experiment, dealt))
+
+
+def test_no_stage_outweighs_another_by_its_scale(exits):
+    _, sets, dealt, _ = exits
+    one = sets["site-1"]
+    assert sum(one.early) + one.pooled == dealt["site-1"].split("train").images.shape[1]
+    scaled = with_stages(dealt["site-1"], (*one.early, one.pooled)).split("train").images
+    for part in torch.split(scaled, [*one.early, one.pooled], dim=1):
+        assert part.var(0, correction=0).mean().item() == pytest.approx(1, abs=1e-3)
+
+
+def test_less_is_better_in_tuning_and_in_tests():
+    """AURC, ECE, Brier score and log loss: the lower one is chosen, and the lower row leads."""
+    good, bad = ({"site": {"error_auroc": 0.7, "aurc": value}} for value in (0.2, 0.4))
+    assert worth(good) > worth(bad)
+    assert worth({"site": {"error_auroc": 0.8, "aurc": None}}) == 0.8
+    low, high = (
+        {draw: {"sites": {"site": {"test": {"aurc": value + draw / 100}}}, "drawn": {}} for draw in range(3)}
+        for value in (0.2, 0.4)
+    )
+    test, _ = difference({"low": low, "high": high}, "low", "high", "aurc")
+    assert test.mean == pytest.approx(0.2)
 
 
 def test_a_row_helps_only_where_it_beats_every_row_alone():
@@ -148,12 +205,16 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
 
     first = run("--store", tmp_path / "packed.jsonl.gz")
     assert first.exit_code == 0, first.output
-    assert "18 of 18: " in first.output
+    assert "20 of 20: " in first.output
     assert not any(name.startswith("cache") for name in read_packed(tmp_path / "packed.jsonl.gz"))
     page = (out / "page.md").read_text()
     assert "Heads from sums: mean of own and federated head | together |" in page
     assert "| 4 \\* |" in page  # two members, twice the passes
     assert "beats every row alone" in page
+    held = {row["name"]: out / "results" / "like" / "16" / row["name"] / "draw-0.json" for row in rows}
+    sites = {name: json.loads(file.read_text())["sites"] for name, file in held.items()}
+    assert sites["singleset_temperature"] == sites["singleset"]  # too few images for any other temperature than 1
+    assert sites["mean"] not in (sites["fedavg"], sites["sums_both"])
     tuned = json.loads((out / "tuning" / "like" / "singleset.json").read_text())["tried"][0]
     assert len(tuned["tried"]) == 4  # the best stood at the end, and the grid grew
 
@@ -161,7 +222,7 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
     before = json.loads(one.read_text())
     one.unlink()
     again = run()
-    assert again.output.count(" of 18: ") == 1
+    assert again.output.count(" of 20: ") == 1
     assert {**json.loads(one.read_text()), "seconds": 0} == {**before, "seconds": 0}
     assert (out / "page.md").read_text() == page
 

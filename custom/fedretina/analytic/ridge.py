@@ -7,6 +7,7 @@ lambda by the leave-one-out error in closed form (Allen's PRESS, 1974).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -67,16 +68,24 @@ def log_evidence(totals: Totals, strengths: Tensor) -> Tensor:
     Returns:
         [k], float64.
     """
+    return _evidence_of(totals)(strengths)
+
+
+def _evidence_of(totals: Totals) -> Callable[[Tensor], Tensor]:
+    """`log_evidence` of some sums, whose eigenvalues are found once for all strengths that are asked."""
     values, vectors = torch.linalg.eigh(totals.gram)
     values = values.clamp(min=0.0)
     squared = ((vectors.T @ totals.cross) ** 2).sum(1)
-    classes = totals.cross.shape[1]
-    spread = values.unsqueeze(0) + strengths.double().unsqueeze(1)
-    residual = (totals.power - (squared / spread).sum(1)).clamp(min=1e-12 * max(totals.power, 1e-12))
-    data = totals.images * classes
-    return -data / 2 * torch.log(residual) + classes / 2 * (
-        torch.log(strengths.double()).unsqueeze(1) - torch.log(spread)
-    ).sum(1)
+    classes, data = totals.cross.shape[1], totals.images * totals.cross.shape[1]
+
+    def evidence(strengths: Tensor) -> Tensor:
+        spread = values.unsqueeze(0) + strengths.double().unsqueeze(1)
+        residual = (totals.power - (squared / spread).sum(1)).clamp(min=1e-12 * max(totals.power, 1e-12))
+        return -data / 2 * torch.log(residual) + classes / 2 * (
+            torch.log(strengths.double()).unsqueeze(1) - torch.log(spread)
+        ).sum(1)
+
+    return evidence
 
 
 def likeliest(totals: Totals) -> RidgeHead:
@@ -88,10 +97,11 @@ def likeliest(totals: Totals) -> RidgeHead:
 
     if totals.power <= 1e-9 * totals.images:
         return solve(totals, float(_GRID[-1]))
-    at = int(log_evidence(totals, _GRID).argmax())
+    evidence = _evidence_of(totals)
+    at = int(evidence(_GRID).argmax())
     low, high = (float(_GRID[index].log()) for index in (max(at - 1, 0), min(at + 1, len(_GRID) - 1)))
     found = minimize_scalar(
-        lambda log: -float(log_evidence(totals, torch.tensor([log], dtype=torch.float64).exp())),
+        lambda log: -float(evidence(torch.tensor([log], dtype=torch.float64).exp())),
         bounds=(low, high),
         method="bounded",
     )

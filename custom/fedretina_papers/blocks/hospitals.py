@@ -36,10 +36,12 @@ class ImageSet(NamedTuple):
     Attributes:
         data: Its splits; in the place of images stand float16 rows [N, L], see `Network.frozen_outputs`.
         pooled: Length of the pooled features, which stand last in a row; before them is what early exits read.
+        early: Lengths of what each early exit reads, in their order.
     """
 
     data: SiteData
     pooled: int
+    early: tuple[int, ...] = ()
 
     def told(self) -> dict[str, Any]:
         """What a record says of the set: images by grade in each split."""
@@ -130,13 +132,37 @@ def _seen(data: SiteData, experiment: Experiment) -> ImageSet:
         for name in ("train", "val", "test"):
             split = data.split(name)
             splits[name] = split._replace(images=outputs.of(split)(np.arange(len(split.labels))))
-    return ImageSet(with_splits(data, splits, features=None), net.encoder.features)
+    pooled = net.encoder.features
+    early, left = [], splits["test"].images.shape[1] - pooled
+    for stage in () if net.exits is None else net.exits.after:
+        if left:
+            early.append(net.encoder.widths[stage])
+            left -= early[-1]
+    return ImageSet(with_splits(data, splits, features=None), pooled, tuple(early))
 
 
 def without_exits(data: SiteData, pooled: int) -> SiteData:
     """A hospital's data for a network that has no early exits: the pooled features alone."""
     splits = {name: data.split(name) for name in ("train", "val", "test")}
     return with_splits(data, {name: split._replace(images=split.images[:, -pooled:]) for name, split in splits.items()})
+
+
+def with_stages(data: SiteData, widths: Sequence[int]) -> SiteData:
+    """A hospital's data for heads from sums over the averages of several stages.
+
+    Each stage's numbers are divided by one number, which makes their mean variance over the hospital's training images
+    1, so that no stage outweighs another by the scale of its maps.
+
+    Args:
+        data: The hospital's.
+        widths: Length of each stage's part of a row, the pooled features' last.
+    """
+    parts = torch.split(data.split("train").images.float(), list(widths), dim=1)
+    scales = torch.cat(
+        [part.var(0, correction=0).mean().sqrt().clamp(min=1e-6).repeat(part.shape[1]) for part in parts]
+    )
+    splits = {name: data.split(name) for name in ("train", "val", "test")}
+    return with_splits(data, {name: one._replace(images=one.images.float() / scales) for name, one in splits.items()})
 
 
 def deal(plan: BlockPlan, case: BlockCase, sets: Mapping[str, ImageSet], size: Size, draw: int) -> dict[str, Hospital]:

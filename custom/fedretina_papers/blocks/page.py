@@ -9,7 +9,15 @@ from typing import Any
 from fedretina.errors import StateError
 from fedretina.storage import read_json
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
-from fedretina_papers.blocks.tables import TITLES, Runs, figure_table, sets_table, test_table, whole_draws
+from fedretina_papers.blocks.tables import (
+    TITLES,
+    Runs,
+    figure_table,
+    lead_table,
+    sets_table,
+    test_table,
+    whole_draws,
+)
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.markdown import several
 
@@ -30,8 +38,10 @@ def write_block_page(out: Path, page: Path, pictures: Path) -> None:
     plan = BlockPlan.model_validate({**stored, "sites": dict.fromkeys(sets)})
     sections = []
     for case in plan.cases:
-        shown = [_of_size(plan, case, size, out) for size in plan.sizes_of(case)]
-        sections.append({"title": case.title, "sizes": shown})
+        runs = {size: read_runs(plan, case, size, out) for size in plan.sizes_of(case)}
+        shown = [_of_size(plan, size, one) for size, one in runs.items()]
+        whole = {size: kept for size, one in runs.items() if (kept := whole_draws(plan, one))}
+        sections.append({"title": case.title, "sizes": shown, "lead": lead_table(plan, whole)})
     write_page(
         plan.page,
         page,
@@ -55,8 +65,7 @@ def read_runs(plan: BlockPlan, case: BlockCase, size: Size, out: Path) -> Runs:
     return found
 
 
-def _of_size(plan: BlockPlan, case: BlockCase, size: Size, out: Path) -> dict[str, Any]:
-    runs = read_runs(plan, case, size, out)
+def _of_size(plan: BlockPlan, size: Size, runs: Runs) -> dict[str, Any]:
     told = "All training images of each hospital" if size == "all" else f"{size} training images per hospital"
     if not runs:
         return {"title": told, "why": "Nothing has run yet.", "table": [], "tests": [], "missing": ""}
@@ -84,6 +93,7 @@ def _tuned(plan: BlockPlan, out: Path) -> list[str]:
 
 
 def _words(case: BlockCase, title: str, one: Mapping[str, Any]) -> str:
-    tried = ", ".join(f"{value}: {figure:.3f}" for value, figure in one["tried"].items())
+    ordered = sorted(one["tried"].items(), key=lambda item: float(item[0]))
+    tried = ", ".join(f"{value}: {figure:.3f}" for value, figure in ordered)
     ends = " (the end of what was tried)" if one["edge"] else ""
     return f"{title}, {case.name}: `{one['setting']}` {one['chosen']:g}{ends}; tried {tried}"

@@ -18,7 +18,7 @@ from fedretina_papers.choices import NAME
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 Role = Literal["alone", "federated", "pooled"]
-Kind = Literal["majority", "sums", "trained", "pooled", "ensemble", "temperature"]
+Kind = Literal["majority", "sums", "trained", "pooled", "ensemble", "temperature", "mean"]
 Size = int | Literal["all"]
 Figure = Literal[
     "referable_auc", "kappa", "auc", "balanced_accuracy", "accuracy", "error_auroc", "aurc", "ece", "brier", "nll"
@@ -69,12 +69,15 @@ class BlockRow(BaseModel):
         kind: "majority" answers how common each grade is; "sums" is a head from sums (own, federated or the mean of
             both); "trained" is a row of the product in its rounds; "pooled" trains the very same network on all images
             in one place, its parts that travel being one, its parts that stay one a hospital. "ensemble" joins runs of
-            `row` `of` with several seeds, "temperature" is `of` with one temperature a hospital.
+            `row` `of` with several seeds, "temperature" is `of` with one temperature a hospital, "mean" is the mean of
+            the probabilities of its `parts`.
         of: The row whose settings an "ensemble" or a "temperature" takes, or whose network and passes "pooled" takes.
         twin: Of a federated row that trains, the row alone with the very same network and number of passes.
         settings: Laid over the plan's.
+        stages: Of a row of sums: whether what early exits read stands beside the pooled features in what is summed.
         tune: What is tuned, one after the other.
         members: Runs of an ensemble.
+        parts: Rows of sums, or trained ones, whose answers a "mean" joins.
     """
 
     model_config = _STRICT
@@ -85,8 +88,10 @@ class BlockRow(BaseModel):
     of: str = ""
     twin: str = ""
     settings: dict[str, Any] = {}
+    stages: bool = False
     tune: tuple[Tuned, ...] = ()
     members: int = Field(default=5, ge=2, le=20)
+    parts: tuple[str, ...] = ()
 
 
 class BlockCase(BaseModel):
@@ -129,6 +134,7 @@ class BlockPlan(BaseModel):
         paper: That it is a block.
         page: Template of the page, in `pages/`.
         about: Paragraphs of the page: what is asked, and what the rows are.
+        reading: Paragraphs of the page: what its tables say, written once they stood.
         sites: Site file of each set; none for a phantom set.
         cases: Ways in which hospitals are made of the sets.
         sizes: Training images a hospital, ascending, "all" last.
@@ -151,6 +157,7 @@ class BlockPlan(BaseModel):
     paper: Literal["block"] = "block"
     page: str = "block.md.j2"
     about: tuple[str, ...] = ()
+    reading: tuple[str, ...] = ()
     sites: dict[str, Path | None] = Field(min_length=1)
     cases: tuple[BlockCase, ...] = Field(min_length=1)
     sizes: tuple[Size, ...] = Field(min_length=1)
@@ -182,6 +189,9 @@ class BlockPlan(BaseModel):
             needs = row.kind in ("ensemble", "temperature", "pooled")
             if needs != bool(row.of) or (row.of and (row.of not in names or self.row(row.of).kind != "trained")):
                 raise ValueError(f"row {row.name!r} is {row.kind!r}: 'of' names a trained row for those that need one.")
+            joins = [self.row(name).kind if name in names else "" for name in row.parts]
+            if (row.kind == "mean") != (len(joins) > 1) or not set(joins) <= {"sums", "trained"}:
+                raise ValueError(f"row {row.name!r} is {row.kind!r}: 'parts' names two rows or more for a mean alone.")
         self._require_controls()
         return self
 
@@ -215,7 +225,7 @@ class BlockPlan(BaseModel):
             raise SettingsError(f"the block's plan cannot be used: {settings_faults(error, 'plan', cls)}") from error
         require_sites(list(plan.sites))
         for row in plan.rows:
-            if row.kind == "majority":
+            if row.kind in ("majority", "mean"):
                 continue
             mine = plan.experiment_of(row, 1, {})
             if row.twin:

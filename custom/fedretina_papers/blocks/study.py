@@ -21,8 +21,17 @@ from fedretina.settings.plan import merged
 from fedretina.storage import folder_lock, read_json, write_json
 from fedretina.uncertainty.temperature import fit_temperature, tempered
 from fedretina_papers.blocks.figures import Said, measured, read
-from fedretina_papers.blocks.hospitals import Hospital, ImageSet, deal, read_sets, with_splits, without_exits
+from fedretina_papers.blocks.hospitals import (
+    Hospital,
+    ImageSet,
+    deal,
+    read_sets,
+    with_splits,
+    with_stages,
+    without_exits,
+)
 from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase, BlockPlan, BlockRow, Size, Tuned
+from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
 from fedretina_papers.blocks.train import Ran, passes_of, pooled, summed, trained
 from fedretina_papers.runner import Told
 
@@ -89,7 +98,8 @@ def _require_alike(told: Mapping[str, Any], out: Path) -> None:
         return
     held = read_json(out / PLAN)
     other = [name for name in _FIXED if held.get(name) != told[name]]
-    rows = {row["name"]: row for row in held["rows"]}
+    # Read again, so that what the rows of an earlier version leave out is its default.
+    rows = {row["name"]: BlockRow.model_validate(row).model_dump(mode="json") for row in held["rows"]}
     in_print = dict.fromkeys(("title", "role", "twin"))
     changed = (row for row in told["rows"] if row["name"] in rows and row | in_print != rows[row["name"]] | in_print)
     other += [f"row {row['name']}" for row in changed]
@@ -112,6 +122,8 @@ class _Block:
         self._sets = sets
         self._out = out
         self._dealt: tuple[Any, dict[str, Hospital]] = ((), {})
+        self._sums: dict[tuple[bool, str], dict[str, Ran]] = {}
+        self._last: tuple[Experiment | None, Mapping[str, Hospital], Ran] = (None, {}, Ran({}, 0, 0))
 
     def file(self, case: BlockCase, row: BlockRow, size: Size, draw: int) -> Path:
         return self._out / "results" / case.name / f"{size}" / row.name / f"draw-{draw}.json"
@@ -120,7 +132,7 @@ class _Block:
         """Run a row once and write its record; say what came out."""
         change = self._tuned(case, row)
         hospitals, began = self._hospitals(case, size, draw), time.monotonic()
-        said, ran, passes = self._run(row, hospitals, draw + 1, change)
+        said, ran, passes = self._run(case, row, hospitals, draw + 1, change)
         seconds = time.monotonic() - began
         found = measured(hospitals, said, "test", self._plan.figures, self._plan.least, self._plan.resamples)
         images = {
@@ -149,11 +161,11 @@ class _Block:
     def _hospitals(self, case: BlockCase, size: Size, draw: int) -> dict[str, Hospital]:
         key = (case.name, size, draw)
         if self._dealt[0] != key:
-            self._dealt = key, deal(self._plan, case, self._sets, size, draw)
+            self._dealt, self._sums = (key, deal(self._plan, case, self._sets, size, draw)), {}
         return self._dealt[1]
 
     def _run(
-        self, row: BlockRow, hospitals: Mapping[str, Hospital], seed: int, change: Mapping[str, Any]
+        self, case: BlockCase, row: BlockRow, hospitals: Mapping[str, Hospital], seed: int, change: Mapping[str, Any]
     ) -> tuple[dict[str, Said], Ran, int]:
         """What a row says of each hospital's images, what moved, and how often it went over the training images."""
         if row.role == "alone":  # what the others do changes nothing
@@ -162,26 +174,68 @@ class _Block:
             return {name: _commonest(one.data) for name, one in hospitals.items()}, Ran({}, 0, 0), 0
         if row.kind == "ensemble":
             return self._ensemble(row, hospitals, seed, change)
+        if row.kind == "mean":
+            return self._mean(row, case, hospitals, seed)
         experiment = self._plan.experiment_of(row, seed, change)
         ran = self._ran(row, experiment, hospitals)
         said = {name: read(experiment, one["test"]) for name, one in ran.answers.items()}
         if row.kind == "temperature":
             said = {
-                name: _tempered(one, read(experiment, ran.answers[name]["val"]), hospitals[name].data)
+                name: _tempered(experiment, one, read(experiment, ran.answers[name]["val"]), hospitals[name].data)
                 for name, one in said.items()
             }
         return said, ran, passes_of(experiment)
 
     def _ran(self, row: BlockRow, experiment: Experiment, hospitals: Mapping[str, Hospital]) -> Ran:
-        data = {name: one.data for name, one in hospitals.items()}
-        if experiment.network.exits is None or row.kind == "sums":
-            data = {name: without_exits(one, self._sets[hospitals[name].of].pooled) for name, one in data.items()}
         if row.kind == "sums":
-            return summed(experiment, data)
+            return self._summed(row, experiment)
+        plain = experiment.network.exits is None
+        data = {name: self._pooled(one) if plain else one.data for name, one in hospitals.items()}
         if row.kind == "pooled":
             return pooled(experiment, data)
+        asked, known, ran = self._last
+        same = len(known) == len(hospitals) and all(one is hospitals.get(name) for name, one in known.items())
+        if not same or asked != experiment:
+            ran = self._trained(experiment, data)
+            self._last = experiment, hospitals, ran  # a temperature reads its row's run
+        return ran
+
+    def _trained(self, experiment: Experiment, data: Mapping[str, SiteData]) -> Ran:
+        if goes_side_by_side(experiment):
+            return trained_side_by_side(experiment, data)
         with tempfile.TemporaryDirectory(dir=self._out) as folder:
             return trained(experiment, data, Path(folder))
+
+    def _mean(
+        self, row: BlockRow, case: BlockCase, hospitals: Mapping[str, Hospital], seed: int
+    ) -> tuple[dict[str, Said], Ran, int]:
+        """The mean of the probabilities of several rows, each tuned as it is by itself."""
+        parts = [self._plan.row(name) for name in row.parts]
+        ran = [self._run(case, part, hospitals, seed, self._tuned(case, part)) for part in parts]
+        said = {}
+        for name in hospitals:
+            odds = np.mean([answers[name].probabilities for answers, _, _ in ran], axis=0)
+            said[name] = Said(odds, 1 - odds.max(1), odds)
+        moved = Ran({}, sum(one.up for _, one, _ in ran), sum(one.down for _, one, _ in ran))
+        return said, moved, sum(passes for _, _, passes in ran)
+
+    def _summed(self, row: BlockRow, experiment: Experiment) -> Ran:
+        """What a row of heads from sums answers; rows that read the sums of a draw otherwise share the work."""
+        sums = experiment.sums
+        assert sums is not None
+        key = (row.stages, sums.model_copy(update={"answer": "both"}).model_dump_json())
+        if key not in self._sums:
+            data = {
+                name: with_stages(one.data, (*self._sets[one.of].early, self._sets[one.of].pooled))
+                if row.stages
+                else self._pooled(one)
+                for name, one in self._dealt[1].items()
+            }
+            self._sums[key] = summed(experiment, data)
+        return self._sums[key][sums.answer]
+
+    def _pooled(self, hospital: Hospital) -> SiteData:
+        return without_exits(hospital.data, self._sets[hospital.of].pooled)
 
     def _ensemble(
         self, row: BlockRow, hospitals: Mapping[str, Hospital], seed: int, change: Mapping[str, Any]
@@ -220,14 +274,19 @@ class _Block:
             for name, one in deal(self._plan, case, self._sets, self._plan.tuning_size, self._plan.tuning_draw).items()
         }
         for number in tuned.tune:
-            value, figures, edge = self._best(tuned, number, hospitals, change)
+            value, figures, edge = self._best(case, tuned, number, hospitals, change)
             change = merged(change, number.settings(value))
             tried.append({"setting": number.setting, "tried": figures, "chosen": value, "edge": edge})
         write_json(file, {"chosen": change, "tried": tried})
         return change
 
     def _best(
-        self, row: BlockRow, number: Tuned, hospitals: Mapping[str, Hospital], change: Mapping[str, Any]
+        self,
+        case: BlockCase,
+        row: BlockRow,
+        number: Tuned,
+        hospitals: Mapping[str, Hospital],
+        change: Mapping[str, Any],
     ) -> tuple[float, dict[str, float], bool]:
         figures: dict[float, float] = {}
         waiting, grown = list(number.values), 0
@@ -235,20 +294,29 @@ class _Block:
         while waiting:
             for value in waiting:
                 asked = merged(change, number.settings(value))
-                said, _, _ = self._run(row, hospitals, self._plan.tuning_draw + 1, asked)
+                said, _, _ = self._run(case, row, hospitals, self._plan.tuning_draw + 1, asked)
                 found = measured(hospitals, said, "test", primary, self._plan.least, 0)
-                known = [
-                    1 - one if name in LESS_IS_BETTER else one
-                    for test in found.sites.values()
-                    for name, one in test.items()
-                    if one is not None
-                ]
-                figures[value] = fmean(known) if known else 0.0
+                figures[value] = worth(found.sites)
             best = max(figures, key=lambda value: figures[value])
             ends = {min(figures): best / number.factor, max(figures): best * number.factor}
             waiting = [ends[best]] if best in ends and grown < number.grows else []
             grown += 1
         return best, {f"{value:g}": round(one, 5) for value, one in sorted(figures.items())}, best in ends
+
+
+def worth(sites: Mapping[str, Mapping[str, float | None]]) -> float:
+    """What tuning looks at, more being better: the mean of the figures, those of which less is better taken from 1.
+
+    Args:
+        sites: Figures by hospital and name; None where one is undefined.
+    """
+    known = [
+        1 - one if name in LESS_IS_BETTER else one
+        for test in sites.values()
+        for name, one in test.items()
+        if one is not None
+    ]
+    return fmean(known) if known else 0.0
 
 
 def _judged_on_validation(hospital: Hospital, whole: ImageSet) -> SiteData:
@@ -273,8 +341,9 @@ def _commonest(data: SiteData) -> Said:
     return Said(odds, 1 - odds.max(1), odds)
 
 
-def _tempered(said: Said, validation: Said, data: SiteData) -> Said:
+def _tempered(experiment: Experiment, said: Said, validation: Said, data: SiteData) -> Said:
+    """The answers at one temperature; u is the row's own, read off the tempered probabilities."""
     labels = data.split("val").labels.numpy()
     value = fit_temperature(validation.probabilities, labels).value
     odds = tempered(said.probabilities, value)
-    return Said(odds, 1 - odds.max(1), odds)
+    return read(experiment, torch.from_numpy(np.log(np.clip(odds, np.finfo(np.float64).tiny, None))))

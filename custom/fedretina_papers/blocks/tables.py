@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fedretina.errors import StateError
 from fedretina.report.text import NONE, number, size
-from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockPlan, BlockRow
+from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockPlan, BlockRow, Role, Size
 from fedretina_papers.engine.records import OfRun, Records
 from fedretina_papers.engine.table import Column, Line, mean_count, render, seeds
 from fedretina_papers.markdown import chance, interval, listed, signed
@@ -44,7 +44,8 @@ class Against(NamedTuple):
         figure: By which.
         control: Name of that row.
         test: Over draws and patients together.
-        seen: Smallest true difference that so many draws with such a spread show in four of five studies.
+        seen: Smallest true difference that so many draws with such a spread show in four of five studies, as the first
+            of the table's tests in Holm's order, which has the hardest level.
         p: That it beats every row alone: the largest p of all of them, 1 where it does not lead.
         adjusted: The same after Holm's adjustment over all federated rows and primary figures of the table.
     """
@@ -91,28 +92,36 @@ def comparisons(plan: BlockPlan, runs: Runs) -> dict[str, list[Against]]:
     chance of the patients, drawn in the same way for both rows, added to that of the draws.
     """
     alone = [row.name for row in plan.rows if row.role == "alone" and row.name in runs]
-    found: dict[str, list[Against]] = {}
-    for row in plan.rows:
-        if row.role == "federated" and row.name in runs:
-            found[row.name] = [_hardest(runs, row.name, alone, figure) for figure in plan.figures[: plan.primary]]
+    together = [row.name for row in plan.rows if row.role == "federated" and row.name in runs]
+    primary = plan.figures[: plan.primary]
+    level = _CLEAR / max(1, len(together) * len(primary))
+    found = {name: [_hardest(runs, name, alone, figure, level) for figure in primary] for name in together}
     flat = [one for each in found.values() for one in each]
     adjusted = iter(holm([one.p for one in flat]))
     return {name: [one._replace(adjusted=next(adjusted)) for one in each] for name, each in found.items()}
 
 
-def difference(runs: Runs, row: str, other: str, figure: str) -> tuple[SeedTest, float | None]:
-    """A row less another, in the direction that is better: the test over draws and patients, and what could be seen."""
+def difference(runs: Runs, row: str, other: str, figure: str, level: float = _CLEAR) -> tuple[SeedTest, float | None]:
+    """A row less another, in the direction that is better: the test over draws and patients, and what could be seen.
+
+    Args:
+        runs: Of a case and a size.
+        row: The row.
+        other: What is taken from it.
+        figure: By which.
+        level: Of the test that is to see a difference.
+    """
     sign = -1 if figure in LESS_IS_BETTER else 1
     draws = sorted(set(runs[row]) & set(runs[other]))
     pairs = [(_mean(runs[row][draw], figure), _mean(runs[other][draw], figure)) for draw in draws]
     gaps = [sign * (one - two) for one, two in pairs if one is not None and two is not None]
     variance = _patients(runs, row, other, figure, draws)
     test = seed_test(gaps, variance)
-    return test, smallest_seen(test.n, test.sd, variance)
+    return test, smallest_seen(test.n, test.sd, variance, level=level)
 
 
-def _hardest(runs: Runs, row: str, alone: Sequence[str], figure: str) -> Against:
-    tests = {name: difference(runs, row, name, figure) for name in alone}
+def _hardest(runs: Runs, row: str, alone: Sequence[str], figure: str, level: float) -> Against:
+    tests = {name: difference(runs, row, name, figure, level) for name in alone}
     name = min(tests, key=lambda one: -np.inf if (mean := tests[one][0].mean) is None else mean)
     whole = [1.0 if (one.mean or 0) <= 0 else one.p for one, _ in tests.values()]
     known = [p for p in whole if p is not None]
@@ -191,6 +200,49 @@ def test_table(plan: BlockPlan, runs: Runs) -> list[str]:
         Column("smallest that could be seen", told=lambda line: number(cells[line.row].seen, 3)),
     ]
     return render(Records({}), ["row", "by", "least beaten"], lines, columns)
+
+
+def lead_table(plan: BlockPlan, sizes: Mapping[Size, Runs]) -> list[str]:
+    """The best row of each kind at every size, and the federated one against the row alone that it beats least.
+
+    Args:
+        plan: The plan.
+        sizes: Whole runs of a case by size; sizes that lack a control are left out.
+    """
+    titles = {row.name: row.title for row in plan.rows}
+    lines, cells = [], {}
+    for held, runs in sizes.items():
+        against = {(name, one.figure): one for name, each in comparisons(plan, runs).items() for one in each}
+        for figure in plan.figures[: plan.primary]:
+            best = {role: _best(plan, runs, role, figure) for role in ("alone", "federated", "pooled")}
+            told = tuple(NONE if one is None else f"{titles[one[0]]} {number(one[1], 3)}" for one in best.values())
+            lead = best["federated"]
+            key = f"{held} {figure}"
+            cells[key] = None if lead is None else against[lead[0], figure]
+            lines.append(Line((str(held), TITLES[figure], *told), key))
+
+    def test(show: Callable[[Against], str]) -> Callable[[Line], str]:
+        return lambda line: NONE if (one := cells[line.row]) is None else show(one)
+
+    columns = [
+        Column("lead", told=test(lambda one: signed(one.test.mean))),
+        Column("95 %", told=test(lambda one: interval(one.test._asdict()))),
+        Column("p, Holm", told=test(lambda one: chance(one.adjusted))),
+        Column("smallest that could be seen", told=test(lambda one: number(one.seen, 3))),
+    ]
+    first = ["images", "by", "best alone", "best together", "best of all images in one place"]
+    return render(Records({}), first, lines, columns)
+
+
+def _best(plan: BlockPlan, runs: Runs, role: Role, figure: str) -> tuple[str, float] | None:
+    """The row of a role with the best mean over draws, and that mean."""
+    sign = -1 if figure in LESS_IS_BETTER else 1
+    found = []
+    for row in plan.rows:
+        if row.role == role and row.name in runs:
+            values = [value for one in runs[row.name].values() if (value := _mean(one, figure)) is not None]
+            found += [(row.name, fmean(values))] if values else []
+    return max(found, key=lambda one: sign * one[1], default=None)
 
 
 def sets_table(sets: Mapping[str, Any], least: int) -> list[str]:

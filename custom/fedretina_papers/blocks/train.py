@@ -8,25 +8,25 @@ once. Training (`LocalTrainer`), mixing (`Mixer`) and their order are the produc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedretina.aggregation.mixing import Mixer, Round
 from fedretina.aggregation.spool import Spool
-from fedretina.analytic.sums import total
+from fedretina.analytic.ridge import RidgeHead
+from fedretina.analytic.sums import Sums, total
 from fedretina.corrections.correction import LocalRound
 from fedretina.data.site_data import SiteData, Split
 from fedretina.errors import SettingsError
 from fedretina.exchange.payload import tensors_bytes
 from fedretina.local.features import FrozenEncoder, FrozenOutputs
-from fedretina.local.heads_from_sums import HeadsFromSums
+from fedretina.local.heads_from_sums import ANSWERS, HeadsFromSums
 from fedretina.local.site_state import Snapshot
 from fedretina.local.supervised import BatchLosses, RoundOptimiser, batches, summed_score
 from fedretina.local.trainer import LocalTrainer
@@ -35,6 +35,7 @@ from fedretina.networks.dropout import answered_with_features
 from fedretina.networks.encoder import Encoder
 from fedretina.seeds import reproducible_torch, seed_layers
 from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import WeightsSettings
 from fedretina.settings.plan import Plan
 from fedretina.settings.training import StretchSettings
 
@@ -82,10 +83,12 @@ class RowTrainer(LocalTrainer):
     def __init__(self, experiment: Experiment, data: SiteData) -> None:
         if experiment.network.frozen != "all" or experiment.augment.flip or experiment.augment.endless:
             raise SettingsError("a block trains on kept rows: freeze all of the encoder, and augment nothing.")
-        super().__init__(experiment, data)
+        # Nothing runs the encoder any more, so its weights are not read, run by run.
+        network = experiment.network.model_copy(update={"weights": WeightsSettings(source="none")})
+        super().__init__(experiment.model_copy(update={"network": network}), data)
         self._frozen = cast(FrozenOutputs, GivenRows())
         net = self.model.net
-        # Nothing runs it any more, and to load millions of its weights for each round would cost more than the round.
+        # To load millions of its weights for each round would cost more than the round.
         net.encoder = _NoEncoder(net.encoder)
         self.model.leave_out("encoder.")
         if net.dropouts:
@@ -106,12 +109,17 @@ def trainers_of(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> di
     built: list[tuple[SiteData, RowTrainer]] = []
     found: dict[str, RowTrainer] = {}
     for name, data in sorted(hospitals.items()):
-        like = next((one for other, one in built if other.scheme == data.scheme), None)
+        like = next((one for other, one in built if _alike(other, data)), None)
         if like is None:
             like = RowTrainer(experiment, data)
             built.append((data, like))
         found[name] = like.at(data)
     return found
+
+
+def _alike(one: SiteData, other: SiteData) -> bool:
+    """Whether two hospitals grade alike, whatever their words for it in the manifest."""
+    return (one.scheme.grades, one.scheme.covers) == (other.scheme.grades, other.scheme.covers)
 
 
 class _NoEncoder(Encoder):
@@ -124,11 +132,20 @@ class _NoEncoder(Encoder):
 
 
 class RowSums(HeadsFromSums):
-    """`HeadsFromSums` on rows that the encoder made before."""
+    """`HeadsFromSums` on rows that the encoder made before.
+
+    Attributes:
+        solved: The federated head, where it is known.
+    """
 
     def __init__(self, experiment: Experiment, data: SiteData) -> None:
         super().__init__(experiment, data)
         self._encoder = cast(FrozenEncoder, _GivenFeatures())
+        self.solved: RidgeHead | None = None
+
+    def federated(self, total: Sums) -> RidgeHead:
+        """The head of all; solved once for all hospitals where somebody has put it in `solved`."""
+        return self.solved or super().federated(total)
 
 
 class _GivenFeatures:
@@ -136,22 +153,24 @@ class _GivenFeatures:
         return split.images.float()
 
 
-def summed(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
-    """Heads from sums; of the hospitals' own heads nothing is sent."""
+def summed(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> dict[str, Ran]:
+    """Heads from sums, all that the same sums give, by `ANSWERS`; of the hospitals' own heads nothing is sent."""
     assert experiment.sums is not None
     hosts = {name: RowSums(experiment, data) for name, data in sorted(hospitals.items())}
     gave = {name: host.sums() for name, host in hosts.items()}
     whole = total((name, sums) for name, (sums, _) in gave.items())
-    answers: Answers = {}
+    federated = next(iter(hosts.values())).federated(whole)
+    answers: dict[str, Answers] = {answer: {} for answer in ANSWERS}
     for name, host in hosts.items():
-        head = host.answer(whole, gave[name][1]).head
-        answers[name] = {
-            split: hospitals[name].split(split).images.float() @ head.weight.T + head.bias for split in ("val", "test")
-        }
-    shared = experiment.sums.answer != "own"
+        host.solved = federated
+        for answer, head in host.heads(whole, gave[name][1]).items():
+            answers[answer][name] = {
+                split: hospitals[name].split(split).images.float() @ head.weight.T + head.bias
+                for split in ("val", "test")
+            }
     up = sum(tensors_bytes(sums.packed()) for sums, _ in gave.values())
     down = tensors_bytes(whole.packed()) * len(hosts)
-    return Ran(answers, up if shared else 0, down if shared else 0)
+    return {answer: Ran(said, *((0, 0) if answer == "own" else (up, down))) for answer, said in answers.items()}
 
 
 def trained(experiment: Experiment, hospitals: Mapping[str, SiteData], folder: Path) -> Ran:
@@ -215,17 +234,23 @@ def pooled(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
     all hospitals' images has as many batches as those of each together.
     """
     trainers = trainers_of(experiment, hospitals)
-    nets = {name: deepcopy(trainer.model.net) for name, trainer in trainers.items()}
-    lead, shared = next(iter(nets.values())), next(iter(trainers.values())).partition.shared
+    parts = next(iter(trainers.values())).partition
+    if parts.personal:
+        nets = {name: deepcopy(trainer.model.net) for name, trainer in trainers.items()}
+    else:  # those of equal grades share a network already, and their images pass it together
+        nets = {name: trainer.model.net for name, trainer in trainers.items()}
+    lead = next(iter(nets.values()))
     for net in nets.values():
         for part in _PARTS:
-            if any(key.startswith(f"{part}.") for key in shared):
+            if any(key.startswith(f"{part}.") for key in parts.shared):
                 setattr(net, part, getattr(lead, part))
-    whole = nn.ModuleDict({str(at): net for at, net in enumerate(nets.values())})
+    each = list({id(net): net for net in nets.values()}.values())
+    whole = nn.ModuleDict({str(at): net for at, net in enumerate(each)})
     splits = {name: data.split("train") for name, data in sorted(hospitals.items())}
-    owner = np.repeat(np.arange(len(nets)), [len(split.labels) for split in splits.values()])
-    place = np.concatenate([np.arange(len(split.labels)) for split in splits.values()])
-    objective, names = build_objective(experiment.objective), list(nets)
+    images, labels = (torch.cat(held) for held in zip(*((s.images, s.labels) for s in splits.values()), strict=True))
+    numbers = {id(net): at for at, net in enumerate(each)}
+    owner = np.concatenate([np.full(len(split.labels), numbers[id(nets[name])]) for name, split in splits.items()])
+    objective = build_objective(experiment.objective)
     phase = experiment.phases[0]
     settings = phase.training or experiment.training
     stretches = settings.stretches or (StretchSettings(epochs=settings.epochs),)
@@ -245,10 +270,9 @@ def pooled(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
                 for number, samples in enumerate(order):
                     clock = Clock(step.round, step.rounds, epoch, epochs, number, len(order))
                     loss = torch.zeros(())
-                    for at, rows in _by_owner(owner, place, samples):
-                        split = splits[names[at]]
-                        logits = nets[names[at]](split.images[rows])
-                        score = summed_score(objective, logits, split.labels[rows], clock)
+                    for at in np.unique(owner[samples]).tolist():
+                        rows = torch.from_numpy(samples[owner[samples] == at])
+                        score = summed_score(objective, each[at](images[rows]), labels[rows], clock)
                         loss = loss + score * (len(rows) / len(samples))
                     losses.note(loss, clock)
                     optimiser.step(loss, LocalRound(), clock)
@@ -263,14 +287,6 @@ def pooled(experiment: Experiment, hospitals: Mapping[str, SiteData]) -> Ran:
                 for name, net in nets.items()
             }
     return Ran(answers, 0, 0)
-
-
-def _by_owner(
-    owner: NDArray[np.int64], place: NDArray[np.int64], samples: NDArray[np.int64]
-) -> Iterator[tuple[int, Tensor]]:
-    for at in np.unique(owner[samples]).tolist():
-        mine = samples[owner[samples] == at]
-        yield at, torch.from_numpy(place[mine])
 
 
 def passes_of(experiment: Experiment) -> int:
