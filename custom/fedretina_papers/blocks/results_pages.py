@@ -41,7 +41,7 @@ class Gain(NamedTuple):
 
     Attributes:
         size: Images a hospital.
-        control: Name of the best row alone, by the mean of the hospitals.
+        ways: Rows alone that the best of is taken, by the mean of the hospitals.
         alone: Its mean.
         together: Mean of the row together.
         low: Lower end of the difference's 95 % interval.
@@ -50,11 +50,12 @@ class Gain(NamedTuple):
         worst: The same of the row together.
         gained: Hospitals whose mean over the draws is higher together.
         hospitals: Of so many.
+        most_lost: How much lower the hospital that loses most is together; 0 where none is.
         sets: Mean alone, mean together and number of hospitals, by set.
     """
 
     size: Size
-    control: str
+    ways: int
     alone: float
     together: float
     low: float | None
@@ -63,6 +64,7 @@ class Gain(NamedTuple):
     worst: float
     gained: int
     hospitals: int
+    most_lost: float
     sets: Mapping[str, tuple[float, float, int]]
 
 
@@ -102,7 +104,7 @@ def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str) -> Gain:
         sets.setdefault(name.rsplit("-", 1)[0], []).append(name)
     return Gain(
         size,
-        next(one.title for one in plan.rows if one.name == control),
+        len(rows),
         fmean(alone.values()),
         fmean(together.values()),
         interval["low"],
@@ -111,6 +113,7 @@ def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str) -> Gain:
         _worst(runs[row]),
         sum(together[name] > alone[name] for name in alone),
         len(alone),
+        max(0.0, *(alone[name] - together[name] for name in alone)),
         {
             one: (fmean(alone[name] for name in names), fmean(together[name] for name in names), len(names))
             for one, names in sorted(sets.items())
