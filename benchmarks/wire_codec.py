@@ -27,13 +27,13 @@ from fedretina_papers.packed import pack, unpack
 
 STORED = RESULTS / "wire_codec.jsonl.gz"
 CODECS = ("none", "bf16", "int8", "int4")
-IMAGES, TESTED = 60, 200
+IMAGES, TESTED = 40, 200
 """Training images of a site, and test images; validated on a quarter as many as it trains on."""
 _PLAIN = {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.0, "weight_decay": 0.0, "batch_size": 8}
 BASE: dict[str, Any] = {
     "phantom_images": 0,
     "verdict": "off",
-    "phases": [{"name": "train", "rounds": 10}],
+    "phases": [{"name": "train", "rounds": 6}],
     "images": {"image_size": 160},
     "network": {"encoder": "efficientnet_lite0", "weights": {"source": "package"}, "frozen": 4},
     "augment": {"rotate_degrees": 0},

@@ -16,6 +16,7 @@ def final(root, run, site):
     return read_tensors(root / run / site / "final" / "model.safetensors")[0]
 
 
+@pytest.mark.slow
 def test_temperatures_change_no_grade_and_nothing_of_the_training(tiny, phantoms, tmp_path):
     plain, calibrated = (tiny(row=row, phantom_images=160, verdict="off") for row in ("fedavg", "mdt"))
     data = phantoms(plain, "site-1", "site-2")

@@ -110,7 +110,6 @@ def test_the_settings_page_is_what_the_classes_say():
     assert page == rendered, "run `.venv/bin/python docs/render_settings.py` and look at what changed"
 
 
-@pytest.mark.slow
 def test_the_table_of_attacks_is_what_the_tests_show():
     page = (DOCS / "trust.md").read_text(encoding="utf-8")
     rendered = in_subprocess(

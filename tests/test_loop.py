@@ -200,6 +200,7 @@ def test_one_site_is_plain_sgd(tiny, phantoms, tmp_path):
     assert tensors_digest(kept) == tensors_digest({key: plain[key] for key in kept})
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_every_write_ends_with_the_same_bits(tiny, phantoms, tmp_path):
     phases = [{"name": f"phase{at}", "rounds": count} for at, count in enumerate((2, 1))]
     # Encoded both ways: what rounding lost stands at either end in what a kill must not take.

@@ -68,6 +68,7 @@ def spoilt(tiny, phantoms, tmp_path):
         ("mdt", 8, "train-0002"),  # complete: its calibration, which comes once, is done anew too
     ],
 )
+@pytest.mark.slow
 def test_it_ends_with_the_bits_of_a_run_that_never_did_what_is_dropped(spoilt, tmp_path, row, done, step):
     experiment, data, whole = spoilt(done, row=row)
     server = tmp_path / "r" / "server"

@@ -159,6 +159,16 @@ def job_files(method: str, name: str = "", sites: Sequence[str] = SITES, learner
     }
 
 
+def settings_of_row(method: str) -> str:
+    """The experiment file that the job of a row has, which is named after the row.
+
+    Raises:
+        SettingsError: No such row.
+        RefusedError: The name cannot be a job's.
+    """
+    return _experiment(method, require_name(method, "job"))
+
+
 def write_job(folder: Path, files: dict[str, str], replace: bool = False) -> None:
     """Write a job's files.
 

@@ -49,12 +49,13 @@ def lacking(rows: Sequence[Row], records: Records, figure: str, draws: int) -> s
         figure: By which they are compared.
         draws: How many were planned.
     """
-    short = [
-        f"{row.title} ({ran} of {draws} draws)"
-        for row in rows
-        if (ran := len(records.values(row.name, figure))) < draws
-    ]
-    return "every row, of which nothing has run" if not records.runs.size else "; ".join(short)
+    if not records.runs.size:
+        return "every row, of which nothing has run"
+    ran = {row.title: len(records.values(row.name, figure)) for row in rows}
+    counts = set(ran.values())
+    if len(counts) == 1 and (count := counts.pop()) < draws:
+        return f"every row ({count} of {draws} draws)"
+    return "; ".join(f"{title} ({count} of {draws} draws)" for title, count in ran.items() if count < draws)
 
 
 def line(row: Row, against: str = "") -> Line:

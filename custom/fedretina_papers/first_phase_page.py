@@ -67,7 +67,11 @@ def rows_of(study: Mapping[str, Any]) -> list[Row]:
 
 
 def records_of(out: Path, study: Mapping[str, Any], budget: int, trained: Mapping[str, Any]) -> Records:
-    """What was stored of a budget; heads on an encoder that has been trained further since are left out."""
+    """What was stored of a budget, of the draws that every row has which has run.
+
+    Heads on an encoder that has been trained further since are left out. So are draws that one of the rows lacks, as a
+    study that goes on has them: means over different draws could not be compared.
+    """
     runs: dict[str, dict[int, Any]] = {}
     for encoder in study["encoders"]:
         name, blind = encoder["name"], encoder["who"] == "nobody"
@@ -91,7 +95,9 @@ def records_of(out: Path, study: Mapping[str, Any], budget: int, trained: Mappin
                 key = row if row == MAJORITY else f"{name}_{row}"
                 told = {"sites": sites, "passes": record["passes"], "bytes": moved["up"] + moved["down"]}
                 runs.setdefault(key, {})[draw] = told
-    return Records(runs, sorted(study["sites"]))
+    common = set.intersection(*(set(draws) for draws in runs.values())) if runs else set()
+    same = {row: {draw: draws[draw] for draw in sorted(common)} for row, draws in runs.items()}
+    return Records(same, sorted(study["sites"]))
 
 
 def missing(study: Mapping[str, Any], rows: Sequence[Row], budgets: Mapping[int, Records]) -> list[str]:

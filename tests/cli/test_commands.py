@@ -8,10 +8,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from fedretina.cli import main
 from fedretina.cli.shared import steps
+from fedretina.jobs import settings_of_row
 from fedretina.loop import run_loop
 from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment
@@ -242,14 +244,50 @@ def test_the_loop_runs_over_sites_with_files_of_their_own(tiny, tmp_path, monkey
     assert "photographs" not in result.stderr  # no bar, since nobody watches
 
     monkeypatch.setenv("FEDRETINA_SITE_FILE", str(tmp_path / "{SITE_NAME}" / "site.yaml"))
-    again = call(*told, "--run", "variable", "--sites", "north,south")
+    # The same run by other words: a file that says otherwise, what the options change of it, and the run's own name.
+    other = {**json.loads(words), "phases": [{"name": "train", "rounds": 3}], "seed": 99, "name": "variable"}
+    other["training"]["batch_size"] += 1
+    (tmp_path / "e.yaml").write_text(json.dumps(other))
+    same = [f"{key}={json.loads(words)[key]}" for key in ("seed", "name")]
+    same.append(f"training.batch_size={json.loads(words)['training']['batch_size']}")
+    options = [word for change in same for word in ("--set", change)]
+    again = call(*told, "--run", "variable", "--rounds", 1, *options, "--sites", "north,south")
     assert again.exit_code == 0, again.output
-    assert again.output == result.output.replace("run files,", "run variable,")
+    renamed = result.output.replace("run files,", "run variable,").replace("/runs/files/", "/runs/variable/")
+    assert again.output == renamed
+    assert f"results: {tmp_path / 'runs' / 'variable' / 'server' / 'results.json'}" in again.output
     monkeypatch.setenv("FEDRETINA_SITE_FILE", str(north))
     one = call(*told, "--run", "one", "--sites", "north,south")
     assert one.exit_code == 2
     assert "FEDRETINA_SITE_FILE gives several sites one manifest: write {SITE_NAME} into its path" in one.output
     assert not (tmp_path / "runs" / "one").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nosuch",), "nosuch"),
+        (("nosuch.yaml",), "the experiment file nosuch.yaml cannot be read"),
+        (("feduaa", "--set", "training.epochs"), "'training.epochs' is no KEY=VALUE: write it as training.epochs=2."),
+        (("feduaa", "--set", "seed.x=1", "--set", "seed=2"), "seed"),
+        (("feduaa", "--set", "name.x=1"), "--set name.x: name holds no settings by name"),
+        (("feduaa", "--set", "training.batchsize=8"), "batchsize"),
+        (("feduaa", "--set", "training=[1"), "the value of --set training"),
+    ],
+)
+def test_what_the_loop_cannot_run_is_a_sentence(tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    result = call("loop", *words)
+    assert result.exit_code == 2
+    assert result.output.startswith("fedretina: ")
+    assert said in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_row_by_name_has_the_settings_of_its_job():
+    for row in ("feduaa", "fedee", "analytic"):
+        job = Experiment.load(JOBS / row / "app" / "config" / "experiment.yaml")
+        assert Experiment.resolve(yaml.safe_load(settings_of_row(row))) == job
 
 
 def test_help_has_a_short_form_and_the_package_is_a_command():

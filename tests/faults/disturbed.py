@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from io import FileIO
 from pathlib import Path
@@ -213,8 +213,12 @@ class Disturbed:
 
     @contextmanager
     def full(self, name: str) -> Iterator[None]:
-        """Keep a participant's disk full to its last page: what is given back, such as a round's updates, goes too."""
-        filler, over = self.disks[name] / "filler", Event()
+        """Keep a participant's disk full to its last page: what is given back, such as a round's updates, goes too.
+
+        All files that are there are held open, so that removing one frees nothing: a server that is quicker than the
+        filler would otherwise write its next small steps into what it has just removed.
+        """
+        filler, over, held = self.disks[name] / "filler", Event(), ExitStack()
 
         def fill(handle: FileIO) -> None:
             while not over.wait(0.02):
@@ -226,6 +230,9 @@ class Disturbed:
             with suppress(OSError):
                 while True:
                     handle.write(bytes(2**20))
+            for path in [path for path in self.disks[name].rglob("*") if path.is_file() and path != filler]:
+                with suppress(FileNotFoundError):
+                    held.enter_context(path.open("rb"))
             thread = Thread(target=fill, args=(handle,))
             thread.start()
             try:
@@ -234,6 +241,7 @@ class Disturbed:
             finally:
                 over.set()
                 thread.join()
+                held.close()
                 filler.unlink()
 
     def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = CEILING_S) -> Any:

@@ -92,6 +92,7 @@ def test_a_run_without_labels_has_no_twin(tiny):
         tiny(row="oct_moco_fedavg", verdict="twin", phases=[{"name": "pretrain", "rounds": 1}])
 
 
+@pytest.mark.slow
 def test_the_own_model_is_kept_with_the_federated_one_beside_it(tiny, phantoms, tmp_path, monkeypatch):
     plain = tiny(verdict="off", evaluation={"auc_input": "belief"}, report={"draws": 40, "page": True})
     data = phantoms(plain, "site-1", "site-3")

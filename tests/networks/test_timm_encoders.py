@@ -169,6 +169,7 @@ def test_dinov2_by_metas_file_and_by_timms(tmp_path, shallow, name, meta):
     assert (told["layout"], told["licence"], told["notes"]) == ("DINOv2", "Apache-2.0", [])
 
 
+@pytest.mark.slow
 def test_the_real_sizes_are_timms():
     for name, theirs in [
         ("retfound_mae", "vit_large_patch16_224"),
@@ -205,8 +206,8 @@ def microsofts(state):
     return {"model": {**renamed, **tables, **head}}
 
 
-@pytest.mark.parametrize("form", [dict, microsofts])
-@pytest.mark.parametrize("side", [256, 192])
+@pytest.mark.slow  # of its true size, as ConvNeXt
+@pytest.mark.parametrize(("form", "side"), [(dict, 256), (microsofts, 192)])
 def test_swinv2_gives_timms_features(tmp_path, form, side):
     theirs = swin_transformer_v2.swinv2_tiny_window8_256(num_classes=0, strict_img_size=False).eval()
     encoder, _ = loaded(tmp_path, "swinv2_tiny", form(random_state(theirs)))
@@ -228,6 +229,7 @@ def metas(state):
     return {"model": {**renamed, "head.weight": torch.zeros(1000, 768), "head.bias": torch.zeros(1000)}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [dict, metas])
 def test_convnext_gives_timms_features(tmp_path, form):
     theirs = convnext.convnext_tiny(num_classes=0).eval()
@@ -262,6 +264,7 @@ BUILDERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILDERS)
 def test_every_key_is_accounted_for(tmp_path, shallow, name):
     state = BUILDERS[name]().state_dict()

@@ -1,5 +1,7 @@
 """The study that joins pre-training without labels to heads from sums, at a size of seconds, on phantoms."""
 
+import shutil
+
 import pytest
 
 from fedretina.errors import SettingsError
@@ -9,7 +11,7 @@ from fedretina_papers import first_phase
 from fedretina_papers.alone_or_shared import helped
 from fedretina_papers.draws import drawn
 from fedretina_papers.first_phase import run_first_phase
-from fedretina_papers.first_phase_page import records_of, rows_of, write_first_phase_page
+from fedretina_papers.first_phase_page import missing, records_of, rows_of, write_first_phase_page
 from fedretina_papers.first_phase_plan import FirstPhasePlan
 from fedretina_papers.plan import preset
 
@@ -105,6 +107,11 @@ def test_the_page_says_what_helps_and_what_has_not_run(study, tmp_path):
         > records.runs.loc[("imagenet_both", 0), "bytes"]
         > 0
     )
+    shutil.copytree(out / "results", tmp_path / "results")
+    (tmp_path / "results" / "moco" / "budget-40-draw-1.json").unlink()
+    fewer = records_of(tmp_path, told, 40, trained)
+    assert all(set(fewer.sites.loc[row.name].index.get_level_values("seed")) == {0} for row in rows)
+    assert missing(told, rows, {40: fewer}) == ["40 images a site: every row (1 of 2 draws)"]
     older = {**trained, "moco": {**trained["moco"], "files": {name: {"sha256": "0"} for name in SITES}}}
     lines = helped(rows, records_of(out, told, 40, older), "test.auc")
     assert sum("not run" in line for line in lines) == 3

@@ -19,18 +19,30 @@ _DAMAGED = "{} is damaged, or of another version: restore it from a backup, or u
 
 
 @click.command()
-@click.argument("experiment", type=click.Path(exists=True, path_type=Path))
+@click.argument("experiment", metavar="ROW|FILE")
 @click.option("--site", "pairs", type=SITE_FILE, multiple=True,
               help="A site and its site file; once a site.")  # fmt: skip
 @click.option("--sites", type=SITES,
               help="Names of further sites, by comma: of phantom hospitals, or of the sites that FEDRETINA_SITE_FILE "
               "serves where it is set.  [default: site-1 to site-5, where there is no --site]")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1), help="Rounds of each phase that trains [those of the experiment].")
+@click.option("--set", "changes", metavar="KEY=VALUE", multiple=True,
+              help="A setting of the experiment, such as training.epochs=2; may be repeated.")  # fmt: skip
 @click.option("--root", type=click.Path(path_type=Path), default=Path("fedretina_runs"), help="Folder of runs.")
-@click.option("--run", type=RUN, required=True, help="Name of the run; an unfinished one of that name goes on.")
+@click.option("--run", type=RUN,
+              help="Name of the run, by default the experiment's; an unfinished one of that name goes on.")  # fmt: skip
 def loop(
-    experiment: Path, pairs: tuple[tuple[str, str], ...], sites: tuple[str, ...] | None, root: Path, run: str
+    experiment: str,
+    pairs: tuple[tuple[str, str], ...],
+    sites: tuple[str, ...] | None,
+    rounds: int | None,
+    changes: tuple[str, ...],
+    root: Path,
+    run: str | None,
 ) -> None:
-    """Run an EXPERIMENT file over sites in the plain loop, without FLARE.
+    """Run a row, or an experiment file, over sites in the plain loop, without FLARE.
+
+    A ROW (`fedretina methods` lists them) has the settings of the job of its name that `fedretina job write` writes.
 
     All sites' images are read by this one process, and no policy of a site holds anything back: it is for research on
     one machine. On a terminal a bar shows how many answers of sites are in.
@@ -41,7 +53,9 @@ def loop(
     try:
         files = site_files(pairs)
         names = require_sites([*files, *(sites or (() if files else PHANTOMS))])
-        settings = Experiment.load(experiment)  # before torch is loaded, which takes seconds: a typo is told at once
+        # Before torch is loaded, which takes seconds: a typo is told at once.
+        settings = Experiment.resolve(_chosen(experiment, rounds, changes))
+        run = run or settings.run or settings.name
         from fedretina.aggregation.results import results_table
         from fedretina.data.site_data import load_site_data
         from fedretina.loop import run_loop
@@ -62,8 +76,50 @@ def loop(
             }
         with progress("answers") as tell:
             click.echo(results_table(run_loop(settings, data, root, run, tell=tell)))
+        _say_where(root / run / "server" / "results.json")
     except FedretinaError as error:
         fail(str(error))
+
+
+def _chosen(named: str, rounds: int | None, changes: Sequence[str]) -> dict[str, Any]:
+    """The settings of a file or of a row's own job, with what the options change of them."""
+    from fedretina.jobs import settings_of_row
+    from fedretina.settings.experiment import Experiment
+    from fedretina.yaml_file import parse_yaml, read_yaml
+
+    path = Path(named)
+    if path.is_file() or path.suffix or len(path.parts) != 1:
+        settings = read_yaml(path, "the experiment file")
+    else:
+        settings = parse_yaml(settings_of_row(named), "the row's settings")
+    for change in changes:
+        key, sign, value = change.partition("=")
+        names = key.split(".")
+        if not sign or not all(names):
+            raise SettingsError(f"{change!r} is no KEY=VALUE: write it as training.epochs=2.")
+        at = settings
+        for name in names[:-1]:
+            inner = at.get(name)
+            if inner is not None and not isinstance(inner, dict):
+                raise SettingsError(f"--set {key}: {name} holds no settings by name; set the whole of it, as YAML.")
+            at[name] = dict(inner or {})
+            at = at[name]
+        at |= parse_yaml(f"{names[-1]}: {value}", f"the value of --set {key}")
+    if rounds is not None:
+        phases = Experiment.resolve(settings).phases
+        given = settings.get("phases") or [{"name": phase.name} for phase in phases]
+        settings["phases"] = [
+            own if phase.task == "sums" else {**own, "rounds": rounds} for own, phase in zip(given, phases, strict=True)
+        ]
+    return settings
+
+
+def _say_where(results: Path) -> None:
+    """Where a run's figures, pages and models lie."""
+    click.echo(f"results: {results}")
+    if (page := results.with_name("report.html")).exists():
+        click.echo(f"report over all sites: {page}")
+    click.echo(f"a site's model, card and report: {results.parent.parent}/<site>/final/")
 
 
 def _places(names: Sequence[str], files: dict[str, str], phantom_images: int) -> dict[str, SiteDataSettings]:
@@ -110,9 +166,7 @@ def show(run: str | None, root: Path) -> None:
         fail(str(error))
     except (KeyError, TypeError, AttributeError):  # whatever of a record is not there
         fail(f"{path} is damaged, or no results.json of fedretina: restore it from a backup.")
-    click.echo(f"results: {path}")
-    click.echo(f"report over all sites: {path.parent / 'report.html'}")
-    click.echo(f"a site's model, card and report: {path.parent.parent}/<site>/final/")
+    _say_where(path)
 
 
 @click.command()

@@ -15,6 +15,7 @@ import click
 from fedretina.cli.shared import RUN, fail
 from fedretina.errors import FedretinaError
 from fedretina.plurals import counted
+from fedretina.report.text import size as size_words
 
 _COLUMNS = ("run", "phase", "round", "attempt", "tensors", "bytes", "scalars", "policy", "digest", "words")
 
@@ -123,7 +124,7 @@ def _table(site: str, lines: list[dict[str, Any]]) -> str:
             shown.extend(f"  job {line['job']}: {line['words']}" for line in of_run)
             continue
         total = sum(line["bytes"] for line in of_run)
-        shown.append(f"run {run}: {counted(len(of_run), 'message')}, {total / 1e6:.1f} MB of tensors")
+        shown.append(f"run {run}: {counted(len(of_run), 'message')}, {size_words(total)} of tensors")
         for line in of_run:
             _, phase, number, attempt, tensors, size, scalars, policy, digest, words = _row(line)
             again = f" (attempt {attempt})" if attempt else ""

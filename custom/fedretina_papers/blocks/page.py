@@ -14,6 +14,7 @@ from fedretina_papers.blocks.tables import (
     Runs,
     figure_table,
     lead_table,
+    reference_table,
     sets_table,
     test_table,
     whole_draws,
@@ -72,6 +73,7 @@ def _of_size(plan: BlockPlan, size: Size, runs: Runs) -> dict[str, Any]:
     whole = whole_draws(plan, runs)
     try:
         table, tests = figure_table(plan, whole or runs), test_table(plan, whole or runs)
+        against = reference_table(plan, whole or runs)
     except StateError as error:
         return {"title": told, "why": f"Not shown: {error}", "table": [], "tests": [], "missing": ""}
     missing = [
@@ -79,7 +81,14 @@ def _of_size(plan: BlockPlan, size: Size, runs: Runs) -> dict[str, Any]:
         for row in plan.rows
         if len(whole.get(row.name, {})) < plan.draws
     ]
-    return {"title": told, "why": "", "table": table, "tests": tests, "missing": "; ".join(missing)}
+    return {
+        "title": told,
+        "why": "",
+        "table": table,
+        "tests": tests,
+        "against": against,
+        "missing": "; ".join(missing),
+    }
 
 
 def _tuned(plan: BlockPlan, out: Path) -> list[str]:

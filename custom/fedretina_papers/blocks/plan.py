@@ -147,6 +147,7 @@ class BlockPlan(BaseModel):
         resamples: Draws of patients.
         experiment: Settings of all rows that train.
         rows: In the order of the tables.
+        reference: A row that all others but the majority are tested against in a table more, both ways; none where "".
         tuning_draw: Number of the draw that is tuned on; none of those that are reported.
         tuning_size: Training images a hospital in it.
     """
@@ -170,6 +171,7 @@ class BlockPlan(BaseModel):
     resamples: int = Field(default=100, ge=2)
     experiment: dict[str, Any]
     rows: tuple[BlockRow, ...]
+    reference: str = ""
     tuning_draw: int = Field(default=1000, ge=0)
     tuning_size: Size = 50
 
@@ -192,6 +194,8 @@ class BlockPlan(BaseModel):
             joins = [self.row(name).kind if name in names else "" for name in row.parts]
             if (row.kind == "mean") != (len(joins) > 1) or not set(joins) <= {"sums", "trained"}:
                 raise ValueError(f"row {row.name!r} is {row.kind!r}: 'parts' names two rows or more for a mean alone.")
+        if self.reference and self.reference not in names:
+            raise ValueError(f"reference {self.reference!r} is no row of the block.")
         self._require_controls()
         return self
 

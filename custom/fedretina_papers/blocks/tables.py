@@ -202,6 +202,34 @@ def test_table(plan: BlockPlan, runs: Runs) -> list[str]:
     return render(Records({}), ["row", "by", "least beaten"], lines, columns)
 
 
+def reference_table(plan: BlockPlan, runs: Runs) -> list[str]:
+    """Every row against the plan's reference, better or worse, for each primary figure; nothing without a reference.
+
+    Raises:
+        StateError: Controls have not run.
+    """
+    if not plan.reference:
+        return []
+    require_controls(plan, runs)
+    titles = {row.name: row.title for row in plan.rows if row.kind != "majority" and row.name in runs}
+    keys = [(name, figure) for name in titles if name != plan.reference for figure in plan.figures[: plan.primary]]
+    level = _CLEAR / max(1, len(keys))
+    tests = {f"{name} {figure}": difference(runs, name, plan.reference, figure, level) for name, figure in keys}
+    adjusted = dict(zip(tests, holm([test.p for test, _ in tests.values()]), strict=True))
+    lines = [Line((titles[name], TITLES[figure]), f"{name} {figure}") for name, figure in keys]
+    columns = [
+        Column("difference", told=lambda line: signed(tests[line.row][0].mean)),
+        Column("95 %, draws and patients", told=lambda line: interval(tests[line.row][0]._asdict())),
+        Column("p, Holm", told=lambda line: chance(adjusted[line.row])),
+        Column("smallest that could be seen", told=lambda line: _visible(*tests[line.row])),
+    ]
+    return render(Records({}), [f"against {titles[plan.reference]}", "by"], lines, columns)
+
+
+def _visible(test: SeedTest, seen: float | None) -> str:
+    return number(None if test.p is None else seen, 3)  # rows that never differ show nothing
+
+
 def lead_table(plan: BlockPlan, sizes: Mapping[Size, Runs]) -> list[str]:
     """The best row of each kind at every size, and the federated one against the row alone that it beats least.
 

@@ -1,0 +1,182 @@
+"""The two pages on what came out of the blocks: one for the doctor, one for the researcher.
+
+`python -m fedretina_papers.blocks.results_pages` writes docs/does_it_help.md and docs/results.md from what is stored.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from fedretina.storage import read_json
+from fedretina_papers.blocks.page import read_runs
+from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
+from fedretina_papers.blocks.tables import Against, Runs, comparisons, lead_table, whole_draws
+from fedretina_papers.engine.page import write_page
+from fedretina_papers.packed import SUFFIX, unpack
+
+SHARED = "sums"
+"""The row that a doctor's page speaks of: what `fedretina` gives in one message (row `analytic`)."""
+_FIGURE = "referable_auc"
+
+
+class Block(NamedTuple):
+    """A block that has run.
+
+    Attributes:
+        plan: Its plan.
+        cases: Its whole runs by size, for each case.
+    """
+
+    plan: BlockPlan
+    cases: Sequence[tuple[BlockCase, Mapping[Size, Runs]]]
+
+
+class Gain(NamedTuple):
+    """What a row together gave at a number of images, over hospitals and draws; AUC for referable disease.
+
+    Attributes:
+        size: Images a hospital.
+        ways: Rows alone that the best of is taken, by the mean of the hospitals.
+        alone: Its mean.
+        together: Mean of the row together.
+        low: Lower end of the difference's 95 % interval.
+        high: Upper end.
+        worst_alone: The lowest hospital, mean of the draws.
+        worst: The same of the row together.
+        gained: Hospitals whose mean over the draws is higher together.
+        hospitals: Of so many.
+        most_lost: How much lower the hospital that loses most is together; 0 where none is.
+        sets: Mean alone, mean together and number of hospitals, by set.
+    """
+
+    size: Size
+    ways: int
+    alone: float
+    together: float
+    low: float | None
+    high: float | None
+    worst_alone: float
+    worst: float
+    gained: int
+    hospitals: int
+    most_lost: float
+    sets: Mapping[str, tuple[float, float, int]]
+
+
+def stored_block(file: Path) -> Block:
+    """Read a packed block.
+
+    Raises:
+        StateError: It is missing or damaged.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "block"
+        unpack(file, out)
+        stored = read_json(out / "plan.json")
+        sets = stored.pop("sets")
+        plan = BlockPlan.model_validate({**stored, "sites": dict.fromkeys(sets)})
+        cases = []
+        for case in plan.cases:
+            runs = {size: whole_draws(plan, read_runs(plan, case, size, out)) for size in plan.sizes_of(case)}
+            cases.append((case, {size: kept for size, kept in runs.items() if kept}))
+    return Block(plan, cases)
+
+
+def gains(block: Block, case: int = 0, row: str = SHARED) -> list[Gain]:
+    """What a row together gave at every size of a case."""
+    return [_gain(block.plan, runs, size, row) for size, runs in block.cases[case][1].items()]
+
+
+def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str) -> Gain:
+    rows = [one.name for one in plan.rows if one.role == "alone" and one.kind != "majority" and one.name in runs]
+    means = {name: _by_hospital(runs[name]) for name in (*rows, row)}
+    control = max(rows, key=lambda name: fmean(means[name].values()))
+    (against,) = (one for one in comparisons(plan, runs)[row] if one.figure == _FIGURE)
+    interval: Mapping[str, Any] = against.test._asdict()
+    alone, together = means[control], means[row]
+    sets: dict[str, list[str]] = {}
+    for name in alone:
+        sets.setdefault(name.rsplit("-", 1)[0], []).append(name)
+    return Gain(
+        size,
+        len(rows),
+        fmean(alone.values()),
+        fmean(together.values()),
+        interval["low"],
+        interval["high"],
+        _worst(runs[control]),
+        _worst(runs[row]),
+        sum(together[name] > alone[name] for name in alone),
+        len(alone),
+        max(0.0, *(alone[name] - together[name] for name in alone)),
+        {
+            one: (fmean(alone[name] for name in names), fmean(together[name] for name in names), len(names))
+            for one, names in sorted(sets.items())
+        },
+    )
+
+
+def _by_hospital(runs: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
+    """A row's figure at each hospital, mean of the draws that have one."""
+    found: dict[str, list[float]] = {}
+    for record in runs.values():
+        for name, one in record["sites"].items():
+            if (value := one["test"].get(_FIGURE)) is not None:
+                found.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in found.items()}
+
+
+def _worst(runs: Mapping[int, Mapping[str, Any]]) -> float:
+    """The lowest hospital of each draw, mean of the draws."""
+    lowest = []
+    for record in runs.values():
+        values = [value for one in record["sites"].values() if (value := one["test"].get(_FIGURE)) is not None]
+        lowest += [min(values)] if values else []
+    return fmean(lowest)
+
+
+def against_alone(block: Block, row: str, figure: str = _FIGURE) -> dict[Size, Against]:
+    """A row together against the row alone that it beats least, by size; of the first case."""
+    return {
+        size: next(one for one in comparisons(block.plan, runs)[row] if one.figure == figure)
+        for size, runs in block.cases[0][1].items()
+    }
+
+
+def write_results(results: Path, docs: Path) -> None:
+    """Write both pages.
+
+    Args:
+        results: Folder of the stored blocks.
+        docs: Folder of the pages.
+
+    Raises:
+        StateError: A block is missing or damaged.
+    """
+    f1, f2, e1 = (stored_block(results / f"{name}{SUFFIX}") for name in ("f1", "f2", "e1"))
+    write_page(
+        "does_it_help.md.j2",
+        docs / "does_it_help.md",
+        many=gains(f1),
+        newcomer=gains(f2, row="sums_both"),
+        seen=against_alone(f2, "sums_both"),
+        doubt=against_alone(e1, "sums_both", "error_auroc"),
+    )
+    leads = [(block.plan, case, lead_table(block.plan, sizes)) for block in (f1, f2, e1) for case, sizes in block.cases]
+    write_page("results.md.j2", docs / "results.md", leads=leads)
+
+
+def main() -> int:
+    """Write both pages of this project's docs."""
+    root = Path(__file__).resolve().parents[3]
+    write_results(root / "benchmarks" / "results", root / "docs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
