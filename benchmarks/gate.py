@@ -171,10 +171,14 @@ def _spread(rows: np.ndarray, most: int) -> np.ndarray:
 
 
 def _counted(rows: Iterable[ImageRow], ill: np.ndarray) -> dict[str, Any]:
-    """What becomes of images: how many there are, are stopped, by which reason, and pass; of the ill ones likewise."""
+    """What becomes of images: how many there are, are stopped, by which reason, and pass; of the ill ones likewise.
+
+    "unusual" counts those that are referred for nothing but that.
+    """
     stops = ("another kind of image", "ungradable", "unlike this site's photographs")
     said = list(rows)
     why: Counter[str] = Counter()
+    alone = np.array([row.referral.reasons == ("unusual for this site",) for row in said])
     stopped, referred = np.zeros(len(said), bool), np.zeros(len(said), bool)
     for at, row in enumerate(said):
         found = [reason for reason in stops if reason in row.referral.reasons and row.fault]
@@ -185,7 +189,9 @@ def _counted(rows: Iterable[ImageRow], ill: np.ndarray) -> dict[str, Any]:
         "stopped": int(stopped.sum()),
         "passed": int((~referred).sum()),
         "why": dict(sorted(why.items())),
+        "unusual": int(alone.sum()),
         "ill": int(ill.sum()),
+        "ill_unusual": int((ill & alone).sum()),
         "ill_passed": int((ill & ~referred).sum()),
     }
 

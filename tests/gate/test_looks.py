@@ -11,7 +11,7 @@ from fedretina.data.site_data import load_site_data
 from fedretina.errors import StateError
 from fedretina.gate import gate as module
 from fedretina.gate.appearance import appearance
-from fedretina.gate.gate import FINE, Gate, Shown
+from fedretina.gate.gate import FINE, Gate, Look, Shown
 from fedretina.gate.spoils import SPOILS
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SiteDataSettings
@@ -58,7 +58,7 @@ def test_the_other_kind_of_image_is_refused(sites):
     (eyes, photographs), (scans, slices) = sites["fundus"], sites["oct"]
     assert stopped(eyes, slices, "another kind of image") == 1
     stored = photographs[0].permute(1, 2, 0).numpy()
-    assert scans.refuses(stored) == ("another kind of image", "it is in colour, so it is no scan.", False)
+    assert scans.refuses(stored) == Look("another kind of image", "it is in colour, so it is no scan.", False)
     assert scans.refuses(slices[0].permute(1, 2, 0).numpy()) == FINE
     assert eyes.refuses(stored) == FINE
 
@@ -92,6 +92,27 @@ def test_the_models_features_count_too_and_a_number_that_is_none_is_no_pass(site
     assert looks[0].answered
     signals = Gate.fitted(Shown(images, train), Shown(images[:40], val), patients, None, "m")
     assert [one.reason is None for one in signals.look(Shown(images[:3] * 0, strange))] == [False, False, True]
+
+
+@pytest.mark.attack(
+    "an accident", "eyes of a camera that looks nearly like the site's are given to predict", "a doctor looks as well"
+)
+def test_the_least_usual_of_those_that_pass_are_told_apart(sites):
+    _, images = sites["fundus"]
+    draws = torch.Generator().manual_seed(2)
+    train, val, new = (torch.randn(count, 8, generator=draws) for count in (200, 150, 60))
+    shown = Shown(images[:30].repeat(5, 1, 1, 1), val)
+    look = modality.of(Experiment.resolve({"row": "feduaa"}).images).look
+    patients = [str(at // 2) for at in range(150)]
+
+    def unusual(share, features):
+        gate = Gate.fitted(Shown(images[:60], train[:60]), shown, patients, look, "m", share)
+        own = Shown(images[:30].repeat(2, 1, 1, 1), features)
+        return [one.unusual for one in gate.look(own) if one.answered and one.reason is None]
+
+    assert 0 < np.mean(unusual(0.2, new)) < 0.25
+    assert np.mean(unusual(0.2, 1.7 * new)) > 0.5  # within the limit, and yet not like its own
+    assert not any(unusual(0.0, 1.7 * new))
 
 
 def test_with_few_images_only_what_is_odd_anywhere_is_stopped(sites):

@@ -259,6 +259,9 @@ def test_the_gate_stands_before_the_answer(hospital, gated, odd):
     assert rows["dark.png"].referral.reasons == ("ungradable",)
     own = list(predictor.predict(hospital.images, hospital.files))
     assert sum(bool(row.fault) for row in own) <= 0.1 * len(own)  # a dozen patients bear no closer limit
+    least = [row for row in own if "unusual for this site" in row.referral.reasons]
+    assert 0 < len(least) < len(own) / 2
+    assert all(row.referral.refer and row.grade is not None and not row.fault for row in least)
     assert predictor.notes == []
     images = hospital.data.split("test").images
     asked = predictor.answer(hospital.files, images)  # as the network gets them, without files

@@ -62,11 +62,12 @@ def test_sight_at_stake_comes_first_then_what_is_not_known_then_other_grades_the
         (unlike, Owner("another camera", "")),
         (refused, Owner("a scan", "")),
         (row("k1", 4, 0.9), Owner("doubtful proliferative", "")),
+        (row("l1", 0, 0.1)._replace(referral=Referral(True, ("unusual for this site",))), Owner("unusual", "")),
     ]
     names = [patient.name for patient in listed([*CASE, *more])]
     assert names[:3] == ["doubtful proliferative", "severe", "ungradable eye"]
     assert names[3:8] == ["ungradable", "another camera", "half read", "a scan", "not read"]
-    assert names[8:] == ["moderate", "one doubtful eye", "sure"]
+    assert names[8:] == ["moderate", "one doubtful eye", "unusual", "sure"]
     assert stops(next(patient for patient in listed(more) if patient.name == "a scan")) == ["another kind of image"]
 
 

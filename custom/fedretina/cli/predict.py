@@ -63,7 +63,8 @@ def predict(
     """Answer all photographs under IMAGES with a site's own model, and say which patients a doctor must see.
 
     Before each answer the model's gate looks at the photograph: one of another kind is refused, one that cannot be read
-    is referred as ungradable, and one unlike this site's photographs is referred with that mark.
+    is referred as ungradable, and one unlike this site's photographs is referred with that mark. One that is merely
+    unusual for the site is referred too, with its grade, as unusual for this site.
 
     Writes to --out, what a doctor must see first on top: images.csv, a row per photograph; patients.csv, a row per
     patient; and worklist.html, a page that needs no network. They hold patients' data and stay in the hospital.

@@ -21,7 +21,7 @@ from fedretina.settings.images import ImageSettings
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.scheme_presets import SCHEMES
-from fedretina.settings.site import PromiseSettings, SiteDataSettings, site_modality, site_scheme
+from fedretina.settings.site import UNUSUAL, PromiseSettings, SiteDataSettings, site_modality, site_scheme
 
 
 class Split(NamedTuple):
@@ -72,6 +72,7 @@ class SiteData:
         promise: What the site asks of its referral; None asks nothing.
         columns: Optional columns of the manifest that the site has read, by name: the value of each file, "" where it
             is not known. Like the files they never leave.
+        unusual: Largest share of the site's own patients that a doctor is to see for an unusual photograph alone.
     """
 
     name: str
@@ -88,6 +89,7 @@ class SiteData:
     features: FeaturePlace | None = None
     promise: PromiseSettings | None = None
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    unusual: float = UNUSUAL
 
     @property
     def scheme(self) -> GradingScheme:
@@ -206,7 +208,7 @@ def load_site_data(
 
         drawn = phantom_site_data(site, settings, scheme, images, seed)
         place = _features(settings, settings.cache or default_cache, "phantoms", None)
-        return replace(drawn, features=place, promise=settings.promise)
+        return replace(drawn, features=place, promise=settings.promise, unusual=settings.unusual)
     if scheme is None and needs_labels:
         raise scheme_not_set(site)
     manifest = read_manifest(settings.manifest, scheme, settings.columns)
@@ -292,6 +294,7 @@ def _from_cache(
         _features(settings, cache, folder.name, frozenset(found.digests)),
         settings.promise,
         manifest.columns,
+        settings.unusual,
     )
 
 
@@ -373,6 +376,7 @@ def _joined(name: str, parts: Sequence[SiteData]) -> SiteData:
         public_sets=tuple(sorted({one for part in parts for one in part.public_sets})),
         # In the first one's folder; under a name of its own, so that neither takes the other's rows for stale.
         features=None if place is None else place._replace(images=f"{name}-{place.images}", listed=None),
+        unusual=max(part.unusual for part in parts),
         # A site that has not read a column says nothing of its images.
         columns={
             column: {

@@ -7,6 +7,9 @@ computes them, lie from those of the site's training images; how far its looks d
 is told in steps of the site's own validation images, and the largest of them counts, against one limit. Beside it
 stand the rules of `data check` that hold at any site.
 
+What is within that limit but among the least usual of the site's own is answered, and a doctor looks as well: no limit
+that lets a site's own eyes pass stops another camera's at a site with photographs of many.
+
 Whatever answers with a site's model asks it: `Gate.look` for images as the network gets them, `Gate.refuses` for a
 picture as it was stored, where only that tells its kind.
 """
@@ -57,14 +60,18 @@ class Look(NamedTuple):
         words: The same for a person, a sentence; "" where nothing is odd.
         answered: Whether the model's answer may be shown, with the reason: not where the image is of another kind, or
             cannot be read.
+        unusual: Where nothing is odd: whether it is one of the least usual for the site, so that a doctor looks as
+            well. Its answer counts.
     """
 
     reason: Reason | None
     words: str
     answered: bool
+    unusual: bool = False
 
 
 FINE = Look(None, "", True)
+UNUSUAL = Look(None, "", True, True)
 
 
 class Shown(NamedTuple):
@@ -145,7 +152,13 @@ class Gate:
 
     @classmethod
     def fitted(
-        cls, train: Shown, validation: Shown, patients: Sequence[str], expected: Expected | None, model: str
+        cls,
+        train: Shown,
+        validation: Shown,
+        patients: Sequence[str],
+        expected: Expected | None,
+        model: str,
+        unusual: float = 0.0,
     ) -> Gate:
         """Fit it on a site's own images, without those that the site itself calls ungradable.
 
@@ -155,6 +168,7 @@ class Gate:
             patients: Patient of each validation image.
             expected: See `expected`.
             model: Digest of the model's tensors.
+            unusual: Largest share of the site's own patients whose images may be called unusual; 0 calls none so.
         """
         measures = min(len(train.images), len(validation.images)) >= _LEAST
         tensors: dict[str, Tensor] = {}
@@ -180,7 +194,10 @@ class Gate:
         broken, far = gate._measured(validation)[:2]
         worst = np.where(broken.any(1), math.inf, far.max(1))
         limit, stopped = _limit([float(max(worst[rows])) for rows in _by_patient(patients)])
-        return cls({**record, "limit": limit, "patients": len(set(patients)), "stopped": stopped}, tensors, expected)
+        record |= {"limit": limit, "patients": len(set(patients)), "stopped": stopped}
+        if unusual > 0 and (limits := _usual(far, patients, gate._distances(validation), unusual)):
+            record["usual"] = {"share": unusual, **limits}
+        return cls(record, tensors, expected)
 
     @property
     def measures(self) -> bool:
@@ -192,6 +209,9 @@ class Gate:
         if not len(shown.images):
             return []
         broken, far, facts = self._measured(shown)
+        usual = self.record.get("usual", {})
+        limits = [usual.get(name, math.inf) for name in self._distances(shown)]
+        unusual = (far[:, len(_FACTS) :] > limits).any(1)
         found = []
         for at in range(len(shown.images)):
             rules = [_RULES[code] for code, is_odd in zip(self.record["rules"], broken[at], strict=True) if is_odd]
@@ -203,7 +223,7 @@ class Gate:
             elif self._beyond(far[at].max(initial=-math.inf)):
                 found.append(Look("unlike this site's photographs", _UNLIKE, True))
             else:
-                found.append(FINE)
+                found.append(UNUSUAL if unusual[at] else FINE)
         return found
 
     def refuses(self, stored: NDArray[np.uint8]) -> Look:
@@ -253,6 +273,11 @@ class Gate:
             )
         return cls(record, tensors, expected)
 
+    def _distances(self, shown: Shown) -> list[str]:
+        """Names of the distances that images have, in the order of the last columns of all their steps."""
+        has = {"appearance": self.expected is not None, "features": shown.features is not None}
+        return [name for name, there in has.items() if there and f"{name}.weight" in self.tensors]
+
     def _beyond(self, step: float) -> bool:
         # What is no number is not within the limit.
         return self.record["limit"] is not None and not step <= self.record["limit"]
@@ -269,6 +294,7 @@ class Gate:
             if "facts.middle" in self.tensors:
                 raw = torch.stack([fact.of(seen) for fact in _FACTS.values()], 1)
                 facts = (raw - self.tensors["facts.middle"]) / self.tensors["facts.step"]
+            if "appearance.weight" in self.tensors:
                 steps.append(self._far("appearance", seen.numbers))
         if "features.weight" in self.tensors and shown.features is not None:
             steps.append(self._far("features", shown.features.double()))
@@ -360,6 +386,30 @@ def _limit(worst: Sequence[float]) -> tuple[float, int]:
         middle, spread = float(np.mean(finite)), float(np.std(finite, ddof=1))
         limit = max(limit, middle + _tolerance(len(finite)) * spread)
     return limit, sum(one > limit for one in worst)
+
+
+def _usual(
+    far: NDArray[np.float64], patients: Sequence[str], names: Sequence[str], share: float
+) -> dict[str, float]:
+    """A limit for each distance, such that about `share` of patients have an image beyond one of them, or fewer.
+
+    Each limit leaves as many validation images beyond it, so that looks and features count alike: which of them tells
+    another camera differs from site to site. {} where there is no distance, or too few patients.
+
+    Args:
+        far: Steps of the validation images, as `Gate._measured` gives them.
+        patients: Of each image.
+        names: Of the last columns of `far`.
+        share: Of the patients.
+    """
+    columns = np.sort(far[:, len(_FACTS) :], axis=0)
+    ranks = [np.searchsorted(columns[:, at], far[:, len(_FACTS) + at]) for at in range(len(names))]
+    if not ranks:
+        return {}
+    highest = np.max(ranks, axis=0)
+    worst = sorted(int(max(highest[rows])) for rows in _by_patient(patients))
+    last = math.ceil((len(worst) + 1) * (1 - share)) - 1
+    return {name: float(columns[worst[last], at]) for at, name in enumerate(names)} if last < len(worst) else {}
 
 
 def _chance(beyond: int, count: int) -> float:

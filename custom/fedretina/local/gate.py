@@ -37,7 +37,7 @@ class SiteGate(NamedTuple):
 
     Attributes:
         gate: The gate.
-        own: Images of the test split, and how many of them it stopped.
+        own: Images of the test split, how many of them it stopped, and how many of the others it calls unusual.
         spoiled: By the name of what was done to them; empty for signals.
         silent: Of all images of the test split, whether it lets no answer be shown [N].
     """
@@ -71,10 +71,15 @@ def site_gate(model: Contestant, model_digest: str, data: SiteData, splits: Spli
         [splits["val"].patients[at] for at in validation],
         expected,
         model_digest,
+        data.unusual,
     )
     looks = gate.look(shown(model, splits, "test", np.arange(len(splits["test"].labels))))
     rows = gradable(splits["test"], grade)
-    own = {"images": len(rows), "stopped": sum(looks[at].reason is not None for at in rows)}
+    own = {
+        "images": len(rows),
+        "stopped": sum(looks[at].reason is not None for at in rows),
+        "unusual": sum(looks[at].unusual for at in rows),
+    }
     silent = np.array([not one.answered for one in looks], dtype=np.bool_)
     spoiled = {} if expected is None else _spoiled(gate, model, part(splits["val"], validation))
     return SiteGate(gate, own, spoiled, silent)

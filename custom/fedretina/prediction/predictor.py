@@ -299,6 +299,8 @@ class Predictor:
                 found = refer(grade, u, self.threshold, self.scheme, float(chances[at]), self._promise)
                 if look.reason is not None:
                     found = Referral(True, (*found.reasons, look.reason))
+                elif look.unusual:
+                    found = Referral(True, (*found.reasons, "unusual for this site"))
                 held = "" if grade == self.scheme.ungradable_class else sets[at]
                 yield ImageRow(one.file, grade, shown, u, found, look.words, held)
             else:

@@ -106,6 +106,10 @@ def _expected(card: Mapping[str, Any]) -> list[str]:
         seen = "doubt" not in card or (low is not None and low > 0.5)
         useful = "only the order of this list is of use." if seen else "and no order can be seen in its doubt."
         said.append(f"That is nearly everyone: {useful}")
+    look = card.get("look")
+    if look is not None and "usual" in look["gate"]:
+        own = look["own"]
+        said.append(f"It calls {own['unusual']} of the {own['images']} test images unusual; that is not counted in it.")
     if figures["missed"] is None:
         return [*said, "How many patients with referable disease it misses cannot be told."]
     return [*said, f"Of those with referable disease it missed {share_words(figures['missed'])}."]

@@ -93,7 +93,7 @@ class LookFigures(NamedTuple):
 
     Attributes:
         gate: The gate's record, see `gate.gate.Gate`.
-        own: Images of the test split, and how many of them it stopped.
+        own: Images of the test split, how many of them it stopped, and how many of the others it calls unusual.
         spoiled: By what was done to them; empty where nothing was.
     """
 

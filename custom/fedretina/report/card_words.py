@@ -76,11 +76,18 @@ def order_words(card: Mapping[str, Any]) -> list[str]:
     return [used, f"{told}: {wrong}."]
 
 
+_UNUSUAL = (
+    "So one that is among the site's least usual, as those of up to {} % of its own patients are, is referred as well, "
+    "with its grade, as unusual for this site; eyes of another camera that are like the site's own still pass. "
+)
+
+
 def look_words(card: Mapping[str, Any]) -> list[str]:
     """What is looked for before an answer, in sentences; cards of models without a gate say that nothing is."""
     look = card.get("look")
     if look is None:
         return ["Nothing looks at a photograph before it is answered: this model has no gate."]
+    usual = look["gate"].get("usual")
     said = [
         "Before it answers, a gate looks at the photograph. One of another kind is refused; one that is too dark, "
         "overexposed, blurred or covered is referred as ungradable, both without a grade; one unlike this site's "
@@ -90,13 +97,14 @@ def look_words(card: Mapping[str, Any]) -> list[str]:
         said.append("This site has too few images to tell how its own look, so only what is odd anywhere is stopped.")
     else:
         said.append(
-            "It tells another camera only where this site's own photographs are much alike. At sites with photographs "
-            "of many cameras, ill eyes of another camera passed it, unmarked and not referred: have some photographs "
-            "of a new camera graded by a doctor before the model answers its patients."
+            "It marks another camera only where this site's own photographs are much alike. "
+            + (_UNUSUAL.format(_percent(usual["share"])) if usual else "")
+            + "Have some photographs of a new camera graded by a doctor before the model answers its patients."
         )
     own = look["own"]
     if own["images"]:
-        said.append(f"Of the site's own test images it stops {own['stopped']} of {own['images']}.")
+        more = f" and calls {own['unusual']} more unusual" if usual else ""
+        said.append(f"Of the site's own test images it stops {own['stopped']} of {own['images']}{more}.")
     spoiled = [
         f"{name}: {one['stopped']} of {one['images']} stopped, {one['doubtful']} doubtful by the model itself"
         for name, one in look["spoiled"].items()

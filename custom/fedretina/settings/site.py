@@ -33,6 +33,10 @@ SITE_NAME = "{SITE_NAME}"
 """Stands for the site's name in the paths of a file that serves many."""
 
 
+UNUSUAL = 0.2
+"""The share of `SiteDataSettings.unusual` where a site names none."""
+
+
 class PromiseSettings(BaseModel):
     """How many of a site's patients with referable disease may pass without being referred.
 
@@ -76,6 +80,9 @@ class SiteDataSettings(BaseModel):
             tells which photographs are of one eye, and macular_oedema counts as vision-threatening. A column that is
             named must be there, and hold nothing but its words or nothing. No cell of them ever leaves; sums do where
             `policy.subgroups` names the column.
+        unusual: Largest share of the site's own patients that a doctor is to see only because a photograph of theirs is
+            one of the least usual here, in looks or in the model's features; eyes of another camera are mostly found
+            so, and most of the site's own among them are referred anyway (docs/gate.md). 0 refers none for that.
         phantom_images: Training images of an average phantom hospital; refused with a manifest.
         promise: What the site asks of its referral; None asks nothing. It never leaves, and needs a scheme that names
             referable grades.
@@ -95,6 +102,7 @@ class SiteDataSettings(BaseModel):
     min_count: int = Field(default=MIN_COUNT, ge=2)
     changes: Literal["refuse", "accept"] = "refuse"
     columns: tuple[Column, ...] = ()
+    unusual: float = Field(default=UNUSUAL, ge=0, le=0.5)
     phantom_images: int = Field(default=160, ge=1)
     promise: PromiseSettings | None = None
 

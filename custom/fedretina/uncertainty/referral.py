@@ -22,6 +22,7 @@ ReferralReason = Literal[
     "chance of disease",
     "another kind of image",
     "unlike this site's photographs",
+    "unusual for this site",
     "unreadable image",
     "no answer",
 ]
