@@ -388,9 +388,7 @@ def _limit(worst: Sequence[float]) -> tuple[float, int]:
     return limit, sum(one > limit for one in worst)
 
 
-def _usual(
-    far: NDArray[np.float64], patients: Sequence[str], names: Sequence[str], share: float
-) -> dict[str, float]:
+def _usual(far: NDArray[np.float64], patients: Sequence[str], names: Sequence[str], share: float) -> dict[str, float]:
     """A limit for each distance, such that about `share` of patients have an image beyond one of them, or fewer.
 
     Each limit leaves as many validation images beyond it, so that looks and features count alike: which of them tells

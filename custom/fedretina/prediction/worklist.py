@@ -58,8 +58,8 @@ def work_list(rows: Iterable[ImageRow], owners: Sequence[Owner], scheme: Grading
     2. a photograph has no answer to rely on: it could not be read, was refused, is ungradable, or is unlike this
        site's photographs, and what it hides is not known;
     3. a photograph has another referable grade;
-    4. an answer is doubtful, leaves a chance of disease that the site's promise does not let pass, or is to a photograph
-       that is unusual for the site;
+    4. an answer is doubtful, leaves a chance of disease that the site's promise does not let pass, or is to a
+       photograph that is unusual for the site;
     5. nobody needs to be sent for.
 
     Within these the worse grade comes first, then the larger doubt, and then the name decides. Where the site names no
