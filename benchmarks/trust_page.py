@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from benchmarks import gate, promise
 from benchmarks.common import ROOT
-from benchmarks.gate_page import KINDS, SPOILT, together
-from fedretina.storage import write_text
+from benchmarks.gate_page import KINDS, SPOILT, UNUSUAL, together, worst_camera
+from fedretina.storage import read_json, write_text
 from fedretina.uncertainty.promise import patients_needed
 from fedretina_papers.packed import read_packed
 
@@ -89,8 +89,7 @@ def counted(looked: Mapping[str, Any], promised: Mapping[str, Any] | None) -> Ke
         promised: Its record of `benchmarks.promise`; None where there is none.
     """
     groups, own = looked["groups"], looked["look"]["own"]
-    away = [found for name, found in groups.items() if name.startswith("images of") and found["ill"]]
-    worst = max((Share(found["ill_passed"], found["ill"]) for found in away), key=lambda share: share.value)
+    worst = Share(*worst_camera(looked, read_json(UNUSUAL))[:2])
     other, spoiled = (Share(*reversed(together(groups, names))) for names in (KINDS, SPOILT))
     found = (looked["site"], looked["set"], Share(own["stopped"], own["images"]), other, spoiled, worst)
     most = None if promised is None else _most_drawn(promised["drawn"])
@@ -117,6 +116,7 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
         trained: What was counted of rows whose encoder the sites trained.
     """
     strange = [site for site in sites if site.cameras.value >= 0.1]
+    strange = strange or [max(sites, key=lambda site: site.cameras.value)]
     sent = sorted(site.sent.value for site in sites if site.sent is not None)
     return "\n".join(
         [
@@ -130,7 +130,8 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
             "",
             "1. **It looks first.** A picture of something else is refused. One that cannot be read (too dark, "
             'blurred, half covered) is called *ungradable*. One that is unlike your own photographs is marked *"unlike '
-            "this site's photographs\"*. All three go to a doctor, each with its reason.",
+            'this site\'s photographs"*, and one among the least usual of your own *"unusual for this site"*. All of '
+            "them go to a doctor, each with its reason.",
             "2. **It says when it is not sure.** A patient with a grade that calls for a doctor, or with a doubtful "
             "answer, is referred.",
             "3. **It keeps a promise, if you ask for one.** You say how many of your ill patients may pass unseen, "
@@ -211,12 +212,10 @@ def _number(value: float) -> str:
 
 
 def _cameras(strange: Sequence[Kept]) -> list[str]:
-    if not strange:
-        return []
     told = " and ".join(f"{_cell(one.cameras, lambda share: False)} at {one.name}" for one in strange)
     return [
         "* **It does not know every other camera.** Where a hospital's own photographs are of many kinds, an eye of "
-        f"another camera looks like one of its own: so many ill ones passed: {told}. Have some photographs of a new "
+        f"another camera looks like one of its own: ill ones passed: {told}. Have some photographs of a new "
         "camera graded by a doctor before the model sees its patients.",
     ]
 

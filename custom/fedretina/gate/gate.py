@@ -211,7 +211,7 @@ class Gate:
         broken, far, facts = self._measured(shown)
         usual = self.record.get("usual", {})
         limits = [usual.get(name, math.inf) for name in self._distances(shown)]
-        unusual = (far[:, len(_FACTS) :] > limits).any(1)
+        unusual: NDArray[np.bool_] = np.any(far[:, len(_FACTS) :] > np.array(limits), axis=1)
         found = []
         for at in range(len(shown.images)):
             rules = [_RULES[code] for code, is_odd in zip(self.record["rules"], broken[at], strict=True) if is_odd]
