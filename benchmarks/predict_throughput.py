@@ -49,8 +49,8 @@ def measure(scratch: Path, quick: bool = False) -> Result:
     return result(
         "Answering photographs",
         "Photographs per second on one core: `predict` from files, with decoding, crop, gate, referral and sets, by "
-        "the run's model and by the exported one; and, of pixels that are ready, the exported program in onnxruntime (gate "
-        "within), and the bare network in PyTorch (no gate, no referral).",
+        "the run's model and by the exported one; and, of pixels that are ready, the exported program in onnxruntime "
+        "(gate within), and the bare network in PyTorch (no gate, no referral).",
         {f"EfficientNet-Lite0, {size} px, batches of {_BATCH}": figures},
         None,
         {"torch threads": 1, "onnxruntime threads": 1, "photographs": len(files), "side of the files, px": 2 * size},

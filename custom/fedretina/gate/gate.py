@@ -2,10 +2,10 @@
 
 A model answers whatever it is given, and is often surest of what it has never seen (docs/gate.md). So each site fits a
 gate at the end of a run, on its own images and on its own model, whatever the row: it is a file beside the model, which
-no run sends, and asks for no second network. It measures three things: how far the image's features, as the model itself
-computes them, lie from those of the site's training images; how far its looks do; and light, sharpness and cover. Each
-is told in steps of the site's own validation images, and the largest of them counts, against one limit. Beside it
-stand the rules of `data check` that hold at any site.
+no run sends, and asks for no second network. It measures three things: how far the image's features, as the model
+itself computes them, lie from those of the site's training images; how far its looks do; and light, sharpness and
+cover. Each is told in steps of the site's own validation images, and the largest of them counts, against one limit.
+Beside it stand the rules of `data check` that hold at any site.
 
 Whatever answers with a site's model asks it: `Gate.look` for images as the network gets them, `Gate.refuses` for a
 picture as it was stored, where only that tells its kind.
