@@ -90,9 +90,10 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
         "its promise, and its own counts, drawn to the others', stay between the two. A federation's curve says "
         "nothing certain of a site. That is why the product takes the site's own alone, and tells a small site that "
         "it has too few.",
-        "* The price is told by the last column but one: with these models a promise of 5 % sends half of aptos2019's "
-        "patients to a doctor and nine of ten or so elsewhere. Where nothing but the chance of disease refers, about "
-        "as many are sent: a better model, not another threshold, would send fewer.",
+        "* The price is told by the last column but one: with these models a promise of 5 % sends six of ten of "
+        "aptos2019's patients to a doctor, two of three of kermany's, and nine of ten or more elsewhere. Where nothing "
+        "but the chance of disease refers, as many are sent or up to a fifth fewer: a better model, not another "
+        "threshold, would send fewer.",
         "",
         *_follows(records),
     ]

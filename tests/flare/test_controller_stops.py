@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import FLContextKey, ReservedKey
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReservedTopic, ReturnCode
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import make_reply
 from nvflare.apis.signal import Signal
 
 from fedretina.aggregation.coordinator import Coordinator
@@ -149,3 +150,30 @@ def test_a_server_with_the_sites_key_is_stopped_before_a_round(begun, tiny, tmp_
     assert "he_keys of this end names the file of the sites" in why
     assert controller.asked == 0
     assert not list(tmp_path.rglob("train-*"))
+
+
+@pytest.mark.attack(
+    "an accident", "the message that the run is over is lost on its way to a site", "the site is told until it answers"
+)
+def test_each_site_is_told_that_the_run_is_over_until_it_answers(tmp_path):
+    engine, asked = Engine(tmp_path, {}), []
+    engine.get_clients = lambda: [SimpleNamespace(name=name) for name in ("site-1", "site-2", "site-3")]
+
+    def send(targets, topic, request, timeout, fl_ctx, optional):
+        asked.append((topic, targets))
+        lost = len(asked) == 1  # the first message to site-2
+        codes = {name: ReturnCode.TIMEOUT if lost and name == "site-2" else ReturnCode.OK for name in targets}
+        return {name: make_reply(code) for name, code in codes.items()}
+
+    engine.send_aux_request = send
+    fl_ctx = FLContext()
+    fl_ctx.set_prop(ReservedKey.ENGINE, engine, private=True, sticky=False)
+    run = ServerRun()
+    run.dead.add("site-3")
+    run.handle_event(EventType.ABOUT_TO_END_RUN, fl_ctx)
+    assert asked == [(ReservedTopic.END_RUN, ["site-1", "site-2"]), (ReservedTopic.END_RUN, ["site-2"])]
+    aborted = Signal()
+    aborted.trigger(True)
+    fl_ctx.set_prop(ReservedKey.RUN_ABORT_SIGNAL, aborted, private=True, sticky=False)
+    run.handle_event(EventType.ABOUT_TO_END_RUN, fl_ctx)
+    assert len(asked) == 2  # who aborts a job ends its sites

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_constant import FLContextKey, ReservedTopic, ReturnCode
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
 from nvflare.private.fed.simulator.simulator_server import SimulatorServerEngine
 from nvflare.widgets.info_collector import InfoCollector
 
@@ -27,6 +29,7 @@ from fedretina.tracking.curves import server_points
 from fedretina.tracking.tracker import Event, Tracker
 
 _LOCK_WAIT_S = 60.0
+_END_ANSWER_S, _END_TRIED_S = 2.0, 5.0
 
 
 class ServerRun(FLComponent):
@@ -143,6 +146,8 @@ class ServerRun(FLComponent):
             collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
             if coordinator is not None and collector is not None:
                 collector.set_info(GROUP, self.board.report(coordinator.progress)._asdict())
+        elif event_type == EventType.ABOUT_TO_END_RUN:
+            self._end_at_sites(fl_ctx)
         elif event_type == EventType.CLIENT_DISCONNECTED:
             self.dead.add(fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME))
         elif event_type == EventType.CLIENT_RECONNECTED:
@@ -152,3 +157,25 @@ class ServerRun(FLComponent):
                 self._tracker.close()
             self._held.close()
             self._coordinator = self._tracker = None
+
+    def _end_at_sites(self, fl_ctx: FLContext) -> None:
+        """Tell the sites that the run is over, until each has answered.
+
+        FLARE tells them once, waits for no answer and ends the server's process in the same moment. Where that message
+        is lost on the way, a site asks a server that is gone for its next task, and the lead sees the job RUNNING until
+        FLARE's `client_outcome_wait_timeout` of 900 s is over.
+        """
+        engine, aborted = fl_ctx.get_engine(), fl_ctx.get_run_abort_signal()
+        if isinstance(engine, SimulatorServerEngine) or (aborted is not None and aborted.triggered):
+            return  # the simulator ends its sites itself, and so does who aborts a job
+        left = sorted({client.name for client in engine.get_clients()} - self.dead)
+        until = time.monotonic() + _END_TRIED_S
+        while left and time.monotonic() < until:
+            replies = engine.send_aux_request(
+                left, ReservedTopic.END_RUN, Shareable(), _END_ANSWER_S, fl_ctx, optional=True
+            )
+            said = {name for name, reply in (replies or {}).items() if reply.get_return_code() == ReturnCode.OK}
+            if left := [name for name in left if name not in said]:
+                time.sleep(0.2)  # one that cannot be reached is told at once
+        if left:
+            self.log_warning(fl_ctx, f"{', '.join(left)} did not answer that the job is over", fire_event=False)
