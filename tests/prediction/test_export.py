@@ -142,7 +142,15 @@ def told_in(folder):
 
 @pytest.mark.attack("an outsider", "reads what an exported model tells of patients, paths and the run", "nothing")
 @pytest.mark.attack("an accident", "a picture of another kind is given to an exported model", "no grade, and a reason")
-@pytest.mark.parametrize("to", ["onnx", "torch", "folder", "bundle"])
+@pytest.mark.parametrize(
+    "to",
+    [
+        pytest.param("onnx", marks=pytest.mark.slow),  # torch takes some 15 s to write it, whatever the network
+        pytest.param("torch", marks=pytest.mark.slow),  # the bundle's program is the same
+        "folder",
+        "bundle",
+    ],
+)
 def test_what_was_exported_answers_behind_its_gate_and_tells_of_no_patient(to, left, tmp_path):
     final, images = left
     if to == "onnx":

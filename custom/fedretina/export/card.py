@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from fedretina.report.card_words import not_promised
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.scheme import in_words
 
@@ -30,9 +31,11 @@ def leaving_card(card: Mapping[str, Any]) -> dict[str, Any]:
     test = card.get("test") or {}
     told = test.get("patients", 0) >= _FEWEST
     promise, sets = card.get("promise"), card.get("sets")
+    # The one limit that counts ill patients; that nothing is promised, the page says without it.
+    counted = None if promise is None or promise["reason"] == "kept" else not_promised(promise)
     return {
         **{key: card[key] for key in _AS_IT_IS if key in card},
-        "limits": list(card["limits"]) if told else [],
+        "limits": [one for one in card["limits"] if one != counted],
         "site": NOT_TOLD,
         "run": NOT_TOLD,
         "verdict": None,
@@ -123,6 +126,7 @@ def hub_page(card: Mapping[str, Any], kind: str) -> str:
         "## Limits",
         "",
         *(f"- {one}" for one in card["limits"]),
+        *([] if card.get("promise", {}).get("threshold") else ["- It promises nothing of how few ill patients pass."]),
         "- Before every answer stands the gate of the site that trained it: a picture of another kind, an unreadable "
         "one or one unlike that site's own has no grade, or one with a mark. At another hospital it may stop most.",
         "",
