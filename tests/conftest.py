@@ -5,6 +5,8 @@ import os
 # Before torch is imported: two threads a process on cores that are busy slow small tensors ten times.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # nor do those of a test that asks for two spin while they wait
+# Nor does each of them look through all installed packages for plugins of pydantic: 0.15 s of 4 at the start of one.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 # All processes that tests start print the stacks of their threads when they are aborted (tests/flare/standing.py).
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 # isort: split
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from fedretina.data.site_data import load_site_data
+from fedretina.local import gate
 from fedretina.networks import efficientnet_lite, vit
 from fedretina.rows import row
 from fedretina.settings.experiment import Experiment
@@ -102,7 +105,7 @@ def shared() -> Path:
 def few_blocks() -> Iterator[None]:
     """EfficientNet-Lite0 of its own blocks, but few and narrow: 14 convolutions for 49, 17,000 weights for 3.4 million.
 
-    ViT-Small likewise: 4 blocks of width 48 for 12 of 384.
+    ViT-Small likewise: 4 blocks of width 48 for 12 of 384. Each site tries its gate on few spoiled images.
 
     Almost all of a tiny run's time goes by the size of its network. What these tests look at does not: partitions,
     bits, files and messages are those of any network of convolutions with BatchNorm. It holds in this process alone:
@@ -121,6 +124,7 @@ def few_blocks() -> Iterator[None]:
         patch.setattr(efficientnet_lite, "_TOP", 32)
         patch.setattr(vit, "_WIDTH", 48)
         patch.setattr(vit, "_DEPTH", 4)
+        patch.setattr(gate, "_SPOILED", 2)  # images that each site spoils at its end; a tenth of a tiny run with all
         yield
 
 

@@ -191,7 +191,7 @@ for words in ("loop smoothed.yaml --sites site-1,site-2 --run try-smoothed", "me
 
 @pytest.mark.slow
 def test_the_worked_example_of_a_new_method_runs(tmp_path):
-    shutil.copytree(ROOT / "custom", tmp_path / "custom", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "custom", tmp_path / "custom")  # with its bytecode, which need not be made anew
     shutil.copytree(ROOT / "tests" / "losses", tmp_path / "tests" / "losses")
     shutil.copy(ROOT / "tests" / "test_experiment.py", tmp_path / "tests")
     for file, text in blocks("add_a_method.md", "python"):

@@ -36,6 +36,7 @@ SMALL: dict[str, Any] = {
     "training": {"batch_size": 8, "learning_rate": 0.05, "threads": 1},
     "phantom_images": 24,
     "report": {"draws": 10, "page": False},
+    "verdict": "off",  # through FLARE with it: test_simulator.py, test_covering_rows.py, tests/provisioned
 }
 
 

@@ -13,11 +13,11 @@ SITES = ("site-1", "site-2", "site-3")
 
 def test_the_simulator_ends_with_the_loops_bits(tmp_path):
     """All sites at once, in a process each."""
-    threads = len(SITES)
-    job = write_job(tmp_path / "job", SMALL, SITES)
+    threads, words = len(SITES), {**SMALL, "verdict": "own"}
+    job = write_job(tmp_path / "job", words, SITES)
     simulation = Simulation(job, tmp_path / "sim", threads, FEDRETINA_RUN="again", FEDRETINA_STATE_ROOT=str(tmp_path))
     assert simulation.wait() == 0, simulation.text()[-3000:]
-    oracle = run_oracle(tmp_path, SMALL, SITES)
+    oracle = run_oracle(tmp_path, words, SITES)
     assert results(tmp_path, "again") == oracle
     for site in SITES:
         ours, loops = (

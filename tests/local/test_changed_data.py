@@ -125,14 +125,16 @@ def test_columns_beside_stay_at_the_site_and_their_sums_leave_where_many_stand_b
 
     def cells(at: int) -> tuple[str, ...]:
         """In four: a woman ill, a woman well, a man ill, a man well; all but two at their first visit."""
-        return f"Oculus-{at % 3}", "f" if at // 2 % 2 else "M", "no" if at in (30, 31) else "1"
+        maker, sex = ("ZEISS", "f") if at // 2 % 2 else ("Topcon", "M")
+        return f"Oculus-{at % 3}", maker, sex, "no" if at in (30, 31) else "1"
 
-    data = hospital.data(cells=cells, columns=("camera", "sex", "first_visit"))
+    data = hospital.data(cells=cells, columns=("camera", "camera_maker", "sex", "first_visit"))
     assert data.listed == plain.listed  # a run that is under way goes on when a column is added
     assert data.fingerprint == plain.fingerprint
     results = run_loop(experiment, {"site-1": data}, tmp_path / "runs", "r")
     sums = {name: value for name, value in results["sites"]["site-1"].items() if name.startswith("group_")}
     assert (sums["group_sex_female_ill"], sums["group_sex_male_well"]) == (8, 8)
+    assert (sums["group_camera_maker_zeiss_ill"], sums["group_camera_maker_topcon_well"]) == (8, 8)
     assert not any("first_visit" in name for name in sums)  # two patients at a later visit would follow
     everything = b"".join(
         path.read_bytes() for path in (tmp_path / "runs" / "r" / "server").rglob("*") if path.is_file()

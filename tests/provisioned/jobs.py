@@ -9,7 +9,7 @@ from simulation import SMALL, write_job
 from federation import fedretina
 
 SITES = tuple(GRADES)
-WORDS = {**SMALL, "phantom_images": 0, "quorum": 3, "exchange": {"codec": "int8"}}
+WORDS = {**SMALL, "phantom_images": 0, "quorum": 3, "exchange": {"codec": "int8"}, "verdict": "own"}
 IN_FLOAT32 = {"exchange": {"codec": "none"}}
 """For what does not go with encoded updates."""
 ANOTHER = "nvflare.app_common.np.np_formatter.NPFormatter"

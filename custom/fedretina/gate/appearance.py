@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_SIDE = 64  # of the copy that light, colour and contrast are taken from, pixels
+_SIDE = 64  # at most, of the copy that light, colour and contrast are taken from, pixels
 _GRID = 5
 _DISC, _INNER = 0.9, 0.8  # of the image's side: where a retina is, and where its rim is not
 _SCALES, _LEAST_SIDE = 4, 8
@@ -61,8 +61,9 @@ def appearance(images: Tensor) -> Appearance:
 
 def _measured(images: Tensor) -> Appearance:
     full = images.float()
-    small = full if full.shape[2:] == (_SIDE, _SIDE) else F.adaptive_avg_pool2d(full, _SIDE)
-    inside = small.flatten(2)[:, :, _disc(_SIDE, _SIDE, _DISC)]  # [B, 3, P]
+    height, width = (min(_SIDE, side) for side in full.shape[2:])  # a smaller image is not blown up
+    small = full if full.shape[2:] == (height, width) else F.adaptive_avg_pool2d(full, (height, width))
+    inside = small.flatten(2)[:, :, _disc(height, width, _DISC)]  # [B, 3, P]
     means, weights = inside.mean(2), torch.tensor(_GREY)
     light = torch.einsum("bcp,c->bp", inside, weights)
     luminance, spread = light.mean(1), _spread(light)

@@ -88,6 +88,12 @@ def look_words(card: Mapping[str, Any]) -> list[str]:
     ]
     if look["gate"]["limit"] is None:
         said.append("This site has too few images to tell how its own look, so only what is odd anywhere is stopped.")
+    else:
+        said.append(
+            "It tells another camera only where this site's own photographs are much alike. At sites with photographs "
+            "of many cameras, ill eyes of another camera passed it, unmarked and not referred: have some photographs "
+            "of a new camera graded by a doctor before the model answers its patients."
+        )
     own = look["own"]
     if own["images"]:
         said.append(f"Of the site's own test images it stops {own['stopped']} of {own['images']}.")

@@ -25,6 +25,7 @@ DISEASES: Mapping[str, tuple[str, str]] = MappingProxyType(
 COLUMN_WORDS: Mapping[str, str] = MappingProxyType(
     {
         "camera": "camera",
+        "camera_maker": "maker of the camera",
         "sex": "sex",
         "age_band": "age",
         "eye": "eye",

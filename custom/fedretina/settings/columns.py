@@ -1,7 +1,8 @@
 """The optional columns of a manifest: what may stand in them, and which of them tell subgroups of patients.
 
 A column with a list of values can be counted over hospitals, since its words are those of this list and never a
-hospital's own. The others, such as the camera, are words of the site's, and stay there.
+hospital's own. The others, such as the camera, are words of the site's, and stay there: a camera's own name may tell
+whose it is, so cameras are counted over hospitals by their maker.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-Column = Literal["camera", "sex", "age_band", "eye", "quality", "first_visit", "macular_oedema"]
+Column = Literal["camera", "camera_maker", "sex", "age_band", "eye", "quality", "first_visit", "macular_oedema"]
 """Columns that a site may have read."""
-Counted = Literal["sex", "age_band", "eye", "quality", "first_visit"]
+Counted = Literal["camera_maker", "sex", "age_band", "eye", "quality", "first_visit"]
 """Those of them whose sums a site may let go."""
 
 LONGEST = 40
@@ -45,6 +46,23 @@ _YES_NO = _words(yes="y true 1", no="n false 0")
 COLUMNS: Mapping[Column, ColumnRule] = MappingProxyType(
     {
         "camera": ColumnRule(MappingProxyType({})),
+        "camera_maker": ColumnRule(
+            _words(
+                canon="",
+                centervue="icare",
+                crystalvue="",
+                heidelberg="",
+                kowa="",
+                nidek="",
+                optomed="",
+                optos="",
+                optovue="",
+                remidio="",
+                topcon="",
+                zeiss="",
+                other="",
+            )
+        ),
         "sex": ColumnRule(_words(female="f w", male="m"), of_patient=True),
         "age_band": ColumnRule(
             _words(
@@ -61,9 +79,9 @@ COLUMNS: Mapping[Column, ColumnRule] = MappingProxyType(
         "macular_oedema": ColumnRule(_YES_NO),
     }
 )
-SUBGROUPS: tuple[Column, ...] = ("camera", "sex", "age_band", "eye", "quality", "first_visit")
+SUBGROUPS: tuple[Column, ...] = ("camera", "camera_maker", "sex", "age_band", "eye", "quality", "first_visit")
 """The columns by which figures are told apart."""
-COUNTED: tuple[Counted, ...] = ("sex", "age_band", "eye", "quality", "first_visit")
+COUNTED: tuple[Counted, ...] = ("camera_maker", "sex", "age_band", "eye", "quality", "first_visit")
 PARTS = ("ill", "found", "well", "cleared")
 """What is summed of a subgroup's patients: with referable disease, found of them; without it, cleared of them."""
 

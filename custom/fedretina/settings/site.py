@@ -71,10 +71,10 @@ class SiteDataSettings(BaseModel):
         changes: What happens when the manifest lists other files, labels, patients or splits than when the site's
             rounds of a run began, so that it could be tested on what it was trained on: "refuse" keeps the site out of
             the run until the old manifest is back, "accept" goes on, and the model's card says so.
-        columns: Optional columns of the manifest that are read: camera, sex, age_band, eye, quality and first_visit
-            tell subgroups of patients, for which the site's report then has figures of their own; eye also tells which
-            photographs are of one eye, and macular_oedema counts as vision-threatening. A column that is named must be
-            there, and hold nothing but its words or nothing. No cell of them ever leaves; sums do where
+        columns: Optional columns of the manifest that are read: camera, camera_maker, sex, age_band, eye, quality and
+            first_visit tell subgroups of patients, for which the site's report then has figures of their own; eye also
+            tells which photographs are of one eye, and macular_oedema counts as vision-threatening. A column that is
+            named must be there, and hold nothing but its words or nothing. No cell of them ever leaves; sums do where
             `policy.subgroups` names the column.
         phantom_images: Training images of an average phantom hospital; refused with a manifest.
         promise: What the site asks of its referral; None asks nothing. It never leaves, and needs a scheme that names
