@@ -16,7 +16,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
-NAMES = ("local_training", "frozen_stages", "pipeline", "two_views", "server_memory", "import_time", "round_overhead")
+NAMES = (
+    *("local_training", "frozen_stages", "pipeline", "two_views", "server_memory", "import_time", "round_overhead"),
+    "predict_throughput",
+)
 """The benchmarks in the order of the page; each is the module of its name."""
 
 Result = dict[str, Any]

@@ -35,8 +35,8 @@ Written by `python -m benchmarks.gate --render` from stored counts. Research sof
 
 A model answers whatever it is given, and no head's own doubt knows a stranger ([which doubt finds
 what](doubt.md)). So a gate stands before every answer, with the model of every row. It is fitted at the end of a run,
-at the site, on the site's own images, and lies beside the model as `gate.safetensors`; it never travels. An image is
-measured three ways:
+at the site, on the site's own images, and lies beside the model as `gate.safetensors`; no run sends it, and it leaves
+by [`fedretina export`](export.md) alone. An image is measured three ways:
 
 * **its features**: the Mahalanobis distance of what enters the model's own head from the site's training images, at
   most 512 of them. The model computes these anyway, so the gate needs no second network;

@@ -13,7 +13,12 @@ import fedretina
 
 PAGE = Path(__file__).resolve().parent / "api.md"
 BEGIN, END = "<!-- begin reference -->", "<!-- end reference -->"
-MEMBERS = {"Experiment": ("load", "resolve"), "Predictor": ("predict",), "SiteData": ("scheme", "split")}
+MEMBERS = {
+    "Experiment": ("load", "resolve"),
+    "Model": ("predict",),
+    "Predictor": ("predict",),
+    "SiteData": ("scheme", "split"),
+}
 """What may be called of a class; what else it has, its docstring names."""
 
 

@@ -50,7 +50,7 @@ def test_the_predictor_answers_as_the_whole_network_did(row, tiny, phantoms, tmp
     images = data["site-1"].split("test").images
     with torch.inference_mode():
         expected = host.trainer.answers({}, model, data["site-1"].split("test")).logits
-        got = predictor._net(images.float().div(255))
+        got = predictor.net(images.float().div(255))
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 

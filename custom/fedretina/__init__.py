@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedretina.api import draw_site, load_model, load_site, predict
     from fedretina.data.site_data import SiteData
     from fedretina.errors import FedretinaError
+    from fedretina.export.model import Model, load
     from fedretina.loop import run_loop
     from fedretina.prediction.predictor import ImageRow, Predictor
     from fedretina.settings.experiment import Experiment
@@ -21,10 +22,12 @@ __all__ = [
     "Experiment",
     "FedretinaError",
     "ImageRow",
+    "Model",
     "Predictor",
     "SiteData",
     "__version__",
     "draw_site",
+    "load",
     "load_model",
     "load_site",
     "predict",
@@ -36,9 +39,11 @@ _PLACES = {
     "Experiment": "fedretina.settings.experiment",
     "FedretinaError": "fedretina.errors",
     "ImageRow": "fedretina.prediction.predictor",
+    "Model": "fedretina.export.model",
     "Predictor": "fedretina.prediction.predictor",
     "SiteData": "fedretina.data.site_data",
     "draw_site": "fedretina.api",
+    "load": "fedretina.export.model",
     "load_model": "fedretina.api",
     "load_site": "fedretina.api",
     "predict": "fedretina.api",

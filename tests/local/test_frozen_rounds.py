@@ -72,7 +72,7 @@ def test_the_model_answers_photographs_as_it_was_tested(tiny, phantoms, tmp_path
     data = phantoms(run, "site-1", "site-2")
     run_loop(run, data, tmp_path, "r")
     predictor = Predictor.load(tmp_path / "r" / "site-1")
-    assert predictor._net.frozen == 3
+    assert predictor.net.frozen == 3
 
 
 def test_random_transforms_without_end_are_applied_without_a_cache(tiny, phantoms, tmp_path, monkeypatch):

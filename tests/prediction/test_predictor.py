@@ -140,7 +140,7 @@ def test_a_model_that_started_from_a_weights_file_needs_that_file_no_more(hospit
     card["normalisation"] = "none"  # as an exported encoder's file may ask, which is not at hand
     write_tensors(model / "model.safetensors", tensors, {"card": card})
     write_json(model / "card.json", card)
-    assert Predictor.load(model, "cpu")._net.normalisation == "none"
+    assert Predictor.load(model, "cpu").net.normalisation == "none"
 
 
 def test_the_settings_tell_the_normalisation_of_a_card_that_does_not(hospital, model):
@@ -149,7 +149,7 @@ def test_the_settings_tell_the_normalisation_of_a_card_that_does_not(hospital, m
         card["settings"]["network"]["weights"] = {"source": "file", "sha256": "a" * 64}
 
     change_card(model, older)
-    net = Predictor.load(model, "cpu")._net
+    net = Predictor.load(model, "cpu").net
     assert net.normalisation == "imagenet"  # as ResNets from a file are; from the seed it would be "half"
 
 

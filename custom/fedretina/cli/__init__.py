@@ -14,6 +14,7 @@ from fedretina.version import __version__
         "benchmark": "fedretina_papers.command:benchmark",
         "data": "fedretina.cli.data:data",
         "encoder": "fedretina.cli.encoder:encoder",
+        "export": "fedretina.cli.export:export",
         "head": "fedretina.cli.head:head",
         "job": "fedretina.cli.job:job",
         "kit": "fedretina.cli.kit:kit",

@@ -55,11 +55,12 @@ def appearance(images: Tensor) -> Appearance:
     Args:
         images: uint8 [N, 3, H, W], RGB, N at least 1.
     """
-    parts = [_measured(part) for part in torch.split(images, _TOGETHER)]
+    parts = [measured(part) for part in torch.split(images, _TOGETHER)]
     return Appearance(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def _measured(images: Tensor) -> Appearance:
+def measured(images: Tensor) -> Appearance:
+    """The same of all at once, without a loop over them: an exported model does it in its graph."""
     full = images.float()
     height, width = (min(_SIDE, side) for side in full.shape[2:])  # a smaller image is not blown up
     small = full if full.shape[2:] == (height, width) else F.adaptive_avg_pool2d(full, (height, width))
@@ -109,6 +110,7 @@ def _details(grey: Tensor) -> Tensor:
 
 @cache
 def _disc(height: int, width: int, share: float) -> Tensor:
+    """Places of the pixels within the disc; places, for a mask has no fixed number of them and cannot be exported."""
     y = (torch.arange(height) - (height - 1) / 2)[:, None] / (height / 2)
     x = (torch.arange(width) - (width - 1) / 2)[None] / (width / 2)
-    return (y**2 + x**2 < share**2).flatten()
+    return (y**2 + x**2 < share**2).flatten().nonzero()[:, 0]

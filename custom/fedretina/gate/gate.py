@@ -1,11 +1,11 @@
 """The gate: looks at an image before the model's answer counts, and says why that answer is not to be relied on.
 
 A model answers whatever it is given, and is often surest of what it has never seen (docs/gate.md). So each site fits a
-gate at the end of a run, on its own images and on its own model, whatever the row: it is a file beside the model, never
-travels, and asks for no second network. It measures three things: how far the image's features, as the model itself
-computes them, lie from those of the site's training images; how far its looks do; and light, sharpness and cover. Each
-is told in steps of the site's own validation images, and the largest of them counts, against one limit. Beside it
-stand the rules of `data check` that hold at any site.
+gate at the end of a run, on its own images and on its own model, whatever the row: it is a file beside the model, which
+no run sends, and asks for no second network. It measures three things: how far the image's features, as the model
+itself computes them, lie from those of the site's training images; how far its looks do; and light, sharpness and
+cover. Each is told in steps of the site's own validation images, and the largest of them counts, against one limit.
+Beside it stand the rules of `data check` that hold at any site.
 
 Whatever answers with a site's model asks it: `Gate.look` for images as the network gets them, `Gate.refuses` for a
 picture as it was stored, where only that tells its kind.
@@ -177,7 +177,9 @@ class Gate:
         gate = cls({**record, "limit": None}, tensors, expected)
         if not tensors:
             return gate
-        broken, far = gate._measured(validation)[:2]
+        own_looks = None if expected is None else appearance(validation.images)
+        steps = gate._steps(own_looks, validation.features, len(validation.images))
+        broken, far = steps[0].numpy(), steps[1].numpy()
         worst = np.where(broken.any(1), math.inf, far.max(1))
         limit, stopped = _limit([float(max(worst[rows])) for rows in _by_patient(patients)])
         return cls({**record, "limit": limit, "patients": len(set(patients)), "stopped": stopped}, tensors, expected)
@@ -191,20 +193,35 @@ class Gate:
         """Look at images, one `Look` each."""
         if not len(shown.images):
             return []
-        broken, far, facts = self._measured(shown)
-        found = []
-        for at in range(len(shown.images)):
-            rules = [_RULES[code] for code, is_odd in zip(self.record["rules"], broken[at], strict=True) if is_odd]
-            odd = [fact.words for fact, step in zip(_FACTS.values(), facts[at], strict=True) if self._beyond(step)]
-            if rules:
-                found.append(Look(rules[0].reason, rules[0].words, False))
-            elif odd:
-                found.append(Look("ungradable", odd[0], False))
-            elif self._beyond(far[at].max(initial=-math.inf)):
-                found.append(Look("unlike this site's photographs", _UNLIKE, True))
-            else:
-                found.append(FINE)
-        return found
+        kinds = self.kinds()
+        seen = None if self.expected is None else appearance(shown.images)
+        return [kinds[at] for at in self.kind(seen, shown.features, len(shown.images)).tolist()]
+
+    def kinds(self) -> tuple[Look, ...]:
+        """All that it may say, in the order of `kind`."""
+        rules = [Look(_RULES[code].reason, _RULES[code].words, False) for code in self.record["rules"]]
+        facts = [Look("ungradable", fact.words, False) for fact in _FACTS.values()]
+        return (FINE, *rules, *facts, Look("unlike this site's photographs", _UNLIKE, True))
+
+    def kind(self, seen: Appearance | None, features: Tensor | None, count: int) -> Tensor:
+        """What it says of each image: its place in `kinds`, int64 [N].
+
+        Tensors alone, with no question about a value, so that an exported model has it in its graph.
+
+        Args:
+            seen: What the images look like; None for signals.
+            features: What enters the model's head [N, F].
+            count: N.
+        """
+        broken, far, facts = self._steps(seen, features, count)
+        if self.measures:  # what is no number is not within the limit
+            limit = float(self.record["limit"])
+            odd = torch.cat([broken, ~(facts <= limit), ~(far <= limit).all(1, keepdim=True)], 1)
+        else:
+            odd = torch.nn.functional.pad(broken, (0, len(_FACTS) + 1))
+        places = torch.arange(odd.shape[1], 0, -1)
+        first = (odd.long() * places).amax(1)  # of the first that is odd; 0 where none is
+        return torch.where(first > 0, odd.shape[1] + 1 - first, torch.zeros_like(first))
 
     def refuses(self, stored: NDArray[np.uint8]) -> Look:
         """Look at a picture as it was stored, uint8 [H, W, 3]: kinds that are told by colour, which a run takes away.
@@ -253,27 +270,20 @@ class Gate:
             )
         return cls(record, tensors, expected)
 
-    def _beyond(self, step: float) -> bool:
-        # What is no number is not within the limit.
-        return self.record["limit"] is not None and not step <= self.record["limit"]
-
-    def _measured(self, shown: Shown) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:
+    def _steps(self, seen: Appearance | None, features: Tensor | None, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Which rules each image breaks [N, rules], all its steps [N, L], and those of `_FACTS` [N, 5]."""
-        count = len(shown.images)
-        broken = torch.zeros(count, len(self.record["rules"]), dtype=torch.bool)
+        columns = [] if seen is None else [_RULES[code].odd(seen) for code in self.record["rules"]]
+        broken = torch.stack(columns, 1) if columns else torch.zeros(count, 0, dtype=torch.bool)
         steps, facts = [], torch.full((count, len(_FACTS)), -math.inf, dtype=torch.float64)
-        if self.expected is not None and count:
-            seen = appearance(shown.images)
-            for column, code in enumerate(self.record["rules"]):
-                broken[:, column] = _RULES[code].odd(seen)
+        if seen is not None:
             if "facts.middle" in self.tensors:
                 raw = torch.stack([fact.of(seen) for fact in _FACTS.values()], 1)
                 facts = (raw - self.tensors["facts.middle"]) / self.tensors["facts.step"]
+            if "appearance.weight" in self.tensors:
                 steps.append(self._far("appearance", seen.numbers))
-        if "features.weight" in self.tensors and shown.features is not None:
-            steps.append(self._far("features", shown.features.double()))
-        far = torch.cat([facts, *(one.unsqueeze(1) for one in steps)], 1)
-        return broken.numpy(), far.numpy(), facts.numpy()
+        if "features.weight" in self.tensors and features is not None:
+            steps.append(self._far("features", features.double()))
+        return broken, torch.cat([facts, *(one.unsqueeze(1) for one in steps)], 1), facts
 
     def _far(self, name: str, numbers: Tensor) -> Tensor:
         weight, bias = self.tensors[f"{name}.weight"].double(), self.tensors[f"{name}.bias"].double()

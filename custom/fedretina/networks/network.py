@@ -140,6 +140,11 @@ class Network(nn.Module):
         self._map = shape
 
     def _frozen_piece(self, x: Tensor, size: int) -> Tensor:
+        missing = x.new_zeros(size - len(x), *x.shape[1:])
+        return self.frozen_at_once(torch.cat([x, missing]) if len(missing) else x)[: len(x)]
+
+    def frozen_at_once(self, x: Tensor) -> Tensor:
+        """As `frozen_outputs`, all images in one piece: for an exported model, whose batches have any size."""
         averages: list[Tensor] = []
 
         def visit(number: int, seen: Tensor) -> Tensor:
@@ -147,13 +152,10 @@ class Network(nn.Module):
                 averages.append(self.encoder.average(seen))
             return seen
 
-        missing = x.new_zeros(size - len(x), *x.shape[1:])
-        full = torch.cat([x, missing]) if len(missing) else x
-        last = self.encoder.span(self.normalised(full), 0, self.frozen, visit)
+        last = self.encoder.span(self.normalised(x), 0, self.frozen, visit)
         self._map = tuple(last.shape[1:])
-        wide = torch.cat([*averages, last.flatten(1)], dim=1)[: len(x)]
         most = torch.finfo(torch.float16).max
-        return wide.clamp(-most, most).half()
+        return torch.cat([*averages, last.flatten(1)], dim=1).clamp(-most, most).half()
 
     def _exits_within(self) -> tuple[int, ...]:
         """Exits that read a map from before the last frozen output."""
@@ -204,7 +206,7 @@ class Network(nn.Module):
         """What `frozen_outputs` put side by side, float32: averages for exits `[B, C]`, then the last output."""
         widths = [self.encoder.widths[stage] for stage in self._exits_within()]
         *averages, last = torch.split(rows.float(), [*widths, math.prod(self._map)], dim=1)
-        return [*averages, last.reshape(len(rows), *self._map)]
+        return [*averages, last.reshape(rows.shape[0], *self._map)]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of images `[B, 3, H, W]` in [0, 1], or of their `frozen_outputs`.

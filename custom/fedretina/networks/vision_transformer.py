@@ -91,7 +91,7 @@ class TokenEmbedding(nn.Module):
         positions = resampled(self.pos_embed, self.grid, (patches.shape[2], patches.shape[3]), self._placed)
         tokens = patches.flatten(2).transpose(1, 2)
         ahead = [self.cls_token] if self.reg_token is None else [self.cls_token, self.reg_token]
-        before = [one.to(tokens.dtype).expand(len(x), -1, -1) for one in ahead]
+        before = [one.to(tokens.dtype).expand(x.shape[0], -1, -1) for one in ahead]
         if self._placed:
             return as_map(torch.cat([*before, tokens], 1) + positions)
         return as_map(torch.cat([*before, tokens + positions], 1))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -35,12 +36,13 @@ from fedretina.storage import read_json, read_tensors
 from fedretina.uncertainty.estimators import build_estimator
 from fedretina.uncertainty.grade_sets import GradeSets, grades_of, set_words
 from fedretina.uncertainty.promise import chance_of_disease
-from fedretina.uncertainty.referral import NO_ANSWER, UNREADABLE, Referral, refer
+from fedretina.uncertainty.referral import NO_ANSWER, UNREADABLE, Referral, ReferralReason, refer
 from fedretina.uncertainty.temperature import tempered
 
 BATCH = 128  # as LocalTrainer evaluates: sums over other batches may differ in the last bits
 _NAMED = 5  # folders in a sentence
 _NO_LABELS = np.zeros(0, np.int64)
+NOT_FINITE = Look(None, "the network gave no finite answer", False)
 _CHUNK = 32  # photographs in flight, so that large ones do not fill the memory
 
 
@@ -108,7 +110,7 @@ class _Sets(_Part):
     ordered: bool
 
 
-class _Operating(_Part):
+class Operating(_Part):
     """What of a card decides an answer."""
 
     settings: Experiment
@@ -124,7 +126,166 @@ class _Operating(_Part):
     transforms_digest: str
 
 
-class Predictor:
+class Said(NamedTuple):
+    """What is said of one image as the network gets it.
+
+    Attributes:
+        grade: The class answered; None where there is no answer.
+        probabilities: Of each class after the temperature [K], like those below None where there is no answer.
+        untempered: The same before it, which sets of grades are made of.
+        uncertainty: u.
+        reasons: Why a doctor must see it, but for what the gate says.
+        look: What the gate says.
+    """
+
+    grade: int | None
+    probabilities: NDArray[np.float64] | None
+    untempered: NDArray[np.float64] | None
+    uncertainty: float | None
+    reasons: tuple[ReferralReason, ...]
+    look: Look
+
+
+class Answering(ABC):
+    """What answers photographs, whoever computes it: reads them, asks its gate, and leaves none out.
+
+    Attributes:
+        card: The model's card.
+        operating: What of it decides an answer.
+        scheme: The site's grades.
+        threshold: An answer is doubtful when u is this or more.
+        gate: What looks at each image before its answer counts; None with a model from before there was one.
+
+    Args:
+        card: The model's card.
+        gate: See `gate`.
+    """
+
+    def __init__(self, card: dict[str, Any], gate: Gate | None) -> None:
+        self.card = card
+        self.operating = Operating.model_validate(card)
+        self.scheme = self.operating.scheme
+        self.threshold = self.operating.referral.threshold
+        self.gate = gate
+        self._sets = None if self.operating.sets is None else GradeSets(**self.operating.sets.model_dump())
+
+    @abstractmethod
+    def said(self, images: torch.Tensor) -> list[Said]:
+        """What is said of images uint8 [N, 3, H, W], at most `BATCH`."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences for the person who reads the answers; none where the gate knows the site's own images."""
+        if self.gate is None:
+            return [
+                "Nothing looked at these photographs before they were answered, since the model is from before there "
+                "was a gate: a photograph of another kind, camera or quality may have a sure grade. Run again to have "
+                "one."
+            ]
+        if not self.gate.measures:
+            return [
+                "The site had too few images to tell how its own look: photographs were stopped only for what is odd "
+                "anywhere, and not for being unlike the site's."
+            ]
+        return []
+
+    @property
+    def of_signals(self) -> bool:
+        """Whether it reads WAV files and no pictures."""
+        return self.operating.settings.images.signal
+
+    def predict(self, root: Path, files: Sequence[str]) -> Iterator[ImageRow]:
+        """Answer files in their order, one row each; none is left out.
+
+        Args:
+            root: The folder.
+            files: Names relative to it.
+
+        Yields:
+            The rows, a batch at a time.
+        """
+        return self._predicted([(file, root / file) for file in files])
+
+    def pictures(self, pictures: Sequence[NDArray[np.uint8]]) -> list[ImageRow]:
+        """Answer pictures that were decoded elsewhere, named by their numbers.
+
+        Args:
+            pictures: uint8 [H, W, 3] each, RGB, of any size.
+
+        Raises:
+            DataError: One is no such picture, or the model reads recordings.
+        """
+        if self.of_signals:
+            raise DataError("the model reads recordings: give it files.")
+        for number, one in enumerate(pictures):
+            if not isinstance(one, np.ndarray) or one.dtype != np.uint8 or one.ndim != 3 or one.shape[2] != 3:
+                raise DataError(f"picture {number} is no uint8 array [H, W, 3] in RGB: convert it, or give files.")
+        return list(self._predicted([(str(number), one) for number, one in enumerate(pictures)]))
+
+    def _predicted(self, sources: Sequence[tuple[str, Path | NDArray[np.uint8]]]) -> Iterator[ImageRow]:
+        from fedretina.data.modalities import image_pipeline
+
+        transform = cast(
+            "Callable[[Path | NDArray[np.uint8]], NDArray[np.uint8]]", image_pipeline(self.operating.settings.images)
+        )
+        gate = self.gate if self.gate is not None and self.gate.expected is not None else None
+        told_by_colour = gate is not None and gate.expected is not None and gate.expected.grey
+
+        def read(named: tuple[str, Path | NDArray[np.uint8]]) -> _Read:
+            file, source = named
+            try:
+                kind = FINE
+                if told_by_colour and gate is not None:
+                    # Scans are greyed on their way to the network, so a picture in colour is told before.
+                    kind = gate.refuses(decode_image(source) if isinstance(source, Path) else source)
+                return _Read(file, transform(source), "", kind)
+            except DataError as error:
+                return _Read(file, None, f"the file {str(error).removeprefix(str(source)).strip()}")
+
+        waiting: list[_Read] = []
+        # OpenCV releases the interpreter lock, so threads decode side by side; map keeps the order.
+        with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+            for begin in range(0, len(sources), _CHUNK):
+                for one in pool.map(read, sources[begin : begin + _CHUNK]):
+                    waiting.append(one)
+                    if sum(each.pixels is not None for each in waiting) == BATCH:
+                        yield from self._rows(waiting)
+                        waiting = []
+        yield from self._rows(waiting)
+
+    def answer(self, files: Sequence[str], images: torch.Tensor) -> list[ImageRow]:
+        """Answer images that are at hand as the network gets them, gate and all; whoever has no files calls this.
+
+        Args:
+            files: A name of each.
+            images: uint8 [N, 3, S, S], at most `BATCH`.
+        """
+        return list(self._rows([_Read(file, one.numpy(), "") for file, one in zip(files, images, strict=True)]))
+
+    def _rows(self, read: Sequence[_Read]) -> Iterator[ImageRow]:
+        pixels = [one.pixels for one in read if one.pixels is not None]
+        said = iter(self.said(torch.from_numpy(np.stack(pixels))) if pixels else [])
+        for one in read:
+            if one.pixels is None:
+                yield ImageRow(one.file, None, None, None, UNREADABLE, one.fault)
+                continue
+            of = next(said)
+            if one.kind.reason is not None:
+                of = Said(None, None, None, None, (), one.kind)
+            reasons = of.reasons if of.look.reason is None else (*of.reasons, of.look.reason)
+            held = "" if of.grade is None else self._set_words(of)
+            found = Referral(bool(reasons), reasons)
+            yield ImageRow(one.file, of.grade, of.probabilities, of.uncertainty, found, of.look.words, held)
+
+    def _set_words(self, of: Said) -> str:
+        if self._sets is None or self._sets.limit is None or of.grade == self.scheme.ungradable_class:
+            return ""
+        assert of.untempered is not None
+        found = grades_of(self._sets, of.untempered[None], self.scheme)[0]
+        return set_words(found, self.scheme, self._sets.ordered)
+
+
+class Predictor(Answering):
     """Answers photographs as the site's model did when it was tested: same pixels, same bits on an equal device.
 
     Made by `load`.
@@ -134,27 +295,19 @@ class Predictor:
         scheme: The site's grades.
         threshold: An answer is doubtful when u is this or more.
         gate: What looks at each image before its answer counts; None with a model from before there was one.
+        net: The network, in evaluation mode.
+        estimator: What makes an answer of its logits.
     """
 
     def __init__(
         self, card: dict[str, Any], net: Network, training: TrainingSettings, gate: Gate | None = None
     ) -> None:
-        operating = _Operating.model_validate(card)
-        self.card = card
-        self.scheme = operating.scheme
-        self.threshold = operating.referral.threshold
-        self._temperature = operating.temperature.value
-        self._images = operating.settings.images
-        self.gate = gate
-        self._doubt: Doubt = operating.doubt.used
-        self._promise = operating.promise.threshold
-        self._sets = None if operating.sets is None else GradeSets(**operating.sets.model_dump())
-        self._estimator = build_estimator(operating.settings.evaluation)
-        self._passes = operating.settings.evaluation.passes
+        super().__init__(card, gate)
+        self.estimator = build_estimator(self.operating.settings.evaluation)
         self._training = training
         self._device = torch_device(training)
         self._layout = torch.channels_last if training.channels_last else torch.contiguous_format
-        self._net = net.eval().to(device=self._device, memory_format=self._layout)  # type: ignore[call-overload]
+        self.net = net.eval().to(device=self._device, memory_format=self._layout)  # type: ignore[call-overload]
 
     @classmethod
     def load(cls, folder: Path, device: Literal["auto", "cpu", "cuda"] = "auto") -> Predictor:
@@ -176,7 +329,7 @@ class Predictor:
         if not any((folder / name).exists() for name in ("card.json", "model.safetensors")):
             raise StateError(_no_model(folder))
         card = read_json(folder / "card.json")
-        operating = _understood(card, folder)
+        operating = understood(card, folder)
         tensors, header = read_tensors(folder / "model.safetensors")
         if header.get("card") != card or tensors_digest(tensors) != operating.model_digest:
             raise StateError(
@@ -192,70 +345,6 @@ class Predictor:
                 raise StateError(f"the gate in {folder} is another model's: restore both from the same run.")
         return cls(card, _network(operating, tensors, folder), training, gate)
 
-    @property
-    def notes(self) -> list[str]:
-        """Sentences for the person who reads the answers; none where the gate knows the site's own images."""
-        if self.gate is None:
-            return [
-                "Nothing looked at these photographs before they were answered, since the model is from before there "
-                "was a gate: a photograph of another kind, camera or quality may have a sure grade. Run again to have "
-                "one."
-            ]
-        if not self.gate.measures:
-            return [
-                "The site had too few images to tell how its own look: photographs were stopped only for what is odd "
-                "anywhere, and not for being unlike the site's."
-            ]
-        return []
-
-    @property
-    def of_signals(self) -> bool:
-        """Whether it reads WAV files and no pictures."""
-        return self._images.signal
-
-    def predict(self, root: Path, files: Sequence[str]) -> Iterator[ImageRow]:
-        """Answer files in their order, one row each; none is left out.
-
-        Args:
-            root: The folder.
-            files: Names relative to it.
-
-        Yields:
-            The rows, a batch at a time.
-        """
-        from fedretina.data.modalities import image_pipeline
-
-        transform = image_pipeline(self._images)
-        told_by_colour = self.gate is not None and self.gate.expected is not None and self.gate.expected.grey
-
-        def read(file: str) -> _Read:
-            try:
-                # Scans are greyed on their way to the network, so a picture in colour is told before.
-                kind = self.gate.refuses(decode_image(root / file)) if self.gate and told_by_colour else FINE
-                return _Read(file, transform(root / file), "", kind)
-            except DataError as error:
-                return _Read(file, None, f"the file {str(error).removeprefix(str(root / file)).strip()}")
-
-        waiting: list[_Read] = []
-        # OpenCV releases the interpreter lock, so threads decode side by side; map keeps the order.
-        with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-            for begin in range(0, len(files), _CHUNK):
-                for one in pool.map(read, files[begin : begin + _CHUNK]):
-                    waiting.append(one)
-                    if sum(each.pixels is not None for each in waiting) == BATCH:
-                        yield from self._rows(waiting)
-                        waiting = []
-        yield from self._rows(waiting)
-
-    def answer(self, files: Sequence[str], images: torch.Tensor) -> list[ImageRow]:
-        """Answer images that are at hand as the network gets them, gate and all; whoever has no files calls this.
-
-        Args:
-            files: A name of each.
-            images: uint8 [N, 3, S, S], at most `BATCH`.
-        """
-        return list(self._rows([_Read(file, one.numpy(), "") for file, one in zip(files, images, strict=True)]))
-
     def logits(self, images: torch.Tensor) -> torch.Tensor:
         """Logits float32 [N, K], or [N, M, K] of members, of at most `BATCH` images uint8 [N, 3, S, S], on the CPU."""
         return self.answered(images)[0]
@@ -264,7 +353,7 @@ class Predictor:
         """The same, and the features [N, F] that the gate looks at."""
         with reproducible_torch(self._training), torch.inference_mode():
             scaled = images.float().div_(255).to(device=self._device, memory_format=self._layout)
-            logits, features = answered_with_features(self._net, scaled, self._passes)
+            logits, features = answered_with_features(self.net, scaled, self.operating.settings.evaluation.passes)
             return logits.float().cpu(), features.cpu()
 
     def looks(self, images: torch.Tensor, features: torch.Tensor) -> list[Look]:
@@ -274,42 +363,30 @@ class Predictor:
         with reproducible_torch(self._training):
             return self.gate.look(Shown(images, features))
 
-    def _rows(self, read: Sequence[_Read]) -> Iterator[ImageRow]:
-        pixels = [one.pixels for one in read if one.pixels is not None]
-        if pixels:
-            images = torch.from_numpy(np.stack(pixels))
-            logits, features = self.answered(images)
-            said = self._estimator.predict(logits)
-            answer = doubted(LabelledPredictions(said.probabilities, said.uncertainty, _NO_LABELS, ()), self._doubt)
-            finite = torch.isfinite(logits).flatten(1).all(1).tolist()
-            looks = self.looks(images, features)
-            chances = chance_of_disease(answer.probabilities, self.scheme)
-            sets = self._set_words(answer.probabilities)
-        at = 0
-        for one in read:
-            if one.pixels is None:
-                yield ImageRow(one.file, None, None, None, UNREADABLE, one.fault)
-                continue
-            look = one.kind if one.kind.reason is not None else looks[at]
-            if look.reason is not None and not look.answered:
-                yield ImageRow(one.file, None, None, None, Referral(True, (look.reason,)), look.words)
-            elif finite[at]:
-                grade, u = int(np.argmax(answer.probabilities[at])), float(answer.uncertainty[at])
-                shown = tempered(answer.probabilities[at : at + 1], self._temperature)[0]
-                found = refer(grade, u, self.threshold, self.scheme, float(chances[at]), self._promise)
-                if look.reason is not None:
-                    found = Referral(True, (*found.reasons, look.reason))
-                held = "" if grade == self.scheme.ungradable_class else sets[at]
-                yield ImageRow(one.file, grade, shown, u, found, look.words, held)
+    def said(self, images: torch.Tensor) -> list[Said]:
+        """See `Answering.said`."""
+        operating = self.operating
+        logits, features = self.answered(images)
+        given = self.estimator.predict(logits)
+        answer = doubted(
+            LabelledPredictions(given.probabilities, given.uncertainty, _NO_LABELS, ()), operating.doubt.used
+        )
+        finite = torch.isfinite(logits).flatten(1).all(1).tolist()
+        chances = chance_of_disease(answer.probabilities, self.scheme)
+        found = []
+        for at, look in enumerate(self.looks(images, features)):
+            raw = answer.probabilities[at]
+            if not look.answered:
+                found.append(Said(None, None, None, None, (), look))
+            elif not finite[at]:
+                found.append(Said(None, None, None, None, NO_ANSWER.reasons, NOT_FINITE))
             else:
-                yield ImageRow(one.file, None, None, None, NO_ANSWER, "the network gave no finite answer")
-            at += 1
-
-    def _set_words(self, probabilities: NDArray[np.float64]) -> list[str]:
-        if self._sets is None or self._sets.limit is None:
-            return [""] * len(probabilities)
-        found = grades_of(self._sets, probabilities, self.scheme)
-        return [set_words(one, self.scheme, self._sets.ordered) for one in found]
+                grade, u = int(np.argmax(raw)), float(answer.uncertainty[at])
+                shown = tempered(raw[None], operating.temperature.value)[0]
+                chance = float(chances[at])
+                why = refer(grade, u, self.threshold, self.scheme, chance, operating.promise.threshold)
+                found.append(Said(grade, shown, raw, u, why.reasons, look))
+        return found
 
 
 def _no_model(folder: Path) -> str:
@@ -322,14 +399,19 @@ def _no_model(folder: Path) -> str:
     return f"{folder} holds no site's model itself: name one below it, {some}{more}."
 
 
-def _understood(card: dict[str, Any], folder: Path) -> _Operating:
+def understood(card: dict[str, Any], folder: Path) -> Operating:
+    """What of a card decides an answer.
+
+    Raises:
+        StateError: It is of another version, or cannot be used.
+    """
     version = f"predict with the version that made it, fedretina {card.get('fedretina', 'unknown')}"
     if card.get("format") != CARD_FORMAT:
         raise StateError(
             f"the card in {folder} has format {card.get('format')}, this version reads {CARD_FORMAT}: {version}."
         )
     try:
-        operating = _Operating.model_validate(card)
+        operating = Operating.model_validate(card)
     except (ValidationError, SettingsError) as error:
         # The first fault only, and not the input, which is the whole card.
         what = (
@@ -345,7 +427,7 @@ def _understood(card: dict[str, Any], folder: Path) -> _Operating:
     return operating
 
 
-def _network(operating: _Operating, tensors: Tensors, folder: Path) -> Network:
+def _network(operating: Operating, tensors: Tensors, folder: Path) -> Network:
     settings, grades = operating.settings.network, operating.scheme.num_classes
     # The weights come from the model's file, so those that training started from are not needed; only the
     # normalisation still depends on them.

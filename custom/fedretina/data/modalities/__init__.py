@@ -201,12 +201,13 @@ def picture_pipeline(steps: Sequence[Step]) -> Callable[[str | Path], Pixels]:
 
     compose = Compose(list(steps), log_stats=False)
 
-    def run(path: str | Path) -> Pixels:
+    def run(path: str | Path | Pixels) -> Pixels:  # or a picture that is decoded already
         # Compose wraps every error and logs its input, so it sees pixels only, never the name of a file.
-        pixels = decode_image(path)
+        pixels = path if isinstance(path, np.ndarray) else decode_image(path)
         try:
             return cast(Pixels, compose(pixels))
         except RuntimeError as error:
-            raise DataError(f"{path} of shape {pixels.shape} cannot be transformed ({error}).") from error
+            named = "a picture" if isinstance(path, np.ndarray) else path
+            raise DataError(f"{named} of shape {pixels.shape} cannot be transformed ({error}).") from error
 
     return run

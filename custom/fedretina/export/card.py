@@ -1,0 +1,155 @@
+"""What of a model's card leaves with the model, and the page beside it in the form that model hubs read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fedretina.report.card_words import not_promised
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.scheme import in_words
+
+NOT_TOLD = "not told"
+_AS_IT_IS = (
+    *("format", "notice", "intended_use", "not_intended", "synthetic", "fedretina", "row", "method", "model"),
+    *("grades", "estimator", "model_digest", "normalisation", "transforms_digest"),
+)
+_ENCODER = ("name", "layout", "licence", "normalisation", "pretrained_on", "sets", "sha256", "source")
+_FEWEST = 10
+"""Test patients below whom no figure leaves: it would tell of single persons."""
+
+
+def leaving_card(card: Mapping[str, Any]) -> dict[str, Any]:
+    """The card as it leaves: what decides an answer, what it is for, and figures with enough patients behind them.
+
+    It is a list of what leaves, so what a later card has besides stays. Names of site and run, fingerprints, the site's
+    words for its labels, and counts of images and patients by grade or outcome are not on it.
+    """
+    scheme = card["scheme"]
+    settings = {key: value for key, value in card["settings"].items() if key != "name"}
+    test = card.get("test") or {}
+    told = test.get("patients", 0) >= _FEWEST
+    promise, sets = card.get("promise"), card.get("sets")
+    # The one limit that counts ill patients; that nothing is promised, the page says without it.
+    counted = None if promise is None or promise["reason"] == "kept" else not_promised(promise)
+    return {
+        **{key: card[key] for key in _AS_IT_IS if key in card},
+        "limits": [one for one in card["limits"] if one != counted],
+        "site": NOT_TOLD,
+        "run": NOT_TOLD,
+        "verdict": None,
+        "scheme": {**scheme, "labels": {name: name for name in scheme["grades"]}},
+        "settings": Experiment.model_validate(settings).agreed(),
+        "encoder": {key: value for key, value in card.get("encoder", {}).items() if key in _ENCODER},
+        "temperature": {"value": card["temperature"]["value"]},
+        "referral": {
+            **{key: card["referral"][key] for key in ("threshold", "rule", "reason")},
+            "test": _shares(card["referral"]["test"]) if told else None,
+        },
+        "test": {key: test[key] for key in ("accuracy", "kappa") if key in test} if told else None,
+        "doubt": {"used": (card.get("doubt") or {}).get("used", "estimator")},
+        "look": {"gate": card["look"]["gate"]},
+        **({} if promise is None else {"promise": {key: promise[key] for key in ("threshold", "missed", "sure")}}),
+        **({} if sets is None else {"sets": {key: sets[key] for key in ("limit", "wrong", "patients", "ordered")}}),
+    }
+
+
+def _shares(test: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if test is None:
+        return None
+    plain = ("value", "low", "high")
+    return {name: None if one is None else {key: one[key] for key in plain} for name, one in test.items()}
+
+
+def hub_page(card: Mapping[str, Any], kind: str) -> str:
+    """The README.md of an export: a YAML header as Hugging Face's hub reads it, then the card in words.
+
+    Args:
+        card: What `leaving_card` gave.
+        kind: What the export holds, a sentence.
+    """
+    import yaml
+
+    images = card["settings"]["images"]
+    figures = card["test"] or {}
+    header: dict[str, Any] = {
+        "license": "other",
+        "license_name": "to-be-named-by-the-site",
+        "library_name": "fedretina",
+        "pipeline_tag": "image-classification",
+        "tags": ["medical", "ophthalmology", "federated-learning", "not-a-medical-device", images["modality"]],
+    }
+    if figures:
+        metrics = [{"type": name, "value": round(value, 4)} for name, value in figures.items() if value is not None]
+        header["metrics"] = [one["type"] for one in metrics]
+        header["model-index"] = [
+            {
+                "name": f"fedretina {card['row']}",
+                "results": [
+                    {
+                        "task": {"type": "image-classification"},
+                        "dataset": {"name": "the site's own test patients", "type": "not public"},
+                        "metrics": metrics,
+                    }
+                ],
+            }
+        ]
+    grades = ", ".join(in_words(one) for one in card["grades"])
+    encoder = card["encoder"]
+    lines = [
+        "---",
+        yaml.safe_dump(header, sort_keys=False, allow_unicode=True).rstrip(),
+        "---",
+        "",
+        f"# {card['method']}, a model of one hospital",
+        "",
+        f"**{card['notice']}**",
+        "",
+        kind,
+        "",
+        "```python",
+        "import fedretina",
+        "",
+        "for row in fedretina.load(PATH).predict(PHOTOGRAPHS):",
+        "    print(row.file, row.grade, row.uncertainty, row.referral, row.fault)",
+        "```",
+        "",
+        "## What it is for",
+        "",
+        *(f"- {one}" for one in card["intended_use"]),
+        "",
+        "## What it is not for",
+        "",
+        *(f"- {one}" for one in card["not_intended"]),
+        "",
+        "## Limits",
+        "",
+        *(f"- {one}" for one in card["limits"]),
+        *([] if card.get("promise", {}).get("threshold") else ["- It promises nothing of how few ill patients pass."]),
+        "- Before every answer stands the gate of the site that trained it: a picture of another kind, an unreadable "
+        "one or one unlike that site's own has no grade, or one with a mark. At another hospital it may stop most.",
+        "",
+        "## Figures",
+        "",
+        "They are of the test patients of the site that trained it; elsewhere they do not hold.",
+        "",
+        *(f"- {name}: {value:.3f}" for name, value in figures.items() if value is not None),
+        *([] if figures else ["- none: too few test patients to tell"]),
+        "",
+        "## How it was made",
+        "",
+        f"Grades: {grades}. Row {card['row']} of fedretina {card['fedretina']}, estimator {card['estimator']}. "
+        f"Encoder {encoder.get('name', 'not known')}, pre-trained on "
+        f"{encoder.get('pretrained_on', 'what is not told')} (licence "
+        f"{encoder.get('licence', 'not told')}). Model {card['model_digest']}.",
+        "" if not card["synthetic"] else "\nIt learned from drawn images of no real eye.",
+        "",
+        "The licence of the model is for the site to name: write it into the header, and mind the encoder's.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def record(card: Mapping[str, Any], looks: list[dict[str, Any]]) -> str:
+    """What `fedretina.load` reads of an exported file, as JSON."""
+    return json.dumps({"format": 1, "card": dict(card), "looks": looks}, sort_keys=True, allow_nan=False)
