@@ -28,7 +28,7 @@ for words in sys.argv[1:]:
 def copy(tmp_path_factory) -> Path:
     """A copy of the package with all that the page adds."""
     root = tmp_path_factory.mktemp("copy")
-    shutil.copytree(ROOT / "custom", root / "custom", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "custom", root / "custom")  # with its bytecode
     (root / "tests" / "data").mkdir(parents=True)
     for file, text in blocks(PAGE, "python"):
         assert not (root / file).exists(), file

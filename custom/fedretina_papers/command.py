@@ -27,6 +27,7 @@ from fedretina.errors import FedretinaError
 @click.option("--store", type=click.Path(path_type=Path), help="Pack all results into this file at the end.")
 @click.option("--page", type=click.Path(path_type=Path), help="The page; OUT/page.md by default.")
 @click.option("--pictures", type=click.Path(path_type=Path), help="Folder of its pictures; OUT/pictures by default.")
+@click.option("--encoders", type=click.Path(path_type=Path), help="o1, p1: folder of `p1-oct` or `p1-fundus`.")
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), help="paper-size: end within so many minutes.")
 @click.option("--cache", type=click.Path(path_type=Path), help="paper-size: image caches; OUT-cache by default.")
 @click.option("--state-mb", type=click.IntRange(0), help="paper-size: most that unfinished runs leave; 10000.")
@@ -44,16 +45,16 @@ def benchmark(
     store: Path | None,
     page: Path | None,
     pictures: Path | None,
+    encoders: Path | None,
     minutes: float | None,
     cache: Path | None,
     state_mb: int | None,
 ) -> None:
     """Run the benchmark NAME and write its tables: `feduaa`, `oct`, `oct-labels`, `paper-size`, or one of FedEE's.
 
-    `f1`, `f2` and `e1` are blocks of draws with their controls, on an encoder that stands still (docs/paper_tables.md).
-    `o1` asks what sharing gives on scans, at the number of clients that are given as --site: each number a call, one
-    page. `p1-oct` and `p1-fundus` ask what pre-training without labels adds to heads from sums, and pre-train some
-    minutes more with each call.
+    `f1`, `f2`, `e1`, `trunk`, `o1` (scans, at 4, 8 and 16 clients), `p1` and `p1-photographs` are blocks of draws with
+    their controls, on an encoder that stands still (docs/paper_tables.md). `p1-oct` and `p1-fundus` pre-train the
+    encoders of the last three without labels, some minutes more with each call; --encoders is their folder.
 
     `oct-labels` asks what pre-training without labels is worth where labels are few. FedEE's tables are those of
     `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`, `fedee-heart` and `fedee-activity`.
@@ -87,6 +88,8 @@ def benchmark(
         spare = settings.get("spare_sites")
         if isinstance(spare, dict):
             settings["spare_sites"] = {site: file for site, file in spare.items() if site not in settings["sites"]}
+        if encoders and not render:
+            settings["encoders"] = _encoders(settings, encoders)
         if rows:
             settings = _chosen(settings, name, rows)
         if seeds:
@@ -117,6 +120,21 @@ def _plan_of(path: Path | None) -> dict[str, Any]:
     from fedretina.yaml_file import read_yaml
 
     return {} if path is None else read_yaml(path, "the plan")
+
+
+def _encoders(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The encoders of a folder that the plan's rows stand on."""
+    from fedretina.errors import SettingsError
+    from fedretina_papers.pretraining import given_encoders
+
+    starts = settings.get("starts")
+    if not starts:
+        raise SettingsError(f"--encoders: no row of {settings.get('name')} stands on a pre-trained encoder; drop it.")
+    held = given_encoders(folder)
+    lacking = [one["name"] for one in starts if one["name"] not in held]
+    if lacking:
+        raise SettingsError(f"{folder.name} lacks {', '.join(lacking)}, of {', '.join(held)}: pre-train it first.")
+    return {one["name"]: held[one["name"]] for one in starts}
 
 
 def _chosen(settings: dict[str, Any], name: str, rows: str) -> dict[str, Any]:

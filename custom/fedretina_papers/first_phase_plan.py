@@ -1,4 +1,4 @@
-"""The plan of the study that joins pre-training without labels to heads from sums: encoders, budgets and draws."""
+"""The plan of encoders that sites pre-train without labels."""
 
 from __future__ import annotations
 
@@ -23,28 +23,23 @@ _PRETRAINED: dict[str, Any] = {
     "exchange": {"personal": "head", "batchnorm": "shared_all"},
     "training": {"threads": 1},
 }
-_FROZEN: dict[str, Any] = {
-    "row": "analytic",
-    "training": {"threads": 1},
-    "evaluation": {"estimator": "softmax"},  # no gate is fitted: figures do not depend on it
-}
 
 
 class EncoderChoice(BaseModel):
-    """An encoder on which heads are fitted.
+    """An encoder that is pre-trained.
 
     Attributes:
-        name: Part of the names of its rows.
+        name: By which a block's rows call it.
         title: In print.
-        who: Who pre-trains it: "nobody" takes it as it starts, "alone" every site its own, "sites" all of them by a
-            federation, "pooled" all of them with their images in one place.
+        who: Who pre-trains it: "alone" every site its own, "sites" all of them by a federation, "pooled" all of them
+            with their images in one place.
         settings: Of its pre-training, laid over the plan's.
     """
 
     model_config = _STRICT
     name: str = Field(pattern=_NAME)
     title: str = Field(min_length=1)
-    who: Literal["nobody", "alone", "sites", "pooled"] = "nobody"
+    who: Literal["alone", "sites", "pooled"]
     settings: dict[str, Any] = {}
 
 
@@ -54,18 +49,13 @@ class FirstPhasePlan(BaseModel):
     Attributes:
         name: Name of the study.
         sites: Site file of each site; none for a phantom hospital.
-        encoders: In the order of the tables; the first is the one that nobody pre-trains.
-        budgets: Labelled training images a site, ascending. Pre-training sees all of train, and no label.
-        draws: How often the labelled images are drawn anew; draws are nested over budgets.
+        encoders: In the order of the table. Pre-training sees all of train, and no label.
         minutes: Processor time that a call gives each encoder's pre-training, which is never cut within a round. With 0
-            heads are fitted on the encoders as they stand.
+            the encoders stay as they stand.
         rounds: Rounds after which a pre-training is done.
-        limit: At most so many validation and test images a site, whole patients, the same in every draw.
         pretrain: Settings of the pre-training, in the shape of `Experiment`.
-        experiment: Settings of the heads, likewise.
-        seed: Of pre-training and heads.
+        seed: Of pre-training.
         phantom_images: Training images of an average phantom hospital.
-        figures: What rows are judged by, the first first.
         paper: Of the page.
     """
 
@@ -73,25 +63,18 @@ class FirstPhasePlan(BaseModel):
     name: str = Field(pattern=_NAME)
     sites: dict[str, Path | None] = Field(min_length=2)
     encoders: tuple[EncoderChoice, ...] = Field(min_length=1)
-    budgets: tuple[int, ...] = Field(min_length=1)
-    draws: int = Field(ge=2, le=100)
     minutes: float = Field(ge=0, le=10_000)
     rounds: int = Field(ge=1, le=10_000)
-    limit: dict[Literal["val", "test"], int] = {}
     pretrain: dict[str, Any]
-    experiment: dict[str, Any]
     seed: int = Field(default=1, ge=0)
     phantom_images: int = Field(default=160, ge=0)
-    figures: tuple[Literal["auc", "referable_auc", "kappa", "accuracy", "balanced_accuracy"], ...] = Field(min_length=1)
     paper: Literal["first_phase"] = "first_phase"
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         names = [one.name for one in self.encoders]
-        if len(set(names)) < len(names) or self.encoders[0].who != "nobody":
-            raise ValueError(f"encoders are {names}: names must differ, and nobody pre-trains the first.")
-        if sorted(set(self.budgets)) != list(self.budgets) or self.budgets[0] < 2:
-            raise ValueError(f"budgets are {list(self.budgets)}: list each once, ascending, from 2 images a site on.")
+        if len(set(names)) < len(names):
+            raise ValueError(f"encoders are {names}: names must differ.")
         return self
 
     @classmethod
@@ -107,15 +90,9 @@ class FirstPhasePlan(BaseModel):
             faults = settings_faults(error, "plan", cls)
             raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
         require_sites(sorted(plan.sites))
-        plan.heads({})
-        for encoder in plan.pretrained:
+        for encoder in plan.encoders:
             plan.pretraining(encoder)
         return plan
-
-    @property
-    def pretrained(self) -> tuple[EncoderChoice, ...]:
-        """The encoders that are pre-trained here."""
-        return tuple(one for one in self.encoders if one.who != "nobody")
 
     def pretraining(self, encoder: EncoderChoice) -> Experiment:
         """Settings of an encoder's pre-training.
@@ -131,20 +108,6 @@ class FirstPhasePlan(BaseModel):
             asked = {**asked, "exchange": {"personal": "everything"}, "pooled": encoder.who == "pooled"}
         phases = [{"name": "pretrain", **phase, "rounds": self.rounds} for phase in asked.get("phases", [{}])]
         return Experiment.resolve({**asked, "phases": phases})
-
-    def heads(self, weights: Mapping[str, Any]) -> Experiment:
-        """Settings of the heads on an encoder.
-
-        Args:
-            weights: Its file and SHA-256; empty for the start.
-
-        Raises:
-            SettingsError: They cannot be used.
-        """
-        asked = merged(merged({**_FROZEN, "network": _START}, self.experiment), self._named(self.name))
-        if weights:
-            asked["network"] = {**asked["network"], "weights": {"source": "file", **weights}}
-        return Experiment.resolve(asked)
 
     def _named(self, name: str) -> dict[str, Any]:
         return {"name": name, "seed": self.seed, "phantom_images": self.phantom_images}

@@ -14,14 +14,11 @@ from fedretina_papers.blocks.study import run_block
 from fedretina_papers.cases import write_cases
 from fedretina_papers.compared import statistics
 from fedretina_papers.fedee_page import write_fedee_page
-from fedretina_papers.first_phase import run_first_phase
-from fedretina_papers.first_phase_page import write_first_phase_page
+from fedretina_papers.first_phase import run_first_phase, write_first_phase_page
 from fedretina_papers.first_phase_plan import FirstPhasePlan
 from fedretina_papers.label_efficiency import run_labels
 from fedretina_papers.label_page import write_label_page
 from fedretina_papers.label_plan import LabelPlan
-from fedretina_papers.oct_clients import run_clients
-from fedretina_papers.oct_clients_page import write_clients_page
 from fedretina_papers.oct_page import write_oct_page
 from fedretina_papers.one_run import sites_of
 from fedretina_papers.page import write_benchmark_page
@@ -112,18 +109,6 @@ def _paper_size(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     )
 
 
-def _clients(settings: Mapping[str, Any], limits: Limits) -> Prepared:
-    plan = LabelPlan.read(settings)
-    limits.require_none(plan.name)
-    return Prepared(
-        lambda out, jobs, tell, read: run_clients(plan, out, jobs, tell, read), _compare, lambda out, page: False
-    )
-
-
-def _clients_page(out: Path, page: Path, pictures: Path) -> None:
-    write_clients_page(out, page)
-
-
 def _first_phase(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     plan = FirstPhasePlan.read(settings)
     limits.require_none(plan.name)
@@ -157,8 +142,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "oct": Kind(_rows, _oct),
         "fedee": Kind(_rows, write_fedee_page),
         "oct_labels": Kind(_labels, write_label_page),
-        "oct_clients": Kind(_clients, _clients_page, unrun=True, unfinished=("cache", "runs")),
-        "first_phase": Kind(_first_phase, _first_phase_page, unfinished=("cache", "pretraining")),
+        "first_phase": Kind(_first_phase, _first_phase_page, unrun=True, unfinished=("cache", "pretraining")),
         "paper_size": Kind(_paper_size, write_paper_size_page, unrun=True, unfinished=("runs",)),
         "block": Kind(_block, write_block_page),
     }

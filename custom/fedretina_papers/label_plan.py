@@ -26,8 +26,6 @@ class Start(BaseModel):
         name: Part of the names of its rows.
         title: In print.
         settings: Of its fine-tuning, laid over the plan's.
-        with_share: Settings of its fine-tuning with a share of the labels, by the share's tag such as "10"; laid over
-            the share's own.
         pretrain: Settings of its pre-training here, laid over the plan's; None for a start that has none.
     """
 
@@ -35,7 +33,6 @@ class Start(BaseModel):
     name: str = Field(pattern=_NAME)
     title: str = Field(min_length=1)
     settings: dict[str, Any] = {}
-    with_share: dict[str, dict[str, Any]] = {}
     pretrain: dict[str, Any] | None = None
 
 
@@ -48,7 +45,6 @@ class Method(BaseModel):
         row: The row whose phase `train` it is.
         settings: What differs from the row; laid over the plan's, below those of starts and shares.
         starts: Names of the starts that it is run from; all of the plan's by default.
-        shared: Whether anything of other sites is in it: if not, it is what a site can have alone.
     """
 
     model_config = _STRICT
@@ -57,7 +53,6 @@ class Method(BaseModel):
     row: str
     settings: dict[str, Any] = {}
     starts: tuple[str, ...] = ()
-    shared: bool = True
 
 
 class Share(BaseModel):
@@ -113,7 +108,7 @@ class LabelPlan(BaseModel):
     splits: SplitSettings = SplitSettings()
     grid: tuple[dict[str, Any], ...] = ()
     tuning_seed: int = Field(default=1, ge=0)
-    paper: Literal["oct_labels", "oct_clients"] = "oct_labels"
+    paper: Literal["oct_labels"] = "oct_labels"
 
     @field_validator("shares", mode="before")
     @classmethod
@@ -136,9 +131,6 @@ class LabelPlan(BaseModel):
         unknown = sorted({start for one in self.methods for start in one.starts} - set(names))
         if unknown:
             raise ValueError(f"methods name the starts {unknown}, which are none of {names}.")
-        tags = {one.tag for one in self.shares}
-        if any(set(start.with_share) - tags for start in self.starts):
-            raise ValueError(f"with_share of a start names other shares than {sorted(tags)}.")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds must differ from each other: list each once.")
         return self
@@ -205,7 +197,7 @@ class LabelPlan(BaseModel):
                 # Without the phase that pre-trains, nothing would read its layers.
                 asked = {"phases": {"train": {"label_share": share.share}}, "network": {"contrast": None}}
                 own = merged(_alone("pretrain", method.settings), start.settings)
-                settings = merged(merged(merged(own, share.settings), start.with_share.get(share.tag, {})), asked)
+                settings = merged(merged(own, share.settings), asked)
                 name = row_name(start.name, share.tag, method.name)
                 rows.append({"name": name, "row": method.row, "settings": settings, "by_seed": by_seed})
         first = row_name(self.starts[0].name, self.shares[-1].tag, self.fine_tuned[0][0].name)

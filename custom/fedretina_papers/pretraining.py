@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedretina.data.site_data import SiteData, pools
+from fedretina.errors import SettingsError
 from fedretina.exchange.payload import Tensors
 from fedretina.local.model import site_network
 from fedretina.loop import run_loop
@@ -88,6 +89,32 @@ def pretrained(
         run_loop(experiment, sites, folder, "run", tell=stop)
     found = _as_it_stands(experiment, sites, folder, before.minutes + (time.process_time() - began) / 60)
     write_json(stored, found._asdict())
+    return found
+
+
+def given_encoders(out: Path) -> dict[str, dict[str, Any]]:
+    """What a study's folder holds of encoders that were pre-trained in it, as a block's plan takes them.
+
+    Args:
+        out: Its folder.
+
+    Raises:
+        SettingsError: It holds none.
+        StateError: What is told of one is damaged.
+    """
+    found = {}
+    for told in sorted((out / "encoders").glob("*.json")):
+        done, folder = Pretrained(**read_json(told)), (out / "pretraining" / told.stem).resolve()
+        found[told.stem] = {
+            "files": {site: {**one, "file": str(folder / one["file"])} for site, one in done.files.items()},
+            "passes": done.passes,
+            "sent": round(done.bytes["up"] / len(done.files)),
+            "received": round(done.bytes["down"] / len(done.files)),
+            "losses": done.losses,
+            "minutes": done.minutes,
+        }
+    if not found:
+        raise SettingsError(f"{out.name} holds no pre-trained encoders: run `fedretina benchmark p1-oct` there first.")
     return found
 
 

@@ -26,7 +26,11 @@ from fedretina_papers.packed import read_packed, unpack
 from fedretina_papers.plan import preset
 
 ROOT = Path(__file__).parents[2]
-STORED = sorted(name for name in ("f1", "f2", "e1") if (ROOT / "benchmarks" / "results" / f"{name}.jsonl.gz").exists())
+STORED = sorted(
+    name
+    for name in ("f1", "f2", "e1", "o1", "p1", "trunk")
+    if (ROOT / "benchmarks" / "results" / f"{name}.jsonl.gz").exists()
+)
 TINY = {
     "cases": [{"name": "like", "title": "Like", "hospitals": {"site-1": 2, "site-4": 1}}],
     "sizes": [16],
@@ -126,14 +130,15 @@ def agrees(slow, fast):
         assert said["test"].abs().max() > 1e-2
 
 
-def test_a_model_that_goes_along_trains_side_by_side_as_it_does_alone(tmp_path):
-    """Ditto, at hospitals of unlike numbers of batches."""
+@pytest.mark.parametrize("name", ["ditto", "scaffold"])
+def test_what_is_kept_beside_a_model_is_kept_side_by_side_as_it_is_alone(name, tmp_path):
+    """Ditto's own models and SCAFFOLD's variates, at hospitals of unlike numbers of batches."""
     plan = BlockPlan.read(tiny(cases=[{"name": "like", "title": "Like", "hospitals": {"site-1": 2, "site-4": 1}}]))
     fedavg = plan.row("fedavg").settings
-    row = plan.row("fedavg").model_copy(update={"settings": {**fedavg, "row": "ditto"}})
+    row = plan.row("fedavg").model_copy(update={"settings": {**fedavg, "row": name}})
     experiment = plan.experiment_of(row, 1, {})
     assert goes_side_by_side(experiment)
-    assert experiment.tune.along
+    assert experiment.tune.along == (name == "ditto")
     sets = read_sets(plan, experiment, tmp_path / "cache", lambda what, done, of: None)
     dealt = {name: one.data for name, one in deal(plan, plan.cases[0], sets, 18, 0).items()}
     assert len({data.counts["train"] for data in dealt.values()}) > 1

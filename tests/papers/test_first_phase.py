@@ -1,127 +1,139 @@
-"""The study that joins pre-training without labels to heads from sums, at a size of seconds, on phantoms."""
-
-import shutil
+"""Encoders that sites pre-train without labels, and a block that stands heads on them, at a size of seconds."""
 
 import pytest
 
 from fedretina.errors import SettingsError
-from fedretina.loop import run_loop
-from fedretina.storage import read_json
-from fedretina_papers import first_phase
-from fedretina_papers.alone_or_shared import helped
-from fedretina_papers.draws import drawn
-from fedretina_papers.first_phase import run_first_phase
-from fedretina_papers.first_phase_page import missing, records_of, rows_of, write_first_phase_page
+from fedretina.settings.plan import merged
+from fedretina.storage import read_json, write_json
+from fedretina_papers.blocks.page import write_block_page
+from fedretina_papers.blocks.plan import BlockPlan, images_of
+from fedretina_papers.blocks.study import run_block
+from fedretina_papers.first_phase import run_first_phase, write_first_phase_page
 from fedretina_papers.first_phase_plan import FirstPhasePlan
 from fedretina_papers.plan import preset
+from fedretina_papers.pretraining import given_encoders
 
 SITES = ("site-1", "site-2")
+_START = {"weights": {"source": "none"}}
 
 
 def tiny(**words):
+    training = {"epochs": 1, "batch_size": 8, "learning_rate": 0.01, "threads": 1}
+    blind = {"name": "pretrain", "contrastive": {"momentum": 0.99, "splits": 2}, "training": training}
     settings = {
         **preset("p1-oct"),
         "sites": dict.fromkeys(SITES),
-        "budgets": [20, 40],
-        "draws": 2,
         "minutes": 1e-9,  # a round a call
         "rounds": 2,
-        "phantom_images": 60,
-        "limit": {"val": 20, "test": 40},
+        "phantom_images": 40,
+        "pretrain": {
+            "images": {"modality": "oct", "image_size": 32},
+            "network": {"frozen": 1, **_START},
+            "phases": [blind],
+        },
     }
-    small = {"images": {"modality": "oct", "image_size": 32}}
-    training = {"epochs": 1, "batch_size": 8, "learning_rate": 0.01, "threads": 1}
-    blind = {"name": "pretrain", "contrastive": {"momentum": 0.99, "splits": 2}, "training": training}
-    settings["pretrain"] = {**small, "network": {"frozen": 1, **_ENCODER}, "phases": [blind]}
-    settings["experiment"] = {**small, "classes": ["normal", "drusen", "dme", "cnv"], "network": _ENCODER}
+    settings["encoders"] = [one for one in settings["encoders"] if one["name"] != "moco_scaffold"]
     return FirstPhasePlan.read({**settings, **words})
-
-
-_ENCODER = {"weights": {"source": "none"}}
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory, little_encoders):
+    """A round of each encoder, and then another of one."""
     out = tmp_path_factory.mktemp("study")
     told = []
     run_first_phase(tiny(), out, lambda one: told.append(one.words))
-    return out, told
+    first = given_encoders(out)
+    run_first_phase(tiny(encoders=tiny().encoders[1:]), out, lambda one: told.append(one.words))
+    return out, told, first
 
 
-def stored(out):
-    return {str(path.relative_to(out)): path.read_bytes() for path in sorted((out / "results").rglob("*.json"))}
-
-
-def test_each_call_trains_on_and_fits_anew_only_what_stands_on_another_encoder(study):
-    out, told = study
-    assert {one for one in told if "round" in one} == {
-        f"{name}: round 1 of 2" for name in ("alone", "moco", "moco_scaffold")
+def block(encoders, **words):
+    """P1's rows at two phantom sites, without tuning."""
+    settings = preset("p1")
+    grades = ["normal", "drusen", "dme", "cnv"]
+    rows = [
+        merged(row, {"tune": []} | ({"settings": {"classes": grades}} if "classes" in row.get("settings", {}) else {}))
+        for row in settings["rows"]
+        if row.get("start") != "moco_scaffold"
+    ]
+    small = {
+        "starts": [one for one in settings["starts"] if one["name"] != "moco_scaffold"],
+        "cases": [{"name": "two", "title": "Two sites", "hospitals": dict.fromkeys(SITES, 1)}],
+        "sizes": [8, "50%"],
+        "draws": 2,
+        "least": 2,
+        "resamples": 5,
+        "tuning_size": 8,
+        "rows": rows,
+        "sites": dict.fromkeys(SITES),
+        "encoders": encoders,
+        "experiment": merged(
+            settings["experiment"],
+            {
+                "images": {"modality": "oct", "image_size": 32},
+                "network": _START,
+                "phases": [{"name": "train", "rounds": 1}],
+            },
+        ),
     }
-    first = stored(out)
-    run_first_phase(tiny(), out, told.append)
-    second = stored(out)
-    changed = {path.split("/")[1] for path in first if first[path] != second[path]}
-    assert changed == {"alone", "moco", "moco_scaffold"}
+    return BlockPlan.read({**settings, **small, **words})
+
+
+def test_each_call_trains_on(study, tmp_path):
+    out, told, first = study
+    assert set(told) == {"alone: round 1 of 2", "moco: round 1 of 2", "moco: round 2 of 2"}
+    second = given_encoders(out)
+    assert [second[name]["passes"] for name in ("alone", "moco")] == [1, 2]
+    assert first["moco"]["files"]["site-1"]["sha256"] != second["moco"]["files"]["site-1"]["sha256"]
+    assert second["moco"]["sent"] > second["alone"]["sent"] == 0
     again = []
-    run_first_phase(tiny(minutes=0), out, lambda one: again.append(one.words))
-    assert all(words.endswith("as stored") for words in again)
-    assert stored(out) == second
-    with pytest.raises(SettingsError, match="other settings"):
-        run_first_phase(tiny(seed=2), out, told.append)
-
-
-def test_a_head_is_the_one_that_a_run_of_sums_ends_with(study, tmp_path):
-    out, _ = study
-    plan = tiny()
-    experiment = plan.heads({})
-    sites = {
-        name: drawn(data, 40, 1, plan.limit)
-        for name, data in first_phase._sites(plan, experiment, out, lambda *_: None).items()
-    }
-    phases = [{"name": "sums", "rounds": 1, "sums": {"answer": "federated"}}]
-    settings = {**experiment.model_dump(mode="json"), "phases": phases}
-    run_loop(type(experiment).model_validate(settings), sites, tmp_path, "run")
-    record = read_json(out / "results" / "imagenet" / "budget-40-draw-1.json")["rows"]
-    for name in SITES:
-        run = read_json(tmp_path / "run" / name / "final" / "figures.json")["verdict"]["test"]["models"]["federated"]
-        for figure in ("referable_auc", "accuracy"):  # rare grades have no part in the macro AUC here
-            assert record["federated"][name]["test"][figure] == pytest.approx(run[figure], abs=2e-3), figure
-    small, large = (drawn(sites[SITES[0]], size, 0, {}).split("train") for size in (10, 20))
-    assert set(small.files) < set(large.files)
-
-
-def test_the_page_says_what_helps_and_what_has_not_run(study, tmp_path):
-    out, _ = study
+    run_first_phase(tiny(minutes=0), out, again.append)
+    assert not again
     write_first_phase_page(out, tmp_path / "page.md")
+    assert "| pre-trained by all sites, MoCo | 2 of 2 | 2 |" in (tmp_path / "page.md").read_text()
+    with pytest.raises(SettingsError, match="other settings"):
+        run_first_phase(tiny(seed=2), out, again.append)
+    with pytest.raises(SettingsError, match="trains the encoder"):
+        tiny(pretrain={"network": {"frozen": "all"}})
+
+
+def test_a_blocks_rows_stand_on_encoders_that_were_pretrained(study, tmp_path):
+    out, _, first = study
+    encoders = given_encoders(out)
+    told = []
+    assert run_block(block(encoders), tmp_path / "block", lambda one: told.append(one.words)) == {}
+
+    def record(row, size):
+        return read_json(tmp_path / "block" / "results" / "two" / f"{size}" / row / "draw-0.json")
+
+    rows = [record(name, 8) for name in ("probe", "alone_own", "moco_own")]
+    assert len({str(one["sites"]["site-1"]["test"]) for one in rows}) == 3  # three encoders
+    assert len({str(one["sites"]["site-1"]["images"]) for one in rows}) == 1  # the same images
+    assert [one["passes"] for one in rows] == [0, 1, 2]
+    assert rows[2]["bytes_up"] == encoders["moco"]["sent"]
+    assert rows[1]["bytes_up"] == 0
+    half = record("probe", "50%")["sites"]["site-1"]["images"]["train"]
+    assert half > rows[0]["sites"]["site-1"]["images"]["train"] >= 8
+    write_block_page(tmp_path / "block", tmp_path / "page.md", tmp_path)
     page = (tmp_path / "page.md").read_text()
-    assert "hold phantoms" in page
-    assert "Not all that was planned" not in page
-    told = read_json(out / "study.json")
-    rows = rows_of(told)
-    assert [row.name for row in rows if not row.shared] == ["majority", "imagenet_own", "alone_own"]
-    trained = {name: read_json(out / "encoders" / f"{name}.json") for name in ("alone", "moco", "moco_scaffold")}
-    records = records_of(out, told, 40, trained)
-    assert all(row.name in records for row in rows)
-    assert (
-        records.values("moco_both", lambda found: found.runs["bytes"])[0]
-        > records.runs.loc[("imagenet_both", 0), "bytes"]
-        > 0
-    )
-    shutil.copytree(out / "results", tmp_path / "results")
-    (tmp_path / "results" / "moco" / "budget-40-draw-1.json").unlink()
-    fewer = records_of(tmp_path, told, 40, trained)
-    assert all(set(fewer.sites.loc[row.name].index.get_level_values("seed")) == {0} for row in rows)
-    assert missing(told, rows, {40: fewer}) == ["40 images a site: every row (1 of 2 draws)"]
-    older = {**trained, "moco": {**trained["moco"], "files": {name: {"sha256": "0"} for name in SITES}}}
-    lines = helped(rows, records_of(out, told, 40, older), "test.auc")
-    assert sum("not run" in line for line in lines) == 3
+    assert "Pre-trained by all sites, MoCo v2 and FedAvg: 2 passes" in page
+    assert "50 % of each hospital's training images" in page
+    assert str(out) not in (tmp_path / "block" / "plan.json").read_text()  # digests, no path of this machine
+
+    with pytest.raises(SettingsError, match="encoder moco"):
+        run_block(block(first), tmp_path / "block", told.append)
+    with pytest.raises(SettingsError, match="as --encoders"):
+        run_block(block({}), tmp_path / "other", told.append)
+    with pytest.raises(SettingsError, match="none of the plan's starts"):
+        block({}, starts=[])
 
 
-def test_a_plan_is_checked_before_anything_trains():
-    for words, match in (
-        ({"budgets": [20, 10]}, "ascending"),
-        ({"encoders": [{"name": "moco", "title": "x", "who": "sites"}]}, "nobody pre-trains the first"),
-        ({"pretrain": {"network": {"frozen": "all"}}}, "trains the encoder"),
-    ):
-        with pytest.raises(SettingsError, match=match):
-            tiny(**words)
+def test_an_encoder_of_each_site_serves_no_other(tmp_path):
+    held = {"files": {"a": {"file": "a", "sha256": "0" * 64}, "b": {"file": "b", "sha256": "1" * 64}}}
+    told = {"bytes": {"up": 6, "down": 4}, "losses": [2.0], "minutes": 1.0, "of": 1, "passes": 1, "rounds": 1}
+    write_json(tmp_path / "encoders" / "alone.json", {**held, **told})
+    plan = block(given_encoders(tmp_path))
+    with pytest.raises(SettingsError, match="none for c"):
+        plan.encoders["alone"].weights("c")
+    assert (plan.encoders["alone"].sent, plan.encoders["alone"].received) == (3, 2)
+    assert [images_of(size, 54) for size in (8, "5%", "all")] == [8, 3, 54]

@@ -12,8 +12,6 @@ STORED = {
     "feduaa": "feduaa_benchmark",
     "oct": "oct_benchmark",
     "oct-labels": "oct_labels",
-    "o1": "oct_clients",
-    "p1-oct": "first_phase_oct",
     "fedee": "fedee_benchmark",
     "fedee-oct": "fedee_oct",
     "fedee-dermoscopy": "fedee_dermoscopy",

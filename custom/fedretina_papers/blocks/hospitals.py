@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from fedretina.data.clients import ClientSkew, divide
 from fedretina.data.site_data import SiteData, Split, load_site_data
-from fedretina.errors import DataError
+from fedretina.errors import DataError, SettingsError
 from fedretina.local.features import FrozenOutputs
 from fedretina.networks.build import build_network
 from fedretina.seeds import derive_seed, reproducible_torch, torch_device
 from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import WeightsSettings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.site import SiteDataSettings, read_data_settings
-from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
+from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size, images_of
 
 _FEWEST = 16
 """Training images that every hospital has at the least: two batches."""
@@ -71,7 +72,7 @@ class Hospital(NamedTuple):
 
 
 def read_sets(
-    plan: BlockPlan, experiment: Experiment, folder: Path, tell: Callable[[str, int, int], None]
+    plan: BlockPlan, experiment: Experiment, folder: Path, tell: Callable[[str, int, int], None], start: str = ""
 ) -> dict[str, ImageSet]:
     """Read all sets through the frozen encoder; what it makes of an image is kept on the disk.
 
@@ -80,8 +81,16 @@ def read_sets(
         experiment: Its network is frozen wholly; with early exits where any row has them.
         folder: Of the caches, where a site file names none.
         tell: Called while images are read: of which site, how many, of how many.
+        start: Name of the encoder; the experiment's own where "".
+
+    Raises:
+        SettingsError: There is no such encoder for a site.
     """
     found: dict[str, ImageSet] = {}
+    if start and start not in plan.encoders:
+        raise SettingsError(
+            f"rows of {plan.name} stand on the encoder {start!r}: give the folder of its pre-training as --encoders."
+        )
     for site, file in plan.sites.items():
         settings = SiteDataSettings(phantom_images=_PHANTOMS) if file is None else read_data_settings(file, site)
         data = load_site_data(
@@ -92,7 +101,9 @@ def read_sets(
             folder / site,
             tell=lambda done, of, site=site: tell(f"images of {site}", done, of),  # type: ignore[misc]
         )
-        found[site] = _seen(_gradable(data, plan.without), experiment)
+        weights = WeightsSettings.model_validate(plan.encoders[start].weights(site)) if start else None
+        seen = experiment.model_copy(update={"network": experiment.network.model_copy(update={"weights": weights})})
+        found[site] = _seen(_gradable(data, plan.without), seen if start else experiment)
     return found
 
 
@@ -165,6 +176,20 @@ def with_stages(data: SiteData, widths: Sequence[int]) -> SiteData:
     return with_splits(data, {name: one._replace(images=one.images.float() / scales) for name, one in splits.items()})
 
 
+def as_by_own_batchnorm(data: SiteData) -> SiteData:
+    """A hospital's rows as a BatchNorm of its own leaves them.
+
+    Few images hardly know a number's variance, so that the mean variance of all numbers counts as one image more.
+    """
+    own = data.split("train").images.float()
+    mean, variance = own.mean(0), own.var(0, correction=0)
+    scale = ((len(own) * variance + variance.mean()) / (len(own) + 1)).sqrt().clamp(min=1e-6)
+    splits = {name: data.split(name) for name in ("train", "val", "test")}
+    return with_splits(
+        data, {name: one._replace(images=(one.images.float() - mean) / scale) for name, one in splits.items()}
+    )
+
+
 def deal(plan: BlockPlan, case: BlockCase, sets: Mapping[str, ImageSet], size: Size, draw: int) -> dict[str, Hospital]:
     """The hospitals of a draw.
 
@@ -185,9 +210,9 @@ def deal(plan: BlockPlan, case: BlockCase, sets: Mapping[str, ImageSet], size: S
             title = f"{name}-{at + 1}" if count > 1 else name
             parts = {"test": whole.split("test")}
             for split, part in own.items():
-                most = len(part.labels) if not few or size == "all" else size
+                most = images_of(size if few else "all", len(part.labels))
                 if split == "val" and most != len(part.labels):
-                    most = max(_LEAST, most // 4)
+                    most = max(_LEAST, most // 4 if isinstance(size, int) else most)
                 parts[split] = first_patients(part, most, derive_seed(name, at, split, draw))
             found[title] = Hospital(replace(with_splits(whole, parts), name=title), name, few)
     return found

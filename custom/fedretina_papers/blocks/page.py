@@ -68,6 +68,8 @@ def read_runs(plan: BlockPlan, case: BlockCase, size: Size, out: Path) -> Runs:
 
 def _of_size(plan: BlockPlan, size: Size, runs: Runs) -> dict[str, Any]:
     told = "All training images of each hospital" if size == "all" else f"{size} training images per hospital"
+    if isinstance(size, str) and size != "all":
+        told = f"{size.removesuffix('%')} % of each hospital's training images"
     if not runs:
         return {"title": told, "why": "Nothing has run yet.", "table": [], "tests": [], "missing": ""}
     whole = whole_draws(plan, runs)

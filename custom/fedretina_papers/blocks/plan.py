@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from fedretina.errors import SettingsError
 from fedretina.settings.experiment import Experiment
@@ -19,7 +20,8 @@ _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 Role = Literal["alone", "federated", "pooled"]
 Kind = Literal["majority", "sums", "trained", "pooled", "ensemble", "temperature", "mean"]
-Size = int | Literal["all"]
+Size = int | Literal["all"] | Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]?%$")]
+"""So many images, all, or so many of a hundred of those that a hospital has."""
 Figure = Literal[
     "referable_auc", "kappa", "auc", "balanced_accuracy", "accuracy", "error_auroc", "aurc", "ece", "brier", "nll"
 ]
@@ -58,6 +60,71 @@ class Tuned(BaseModel):
         return chosen
 
 
+def images_of(size: Size, held: int) -> int:
+    """How many training images a size is at a hospital that holds so many.
+
+    A number is taken as it stands; a share is of two images at the least, since one makes no batch.
+    """
+    if size == "all":
+        return held
+    return size if isinstance(size, int) else max(2, math.ceil(held * int(size.removesuffix("%")) / 100))
+
+
+class BlockStart(BaseModel):
+    """An encoder that rows may stand on in the place of the plan's own.
+
+    Attributes:
+        name: Of a pre-training in the folder that `--encoders` names (docs/oct.md).
+        title: In print.
+    """
+
+    model_config = _STRICT
+    name: str = Field(pattern=NAME)
+    title: str = Field(min_length=1)
+
+
+class GivenEncoder(BaseModel):
+    """What is known of an encoder that was pre-trained before.
+
+    Attributes:
+        files: By site of the pre-training its file and its SHA-256.
+        passes: Over each site's training images, labelled or not.
+        sent: Bytes that each site sent; 0 where it trained alone.
+        received: Bytes that were sent to each.
+        losses: Contrastive loss of each round, mean of the sites, in nats.
+        minutes: Processor time of all sites.
+    """
+
+    model_config = _STRICT
+    files: dict[str, dict[str, str]] = Field(min_length=1)
+    passes: int = Field(ge=1)
+    sent: int = Field(ge=0)
+    received: int = Field(ge=0)
+    losses: tuple[float, ...]
+    minutes: float
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """How each encoder's SHA-256 begins, once for all sites that have the same."""
+        return tuple(dict.fromkeys(one["sha256"][:12] for _, one in sorted(self.files.items())))
+
+    def weights(self, name: str) -> dict[str, str]:
+        """Settings of the weights for a set: its own site's, or the one file where all sites have the same.
+
+        Raises:
+            SettingsError: The sites' encoders differ and none is of that name.
+        """
+        found = list({one["sha256"]: one for one in self.files.values()}.values())
+        if name in self.files:
+            return {"source": "file", **self.files[name]}
+        if len(found) > 1:
+            raise SettingsError(
+                f"there is an encoder for each of {', '.join(sorted(self.files))}, and none for {name}: pre-train "
+                "with the sites that the block is given."
+            )
+        return {"source": "file", **found[0]}
+
+
 class BlockRow(BaseModel):
     """A row of a block's tables.
 
@@ -74,6 +141,9 @@ class BlockRow(BaseModel):
         of: The row whose settings an "ensemble" or a "temperature" takes, or whose network and passes "pooled" takes.
         twin: Of a federated row that trains, the row alone with the very same network and number of passes.
         settings: Laid over the plan's.
+        start: Name of the encoder that it stands on; the plan's own where "".
+        standard: Whether each hospital's rows stand as a BatchNorm of its own would leave them, by the mean and
+            variance of its own training images: what FedBN is where an encoder does not train.
         stages: Of a row of sums: whether what early exits read stands beside the pooled features in what is summed.
         tune: What is tuned, one after the other.
         members: Runs of an ensemble.
@@ -88,6 +158,8 @@ class BlockRow(BaseModel):
     of: str = ""
     twin: str = ""
     settings: dict[str, Any] = {}
+    start: str = ""
+    standard: bool = False
     stages: bool = False
     tune: tuple[Tuned, ...] = ()
     members: int = Field(default=5, ge=2, le=20)
@@ -137,7 +209,7 @@ class BlockPlan(BaseModel):
         reading: Paragraphs of the page: what its tables say, written once they stood.
         sites: Site file of each set; none for a phantom set.
         cases: Ways in which hospitals are made of the sets.
-        sizes: Training images a hospital, ascending, "all" last.
+        sizes: Training images a hospital, ascending, "all" last; "5%" is of those that it has.
         draws: How often patients are drawn.
         skips: Cases that are run at some sizes only, by name.
         without: Grades whose images are left out, such as those that nobody could grade.
@@ -148,6 +220,8 @@ class BlockPlan(BaseModel):
         experiment: Settings of all rows that train.
         rows: In the order of the tables.
         reference: A row that all others but the majority are tested against in a table more, both ways; none where "".
+        starts: Encoders beside the plan's own.
+        encoders: What is known of each of these; none where only stored results are read.
         tuning_draw: Number of the draw that is tuned on; none of those that are reported.
         tuning_size: Training images a hospital in it.
     """
@@ -172,6 +246,8 @@ class BlockPlan(BaseModel):
     experiment: dict[str, Any]
     rows: tuple[BlockRow, ...]
     reference: str = ""
+    starts: tuple[BlockStart, ...] = ()
+    encoders: dict[str, GivenEncoder] = {}
     tuning_draw: int = Field(default=1000, ge=0)
     tuning_size: Size = 50
 
@@ -194,6 +270,10 @@ class BlockPlan(BaseModel):
             joins = [self.row(name).kind if name in names else "" for name in row.parts]
             if (row.kind == "mean") != (len(joins) > 1) or not set(joins) <= {"sums", "trained"}:
                 raise ValueError(f"row {row.name!r} is {row.kind!r}: 'parts' names two rows or more for a mean alone.")
+            if row.start not in ("", *(one.name for one in self.starts)):
+                raise ValueError(f"row {row.name!r} stands on {row.start!r}, which is none of the plan's starts.")
+            if {self.row(name).start for name in (*row.parts, *([row.of] if row.of else []))} - {row.start}:
+                raise ValueError(f"row {row.name!r} and the rows that it is made of stand on different encoders.")
         if self.reference and self.reference not in names:
             raise ValueError(f"reference {self.reference!r} is no row of the block.")
         self._require_controls()

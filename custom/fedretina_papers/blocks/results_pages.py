@@ -29,7 +29,7 @@ class Block(NamedTuple):
 
     Attributes:
         plan: Its plan.
-        cases: Its whole runs by size, for each case.
+        cases: Its runs by size, for each case; sizes that have not run to their end are left out.
     """
 
     plan: BlockPlan
@@ -37,7 +37,7 @@ class Block(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """What a row together gave at a number of images, over hospitals and draws; AUC for referable disease.
+    """What a row together gave at a number of images, over hospitals and draws, by one figure.
 
     Attributes:
         size: Images a hospital.
@@ -83,20 +83,24 @@ def stored_block(file: Path) -> Block:
         cases = []
         for case in plan.cases:
             runs = {size: whole_draws(plan, read_runs(plan, case, size, out)) for size in plan.sizes_of(case)}
-            cases.append((case, {size: kept for size, kept in runs.items() if kept}))
+            cases.append((case, {size: kept for size, kept in runs.items() if _has_all(plan, kept)}))
     return Block(plan, cases)
 
 
-def gains(block: Block, case: int = 0, row: str = SHARED) -> list[Gain]:
+def _has_all(plan: BlockPlan, runs: Runs) -> bool:
+    return all(len(runs.get(row.name, {})) == plan.draws for row in plan.rows)
+
+
+def gains(block: Block, case: int = 0, row: str = SHARED, figure: str = _FIGURE) -> list[Gain]:
     """What a row together gave at every size of a case."""
-    return [_gain(block.plan, runs, size, row) for size, runs in block.cases[case][1].items()]
+    return [_gain(block.plan, runs, size, row, figure) for size, runs in block.cases[case][1].items()]
 
 
-def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str) -> Gain:
+def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str, figure: str) -> Gain:
     rows = [one.name for one in plan.rows if one.role == "alone" and one.kind != "majority" and one.name in runs]
-    means = {name: _by_hospital(runs[name]) for name in (*rows, row)}
+    means = {name: _by_hospital(runs[name], figure) for name in (*rows, row)}
     control = max(rows, key=lambda name: fmean(means[name].values()))
-    (against,) = (one for one in comparisons(plan, runs)[row] if one.figure == _FIGURE)
+    (against,) = (one for one in comparisons(plan, runs)[row] if one.figure == figure)
     interval: Mapping[str, Any] = against.test._asdict()
     alone, together = means[control], means[row]
     sets: dict[str, list[str]] = {}
@@ -109,8 +113,8 @@ def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str) -> Gain:
         fmean(together.values()),
         interval["low"],
         interval["high"],
-        _worst(runs[control]),
-        _worst(runs[row]),
+        _worst(runs[control], figure),
+        _worst(runs[row], figure),
         sum(together[name] > alone[name] for name in alone),
         len(alone),
         max(0.0, *(alone[name] - together[name] for name in alone)),
@@ -121,21 +125,21 @@ def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str) -> Gain:
     )
 
 
-def _by_hospital(runs: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
+def _by_hospital(runs: Mapping[int, Mapping[str, Any]], figure: str) -> dict[str, float]:
     """A row's figure at each hospital, mean of the draws that have one."""
     found: dict[str, list[float]] = {}
     for record in runs.values():
         for name, one in record["sites"].items():
-            if (value := one["test"].get(_FIGURE)) is not None:
+            if (value := one["test"].get(figure)) is not None:
                 found.setdefault(name, []).append(value)
     return {name: fmean(values) for name, values in found.items()}
 
 
-def _worst(runs: Mapping[int, Mapping[str, Any]]) -> float:
+def _worst(runs: Mapping[int, Mapping[str, Any]], figure: str) -> float:
     """The lowest hospital of each draw, mean of the draws."""
     lowest = []
     for record in runs.values():
-        values = [value for one in record["sites"].values() if (value := one["test"].get(_FIGURE)) is not None]
+        values = [value for one in record["sites"].values() if (value := one["test"].get(figure)) is not None]
         lowest += [min(values)] if values else []
     return fmean(lowest)
 
@@ -158,16 +162,19 @@ def write_results(results: Path, docs: Path) -> None:
     Raises:
         StateError: A block is missing or damaged.
     """
-    f1, f2, e1 = (stored_block(results / f"{name}{SUFFIX}") for name in ("f1", "f2", "e1"))
+    f1, f2, e1, o1, p1 = (stored_block(results / f"{name}{SUFFIX}") for name in ("f1", "f2", "e1", "o1", "p1"))
     write_page(
         "does_it_help.md.j2",
         docs / "does_it_help.md",
         many=gains(f1),
         newcomer=gains(f2, row="sums_both"),
         seen=against_alone(f2, "sums_both"),
+        scans=[(case.title, gains(o1, at, figure="auc")) for at, (case, sizes) in enumerate(o1.cases) if sizes],
         doubt=against_alone(e1, "sums_both", "error_auroc"),
     )
-    leads = [(block.plan, case, lead_table(block.plan, sizes)) for block in (f1, f2, e1) for case, sizes in block.cases]
+    blocks = (f1, f2, e1, o1, p1)
+    cases = [(block.plan, case, sizes) for block in blocks for case, sizes in block.cases if sizes]
+    leads = [(plan, case, lead_table(plan, sizes)) for plan, case, sizes in cases]
     write_page("results.md.j2", docs / "results.md", leads=leads)
 
 

@@ -26,7 +26,7 @@ from fedretina.local.supervised import batches, scheduled, summed_score
 from fedretina.losses.objective import Clock, Objective, build_objective
 from fedretina.networks.network import Network
 from fedretina.seeds import reproducible_torch, seed_layers, torch_device
-from fedretina.settings.correction import FedProxSettings, NoCorrectionSettings
+from fedretina.settings.correction import FedProxSettings, NoCorrectionSettings, ScaffoldSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
 from fedretina.settings.training import TrainingSettings
@@ -55,12 +55,19 @@ def goes_side_by_side(experiment: Experiment) -> bool:
         and settings.clip_norm is None
         and not settings.stretches
         and not (experiment.network.calibrator or experiment.network.projector)
-        and isinstance(experiment.correction, NoCorrectionSettings | FedProxSettings)
+        and _corrects(experiment)
         and mixing.rule.needs <= {"images"}
         and not (mixing.personal or mixing.robust.guards or mixing.optimiser.remembers)
         and experiment.tune.epochs in ((0, settings.epochs) if experiment.tune.along else (0,))
         and experiment.tune.learning_rate is None
     )
+
+
+def _corrects(experiment: Experiment) -> bool:
+    asked = experiment.correction
+    if isinstance(asked, ScaffoldSettings):
+        return asked.update == "mean_grad" and asked.place == "gradient" and asked.eta_g == 1
+    return isinstance(asked, NoCorrectionSettings | FedProxSettings)
 
 
 class _Held(NamedTuple):
@@ -86,14 +93,69 @@ class _Held(NamedTuple):
         return cls(rows, labels)
 
 
+class _Variates:
+    """SCAFFOLD's variates c_i of the hospitals of a stack, which become the mean of each round's raw gradients.
+
+    Attributes:
+        own: By key of a weight that travels [H, ...].
+    """
+
+    def __init__(self, weights: Tensors, keys: Sequence[str], most: float) -> None:
+        self.own = {key: torch.zeros_like(weights[key]) for key in keys}
+        self._most = most
+        self._toward: dict[str, Tensor] = {}
+        self._gathered: dict[str, Tensor] = {}
+        self._rates = torch.zeros(())
+
+    def begin(self, control: Tensors) -> None:
+        """Begin a round with the server's c."""
+        self._toward = {key: control[key] - own for key, own in self.own.items()}
+        self._gathered = {key: torch.zeros_like(own) for key, own in self.own.items()}
+        self._rates = torch.zeros(len(next(iter(self.own.values()))))
+
+    def correct(self, gradients: Tensors, rates: Tensor) -> dict[str, Tensor]:
+        """Gather raw gradients and add c - c_i to them, no longer than the guard allows.
+
+        Args:
+            gradients: By key.
+            rates: Of each hospital [H]; 0 where it has no batch left.
+        """
+        raw, toward = (_lengths([found[key] for key in self.own]) for found in (gradients, self._toward))
+        scale = torch.where((raw > 0) & (toward > 0), (self._most * raw / toward).clamp(max=1), torch.ones_like(raw))
+        self._rates += rates.float()
+        corrected = dict(gradients)
+        for key in self.own:
+            shape = (-1, *(1 for _ in gradients[key].shape[1:]))
+            self._gathered[key] += gradients[key] * rates.float().view(shape)
+            corrected[key] = gradients[key] + self._toward[key] * scale.view(shape)
+        return corrected
+
+    def end(self) -> dict[str, Tensor]:
+        """How each c_i has changed in the round."""
+        change = {}
+        for key, own in self.own.items():
+            rates = self._rates.view(-1, *(1 for _ in own.shape[1:]))
+            change[key] = torch.where(rates > 0, self._gathered[key] / rates - own, torch.zeros_like(own))
+            self.own[key] = own + change[key]
+        return change
+
+
+def _lengths(tensors: Sequence[Tensor]) -> Tensor:
+    """Length of all tensors together, hospital by hospital [H]."""
+    total: Tensor = torch.stack([one.flatten(1).square().sum(1) for one in tensors]).sum(0)
+    return total.sqrt()
+
+
 class _Stack:
     """Models of several hospitals whose networks are one function of their weights, with Adam's moments.
 
     Attributes:
         weights: By key [H, ...].
+        variates: SCAFFOLD's; None without.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], settings: TrainingSettings) -> None:
+        self.variates: _Variates | None = None
         self.weights = {key: one.clone().requires_grad_() for key, one in weights.items()}
         self._settings = settings
         self._mean = {key: torch.zeros_like(one) for key, one in weights.items()}
@@ -117,10 +179,14 @@ class _Stack:
             anchor: Where it pulls to, by key of the weights that it holds.
         """
         keys = list(self.weights)
-        found: tuple[Tensor | None, ...] = torch.autograd.grad(
+        found: Sequence[Tensor | None] = torch.autograd.grad(
             loss, [self.weights[key] for key in keys], allow_unused=True
         )
         rest = None if bool(moves.all()) else moves
+        if self.variates is not None:
+            raw = {key: given for key, given in zip(keys, found, strict=True) if given is not None}
+            corrected = self.variates.correct(raw, rates * moves)
+            found = [corrected.get(key) for key in keys]
         self._steps += moves
         steps = self._steps.clamp(min=1)
         first, second = 1 - _FIRST**steps, 1 - _SECOND**steps
@@ -273,6 +339,11 @@ def trained_side_by_side(experiment: Experiment, hospitals: Mapping[str, SiteDat
         group.begin([{**shared, **kept[name]} for name in group.names], experiment.tune.along)
     correction = experiment.correction
     pull = correction.mu if isinstance(correction, FedProxSettings) else 0.0
+    control: dict[str, Tensor] = {}
+    if isinstance(correction, ScaffoldSettings):
+        control = {key: torch.zeros_like(shared[key]) for key in moving.parameters}
+        for group in groups:
+            group.model.variates = _Variates(group.model.weights, moving.parameters, correction.max_ratio)
     images = {name: {"images": float(data.counts["train"])} for name, data in hospitals.items()}
     weights = weighing(experiment.aggregation.rule)(images)
     sent = 0
@@ -280,10 +351,15 @@ def trained_side_by_side(experiment: Experiment, hospitals: Mapping[str, SiteDat
         for step in plan:
             for group in groups:
                 group.model.put(shared)
+                if group.model.variates is not None:
+                    group.model.variates.begin(control)
                 group.epochs(group.model, step, pull, moving.parameters)
                 if group.own is not None:
                     group.along(step, experiment.tune.pull, {key: shared[key] for key in moving.parameters})
-            sent += tensors_bytes(shared)
+            sent += tensors_bytes(shared) + tensors_bytes(control)
+            changes = [group.model.variates.end() for group in groups if group.model.variates is not None]
+            for key in control:
+                control[key] = control[key] + sum(one[key].sum(0) for one in changes) / len(hospitals)
             if parts.shared:
                 shared = _mixed(groups, weights, parts)
     answers = {}

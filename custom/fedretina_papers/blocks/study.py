@@ -24,6 +24,7 @@ from fedretina_papers.blocks.figures import Said, measured, read
 from fedretina_papers.blocks.hospitals import (
     Hospital,
     ImageSet,
+    as_by_own_batchnorm,
     deal,
     read_sets,
     with_splits,
@@ -63,11 +64,12 @@ def run_block(
         DataError: A set cannot be used.
     """
     with folder_lock(out, 0):
-        told = plan.model_dump(mode="json", exclude={"sites"})
+        told = plan.model_dump(mode="json", exclude={"sites", "encoders"}) | {"encoders": _encoders(plan)}
         _require_alike(told, out)
         torch.set_num_threads(1)
-        sets = read_sets(plan, _widest(plan), out / "cache", said)
-        write_json(out / PLAN, {**told, "sets": {name: one.told() for name, one in sets.items()}})
+        starts = ("", *sorted({row.start for row in plan.rows} - {""}))
+        sets = {start: read_sets(plan, _widest(plan), out / "cache", said, start) for start in starts}
+        write_json(out / PLAN, {**told, "sets": {name: one.told() for name, one in sets[""].items()}})
         work = [
             (case, row, size, draw)
             for case in plan.cases
@@ -103,11 +105,22 @@ def _require_alike(told: Mapping[str, Any], out: Path) -> None:
     in_print = dict.fromkeys(("title", "role", "twin"))
     changed = (row for row in told["rows"] if row["name"] in rows and row | in_print != rows[row["name"]] | in_print)
     other += [f"row {row['name']}" for row in changed]
+    encoders = held.get("encoders", {})
+    other += [f"encoder {name}" for name, one in told["encoders"].items() if encoders.get(name, one) != one]
     if other:
         raise SettingsError(
             f"the folder {out.name} holds runs that were begun with other settings ({', '.join(other)}): give this "
             "plan another folder."
         )
+
+
+def _encoders(plan: BlockPlan) -> dict[str, Any]:
+    """What a page says of the encoders: digests in the place of files."""
+    return {
+        name: one.model_dump(mode="json", exclude={"files"})
+        | {"files": {site: {"file": "", "sha256": held["sha256"]} for site, held in one.files.items()}}
+        for name, one in plan.encoders.items()
+    }
 
 
 def _widest(plan: BlockPlan) -> Experiment:
@@ -117,12 +130,12 @@ def _widest(plan: BlockPlan) -> Experiment:
 
 
 class _Block:
-    def __init__(self, plan: BlockPlan, sets: Mapping[str, ImageSet], out: Path) -> None:
+    def __init__(self, plan: BlockPlan, sets: Mapping[str, Mapping[str, ImageSet]], out: Path) -> None:
         self._plan = plan
         self._sets = sets
         self._out = out
-        self._dealt: tuple[Any, dict[str, Hospital]] = ((), {})
-        self._sums: dict[tuple[bool, str], dict[str, Ran]] = {}
+        self._dealt: tuple[Any, dict[str, dict[str, Hospital]]] = ((), {})
+        self._sums: dict[tuple[str, ...], dict[str, Ran]] = {}
         self._last: tuple[Experiment | None, Mapping[str, Hospital], Ran] = (None, {}, Ran({}, 0, 0))
 
     def file(self, case: BlockCase, row: BlockRow, size: Size, draw: int) -> Path:
@@ -131,7 +144,7 @@ class _Block:
     def store(self, case: BlockCase, row: BlockRow, size: Size, draw: int) -> str:
         """Run a row once and write its record; say what came out."""
         change = self._tuned(case, row)
-        hospitals, began = self._hospitals(case, size, draw), time.monotonic()
+        hospitals, began = self._hospitals(case, size, draw, row.start), time.monotonic()
         said, ran, passes = self._run(case, row, hospitals, draw + 1, change)
         seconds = time.monotonic() - began
         found = measured(hospitals, said, "test", self._plan.figures, self._plan.least, self._plan.resamples)
@@ -140,6 +153,8 @@ class _Block:
             for name, one in hospitals.items()
         }
         sites = {name: {"images": images[name], "test": dict(test)} for name, test in found.sites.items()}
+        begun = self._plan.encoders.get(row.start)
+        blind = (0, 0, 0) if begun is None else (begun.passes, begun.sent, begun.received)
         record = {
             "case": case.name,
             "row": row.name,
@@ -147,9 +162,9 @@ class _Block:
             "draw": draw,
             "sites": sites,
             "drawn": {name: list(values) for name, values in found.drawn.items()},
-            "passes": passes,
-            "bytes_up": round(ran.up / len(hospitals)),
-            "bytes_down": round(ran.down / len(hospitals)),
+            "passes": passes + blind[0],
+            "bytes_up": round(ran.up / len(hospitals)) + blind[1],
+            "bytes_down": round(ran.down / len(hospitals)) + blind[2],
             "seconds": round(seconds, 1),
             "tuned": change,
         }
@@ -158,11 +173,14 @@ class _Block:
         known = [one for test in found.sites.values() if (one := test.get(first)) is not None]
         return f"{first} {fmean(known):.3f}, {seconds:.1f} s" if known else f"{seconds:.1f} s"
 
-    def _hospitals(self, case: BlockCase, size: Size, draw: int) -> dict[str, Hospital]:
+    def _hospitals(self, case: BlockCase, size: Size, draw: int, start: str) -> dict[str, Hospital]:
+        """The hospitals of a draw as an encoder shows them; the same patients whichever it is."""
         key = (case.name, size, draw)
         if self._dealt[0] != key:
-            self._dealt, self._sums = (key, deal(self._plan, case, self._sets, size, draw)), {}
-        return self._dealt[1]
+            self._dealt, self._sums = (key, {}), {}
+        if start not in self._dealt[1]:
+            self._dealt[1][start] = deal(self._plan, case, self._sets[start], size, draw)
+        return self._dealt[1][start]
 
     def _run(
         self, case: BlockCase, row: BlockRow, hospitals: Mapping[str, Hospital], seed: int, change: Mapping[str, Any]
@@ -191,8 +209,12 @@ class _Block:
             return self._summed(row, experiment)
         plain = experiment.network.exits is None
         data = {name: self._pooled(one) if plain else one.data for name, one in hospitals.items()}
+        if row.standard:
+            data = {name: as_by_own_batchnorm(one) for name, one in data.items()}
         if row.kind == "pooled":
             return pooled(experiment, data)
+        if row.standard:
+            return self._trained(experiment, data)
         asked, known, ran = self._last
         same = len(known) == len(hospitals) and all(one is hospitals.get(name) for name, one in known.items())
         if not same or asked != experiment:
@@ -223,19 +245,21 @@ class _Block:
         """What a row of heads from sums answers; rows that read the sums of a draw otherwise share the work."""
         sums = experiment.sums
         assert sums is not None
-        key = (row.stages, sums.model_copy(update={"answer": "both"}).model_dump_json())
+        key = (row.start, f"{row.stages}", sums.model_copy(update={"answer": "both"}).model_dump_json())
         if key not in self._sums:
             data = {
-                name: with_stages(one.data, (*self._sets[one.of].early, self._sets[one.of].pooled))
+                name: with_stages(
+                    one.data, (*self._sets[row.start][one.of].early, self._sets[row.start][one.of].pooled)
+                )
                 if row.stages
                 else self._pooled(one)
-                for name, one in self._dealt[1].items()
+                for name, one in self._dealt[1][row.start].items()
             }
             self._sums[key] = summed(experiment, data)
         return self._sums[key][sums.answer]
 
     def _pooled(self, hospital: Hospital) -> SiteData:
-        return without_exits(hospital.data, self._sets[hospital.of].pooled)
+        return without_exits(hospital.data, self._sets[""][hospital.of].pooled)
 
     def _ensemble(
         self, row: BlockRow, hospitals: Mapping[str, Hospital], seed: int, change: Mapping[str, Any]
@@ -269,9 +293,10 @@ class _Block:
             return found
         change: dict[str, Any] = {}
         tried: list[dict[str, Any]] = []
+        sets = self._sets[tuned.start]
         hospitals = {
-            name: one._replace(data=_judged_on_validation(one, self._sets[one.of]))
-            for name, one in deal(self._plan, case, self._sets, self._plan.tuning_size, self._plan.tuning_draw).items()
+            name: one._replace(data=_judged_on_validation(one, sets[one.of]))
+            for name, one in deal(self._plan, case, sets, self._plan.tuning_size, self._plan.tuning_draw).items()
         }
         for number in tuned.tune:
             value, figures, edge = self._best(case, tuned, number, hospitals, change)
