@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from fedretina.errors import DataError, SettingsError, StateError
 from fedretina.kit.job_folder import ALLOWED_CLASSES, CONFIGS, EXPERIMENT, FILTER, LARGEST, META, classes_named, refusal
@@ -131,7 +133,13 @@ each site names the package.
 """
 
 
-def job_files(method: str, name: str = "", sites: Sequence[str] = SITES, learner: bool = False) -> dict[str, str]:
+def job_files(
+    method: str,
+    name: str = "",
+    sites: Sequence[str] = SITES,
+    learner: bool = False,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
     """The files of a job that runs a row in the simulator and in POC, by path within its folder.
 
     Args:
@@ -140,12 +148,14 @@ def job_files(method: str, name: str = "", sites: Sequence[str] = SITES, learner
         sites: Names of the sites.
         learner: Whether the sites run the trainer behind FLARE's ModelLearner, as one of its learners, instead of the
             executor of this package; the results are the same to the bit.
+        settings: All settings of the experiment, where they are not those of the row's own job; they name the row.
 
     Raises:
-        SettingsError: No such row, one that no federation can run, no site, or one that is named twice.
+        SettingsError: No such row, settings that cannot be, a row that no federation can run, no site, or one that is
+            named twice.
         RefusedError: A name cannot be used as a folder's.
     """
-    Experiment.resolve({"row": method}).require_federated()
+    Experiment.resolve({"row": method} if settings is None else settings).require_federated()
     job = require_name(name or method, "job")
     app = ["server", *require_sites(sites)]
     meta = {"name": job, "resource_spec": {}, "min_clients": 1, "mandatory_clients": [], "deploy_map": {_APP: app}}
@@ -154,7 +164,9 @@ def job_files(method: str, name: str = "", sites: Sequence[str] = SITES, learner
         META: _text(meta),
         server: _text(_server()),
         client: _text(_client_of_learner() if learner else _client()),
-        f"{_APP}/config/{EXPERIMENT}": _experiment(method, job),
+        f"{_APP}/config/{EXPERIMENT}": _experiment(method, job)
+        if settings is None
+        else yaml.safe_dump(dict(settings), sort_keys=False),
         f"{_APP}/custom/README.md": _MARKER,
     }
 

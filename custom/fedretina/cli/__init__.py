@@ -26,6 +26,7 @@ from fedretina.version import __version__
         "report": "fedretina.cli.loop:report",
         "results": "fedretina.cli.run:results",
         "resume": "fedretina.cli.run:resume",
+        "simulate": "fedretina.cli.simulate:simulate",
         "show": "fedretina.cli.loop:show",
         "site": "fedretina.cli.site:site",
         "status": "fedretina.cli.run:status",

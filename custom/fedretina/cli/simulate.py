@@ -1,0 +1,61 @@
+"""`fedretina simulate`: a trial run on this machine through FLARE, over one's own sites."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from fedretina.cli.shared import PHANTOMS, fail, site_files
+from fedretina.cli.trial import chosen, run_words, say_end, settings_of_sites
+from fedretina.errors import FedretinaError
+
+
+@click.command()
+@run_words
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    help="Sites that work at once [all, as far as there are cores]; the figures do not depend on it.",
+)
+def simulate(
+    experiment: str,
+    pairs: tuple[tuple[str, str], ...],
+    sites: tuple[str, ...] | None,
+    rounds: int | None,
+    changes: tuple[str, ...],
+    root: Path,
+    run: str | None,
+    threads: int | None,
+) -> None:
+    """Run a row, or an experiment file, over sites of this machine through FLARE's simulator.
+
+    A ROW (`fedretina methods` lists them) has the settings of the job of its name that `fedretina job write` writes.
+    Each site works in a process of its own and under its own policy, as in a federation; its state lies below --root.
+    Nothing leaves the machine.
+
+    Each round and each site's answer is told as it comes, on the error stream. The run ends with its table, each site's
+    verdict and the paths of its pages. `fedretina loop` takes the same words and does without FLARE, with the same bits
+    where no site's policy rounds or adds noise.
+    """
+    from fedretina.settings.experiment import Experiment
+    from fedretina.storage import require_sites
+
+    try:
+        files = site_files(pairs)
+        names = require_sites([*files, *(sites or (() if files else PHANTOMS))])
+        settings = chosen(experiment, rounds, changes)
+        resolved = Experiment.resolve(settings).require_federated()
+        run = run or resolved.run or resolved.name
+        own = settings_of_sites(names, files, resolved.phantom_images)
+        from fedretina.flare.simulation import Simulation, default_threads
+
+        simulation = Simulation(settings, run, own, root)
+        click.echo(f"{resolved.row} over {', '.join(names)}, run {run}; FLARE's own words: {simulation.log}", err=True)
+        simulation.run(threads or default_threads(names), partial(click.echo, err=True))
+        say_end(root / run / "server" / "results.json")
+    except KeyboardInterrupt:
+        fail(f"stopped. The same command with --run {run} goes on with it.")
+    except FedretinaError as error:
+        fail(str(error))

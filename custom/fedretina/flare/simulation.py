@@ -1,0 +1,183 @@
+"""A run over sites of this machine through FLARE's own simulator, with a site file for each.
+
+Nothing of it is a second way to run: it writes the job folder that `fedretina job write` writes, hands each site its
+settings as a startup kit does (`local/privacy.json`), starts the simulator that `nvflare simulator` and FLARE's SimEnv
+start, and reads the log lines that a server and its sites write anywhere (`tracking.log`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fedretina.errors import StateError
+from fedretina.flare.results_upload import FOLDER, STOPPED
+from fedretina.jobs import job_files, write_job
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.site import PROPERTY, SERVER_PROPERTY, SITE_NAME, SiteSettings
+from fedretina.storage import folder_lock, read_json, write_text
+
+_SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
+_SCOPE = "fedretina"
+_LOOK_S = 0.3
+
+Tell = Callable[[str], None]
+"""Takes a line that says what has just happened."""
+
+
+class Simulation:
+    """One run in FLARE's simulator.
+
+    Its job, FLARE's workspace and all that FLARE prints lie under `root/simulator/RUN`; the run itself lies where every
+    run does, under `root/RUN`.
+
+    Attributes:
+        log: All that FLARE printed.
+        results: The run's results, once it has completed.
+
+    Args:
+        settings: All settings of the experiment.
+        run: Name of the run; an unfinished one of that name goes on.
+        sites: Settings of each site. Its state lies under the root, whatever they say, since a trial must not touch
+            the state of a real run; the ledger and the noise budget of a trial are its own for the same reason.
+        root: Folder of runs.
+
+    Raises:
+        SettingsError: The settings cannot be used.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], run: str, sites: Mapping[str, SiteSettings], root: Path) -> None:
+        self._settings = {**settings, "run": run}
+        experiment = Experiment.resolve(self._settings)
+        self._row, self._sites, self._root = experiment.row, sites, root.absolute()
+        self._folder = folder = self._root / "simulator" / run
+        self.log = folder / "log.txt"
+        self.results = self._root / run / "server" / "results.json"
+        self._job, self._workspace = folder / "job", folder / "workspace"
+        self._rounds = {phase.name: phase.rounds for phase in experiment.phases}
+        self._lines = [_NewLines(self._root / run / end / "log.jsonl") for end in ("server", *sites)]
+
+    def run(self, threads: int, tell: Tell) -> None:
+        """Run it to its end; whatever ends this call ends the simulator with it.
+
+        Args:
+            threads: How many sites work at once, 1 or more; the figures do not depend on it.
+            tell: Told of each round and each site's answer as they come.
+
+        Raises:
+            SettingsError: No federation can run the settings, or the job's folder cannot be written.
+            StateError: The run is held by another process, or it stopped, with the reason and where FLARE's log lies.
+        """
+        with folder_lock(self._folder, 0.0):
+            self._write()
+            self._run(threads, tell)
+
+    def _write(self) -> None:
+        write_job(self._job, job_files(self._row, "", tuple(self._sites), settings=self._settings), replace=True)
+        places = self._folder / "sites"
+        for site, own in self._sites.items():
+            tracking = own.tracking.model_copy(update={"log": True})
+            ours = own.model_copy(update={"state_root": self._root, "tracking": tracking})
+            write_text(places / f"{site}.yaml", _text(ours.model_dump(mode="json", exclude_unset=True)))
+        server: dict[str, Any] = {"state_root": str(self._root), "tracking": {"log": True}}
+        weights = [str(own.weights_file) for own in self._sites.values() if own.weights_file is not None]
+        if weights:  # one file on one machine; each end compares it with the job's SHA-256
+            server["weights_file"] = weights[0]
+        properties = {PROPERTY: {"site_file": str(places / f"{SITE_NAME}.yaml")}, SERVER_PROPERTY: server}
+        scopes = {"scopes": [{"name": _SCOPE, "properties": properties}], "default_scope": _SCOPE}
+        write_text(self._workspace / "local" / "privacy.json", _text(scopes))  # the simulator keeps this folder
+
+    def _run(self, threads: int, tell: Tell) -> None:
+        command = [sys.executable, "-m", _SIMULATOR, str(self._job), "-w", str(self._workspace), "-t", str(threads)]
+        with open(self.log, "wb") as log:
+            # A session of its own, so that Ctrl-C reaches this process alone, which then ends all of them.
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            code: int | None = None
+            while code is None:
+                with suppress(subprocess.TimeoutExpired):
+                    code = process.wait(_LOOK_S)
+                for line in self._news():
+                    tell(line)
+        finally:
+            _end(process)
+        stopped = self._workspace / "server" / "simulate_job" / FOLDER / STOPPED
+        if stopped.exists():
+            raise StateError(f"{read_json(stopped).get('why')} All that FLARE and the sites said: {self.log}")
+        if code or not self.results.exists():
+            raise StateError(f"FLARE's simulator ended with code {code} before the run was done: {self.log} says why.")
+
+    def _news(self) -> Iterator[str]:
+        found = sorted((one for lines in self._lines for one in lines.read()), key=lambda one: str(one.get("time")))
+        for one in found:
+            yield from self._said(one)
+
+    def _said(self, line: Mapping[str, Any]) -> Iterator[str]:
+        event, end, seconds = line.get("event"), line.get("end"), line.get("seconds")
+        if event == "opened" and line.get("done"):
+            yield f"the run goes on: {line['done']} of {line.get('steps')} steps are done"
+        if "phase" not in line:
+            return
+        where = self._step(line)
+        if event == "asked":
+            yield f"{where}: {', '.join(line.get('sites', ()))} asked"
+        elif event == "answered":
+            yield f"{where}: {end} has answered, after {seconds} s"
+        elif event == "failed":
+            yield f"{where}: {end} has failed: {line.get('why')}"
+        elif event == "closed":
+            refused = "".join(f"; {site} does not count: {why}" for site, why in line.get("refused", {}).items())
+            yield f"{where}: done in {seconds} s{refused}"
+        elif event == "repeated":
+            yield f"{where}: it is done again: {line.get('why')}"
+
+    def _step(self, line: Mapping[str, Any]) -> str:
+        phase, rounds = str(line["phase"]), self._rounds.get(str(line["phase"]), 1)
+        return f"{phase}, round {line['round'] + 1} of {rounds}" if rounds > 1 else phase
+
+
+def default_threads(sites: Sequence[str]) -> int:
+    """How many sites work at once where nobody says: all, as far as the machine has cores for them."""
+    return max(1, min(len(sites), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1))
+
+
+class _NewLines:
+    """What is appended to a file of JSON lines from now on; it need not be there yet."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = path.stat().st_size if path.exists() else 0
+
+    def read(self) -> list[dict[str, Any]]:
+        if not self._path.exists():
+            return []
+        with open(self._path, "rb") as handle:
+            handle.seek(self._at)
+            whole, end, _ = handle.read().rpartition(b"\n")  # a line that is being written is read next time
+        self._at += len(whole) + len(end)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the simulator and the sites that it started, each of which has a session of its own."""
+    if process.poll() is not None:
+        return
+    with suppress(psutil.NoSuchProcess):
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        for one in started:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+    process.wait()
+
+
+def _text(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
