@@ -80,14 +80,15 @@ def main(
     is over, 130 interrupted.
     """
     clock = Clock()
+    interrupts = Interrupts()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        signal.signal(number, interrupts.take)
     try:
         names = [f"site-{number}" for number in range(1, sites + 1)] if sites else None
         federation = LocalFederation(folder, names or _sites_of(job), port, clock.say)
         with tempfile.TemporaryDirectory() as copies:
             named = named_copy(job, Path(copies), run, names)
-            code = _rehearse(federation, named, clock, site_file, timeout or 0.0, hold)
+            code = _rehearse(federation, named, clock, interrupts, site_file, timeout or 0.0, hold)
     except FedretinaError as error:
         click.echo(printable(f"poc: {error}"), err=True)
         code = NOT_DONE if isinstance(error, NotDoneError) else USAGE
@@ -97,13 +98,19 @@ def main(
 
 
 def _rehearse(
-    federation: LocalFederation, named: NamedJob, clock: Clock, site_file: str | None, timeout_s: float, hold: bool
+    federation: LocalFederation,
+    named: NamedJob,
+    clock: Clock,
+    interrupts: Interrupts,
+    site_file: str | None,
+    timeout_s: float,
+    hold: bool,
 ) -> int:
     try:
         federation.prepare(site_file)
         federation.start()
         with federation.session() as session:
-            complete = _run(session, federation, named, clock, timeout_s)
+            complete = _run(session, federation, named, clock, interrupts, timeout_s)
         if hold:
             clock.say(f"held; the admin's kit is {federation.admin_kit}; Ctrl-C stops all")
             signal.pause()
@@ -115,10 +122,18 @@ def _rehearse(
         _stop(federation, clock)
 
 
-def _run(session: AdminSession, federation: LocalFederation, named: NamedJob, clock: Clock, timeout_s: float) -> bool:
+def _run(
+    session: AdminSession,
+    federation: LocalFederation,
+    named: NamedJob,
+    clock: Clock,
+    interrupts: Interrupts,
+    timeout_s: float,
+) -> bool:
     job = submit(session, named).job
     clock.say(f"run {named.run}: job {job.id} submitted")
     for sight in watch(session, job.id, interval_s=1.0, timeout_s=timeout_s):
+        interrupts.raise_again()
         clock.say(sight.words())
     became = outcome(session, sight)
     folder = fetch(session, sight.job, federation.folder / "results")
@@ -158,8 +173,21 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+class Interrupts:
+    """Remembers an interrupt: where it is raised inside a call that swallows what it raises, it would be lost."""
+
+    def __init__(self) -> None:
+        self._taken = False
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        self._taken = True
+        raise KeyboardInterrupt
+
+    def raise_again(self) -> None:
+        """Raise the interrupt that came before, if one did."""
+        if self._taken:
+            raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -323,6 +323,8 @@ def test_what_people_are_told_to_install_is_there_and_what_the_project_needs():
         "encryption.py",
         "tables.py",
         "command.py",
+        "model.py",
+        "onnx_file.py",
     }
     for name, packages in found:
         assert packages in extras or (len(packages) == 1 and packages[0] in single), name

@@ -27,7 +27,7 @@ from standing import CEILING_S, standing
 from fedretina.cli import main
 
 SITES = ("site-1", "site-2", "site-3")
-GATE = "FEDRETINA_TEST_GATE"  # as tests/flare/parts/gated_tweu.py
+GATE = "GATED_TWEU_GATE"  # as tests/flare/parts/gated_tweu.py
 HAS_TENSORBOARD = find_spec("tensorboard") is not None
 BEAT_S, DEAD_S = 2, 16
 """FLARE's heartbeats and the silence after which it takes a site for dead, shortened from 10 and 600 seconds."""

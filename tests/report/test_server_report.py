@@ -145,6 +145,16 @@ def test_the_page_says_which_share_of_the_patients_stands_behind_each_round(resu
     assert [(one["share"], one["unit"]) for one in whole] == [(1.0, "images")]
 
 
+def test_where_no_grade_has_enough_patients_the_page_says_what_the_mean_is_worth(results):
+    said = "No grade of any site has enough test patients"
+    assert said not in render_server(server_report(results))
+    changed = json.loads(json.dumps(results))
+    for figures in changed["sites"].values():
+        figures.pop("test_auc_supported", None)
+        figures["test_grades_supported"] = 0
+    assert said in render_server(server_report(changed))
+
+
 def test_a_record_of_before_is_still_rendered(results):
     old = json.loads(json.dumps(server_report(results)))
     for name in ("chosen_by", "subgroups"):

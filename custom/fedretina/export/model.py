@@ -26,7 +26,7 @@ from fedretina.uncertainty.referral import NO_ANSWER
 
 _EXPORTED = ("model.onnx", "model.pt2", "models/model.pt2")
 _RECORD_FORMAT = 1
-_MISSING = "this file needs onnxruntime: pip install '.[export]' in a checkout of fedretina, or onnxruntime itself."
+_MISSING = 'this file needs onnxruntime, which is not installed: run `pip install "onnxruntime>=1.22,<2"`.'
 
 
 class Model:

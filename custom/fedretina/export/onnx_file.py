@@ -15,7 +15,10 @@ from fedretina.export.program import INPUT, Answers
 
 RECORD = "fedretina"
 """Under this name the file's metadata hold what `fedretina.load` reads."""
-NEEDED = "ONNX needs two more packages: pip install '.[export]' in a checkout of fedretina, or onnx and onnxscript."
+NEEDED = (
+    "ONNX needs packages that are not installed: run "
+    '`pip install "onnx>=1.19,<2" "onnxscript>=0.5,<1" "onnxruntime>=1.22,<2" "fire>=0.7,<1" "jsonschema>=4.20,<5"`.'
+)
 _OPSET = 18
 
 

@@ -54,6 +54,7 @@ def server_summary(report: Mapping[str, Any]) -> list[str]:
         outcomes_sentence(report.get("verdicts")),
         _behind(report),
         *(_mean_sentence(report, name) for name in _server_means(report)),
+        _without_support(report),
         _pooled(report["pooled"]),
         _missing(report),
         _traffic(report["rounds"]),
@@ -212,6 +213,14 @@ def _mean_sentence(report: Mapping[str, Any], name: str) -> str:
         return f"{middle}."
     spread = f"{shown(mean['lowest'], figure.style).removesuffix(PERCENT)} to {shown(mean['highest'], figure.style)}"
     return f"{middle}, whose own run from {spread}."
+
+
+def _without_support(report: Mapping[str, Any]) -> str:
+    """Where no site has a mean over grades with enough patients; older results do not tell."""
+    sites = report["sites"].values()
+    if "auc_supported" in report["means"] or all(site.get("grades_supported") is None for site in sites):
+        return ""
+    return "No grade of any site has enough test patients for an AUC to stand on: that over all grades says little."
 
 
 def _server_means(report: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,8 +17,11 @@ from fedretina.losses.evidential import TweuObjective
 from fedretina.losses.objective import Clock, objective
 from fedretina.settings.objective import TweuSettings
 
-GATE = "FEDRETINA_TEST_GATE"
-"""In the environment: a file with the first round that may not be trained. Without the file all may."""
+GATE = "GATED_TWEU_GATE"
+"""In the environment: a file with the first round that may not be trained. Without the file all may.
+
+A name with FEDRETINA_ before it would not reach the processes of a rehearsal.
+"""
 
 
 class GatedTweuSettings(TweuSettings):
