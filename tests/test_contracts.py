@@ -150,6 +150,7 @@ except SystemExit as end:
     "words",
     [
         ["loop", "experiment.yaml", "--run", "new"],
+        ["simulate", "experiment.yaml"],
         ["partition", "experiment.yaml"],
         ["methods", "--experiment", "experiment.yaml"],
         ["job", "export", "job", "--sites", "a,b", "--out", "out"],

@@ -284,6 +284,24 @@ def test_what_the_loop_cannot_run_is_a_sentence(tmp_path, monkeypatch, words, sa
     assert not list(tmp_path.iterdir())
 
 
+def test_what_a_trial_cannot_run_is_told_before_flare_starts(tmp_path, monkeypatch, clean_environment):
+    monkeypatch.chdir(tmp_path)
+    Path("gone.yaml").write_text(SITE_FILE)
+    for words, said in (
+        (
+            ("feduaa", "--site", "north=gone.yaml"),
+            f"the manifest {tmp_path / 'manifest.csv'} is missing",
+        ),
+        (("centralised",), "needs all images in one place, which no federation has"),
+        (("feduaa", "--set", "trainig.epochs=2"), "trainig is no setting: did you mean training?"),
+        (("feduaa", "--set", "phantom_images=0"), "site-1 has no data, and the experiment takes no phantom hospitals"),
+    ):
+        result = call("simulate", *words)
+        assert result.exit_code == 2
+        assert said in " ".join(result.output.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["gone.yaml"]
+
+
 def test_a_row_by_name_has_the_settings_of_its_job():
     for row in ("feduaa", "fedee", "analytic"):
         job = Experiment.load(JOBS / row / "app" / "config" / "experiment.yaml")

@@ -1,4 +1,4 @@
-"""Runs the real FLARE simulator on jobs derived from the committed ones."""
+"""Runs the real FLARE simulator, by each of its doors, on jobs derived from the committed ones."""
 
 from __future__ import annotations
 
@@ -64,16 +64,20 @@ def make_hostile(job: Path, **controller: Any) -> Path:
 
 
 class Simulation:
-    """One run of the simulator in a folder of its own, in a process group of its own."""
+    """One run of the simulator in a folder of its own, in a process group of its own.
 
-    def __init__(self, job: Path, folder: Path, threads: int | None = None, **environment: str) -> None:
+    Of a job folder, by `nvflare simulator`; or by another command that runs the simulator.
+    """
+
+    def __init__(self, job: Path | Sequence[str], folder: Path, threads: int | None = None, **environment: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDRETINA_")}
-        command = [str(NVFLARE), "simulator", str(job), "-w", str(folder / "workspace")]
+        own = [str(NVFLARE), "simulator", str(job), "-w", str(folder / "workspace")]
+        own += ["-t", str(threads)] if threads else []
         self.log = folder / "log.txt"
         with open(self.log, "ab") as handle:  # the process keeps its own
             self.process = subprocess.Popen(
-                command + (["-t", str(threads)] if threads else []),
+                own if isinstance(job, Path) else list(job),
                 cwd=folder,
                 env={**kept, "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **environment},
                 stdout=handle,

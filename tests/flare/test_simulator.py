@@ -1,23 +1,42 @@
 """The real simulator against the plain loop, bit for bit."""
 
 import json
+import sys
 
 import pytest
 from simulation import SMALL, Simulation, results, run_oracle, write_job
 
 from fedretina.exchange.ledger import Ledger
+from fedretina.report.verdict_words import verdict_sentence
+from fedretina.storage import read_json
 
 pytestmark = pytest.mark.flare
 SITES = ("site-1", "site-2", "site-3")
 
 
-def test_the_simulator_ends_with_the_loops_bits(tmp_path):
-    """All sites at once, in a process each."""
-    threads, words = len(SITES), {**SMALL, "verdict": "own"}
-    job = write_job(tmp_path / "job", words, SITES)
-    simulation = Simulation(job, tmp_path / "sim", threads, FEDRETINA_RUN="again", FEDRETINA_STATE_ROOT=str(tmp_path))
+def test_simulate_ends_with_the_loops_bits_and_tells_each_answer(tmp_path):
+    """`fedretina simulate`: all sites at once, in a process each; one has a file of its own, the others have none."""
+    words = {**SMALL, "verdict": "own"}
+    (tmp_path / "small.yaml").write_text(json.dumps({**words, "phases": [{"name": "train", "rounds": 9}]}))
+    (tmp_path / "own.yaml").write_text("data: {}\nstate_root: elsewhere\n")
+    command = [sys.executable, "-m", "fedretina", "simulate", str(tmp_path / "small.yaml"), "--rounds", "2"]
+    command += ["--site", f"site-1={tmp_path / 'own.yaml'}", "--sites", "site-2,site-3", "--threads", "3"]
+    simulation = Simulation([*command, "--run", "again", "--root", str(tmp_path)], tmp_path / "sim")
     assert simulation.wait() == 0, simulation.text()[-3000:]
     oracle = run_oracle(tmp_path, words, SITES)
+    said = simulation.text()
+    for step in ("train, round 1 of 2", "train, round 2 of 2", "validate", "finalise"):
+        assert f"{step}: site-1, site-2, site-3 asked" in said
+        assert all(f"{step}: {site} has answered, after " in said for site in SITES)
+        assert f"{step}: done in " in said
+    assert f"run again, model of {oracle['chosen']}, digest {oracle['model_digest'][:12]}" in said
+    for site in SITES:
+        assert (
+            f"\n{site}: {verdict_sentence(read_json(tmp_path / 'again' / site / 'final/report.json')['verdict'])}"
+            in said
+        )
+    assert f"results: {tmp_path / 'again/server/results.json'}" in said
+    assert not (tmp_path / "elsewhere").exists()  # a trial's state is its own
     assert results(tmp_path, "again") == oracle
     for site in SITES:
         ours, loops = (
@@ -30,7 +49,7 @@ def test_the_simulator_ends_with_the_loops_bits(tmp_path):
         assert lines[0]["bytes"] == oracle["steps"][0]["bytes_up"][site]
         assert lines[2]["tensors"] == {}
         assert set(lines[0]["scalars"]) == {"theta", "images", "patients"}
-    assert "travels" in simulation.text()
+    assert "travels" in (tmp_path / "simulator/again/log.txt").read_text()
 
 
 def test_the_model_learner_job_ends_with_the_loops_bits(tmp_path):

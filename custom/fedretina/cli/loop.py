@@ -84,7 +84,7 @@ def show(run: str | None, root: Path) -> None:
     path = root / run / "server" / "results.json" if run else (found[-1] if found else None)
     if path is None or not path.exists():
         named = f"finished run {run}" if run else "finished run"
-        fail(f"no {named} under {root}: give --root, or run `nvflare simulator jobs/feduaa`.")
+        fail(f"no {named} under {root}: give --root, or run `fedretina simulate feduaa`.")
     try:
         click.echo(results_table(read_json(path)))
     except FedretinaError as error:

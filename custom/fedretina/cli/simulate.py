@@ -49,10 +49,16 @@ def simulate(
         resolved = Experiment.resolve(settings).require_federated()
         run = run or resolved.run or resolved.name
         own = settings_of_sites(names, files, resolved.phantom_images)
+        from fedretina.data.manifest import read_manifest
         from fedretina.flare.simulation import Simulation, default_threads
+        from fedretina.settings.site import site_scheme
 
+        for one in own.values():  # here with all words; what a site says of it in a run names no file
+            if one.data.manifest is not None:
+                read_manifest(one.data.manifest, site_scheme(one.data), one.data.columns)
         simulation = Simulation(settings, run, own, root)
-        click.echo(f"{resolved.row} over {', '.join(names)}, run {run}; FLARE's own words: {simulation.log}", err=True)
+        click.echo(f"{resolved.row} over {', '.join(names)}, run {run}", err=True)
+        click.echo(f"all that FLARE and the sites say, each site's own log among it: {simulation.log}", err=True)
         simulation.run(threads or default_threads(names), partial(click.echo, err=True))
         say_end(root / run / "server" / "results.json")
     except KeyboardInterrupt:
