@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fedretina.report.card_words import not_promised
+from fedretina.report.card_words import not_promised, purposes
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.scheme import in_words
 
@@ -115,14 +115,7 @@ def hub_page(card: Mapping[str, Any], kind: str) -> str:
         "    print(row.file, row.grade, row.uncertainty, row.referral, row.fault)",
         "```",
         "",
-        "## What it is for",
-        "",
-        *(f"- {one}" for one in card["intended_use"]),
-        "",
-        "## What it is not for",
-        "",
-        *(f"- {one}" for one in card["not_intended"]),
-        "",
+        *purposes(card),
         "## Limits",
         "",
         *(f"- {one}" for one in card["limits"]),

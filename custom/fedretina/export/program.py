@@ -52,6 +52,20 @@ class Answers(NamedTuple):
     look: Tensor
 
 
+def require_gate(predictor: Predictor) -> Gate:
+    """The gate of a model that is to leave.
+
+    Raises:
+        SettingsError: It has none.
+    """
+    if predictor.gate is None:
+        raise SettingsError(
+            "the model has no gate, since it is from before there was one, and must not leave without: anyone would "
+            "get a sure grade for any picture. Run again to have one."
+        )
+    return predictor.gate
+
+
 class AnsweringProgram(nn.Module):
     """A predictor's answers as a function of tensors, for batches of any size, on the CPU.
 
@@ -69,18 +83,13 @@ class AnsweringProgram(nn.Module):
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
         operating = predictor.operating
-        if predictor.gate is None:
-            raise SettingsError(
-                "the model has no gate, since it is from before there was one, and must not leave without: anyone "
-                "would get a sure grade for any picture. Run again to have one."
-            )
         if operating.settings.evaluation.passes > 1:
             raise SettingsError(
                 "the model answers in several passes of dropout, each with masks of its own, which no format holds: "
                 "use --to folder, or a row without MC-dropout."
             )
         self.net = predictor.net
-        self._gate: Gate = predictor.gate
+        self._gate = require_gate(predictor)
         self._operating = operating
         self._estimator = predictor.estimator
         gate_says = self._gate.kinds()

@@ -13,7 +13,7 @@ from fedretina.errors import SettingsError
 from fedretina.export.bundle import write_bundle
 from fedretina.export.card import hub_page, leaving_card, record
 from fedretina.export.onnx_file import write_onnx
-from fedretina.export.program import AnsweringProgram, traced
+from fedretina.export.program import AnsweringProgram, require_gate, traced
 from fedretina.gate.gate import FILE as GATE_FILE
 from fedretina.prediction.predictor import Predictor
 from fedretina.storage import filled_folder, write_json, write_tensors, write_text
@@ -40,11 +40,7 @@ def export_model(final: Path, to: str, out: Path) -> tuple[str, ...]:
     if to not in FORMATS:
         raise SettingsError(f"there is no format {to!r}: the formats are {', '.join(FORMATS)}.")
     predictor = Predictor.load(final, "cpu")
-    if predictor.gate is None:
-        raise SettingsError(
-            "the model has no gate, since it is from before there was one, and must not leave without: anyone would "
-            "get a sure grade for any picture. Run again to have one."
-        )
+    require_gate(predictor)
     card = leaving_card(predictor.card)
     with filled_folder(out, "the exported model") as half:
         FORMATS[to](predictor, card, half)

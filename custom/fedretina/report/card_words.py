@@ -212,6 +212,12 @@ def _chance(card: Mapping[str, Any]) -> bool:
     return (card.get("promise") or {}).get("threshold") is not None
 
 
+def purposes(card: Mapping[str, Any]) -> list[str]:
+    """What a model is for and what not, as lines of Markdown; an exported model's page has them too."""
+    for_, not_for = _bullets(card["intended_use"]), _bullets(card["not_intended"])
+    return ["## What it is for", "", *for_, "", "## What it is not for", "", *not_for, ""]
+
+
 def card_page(card: Mapping[str, Any]) -> str:
     """Render a card, one page.
 
@@ -228,14 +234,7 @@ def card_page(card: Mapping[str, Any]) -> str:
         "",
         f"**{card['notice']}**",
         "",
-        "## What it is for",
-        "",
-        *_bullets(card["intended_use"]),
-        "",
-        "## What it is not for",
-        "",
-        *_bullets(card["not_intended"]),
-        "",
+        *purposes(card),
         *_compared(card),
         "## When it refers",
         "",
