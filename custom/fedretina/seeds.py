@@ -50,6 +50,18 @@ def torch_device(settings: TrainingSettings) -> torch.device:
     return torch.device("cuda" if there and settings.device != "cpu" else "cpu")
 
 
+def devices_seen() -> list[str]:
+    """Names of the CUDA devices that this process sees; of one that it has not used, that it is there."""
+    import torch
+
+    used = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # asking for a name would take memory of a device that others may need
+    try:
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return [torch.cuda.get_device_name(at) if used else "CUDA device" for at in range(count)]
+    except RuntimeError as error:  # a device that has failed
+        return [f"CUDA does not answer ({type(error).__name__})"]
+
+
 def seed_layers(device: torch.device, purpose: tuple[int | str, ...]) -> None:
     """Seed what layers draw from while they train (dropout), on their device alone; within `reproducible_torch`."""
     import torch

@@ -67,13 +67,19 @@ def require_sites(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def write_json(path: Path, record: Mapping[str, Any]) -> None:
+def write_json(path: Path, record: Mapping[str, Any], durable: bool = True) -> None:
     """Write a JSON record atomically; keys are sorted so that equal records are equal files.
+
+    Args:
+        path: The file.
+        record: Plain values.
+        durable: Wait until the disk has it; False for what may be lost with the machine's power.
 
     Raises:
         StateError: The disk is full or not writable; the old file is whole.
     """
-    write_text(path, json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    text = json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    write_bytes(path, text.encode("utf-8"), durable=durable)
 
 
 def write_text(path: Path, text: str, mode: int | None = None) -> None:
@@ -91,13 +97,14 @@ def write_text(path: Path, text: str, mode: int | None = None) -> None:
     write_bytes(path, text.encode("utf-8"), mode)
 
 
-def write_bytes(path: Path, content: bytes, mode: int | None = None) -> None:
+def write_bytes(path: Path, content: bytes, mode: int | None = None, durable: bool = True) -> None:
     """Write a file atomically.
 
     Args:
         path: The file.
         content: What it is to hold.
         mode: See `write_text`.
+        durable: See `write_json`.
 
     Raises:
         StateError: The disk is full or not writable; the old file is whole.
@@ -109,7 +116,7 @@ def write_bytes(path: Path, content: bytes, mode: int | None = None) -> None:
             os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
         temporary.write_bytes(content)
 
-    _replace(path, write)
+    _replace(path, write, durable)
 
 
 def read_json(path: Path) -> dict[str, Any]:

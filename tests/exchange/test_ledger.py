@@ -1,6 +1,7 @@
 """The ledger: a line for all that leaves, whole lines only."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ def test_a_line_says_what_leaves_and_what_the_policy_did(tmp_path):
     ledger.note(PAYLOAD, PARTS)
     ledger.note(PAYLOAD, PARTS, {"scalar_digits": 3})
     first, second = ledger.lines()
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(first.pop("time"))).total_seconds()) < 600
     assert first == {
         "run": "r",
         "phase": "train",
@@ -33,6 +35,7 @@ def test_a_line_says_what_leaves_and_what_the_policy_did(tmp_path):
         "bytes": 24,
         "digest": tensors_digest(PAYLOAD.tensors),
     }
+    assert second.pop("time")
     assert second == {**first, "scalar_digits": 3}
 
 

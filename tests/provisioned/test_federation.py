@@ -21,6 +21,7 @@ from federation import (
     ended,
     fedretina,
     files_below,
+    wait_for,
 )
 from fedretina.analytic.sums import total
 from fedretina.data.site_data import load_site_data
@@ -59,6 +60,29 @@ def oracle(kits):
         data[site] = load_site_data(site, found.data, experiment.images, experiment.seed, kits.folder / "cache" / site)
     run_loop(experiment, data, kits.folder / "loop", "oracle")
     return results(kits.folder / "loop", "oracle")
+
+
+def test_pages_are_written_by_the_processes_that_run(federation):
+    """After `good`: what its site's page says of the ledger and the server's of its sites, refreshed by nobody else."""
+    page = federation.hospital("site-1") / "runs" / "status" / "site-1.html"
+    lines = Ledger(federation.hospital("site-1") / "runs" / "good" / "site-1" / "ledger.jsonl").lines()
+    left = size(sum(line["bytes"] for line in lines))
+    text = wait_for(lambda: "Connected since" in page.read_text() and page.read_text(), "site-1's page")
+    assert "good" in text
+    assert f"{left} in {len(lines)}" in wait_for(
+        lambda: f"{left} in {len(lines)}" in page.read_text() and page.read_text(), "the ledger is on the page"
+    )
+    assert "has answered" in page.read_text()
+    assert 'http-equiv="refresh"' in text
+    for word in (*SECRETS, str(federation.folder)):
+        assert word not in page.read_text(), word
+    server = federation.storage / "runs" / "status" / "server.html"
+    text = wait_for(lambda: "site-3" in server.read_text() and server.read_text(), "the server's page")
+    assert all(f'<span class="mark">{site}</span> connected since' in text for site in SITES)
+    assert "all steps are done" in text
+    assert "complete" in text
+    fedretina("site", "page", federation.kit("server"))
+    assert "The server runs since" in server.read_text()
 
 
 @pytest.fixture(scope="module")

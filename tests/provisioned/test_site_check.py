@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import ssl
+import time
 from collections import namedtuple
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -14,7 +15,7 @@ from threading import Thread
 import pytest
 import yaml
 from credentials import certify
-from hospital import write_hospital
+from hospital import SECRETS, write_hospital
 from simulation import SMALL
 
 from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare, point_to
@@ -291,3 +292,32 @@ def test_the_ledger_is_shown_in_full(kit, hospital):
     (row,) = csv.DictReader(fedretina("site", "ledger", kit, "--csv", "--run", "spring").splitlines())
     assert (row["run"], row["tensors"], row["bytes"]) == ("spring", "2 control; 49 encoder", "13315968")
     assert row["digest"] == line["digest"]
+
+
+def test_the_page_of_a_site_is_written_where_nothing_runs(look, kit, fresh, hospital, tmp_path):
+    """It knows of the last check and names no file, folder or patient."""
+    look("--offline", code=0)
+    written = fedretina("site", "page", kit).strip()
+    assert written == str(hospital / "runs" / "status" / "site-1.html")
+    page = (hospital / "runs" / "status" / "site-1.html").read_text()
+    assert "no process of this end has said anything yet" in page
+    assert "data check: 24/8/8 images (train/val/test), 4 grades" in page
+    assert "GPU: none" in page or "seen now" in page
+    assert 'http-equiv="refresh"' not in page
+    for word in (*SECRETS, str(tmp_path), "/srv"):
+        assert word not in page, word
+    first = min((hospital / "images").iterdir())
+    first.rename(hospital / "elsewhere.jpg")
+    look("--offline", code=1)
+    os.utime(hospital / "manifest.csv", (time.time() + 60, time.time() + 60))
+    fedretina("site", "page", kit, "--out", tmp_path / "share.html")
+    later = (tmp_path / "share.html").read_text()
+    assert "data check</strong>: must be mended" in later
+    assert "the list of images has changed since the last check" in later
+    assert first.name not in later
+    site_file = hospital / "site.yaml"
+    site_file.write_text(site_file.read_text() + "page: share/eyes.html\n")
+    assert fedretina("site", "page", kit).strip() == str(hospital / "share" / "eyes.html")
+    assert "only a site and the server have a page" in fedretina("site", "page", fresh / LEAD, code=2)
+    site_file.write_text(site_file.read_text().replace("eyes.html", "eyes.txt"))
+    assert "name a file that ends in .html" in fedretina("site", "page", kit, code=2)

@@ -17,12 +17,12 @@ from fedretina.errors import FedretinaError
 from fedretina.plurals import counted
 from fedretina.report.text import size as size_words
 
-_COLUMNS = ("run", "phase", "round", "attempt", "tensors", "bytes", "scalars", "policy", "digest", "words")
+_COLUMNS = ("time", "run", "phase", "round", "attempt", "tensors", "bytes", "scalars", "policy", "digest", "words")
 
 
 @click.group()
 def site() -> None:
-    """Check a hospital's site; read its ledger."""
+    """Check a hospital's site; read its ledger; write its page."""
 
 
 @site.command()
@@ -43,7 +43,7 @@ def check(folder: Path, experiment: Path | None, offline: bool, phantom: bool, a
     with code 1 when something must be mended.
     """
     from fedretina.kit.findings import all_good, render
-    from fedretina.kit.site_check import check_site, usual_experiment
+    from fedretina.kit.site_check import check_site, keep_findings, usual_experiment
     from fedretina.kit.startup_kit import open_kit
     from fedretina.settings.experiment import Experiment
 
@@ -51,6 +51,7 @@ def check(folder: Path, experiment: Path | None, offline: bool, phantom: bool, a
         kit = open_kit(folder)
         chosen = usual_experiment(kit) if experiment is None else Experiment.load(experiment)
         findings = check_site(kit, chosen, offline, phantom)
+        keep_findings(kit, findings)
     except FedretinaError as error:
         fail(str(error))
     click.echo(json.dumps([finding._asdict() for finding in findings], indent=1) if as_json else render(findings))
@@ -93,6 +94,32 @@ def ledger(folder: Path, run: str | None, as_json: bool, as_csv: bool) -> None:
         click.echo(_table(kit.name, lines))
 
 
+@site.command()
+@click.argument("folder", metavar="KIT", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write it there [what the settings say].")
+def page(folder: Path, out: Path | None) -> None:
+    """Write the page of a site, or of the server, by its KIT, and say where it is.
+
+    It says whether the end is connected, which run is where, what left, what ends next and what must be mended. A
+    running site of a hardened kit writes it anew every minute; this writes it at any time, also where nothing runs.
+    """
+    from fedretina.kit.end_status import EndFiles
+    from fedretina.kit.startup_kit import open_kit
+    from fedretina.report.status_page import status_page
+    from fedretina.seeds import devices_seen
+    from fedretina.storage import write_text
+
+    try:
+        kit = open_kit(folder)
+        if kit.role == "admin":
+            fail(f"{folder} is the kit of an admin: only a site and the server have a page.")
+        files = EndFiles(kit)
+        write_text(out or files.page, status_page(files.status(False, devices_seen() if kit.role == "site" else None)))
+    except FedretinaError as error:
+        fail(str(error))
+    click.echo(str(out or files.page))
+
+
 def _row(line: dict[str, Any]) -> tuple[object, ...]:
     tensors = "; ".join(f"{count} {kind}" for kind, count in line["tensors"].items())
     scalars = "; ".join(f"{name}={value:g}" for name, value in line["scalars"].items())
@@ -101,7 +128,7 @@ def _row(line: dict[str, Any]) -> tuple[object, ...]:
         for name in ("held_back", "mantissa_bits", "scalar_digits", "privacy")
         if name in line
     )
-    place = (line["run"], line["phase"], line["round"], line["attempt"])
+    place = (line.get("time", ""), line["run"], line["phase"], line["round"], line["attempt"])
     return (*place, tensors, line["bytes"], scalars, policy, line["digest"], line.get("words", ""))
 
 
@@ -126,7 +153,7 @@ def _table(site: str, lines: list[dict[str, Any]]) -> str:
         total = sum(line["bytes"] for line in of_run)
         shown.append(f"run {run}: {counted(len(of_run), 'message')}, {size_words(total)} of tensors")
         for line in of_run:
-            _, phase, number, attempt, tensors, size, scalars, policy, digest, words = _row(line)
+            _, _, phase, number, attempt, tensors, size, scalars, policy, digest, words = _row(line)
             again = f" (attempt {attempt})" if attempt else ""
             if words:
                 shown.append(f"  {phase} {number}{again}: an error: {words}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,7 @@ class Ledger:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._cut_unfinished()
             with open(self._path, "a", encoding="utf-8") as handle:
-                handle.write(json.dumps(line) + "\n")
+                handle.write(json.dumps({"time": datetime.now(UTC).isoformat(timespec="seconds"), **line}) + "\n")
                 handle.flush()
                 os.fsync(handle.fileno())
         except OSError as error:

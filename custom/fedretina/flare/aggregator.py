@@ -29,6 +29,11 @@ class SpoolAggregator(Aggregator):
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Take one site's result; False when it is refused, with the reason in the log and in the step's record."""
+        taken = self._take(shareable, fl_ctx)
+        self._run(fl_ctx).note_progress()
+        return taken
+
+    def _take(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         coordinator = self._run(fl_ctx).coordinator
         site = str(shareable.get_peer_prop(ReservedKey.IDENTITY_NAME, "?"))
         if shareable.get_return_code() != ReturnCode.OK:

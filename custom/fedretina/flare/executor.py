@@ -18,15 +18,19 @@ from nvflare.apis.signal import Signal
 
 from fedretina.errors import DataError, FedretinaError, RefusedError, TrainingError
 from fedretina.exchange.noise import NOISE_KEY
+from fedretina.exchange.payload import Order
 from fedretina.exchange.policy import require_numbers
 from fedretina.flare.job_context import load_experiment, load_site_settings, state_root, with_weights_file
 from fedretina.flare.wire import pack_error, pack_payload, unpack_order, why
 from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.local.site import Site
 from fedretina.local.site_state import History
+from fedretina.seeds import devices_seen
+from fedretina.settings.plan import Plan
 from fedretina.storage import folder_lock, require_name
 from fedretina.told import told
 from fedretina.tracking.curves import site_points
+from fedretina.tracking.last_step import LastStep
 from fedretina.tracking.tracker import Tracker
 
 _log = logging.getLogger(__name__)
@@ -70,6 +74,8 @@ class SiteHost:
         self._run: str | None = None
         self._site: Site | ChildTrainer | None = None
         self._tracker: Tracker | None = None
+        self._last: LastStep | None = None
+        self._plan: Plan | None = None
         self._folder: Path | None = None
 
     def handle(self, shareable: Shareable, fl_ctx: FLContext, stop: Callable[[], bool]) -> Shareable:
@@ -81,6 +87,7 @@ class SiteHost:
             where = {"phase": order.stamp.phase, "round": order.stamp.round, "attempt": order.stamp.attempt}
             known |= {order.stamp.run, order.stamp.phase, order.stamp.digest[:12], *tensors}
             site = self._open(order.stamp.run, fl_ctx)
+            self._begin(order)
             reply = pack_payload(site.handle(order, tensors, stop))
         except FedretinaError as error:
             reply = self._told(error, error, known, fl_ctx)
@@ -90,11 +97,24 @@ class SiteHost:
         self._track(where, reply, time.monotonic() - began)
         return reply
 
+    def _begin(self, order: Order) -> None:
+        if self._last is not None and self._plan is not None:
+            step = self._plan.find(order.stamp.phase, order.stamp.round)
+            rounds = 0 if step is None else step.rounds
+            place = {"task": order.task, "phase": order.stamp.phase, "round": order.stamp.round + 1, "rounds": rounds}
+            self._last.note(**place, attempt=order.stamp.attempt + 1, state="working", began=time.time())
+
     def _track(self, where: dict[str, Any], reply: Shareable, seconds: float) -> None:
         if self._tracker is None or self._folder is None:
             return
         history = self._folder / "history.json"
-        if reply.get_return_code() == ReturnCode.OK:
+        good = reply.get_return_code() == ReturnCode.OK
+        if self._last is not None:
+            done: dict[str, Any] = {"state": "answered", "answered": time.time()} if good else {"state": "failed"}
+            self._last.note(
+                **done, seconds=round(seconds, 1), devices=devices_seen(), fault=None if good else why(reply)
+            )
+        if good:
             self._tracker.note("answered", where, seconds=round(seconds, 1))
             self._tracker.follow(lambda: site_points(History(history).numbered()))
         else:
@@ -121,7 +141,7 @@ class SiteHost:
     def _end_tracking(self) -> None:
         if self._tracker is not None:
             self._tracker.close()
-        self._tracker = self._folder = None
+        self._tracker = self._last = self._plan = self._folder = None
 
     def _open(self, run: str, fl_ctx: FLContext) -> Site | ChildTrainer:
         if self._site is not None:
@@ -138,6 +158,7 @@ class SiteHost:
             lock = opening.enter_context(folder_lock(folder, _LOCK_WAIT_S))
             self._end_tracking()
             self._tracker = Tracker(settings.tracking, folder, run, name, experiment.name)
+            self._last, self._plan = LastStep(folder, run), Plan.of(experiment)
             self._folder = folder
             data_settings = settings.data
             if data_settings.manifest is None:

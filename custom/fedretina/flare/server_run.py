@@ -26,6 +26,7 @@ from fedretina.flare.results_upload import publish, publish_steps
 from fedretina.settings.plan import new_run_name
 from fedretina.storage import folder_lock
 from fedretina.tracking.curves import server_points
+from fedretina.tracking.last_step import LastStep
 from fedretina.tracking.tracker import Event, Tracker
 
 _LOCK_WAIT_S = 60.0
@@ -56,6 +57,7 @@ class ServerRun(FLComponent):
         self._coordinator: Coordinator | None = None
         self._name: str | None = None
         self._tracker: Tracker | None = None
+        self._last: LastStep | None = None
         self.board = ProgressBoard()
         self.dead: set[str] = set()
 
@@ -95,7 +97,7 @@ class ServerRun(FLComponent):
                 coordinator = Coordinator(experiment, run, folder, cipher)
                 self._tracker = Tracker(settings.tracking, folder, run, "server", experiment.name)
                 self._held = opening.pop_all()
-            self._coordinator = coordinator
+            self._coordinator, self._last = coordinator, LastStep(folder, run)
             self.publish_steps(fl_ctx)
             self.note("opened", done=coordinator.done, steps=len(coordinator.plan))
             self.log_info(fl_ctx, f"run {run}: {self._coordinator.done} of {len(self._coordinator.plan)} steps done")
@@ -111,9 +113,34 @@ class ServerRun(FLComponent):
         coordinator, tracker = self._coordinator, self._tracker
         if coordinator is None or tracker is None:
             return
+        self.note_progress("running" if event not in ("completed", "stopped") else event, fields.get("why"))
         tracker.note(event, **fields)
         if event in ("opened", "closed"):
             tracker.follow(lambda: server_points(coordinator.records))
+
+    def note_progress(self, state: str = "running", why: str | None = None) -> None:
+        """Write down how far the run is, for the consortium's page.
+
+        Args:
+            state: `running`, `completed` or `stopped`.
+            why: A sentence for those who look after the run.
+        """
+        coordinator, last = self._coordinator, self._last
+        if coordinator is None or last is None:
+            return
+        progress = coordinator.progress
+        report = self.board.report(progress)
+        trained = [record["scalars"] for record in coordinator.records if record["task"] in ("pretrain", "train")]
+        told = trained[-1] if trained else {}
+        said = [int(scalars["patients"]) for scalars in told.values() if "patients" in scalars]
+        last.note(
+            state=state,
+            report=report._asdict(),
+            patients=sum(said),
+            patients_of=len(said),
+            trained=len(told),
+            fault=why,
+        )
 
     def publish_steps(self, fl_ctx: FLContext) -> None:
         """Lay into the job's folder how far the run is; a fault is only logged."""
@@ -156,7 +183,7 @@ class ServerRun(FLComponent):
             if self._tracker is not None:
                 self._tracker.close()
             self._held.close()
-            self._coordinator = self._tracker = None
+            self._coordinator = self._tracker = self._last = None
 
     def _end_at_sites(self, fl_ctx: FLContext) -> None:
         """Tell the sites that the run is over, until each has answered.

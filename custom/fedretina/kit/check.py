@@ -69,6 +69,7 @@ def check_kit(kit: StartupKit) -> list[Finding]:
         _json_only(kit, resources),
         _log_streaming(kit, resources),
         _one_machine(kit, resources),
+        _page(resources),
         _custom_code(kit),
         unit_finding(kit),
     ]
@@ -223,6 +224,12 @@ def _one_machine(kit: StartupKit, resources: Mapping[str, Any]) -> Finding:
     found = any(hardened.keeps_one_machine(component, kit.role) for component in resources.get("components") or [])
     text = "guarded against" if kit.role == "server" else "told of in the log"
     return judged("second machine", [] if found else ["not noticed"], text, _HARDEN)
+
+
+def _page(resources: Mapping[str, Any]) -> Finding:
+    """The page is a convenience, so a kit without it is told, not refused."""
+    there = any(part.get("path") == hardened.PAGE["path"] for part in resources.get("components") or [])
+    return note("page", "written every minute while the service runs" if there else f"not kept up to date: {_HARDEN}")
 
 
 def _resource_files(kit: StartupKit, resources: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

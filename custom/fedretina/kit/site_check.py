@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import os
 import platform
 import shutil
 import socket
 import ssl
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedretina.errors import DataError, FedretinaError
+from fedretina.errors import DataError, FedretinaError, StateError
 from fedretina.kit.addresses import moved_finding
 from fedretina.kit.check import check_kit
 from fedretina.kit.findings import Finding, bad, good, judged, note
@@ -25,18 +27,23 @@ from fedretina.seeds import torch_device
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import AugmentSettings, modality_settings
 from fedretina.settings.site import SiteSettings, read_site_settings, site_modality, site_scheme
+from fedretina.storage import read_json, write_json
 from fedretina.version import __version__
 
 if TYPE_CHECKING:
     from fedretina.data.site_data import SiteData
 
+_log = logging.getLogger(__name__)
 # OpenSSL's own numbers, which Python's ssl has no names for.
 _NOT_YET_VALID = 9
 _EXPIRED = 10
 _NO_CHECK_TIME = ssl.VerifyFlags(0x200000)
 _FLARE = ("2.9", "2.10")
 _CLOCK_S = 30.0
-_FREE_GB = 5.0
+STATUS = "status"
+"""Folder of pages, and of what they are made of, beside the runs."""
+FREE_GB = 5.0
+"""Less free room than this is a fault."""
 _FEW = {"train": 16, "val": 8, "test": 8}
 _OTHER_CERTIFICATE = "ask the project admin to give the server another certificate."
 _MEND_SITE_FILE = "write it: docs/joining.md, Data."
@@ -85,6 +92,28 @@ def site_settings(kit: StartupKit) -> SiteSettings:
     scopes = {scope.get("name"): scope for scope in privacy.get("scopes") or []}
     properties = scopes.get(privacy.get("default_scope"), {}).get("properties") or {}
     return read_site_settings(properties, kit.name, kit.folder / "local")
+
+
+def keep_findings(kit: StartupKit, findings: Sequence[Finding]) -> None:
+    """Leave what a check found, with its time, for the site's page; a check that cannot be kept is a warning."""
+    try:
+        path = _kept_path(state_root_of(kit, site_settings(kit)), kit.name)
+        write_json(path, {"time": time.time(), "findings": [finding._asdict() for finding in findings]})
+    except FedretinaError as error:
+        _log.warning("the site's page will not know of this check: %s", error)
+
+
+def last_check(root: Path, name: str) -> tuple[float, list[Finding]] | None:
+    """When a site was checked last, in seconds since 1970, and what was found; None where that is not known."""
+    try:
+        kept = read_json(_kept_path(root, name))
+        return float(kept["time"]), [Finding(**finding) for finding in kept["findings"]]
+    except (StateError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _kept_path(root: Path, name: str) -> Path:
+    return root / STATUS / f"{name}.check.json"
 
 
 def usual_experiment(kit: StartupKit) -> Experiment:
@@ -172,13 +201,13 @@ def _state(kit: StartupKit, settings: SiteSettings) -> Finding:
     faults = []
     if is_temporary(root):
         faults.append(f"{root} may be emptied by a restart")
-    nearest = _nearest(root)
-    probe = nearest / f".fedretina-check-{kit.name}"
+    lies = nearest(root)
+    probe = lies / f".fedretina-check-{kit.name}"
     try:
         probe.touch(mode=0o600)
         probe.unlink()
     except OSError as error:
-        faults.append(f"{nearest} cannot be written ({error.strerror})")
+        faults.append(f"{lies} cannot be written ({error.strerror})")
     return judged(
         "state", faults, str(root), "set state_root in the site file to a lasting folder of the service's user."
     )
@@ -186,15 +215,13 @@ def _state(kit: StartupKit, settings: SiteSettings) -> Finding:
 
 def _disk(kit: StartupKit, settings: SiteSettings) -> Finding:
     places = {state_root_of(kit, settings), settings.data.cache or state_root_of(kit, settings)}
-    free = {str(place): shutil.disk_usage(_nearest(place)).free / 1e9 for place in sorted(places)}
-    faults = [f"{place} has {room:.1f} GB free" for place, room in free.items() if room < _FREE_GB]
+    free = {str(place): shutil.disk_usage(nearest(place)).free / 1e9 for place in sorted(places)}
+    faults = [f"{place} has {room:.1f} GB free" for place, room in free.items() if room < FREE_GB]
     text = ", ".join(f"{room:.0f} GB free for {place}" for place, room in free.items())
-    return judged(
-        "disk", faults, text, f"make room: at least {_FREE_GB:.0f} GB; a full disk costs the site its rounds."
-    )
+    return judged("disk", faults, text, f"make room: at least {FREE_GB:.0f} GB; a full disk costs the site its rounds.")
 
 
-def _nearest(path: Path) -> Path:
+def nearest(path: Path) -> Path:
     """The path itself, or the nearest folder above it that is there."""
     return next(folder for folder in (path, *path.parents) if folder.exists())
 

@@ -309,6 +309,8 @@ class SiteSettings(BaseModel):
         policy: What the site lets go, how exactly, and with how much noise; a job can only ask for less. A phantom
             hospital that sets none lets every kind go, a head too: its images are synthetic.
         tracking: Curves and log lines of the site's own numbers, at the site.
+        page: Where the site's page is written, a file that ends in .html, such as one on a share of the hospital's IT;
+            None for `status/NAME.html` in the folder of the site's runs. It shows no image, file, path or patient.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -319,6 +321,12 @@ class SiteSettings(BaseModel):
     trainer: Literal["inline", "child"] = "inline"
     policy: PolicySettings = PolicySettings()
     tracking: TrackingSettings = TrackingSettings()
+    page: Path | None = None
+
+    @field_validator("page")
+    @classmethod
+    def _is_a_page(cls, page: Path | None) -> Path | None:
+        return _require_page(page)
 
     @property
     def own_policy(self) -> PolicySettings:
@@ -341,6 +349,8 @@ class ServerSettings(BaseModel):
         weights_file: The server's copy of the weights that a job names by SHA-256.
         he_keys: The server's file of `fedretina kit he-keys`, which mixes and cannot read.
         tracking: Curves and log lines of what sites let go, at the server.
+        page: Where the consortium's page is written, a file that ends in .html; None for `status/server.html` in the
+            folder of the server's runs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -348,6 +358,18 @@ class ServerSettings(BaseModel):
     weights_file: Path | None = None
     he_keys: Path | None = None
     tracking: TrackingSettings = TrackingSettings()
+    page: Path | None = None
+
+    @field_validator("page")
+    @classmethod
+    def _is_a_page(cls, page: Path | None) -> Path | None:
+        return _require_page(page)
+
+
+def _require_page(page: Path | None) -> Path | None:
+    if page is not None and page.suffix != ".html":
+        raise ValueError(f"page is {str(page)!r}: name a file that ends in .html, and a browser opens it.")
+    return page
 
 
 def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -> SiteSettings:
@@ -390,8 +412,8 @@ def read_server_settings(properties: Mapping[str, Any]) -> ServerSettings:
     except ValidationError as error:
         faults = settings_faults(error, SERVER_PROPERTY, ServerSettings)
         raise SettingsError(
-            f"the scope property {SERVER_PROPERTY!r} may hold state_root, weights_file and he_keys, all paths, and "
-            f"tracking: {faults}"
+            f"the scope property {SERVER_PROPERTY!r} may hold state_root, weights_file, he_keys and page, all "
+            f"paths, and tracking: {faults}"
         ).telling("the server's own settings cannot be used: its log says what and where.") from error
 
 
@@ -423,6 +445,7 @@ def _site_settings(settings: dict[str, Any], base: Path, site: str | None, what:
         (settings, "state_root"),
         (settings, "weights_file"),
         (settings, "he_keys"),
+        (settings, "page"),
     ):
         if holder.get(name) is not None:
             holder[name] = base / str(holder[name]).replace(SITE_NAME, SITE_NAME if site is None else site)
