@@ -85,6 +85,29 @@ def test_pages_are_written_by_the_processes_that_run(federation):
     assert "The server runs since" in server.read_text()
 
 
+def test_sign_ins_and_jobs_stand_in_each_ends_audit_log(federation):
+    def events(name):
+        return json.loads(fedretina("site", "audit", federation.kit(name), "--json").partition("\nok ")[0])
+
+    def told(name):
+        return [event["event"] for event in events(name)]
+
+    wait_for(lambda: "job ended" in told("site-1") and "job ended" in told("server"), "the end of `good` is written")
+    site = told("site-1")
+    assert site.index("signed in at the server") < site.index("job taken") < site.index("job started")
+    assert site.index("job started") < site.index("job ended")
+    taken = next(event for event in events("site-1") if event["event"] == "job taken")
+    assert taken["submitter"] == LEAD
+    assert {event["site"] for event in events("server") if event["event"] == "site signed in"} >= set(SITES)
+    assert {"service started", "job submitted", "job started"} <= set(told("server"))
+    copy = federation.folder / "audited"
+    shutil.copytree(federation.kit("site-1"), copy)
+    log = copy / "audit.jsonl"
+    log.write_text(log.read_text().replace("job taken", "job token", 1))
+    assert f"FAIL  event {taken['number']} is not the one" in fedretina("site", "audit", copy, code=1)
+    shutil.rmtree(copy)
+
+
 @pytest.fixture(scope="module")
 def tapped(federation):
     """What the server decoded, message by message, of those that sites sent."""

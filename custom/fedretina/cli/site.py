@@ -18,11 +18,13 @@ from fedretina.plurals import counted
 from fedretina.report.text import size as size_words
 
 _COLUMNS = ("time", "run", "phase", "round", "attempt", "tensors", "bytes", "scalars", "policy", "digest", "words")
+_CHAIN = ("number", "time", "event", "previous")
+_DIGEST = 12
 
 
 @click.group()
 def site() -> None:
-    """Check a hospital's site; read its ledger; write its page."""
+    """Check a hospital's site; read its ledger and audit log; write its page."""
 
 
 @site.command()
@@ -118,6 +120,52 @@ def page(folder: Path, out: Path | None) -> None:
     except FedretinaError as error:
         fail(str(error))
     click.echo(str(out or files.page))
+
+
+@site.command()
+@click.argument("folder", metavar="KIT", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--noted", metavar="NUMBER:DIGEST", help="An earlier last line of this command, as you noted it elsewhere."
+)
+@click.option("--json", "as_json", is_flag=True, help="Every event as it is kept, as a JSON list.")
+def audit(folder: Path, noted: str | None, as_json: bool) -> None:
+    """Show and verify the audit log of a KIT, a site's or the server's: sign-ins, and what became of each job.
+
+    Each event holds the digest of the one before, so one that was changed, taken out or put in is found and named, and
+    so is an end that was cut off. Ends with code 1 then. Note the last line elsewhere: with it, --noted finds out later
+    whether somebody who may write in the kit wrote the whole log anew.
+    """
+    from fedretina.kit.audit import AuditLog
+    from fedretina.kit.startup_kit import open_kit
+
+    number, colon, digest = (noted or "").partition(":")
+    if noted is not None and not (number.isdigit() and colon and len(digest) >= _DIGEST):
+        fail(f"--noted is {noted!r}: give it as NUMBER:DIGEST, with at least {_DIGEST} characters of the digest.")
+    try:
+        kit = open_kit(folder)
+        found = AuditLog(kit.folder).verify((int(number), digest) if noted else None)
+    except FedretinaError as error:
+        fail(str(error))
+    if as_json:
+        click.echo(json.dumps(found.events, indent=1))
+    else:
+        for event in found.events:
+            rest = {name: value for name, value in event.items() if name not in _CHAIN}
+            words = "; ".join(f"{name} {value}" for name, value in rest.items())
+            click.echo(f"{event['number']:>5}  {event['time']}  {event['event']}{': ' if words else ''}{words}")
+    for fault in found.faults:
+        click.echo(f"FAIL  {fault}", err=as_json)
+    if found.unfinished:
+        click.echo(
+            "note  a last line is unfinished: the disk was full or the power gone. The next event cuts it.", err=as_json
+        )
+    if not found.faults:
+        last = int(found.events[-1]["number"]) if found.events else 0
+        click.echo(
+            f"ok    {counted(last, 'event')}, and the chain is whole. Note elsewhere: {last}:{found.digest}",
+            err=as_json,
+        )
+    sys.exit(1 if found.faults else 0)
 
 
 def _row(line: dict[str, Any]) -> tuple[object, ...]:

@@ -32,6 +32,7 @@ from nvflare.private.fed.utils.app_deployer import AppDeployer
 from fedretina.errors import StateError
 from fedretina.exchange.ledger import REFUSALS, Ledger
 from fedretina.flare.site_commands import answer_only_for_jobs
+from fedretina.kit.audit import AuditLog
 from fedretina.kit.job_folder import LARGEST, META, SIGNATURES, refusal
 from fedretina.told import one_line
 
@@ -142,10 +143,12 @@ class JobDeployer(AppDeployerSpec):
     ) -> str:
         """Deploy the app; return why not, or an empty sentence. What is returned stands in the site's ledger before."""
         said = self._deploy(workspace, job_id, job_meta, app_name, app_data, fl_ctx)
+        kit = Path(workspace.get_root_dir())
+        _note(kit, job_id, job_meta, said)
         if not said:
             return ""
         try:
-            Ledger(Path(workspace.get_root_dir()) / REFUSALS).note_refusal(job_id, said)
+            Ledger(kit / REFUSALS).note_refusal(job_id, said)
         except StateError:
             _log.warning("job %s: its refusal could not be written down", job_id, exc_info=True)
             return _UNSAID
@@ -173,6 +176,16 @@ class JobDeployer(AppDeployerSpec):
             return said or ""
         _log.warning("job %s was not deployed: %s", job_id, said)
         return _UNSAID
+
+
+def _note(kit: Path, job_id: str, job_meta: Mapping[str, Any], why: str) -> None:
+    """Write into the kit's audit log that a job was taken or refused; one that cannot be written is a warning."""
+    named = (("name", JobMetaKey.JOB_NAME), ("submitter", JobMetaKey.SUBMITTER_NAME))
+    fields = {name: str(job_meta[key.value]) for name, key in named if job_meta.get(key.value)}
+    try:
+        AuditLog(kit).note("job refused" if why else "job taken", job=job_id, **fields, **({"why": why} if why else {}))
+    except StateError as error:
+        _log.warning("%s", error)
 
 
 class JobValidator(AppValidator):

@@ -69,7 +69,7 @@ def check_kit(kit: StartupKit) -> list[Finding]:
         _json_only(kit, resources),
         _log_streaming(kit, resources),
         _one_machine(kit, resources),
-        _page(resources),
+        *_told(resources),
         _custom_code(kit),
         unit_finding(kit),
     ]
@@ -226,10 +226,14 @@ def _one_machine(kit: StartupKit, resources: Mapping[str, Any]) -> Finding:
     return judged("second machine", [] if found else ["not noticed"], text, _HARDEN)
 
 
-def _page(resources: Mapping[str, Any]) -> Finding:
-    """The page is a convenience, so a kit without it is told, not refused."""
-    there = any(part.get("path") == hardened.PAGE["path"] for part in resources.get("components") or [])
-    return note("page", "written every minute while the service runs" if there else f"not kept up to date: {_HARDEN}")
+def _told(resources: Mapping[str, Any]) -> Iterator[Finding]:
+    """Page and audit log hold nothing back and let nothing go, so a kit without them is told, not refused."""
+    paths = {part.get("path") for part in resources.get("components") or []}
+    for what, part, fine in (
+        ("page", hardened.PAGE, "written every minute while the service runs"),
+        ("audit log", hardened.AUDIT, "sign-ins and jobs are written down"),
+    ):
+        yield note(what, fine if part["path"] in paths else f"none: {_HARDEN}")
 
 
 def _resource_files(kit: StartupKit, resources: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -82,6 +82,8 @@ ONE_MACHINE: Mapping[str, Mapping[str, Any]] = {
 """By role, the component that sees to it that a site is one machine, or says at the site that it is not."""
 PAGE: Mapping[str, Any] = {"id": "fedretina_page", "path": "fedretina.flare.status_page.StatusPage", "args": {}}
 """Among the components of a site or a server: writes its page every minute."""
+AUDIT: Mapping[str, Any] = {"id": "fedretina_audit", "path": "fedretina.flare.audit_events.AuditEvents", "args": {}}
+"""The same: writes sign-ins and the lives of jobs into the kit's audit log."""
 
 _STREAMERS = ("SiteLogStreamer", "JobLogStreamer", "JobLogReceiver")
 DEPLOYER = {"id": "app_deployer", "path": "fedretina.flare.job_door.JobDeployer", "args": {}}
@@ -117,13 +119,13 @@ def startup_config(config: Mapping[str, Any], bind: str | None) -> dict[str, Any
 
 def site_resources(resources: Mapping[str, Any]) -> dict[str, Any]:
     """A site's resources.json: jobs in JSON alone, the allow-list enforced, no log leaves, a second machine told."""
-    components = _without_page([entry for entry in _without_streamers(resources) if entry.get("id") != DEPLOYER["id"]])
+    components = _without_ours([entry for entry in _without_streamers(resources) if entry.get("id") != DEPLOYER["id"]])
     return {
         **resources,
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": sorted(ALLOWED_CLASSES),
         "allow_log_streaming": False,
-        "components": [*_with_one_machine(components, "site"), dict(PAGE), dict(DEPLOYER)],
+        "components": [*_with_one_machine(components, "site"), dict(PAGE), dict(AUDIT), dict(DEPLOYER)],
     }
 
 
@@ -132,7 +134,7 @@ def server_resources(resources: Mapping[str, Any], storage: Path) -> dict[str, A
 
     It holds the guard against a second machine with a site's kit, too.
     """
-    components = [*_with_one_machine(_without_page(_without_streamers(resources)), "server"), dict(PAGE)]
+    components = [*_with_one_machine(_without_ours(_without_streamers(resources)), "server"), dict(PAGE), dict(AUDIT)]
     for component in components:
         if component.get("id") == "job_manager":
             component["args"] = {**component.get("args", {}), "uri_root": str(storage / "jobs")}
@@ -219,8 +221,9 @@ def _with_one_machine(components: list[dict[str, Any]], role: str) -> list[dict[
     return [*components, dict(ONE_MACHINE[role])]
 
 
-def _without_page(components: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [component for component in components if component.get("path") != PAGE["path"]]
+def _without_ours(components: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    ours = {PAGE["path"], AUDIT["path"]}
+    return [component for component in components if component.get("path") not in ours]
 
 
 def _without_streamers(resources: Mapping[str, Any]) -> list[dict[str, Any]]:
