@@ -37,7 +37,8 @@ class SiteGate(NamedTuple):
 
     Attributes:
         gate: The gate.
-        own: Images of the test split, how many of them it stopped, and how many of the others it calls unusual.
+        own: Images of the test split, how many of them it stopped, and how many of the others it calls unusual; their
+            patients, how many have an image that it stopped, and how many have one that is stopped or unusual.
         spoiled: By the name of what was done to them; empty for signals.
         silent: Of all images of the test split, whether it lets no answer be shown [N].
     """
@@ -75,10 +76,16 @@ def site_gate(model: Contestant, model_digest: str, data: SiteData, splits: Spli
     )
     looks = gate.look(shown(model, splits, "test", np.arange(len(splits["test"].labels))))
     rows = gradable(splits["test"], grade)
+    of = splits["test"].patients
+    stopped = [at for at in rows if looks[at].reason is not None]
+    unusual = [at for at in rows if looks[at].unusual]
     own = {
         "images": len(rows),
-        "stopped": sum(looks[at].reason is not None for at in rows),
-        "unusual": sum(looks[at].unusual for at in rows),
+        "stopped": len(stopped),
+        "unusual": len(unusual),
+        "patients": len({of[at] for at in rows}),
+        "patients_stopped": len({of[at] for at in stopped}),
+        "patients_odd": len({of[at] for at in (*stopped, *unusual)}),
     }
     silent = np.array([not one.answered for one in looks], dtype=np.bool_)
     spoiled = {} if expected is None else _spoiled(gate, model, part(splits["val"], validation))
