@@ -80,10 +80,16 @@ class Shown(NamedTuple):
     Attributes:
         images: uint8 [N, 3, H, W], as the network gets them.
         features: What enters the model's head, float32 [N, F] on the CPU; None where nobody has them.
+        looks: What they look like, where that was measured before, for another model; else it is measured.
     """
 
     images: Tensor
     features: Tensor | None
+    looks: Appearance | None = None
+
+    def measured(self) -> Appearance:
+        """What they look like; there is at least one."""
+        return appearance(self.images) if self.looks is None else self.looks
 
 
 class _Rule(NamedTuple):
@@ -173,8 +179,9 @@ class Gate:
         measures = min(len(train.images), len(validation.images)) >= _LEAST
         tensors: dict[str, Tensor] = {}
         rules: list[str] = []
+        seen: list[Appearance] = []
         if expected is not None:
-            seen = [appearance(one.images) for one in (train, validation) if len(one.images)]
+            seen = [one.measured() for one in (train, validation) if len(one.images)]
             own = Appearance(*(torch.cat(column) for column in zip(*seen, strict=True))) if seen else None
             rules = [
                 code
@@ -191,7 +198,7 @@ class Gate:
         gate = cls({**record, "limit": None}, tensors, expected)
         if not tensors:
             return gate
-        own_looks = None if expected is None else appearance(validation.images)
+        own_looks = None if expected is None else seen[-1]
         steps = gate._steps(own_looks, validation.features, len(validation.images))
         broken, far = steps[0].numpy(), steps[1].numpy()
         worst = np.where(broken.any(1), math.inf, far.max(1))
@@ -211,7 +218,7 @@ class Gate:
         if not len(shown.images):
             return []
         kinds = self.kinds()
-        seen = None if self.expected is None else appearance(shown.images)
+        seen = None if self.expected is None else shown.measured()
         return [kinds[at] for at in self.kind(seen, shown.features, len(shown.images)).tolist()]
 
     def steps(self, shown: Shown) -> dict[str, NDArray[np.float64]]:

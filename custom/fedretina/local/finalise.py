@@ -18,7 +18,7 @@ from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.min_count import OUTCOMES, encode
 from fedretina.exchange.payload import Tensors, tensors_digest
-from fedretina.local.gate import SiteGate, site_gate
+from fedretina.local.gate import Pictures, SiteGate, expected_look, site_gate
 from fedretina.local.site_state import History, Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.verdict import Contestant, Splits, contestants, judged
@@ -92,12 +92,13 @@ def finalise(ending: Ending) -> dict[str, float]:
         models = contestants(federated, ending.twin(splits), data, splits)
         verdict = judged(models, data, splits, experiment)
         kept = next(model for model in models if model.name == verdict["kept"])
-    # Everything that stays at the site.
-    report = _write(folder, ending, kept, verdict, splits)
+    # Everything that stays at the site. What gates are fitted and tried on is the same for both models.
+    pictures = Pictures.of(data, splits, expected_look(federated))
+    report = _write(folder, ending, kept, verdict, splits, pictures)
     if kept is federated:
         shutil.rmtree(folder / FEDERATED, ignore_errors=True)  # of a verdict before the run went back
     else:
-        report = _write(folder / FEDERATED, ending, federated, verdict, splits)
+        report = _write(folder / FEDERATED, ending, federated, verdict, splits, pictures)
     # Last, what marks all of the above as done, and holds what leaves.
     scalars = _scalars(ending, report, _labelled(federated, splits, "test"), verdict, _columns(data, splits["test"]))
     write_json(
@@ -116,10 +117,15 @@ def finalise(ending: Ending) -> dict[str, float]:
 
 
 def _write(
-    folder: Path, ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None, splits: Splits
+    folder: Path,
+    ending: Ending,
+    model: Contestant,
+    verdict: Mapping[str, Any] | None,
+    splits: Splits,
+    pictures: Pictures,
 ) -> dict[str, Any]:
     """Write a model, its gate, its card for programs and for people, and its report; returns the report."""
-    gate = site_gate(model, tensors_digest(model.model), ending.data, splits)
+    gate = site_gate(model, tensors_digest(model.model), ending.data, splits, pictures)
     card = _card(ending, model, verdict, splits, gate)
     write_tensors(folder / "model.safetensors", model.model, {"card": card})
     gate.gate.write(folder)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedretina.data.modalities import Look, modality
 from fedretina.data.site_data import SiteData, Split
+from fedretina.gate.appearance import Appearance, appearance
 from fedretina.gate.gate import Gate, Shown
 from fedretina.gate.spoils import SPOILS
 from fedretina.local.verdict import Contestant, Splits
@@ -49,36 +50,78 @@ class SiteGate(NamedTuple):
     silent: NDArray[np.bool_]
 
 
-def site_gate(model: Contestant, model_digest: str, data: SiteData, splits: Splits) -> SiteGate:
+class Pictures(NamedTuple):
+    """The site's images that gates are fitted on and tried on, and what they look like: the same for every model.
+
+    Attributes:
+        train: Of the training split, what distances are measured from.
+        validation: Places in the validation split.
+        spoiled: Some validation images, spoiled in all ways, one way after another; None for signals.
+        looks: Of "train", "val", "test" and "spoiled"; none of what is empty, and none for signals.
+    """
+
+    train: Split
+    validation: NDArray[np.int64]
+    spoiled: Split | None
+    looks: Mapping[str, Appearance]
+
+    @classmethod
+    def of(cls, data: SiteData, splits: Splits, expected: Look | None) -> Pictures:
+        """Choose, spoil and measure them.
+
+        Images that the site itself grades as ungradable have no part in it.
+        """
+        grade = data.scheme.ungradable_class
+        train, validation = (gradable(split, grade) for split in (data.split("train"), splits["val"]))
+        few = np.linspace(0, len(train) - 1, min(_FITTED_ON, len(train))).astype(np.int64)
+        fitted_on = part(data.split("train"), train[few])
+        if expected is None:
+            return cls(fitted_on, validation, None, {})
+        own = part(splits["val"], validation)
+        spoiled = _spoiled(own)
+        images = {
+            "train": fitted_on.images,
+            "val": own.images,
+            "test": splits["test"].images,
+            "spoiled": spoiled.images,
+        }
+        looks = {name: appearance(some) for name, some in images.items() if len(some)}
+        return cls(fitted_on, validation, spoiled, looks)
+
+
+def site_gate(
+    model: Contestant, model_digest: str, data: SiteData, splits: Splits, pictures: Pictures | None = None
+) -> SiteGate:
     """Fit the gate of a model on the site's own images, and try it.
 
-    Images that the site itself grades as ungradable have no part in it. The test split is looked at, and decides
-    nothing.
+    The test split is looked at, and decides nothing.
 
     Args:
         model: The model, with its answers.
         model_digest: Of its tensors.
         data: The site's data.
         splits: Validation and test.
+        pictures: As `Pictures.of` gave them for another model of the same run.
     """
     expected = expected_look(model)
     grade = data.scheme.ungradable_class
-    train, validation = (gradable(split, grade) for split in (data.split("train"), splits["val"]))
-    few = np.linspace(0, len(train) - 1, min(_FITTED_ON, len(train))).astype(np.int64)
-    fitted_on = part(data.split("train"), train[few])
+    if pictures is None:
+        pictures = Pictures.of(data, splits, expected)
+    validation, looks = pictures.validation, pictures.looks
     gate = Gate.fitted(
-        Shown(fitted_on.images, answered(model, fitted_on)),
-        shown(model, splits, "val", validation),
+        Shown(pictures.train.images, answered(model, pictures.train), looks.get("train")),
+        shown(model, splits, "val", validation)._replace(looks=looks.get("val")),
         [splits["val"].patients[at] for at in validation],
         expected,
         model_digest,
         data.unusual,
     )
-    looks = gate.look(shown(model, splits, "test", np.arange(len(splits["test"].labels))))
+    every = np.arange(len(splits["test"].labels))
+    said = gate.look(shown(model, splits, "test", every)._replace(looks=looks.get("test")))
     rows = gradable(splits["test"], grade)
     of = splits["test"].patients
-    stopped = [at for at in rows if looks[at].reason is not None]
-    unusual = [at for at in rows if looks[at].unusual]
+    stopped = [at for at in rows if said[at].reason is not None]
+    unusual = [at for at in rows if said[at].unusual]
     own = {
         "images": len(rows),
         "stopped": len(stopped),
@@ -87,9 +130,8 @@ def site_gate(model: Contestant, model_digest: str, data: SiteData, splits: Spli
         "patients_stopped": len({of[at] for at in stopped}),
         "patients_odd": len({of[at] for at in (*stopped, *unusual)}),
     }
-    silent = np.array([not one.answered for one in looks], dtype=np.bool_)
-    spoiled = {} if expected is None else _spoiled(gate, model, part(splits["val"], validation))
-    return SiteGate(gate, own, spoiled, silent)
+    silent = np.array([not one.answered for one in said], dtype=np.bool_)
+    return SiteGate(gate, own, _tried(gate, model, pictures), silent)
 
 
 def expected_look(model: Contestant) -> Look | None:
@@ -111,9 +153,9 @@ def part(split: Split, rows: NDArray[np.int64]) -> Split:
     return Split(split.images[rows], split.labels[rows], names[0], names[1], digests)
 
 
-def answered(model: Contestant, split: Split, kept: bool = True) -> torch.Tensor | None:
+def answered(model: Contestant, split: Split) -> torch.Tensor | None:
     """Features that a model computes of images; see `LocalTrainer.answers`."""
-    return model.trainer.answers({}, model.model, split, kept).features if len(split.labels) else None
+    return model.trainer.answers({}, model.model, split).features if len(split.labels) else None
 
 
 def shown(model: Contestant, splits: Splits, name: str, rows: NDArray[np.int64]) -> Shown:
@@ -122,15 +164,25 @@ def shown(model: Contestant, splits: Splits, name: str, rows: NDArray[np.int64])
     return Shown(splits[name].images[rows], None if features is None else features[rows])
 
 
-def _spoiled(gate: Gate, model: Contestant, split: Split) -> dict[str, Spoiled]:
-    few = np.linspace(0, len(split.labels) - 1, min(_SPOILED, len(split.labels))).astype(np.int64)
-    if not len(few):
+def _spoiled(own: Split) -> Split:
+    """Some images of a split, spoiled in all ways, one way after another."""
+    few = np.linspace(0, len(own.labels) - 1, min(_SPOILED, len(own.labels))).astype(np.int64)
+    whole = part(own, few)
+    copies = [spoil(image) for spoil in SPOILS.values() for image in whole.images.numpy()]
+    images = torch.from_numpy(np.stack(copies)) if copies else whole.images
+    return Split(images, whole.labels.repeat(len(SPOILS)), (), ())
+
+
+def _tried(gate: Gate, model: Contestant, pictures: Pictures) -> dict[str, Spoiled]:
+    """What gate and model say of the spoiled images, by what was done to them."""
+    spoiled = pictures.spoiled
+    if spoiled is None or not len(spoiled.labels):
         return {}
-    whole = part(split, few)._replace(digests=())
-    # All of them in one pass, for a model is loaded for each.
-    images = torch.from_numpy(np.stack([spoil(image) for spoil in SPOILS.values() for image in whole.images.numpy()]))
-    every = whole._replace(images=images, labels=whole.labels.repeat(len(SPOILS)))
-    said: Any = model.trainer.answers({}, model.model, every, kept=False)
-    stopped = np.array([one.reason is not None for one in gate.look(Shown(images, said.features))])
-    logits = said.logits.split(len(few))
-    return {name: Spoiled(stopped[at * len(few) :][: len(few)], logits[at]) for at, name in enumerate(SPOILS)}
+    # All of them in one pass, for a model is loaded for each. What frozen stages make of them is kept like that of the
+    # site's other images: a second model on the same encoder, and the next run, find it.
+    said: Any = model.trainer.answers({}, model.model, spoiled)
+    looks = gate.look(Shown(spoiled.images, said.features, pictures.looks["spoiled"]))
+    stopped = np.array([one.reason is not None for one in looks])
+    few = len(stopped) // len(SPOILS)
+    logits = said.logits.split(few)
+    return {name: Spoiled(stopped[at * few :][:few], logits[at]) for at, name in enumerate(SPOILS)}

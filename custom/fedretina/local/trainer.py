@@ -237,19 +237,17 @@ class LocalTrainer:
         with reproducible_torch(self._experiment.training), torch.inference_mode():
             return feature_moments(map(self.model.net.features, self._seen(split)), temperature)
 
-    def answers(self, shared: Tensors, personal: Tensors, split: Split, kept: bool = True) -> Predictions:
+    def answers(self, shared: Tensors, personal: Tensors, split: Split) -> Predictions:
         """What the site's model, aggregate and personal part together, answers to a whole split, with the features.
 
         Args:
             shared: The aggregate.
             personal: The personal part.
-            split: The images.
-            kept: Whether what frozen stages make of them is read from the site's disk, and kept there; not of images
-                that are none of the site's.
+            split: The images. What frozen stages make of them is read from the site's disk, and kept there.
         """
         with reproducible_torch(self._experiment.training):
             self.model.load(shared, personal)
-            return self._pass(split, kept)
+            return self._pass(split)
 
     def evaluate(self, answers: Predictions) -> Evaluation:
         """Figures of a split's answers by the row's estimator and AUC input."""
@@ -329,9 +327,9 @@ class LocalTrainer:
         outputs = self._frozen.of(split, orientations(random))
         return lambda samples, purpose: outputs(samples, drawn_orientations(samples, random, purpose))
 
-    def _seen(self, split: Split, kept: bool = True) -> Iterator[Tensor]:
+    def _seen(self, split: Split) -> Iterator[Tensor]:
         """A whole split as it is, in batches on the device: its images, or what frozen stages make of them."""
-        outputs = None if self._frozen is None or not kept else self._frozen.of(split)
+        outputs = None if self._frozen is None else self._frozen.of(split)
         for begin in range(0, len(split.images), _EVALUATION_BATCH):
             end = min(begin + _EVALUATION_BATCH, len(split.images))
             if outputs is None:
@@ -359,11 +357,11 @@ class LocalTrainer:
             uncertainty = as_if_graded(uncertainty, self._data.scheme.num_classes, settings.reference_grades)
         return site_theta(uncertainty, wrong, settings, previous)
 
-    def _pass(self, split: Split, kept: bool = True) -> Predictions:
+    def _pass(self, split: Split) -> Predictions:
         net = self.model.net.eval()
         found: list[tuple[Tensor, Tensor]] = []
         with torch.inference_mode():
-            for there in self._seen(split, kept):
+            for there in self._seen(split):
                 answered = answered_with_features(net, there, self._experiment.evaluation.passes)
                 found.append((answered[0].float().cpu(), answered[1].cpu()))
         logits, features = zip(*found, strict=True)
