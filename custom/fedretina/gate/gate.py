@@ -230,7 +230,7 @@ class Gate:
         """
         if not self.measures or not len(shown.images):
             return {}
-        seen = None if self.expected is None else appearance(shown.images)
+        seen = None if self.expected is None else shown.measured()
         _, every, facts = self._steps(seen, shown.features, len(shown.images))
         names = self._distances(seen, shown.features)
         found = {name: every[:, len(_FACTS) + at] for at, name in enumerate(names)}

@@ -12,9 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from fedretina.settings.scheme import in_words
-from fedretina.yaml_file import read_yaml
-
 Language = Literal["en", "de"]
 LANGUAGES: tuple[Language, ...] = get_args(Language)
 _FOLDER = Path(__file__).resolve().parent / "languages"
@@ -88,6 +85,8 @@ class Phrases:
 
     def grade(self, name: str) -> str:
         """A grade of the site; its own word where the language has none for it."""
+        from fedretina.settings.scheme import in_words
+
         key = f"grade.{name}"
         return self._phrases[key] if key in self._phrases else in_words(name)
 
@@ -109,6 +108,8 @@ class Phrases:
 @cache
 def phrases(language: Language) -> dict[str, str]:
     """All phrases of a language, by key."""
+    from fedretina.yaml_file import read_yaml  # the command line asks for the languages, and waits for nothing heavy
+
     found = read_yaml(_FOLDER / f"{language}.yaml", "the file of phrases")
     return {str(key): str(value) for key, value in found.items()}
 
