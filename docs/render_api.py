@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import fedretina
+from fedretina import recipes
 
 PAGE = Path(__file__).resolve().parent / "api.md"
 BEGIN, END = "<!-- begin reference -->", "<!-- end reference -->"
@@ -43,10 +44,11 @@ def _block(text: str) -> list[str]:
 def reference() -> str:
     """The part of the page between the marks."""
     lines: list[str] = []
-    for name in fedretina.__all__:
-        if name == "__version__":
-            continue
-        found = getattr(fedretina, name)
+    for module, name in [
+        *((fedretina, name) for name in fedretina.__all__ if name != "__version__"),
+        *((recipes, name) for name in recipes.__all__),
+    ]:
+        found = getattr(module, name)
         lines += [f"### {name}", ""]
         lines += _block(
             inspect.getdoc(found) if inspect.isclass(found) else f"{_call(name, found)}\n\n{inspect.getdoc(found)}"

@@ -157,6 +157,7 @@ class LocalFederation:
         home.mkdir(parents=True, exist_ok=True)
         return {
             "OMP_NUM_THREADS": "1",  # a dozen processes share the machine; training's threads are a setting of the job
+            "OMP_WAIT_POLICY": "passive",  # which do not spin on cores that other sites need while they wait
             **kept,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}",
             "HOME": str(home),

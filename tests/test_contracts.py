@@ -54,7 +54,8 @@ def test_the_product_imports_nothing_of_the_papers():
 
 
 def test_the_core_imports_nothing_of_flare():
-    core = [path for path in PRODUCT if path.parent != CUSTOM / "fedretina" / "flare"]
+    recipes = CUSTOM / "fedretina" / "recipes.py"  # FLARE's own way in, by the name that FLARE's people look for
+    core = [path for path in PRODUCT if path.parent != CUSTOM / "fedretina" / "flare" and path != recipes]
     assert importing("nvflare", core) == []
     ours = importing("fedretina.flare", [path for path in core if "cli" not in path.parts])
     assert ours == []

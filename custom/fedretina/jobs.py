@@ -2,7 +2,8 @@
 
 What is committed under `jobs/` is what `fedretina job write` writes: `make jobs` writes it anew. Such a folder has an
 empty `custom` folder, with which FLARE runs it in the simulator and in a rehearsal. Hardened sites refuse that: for
-them `fedretina job export` writes the production form, without it and with the sites named.
+them `fedretina job export` writes the production form, without it and with the sites named. Beside a committed job's
+files stands `job.py`, which runs it through FLARE's recipes (`fedretina.recipes`); no federation is sent it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from typing import Any
 import yaml
 
 from fedretina.errors import DataError, SettingsError, StateError
-from fedretina.kit.job_folder import ALLOWED_CLASSES, CONFIGS, EXPERIMENT, FILTER, LARGEST, META, classes_named, refusal
+from fedretina.kit.job_folder import (
+    ALLOWED_CLASSES,
+    CONFIGS,
+    EXPERIMENT,
+    FILTER,
+    LARGEST,
+    META,
+    SCRIPT,
+    classes_named,
+    refusal,
+)
 from fedretina.plurals import counted
 from fedretina.rows import row
 from fedretina.settings.contrastive import ContrastiveSettings, MomentumSettings
@@ -124,6 +135,29 @@ _PHASES = {
 _WHOSE = {"fundus": "FedUAA's"}
 _ROUNDS = {"oct": "paper: 50", "dermoscopy": "paper: 47", "heart_sound": "paper: 32", "activity": "paper: 10"}
 
+_SCRIPT = """\
+\"\"\"Runs the job in this folder in FLARE's simulator: docs/recipes.md. `fedretina job write` writes this file.
+
+python job.py                              runs it; `fedretina show` then prints its table
+python job.py --export --export-dir OUT    writes the job that FLARE is given into OUT
+
+For another place to run, put PocEnv or ProdEnv where SimEnv stands.
+\"\"\"
+
+from pathlib import Path
+
+from nvflare.recipe import SimEnv
+
+from fedretina.recipes import JobRecipe
+
+if __name__ == "__main__":
+    recipe = JobRecipe(Path(__file__).parent)
+    sites = list(recipe.sites)
+    env = SimEnv(clients=sites, num_threads=min(2, len(sites)), workspace_root="simulator_workspace")
+    run = recipe.execute(env)
+    print(f"FLARE's files: {run.get_result()}")
+"""
+
 _APP = "app"
 _CALLED = "the experiment file"
 _MARKER = """\
@@ -138,7 +172,7 @@ def job_files(
     name: str = "",
     sites: Sequence[str] = SITES,
     learner: bool = False,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | str | None = None,
 ) -> dict[str, str]:
     """The files of a job that runs a row in the simulator and in POC, by path within its folder.
 
@@ -148,14 +182,16 @@ def job_files(
         sites: Names of the sites.
         learner: Whether the sites run the trainer behind FLARE's ModelLearner, as one of its learners, instead of the
             executor of this package; the results are the same to the bit.
-        settings: All settings of the experiment, where they are not those of the row's own job; they name the row.
+        settings: All settings of the experiment, where they are not those of the row's own job; they name the row. The
+            text of an experiment file is taken as it stands, with its comments.
 
     Raises:
         SettingsError: No such row, settings that cannot be, a row that no federation can run, no site, or one that is
             named twice.
         RefusedError: A name cannot be used as a folder's.
     """
-    Experiment.resolve({"row": method} if settings is None else settings).require_federated()
+    words = parse_yaml(settings, _CALLED) if isinstance(settings, str) else settings
+    Experiment.resolve({"row": method} if words is None else words).require_federated()
     job = require_name(name or method, "job")
     app = ["server", *require_sites(sites)]
     meta = {"name": job, "resource_spec": {}, "min_clients": 1, "mandatory_clients": [], "deploy_map": {_APP: app}}
@@ -164,11 +200,36 @@ def job_files(
         META: _text(meta),
         server: _text(_server()),
         client: _text(_client_of_learner() if learner else _client()),
-        f"{_APP}/config/{EXPERIMENT}": _experiment(method, job)
-        if settings is None
-        else yaml.safe_dump(dict(settings), sort_keys=False),
+        f"{_APP}/config/{EXPERIMENT}": _settings_text(method, job, settings),
         f"{_APP}/custom/README.md": _MARKER,
     }
+
+
+def job_script() -> dict[str, str]:
+    """The file that runs the job beside it through FLARE's recipes, as `job_files` gives its files."""
+    return {SCRIPT: _SCRIPT}
+
+
+def read_job(folder: Path) -> dict[str, str]:
+    """The files of a job folder, as `job_files` gives them: without `job.py` and without hidden files.
+
+    Raises:
+        SettingsError: The folder is no job of this package, or a file cannot be read as text.
+    """
+    require_job(folder)
+    found = {}
+    for app in sorted(_read(folder / META).get("deploy_map") or {}):
+        for path in sorted((folder / app).rglob("*")):
+            within = path.relative_to(folder)
+            if path.is_file() and "__pycache__" not in within.parts and not path.name.startswith("."):
+                found[within.as_posix()] = read_text(path, "a file of the job")
+    return {META: read_text(folder / META, "the job's meta.json"), **found}
+
+
+def _settings_text(method: str, job: str, settings: Mapping[str, Any] | str | None) -> str:
+    if settings is None:
+        return _experiment(method, job)
+    return settings if isinstance(settings, str) else yaml.safe_dump(dict(settings), sort_keys=False)
 
 
 def settings_of_row(method: str) -> str:
@@ -373,9 +434,7 @@ def _head(path: Path) -> bytes:
 
 
 def _check(job: Path, out: Path, sites: Sequence[str], quorum: int | None, mandatory: Sequence[str]) -> None:
-    missing = [name for name in (*CONFIGS, EXPERIMENT) if not (job / _APP / "config" / name).is_file()]
-    if missing or not (job / META).is_file():
-        raise SettingsError(f"{job} is no job of this package: it lacks {[*missing, META][0]}.")
+    require_job(job)
     if out.exists():
         raise SettingsError(f"{out} exists: name a folder that does not, or remove it.")
     require_sites(sites)
@@ -390,6 +449,17 @@ def _check(job: Path, out: Path, sites: Sequence[str], quorum: int | None, manda
             f"the job names {foreign[0]}, which hardened sites refuse: production jobs name only the classes of "
             "fedretina.kit.job_folder."
         )
+
+
+def require_job(job: Path) -> None:
+    """Refuse a folder that holds no job of this package.
+
+    Raises:
+        SettingsError: It holds none.
+    """
+    missing = [name for name in (*CONFIGS, EXPERIMENT) if not (job / _APP / "config" / name).is_file()]
+    if missing or not (job / META).is_file():
+        raise SettingsError(f"{job} is no job of this package: it lacks {[*missing, META][0]}.")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 """Rows that bring each kind of tensor and each kind of step over the wire once: the real simulator against the loop.
 
+A head that travels comes by FLARE's recipe and SimEnv, the others by `nvflare simulator`.
 One model per site, with the steps `prepare` and `tune`: tests/poc/test_rehearsal.py. Ciphertexts: tests/provisioned.
 What never reaches the wire (losses, optimisers, uncertainty, the encoder's architecture) is held by tests/test_loop.py.
 """
+
+import sys
 
 import pytest
 import yaml
@@ -74,7 +77,9 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
     # A head leaves only where the site says so itself.
     (tmp_path / "site.yaml").write_text(yaml.safe_dump({"policy": {"kinds": sorted(ALLOWED)}}))
     own = {"FEDRETINA_SITE_FILE": str(tmp_path / "site.yaml"), "FEDRETINA_STATE_ROOT": str(tmp_path)}
-    simulation = Simulation(job, tmp_path / "sim", 3, FEDRETINA_RUN="again", **own)
+    # One of them through FLARE's recipes, with fewer threads than sites.
+    started = [sys.executable, str(job / "job.py")] if name == "a_head_that_travels" else job
+    simulation = Simulation(started, tmp_path / "sim", 3, FEDRETINA_RUN="again", **own)
     assert simulation.wait() == 0, simulation.text()[-3000:]
     assert results(tmp_path, "again") == expected
     ledgers = {site: Ledger(tmp_path / "again" / site / "ledger.jsonl").lines() for site in sites}

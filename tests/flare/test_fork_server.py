@@ -87,8 +87,23 @@ def test_nothing_of_flare_is_loaded_before_the_fork():
 def test_the_simulator_is_changed_once(monkeypatch):
     monkeypatch.setattr(ForkServer, "start", lambda self: None)
     monkeypatch.setattr(simulator_runner, "subprocess", subprocess)
-    share_imports()
+    share_imports(1)
     first = simulator_runner.subprocess
     assert first.TimeoutExpired is subprocess.TimeoutExpired
-    share_imports()
+    share_imports(1)
     assert simulator_runner.subprocess is first
+
+
+@pytest.mark.parametrize(
+    ("at_once", "own", "set_to"),
+    [(1, None, None), (5, None, "passive"), (5, "active", "active")],
+)
+def test_threads_of_sites_that_share_cores_sleep_while_they_wait(monkeypatch, at_once, own, set_to):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if own is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", own)
+    seen = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, pass_fds, env: seen.append(env.get("OMP_WAIT_POLICY")))
+    ForkServer(at_once).start()
+    assert seen == [set_to]

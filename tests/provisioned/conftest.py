@@ -14,7 +14,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "flare")]
 
 from hospital import GRADES, write_hospital  # noqa: E402
 from hostile_jobs import ENVIRONMENT, PLANTED  # noqa: E402
-from jobs import SITES, change_in_store, export  # noqa: E402
+from jobs import SITES, WORDS, change_in_store, export  # noqa: E402
+from simulation import write_job  # noqa: E402
 
 from federation import LEAD, Federation, distributed_kit, ended, fedretina, hurry  # noqa: E402
 
@@ -52,11 +53,15 @@ def kits(tmp_path_factory: pytest.TempPathFactory, lasting: None) -> Iterator[Fe
 
 @pytest.fixture(scope="session")
 def federation(kits: Federation, once: Callable[[str], None]) -> Iterator[Federation]:
-    """Server under a tap; a job changed in its store; then the sites; then the run `good`, done.
+    """Server under a tap; a job changed in its store; then the sites; then the run `good`, done, by FLARE's recipe.
 
     Files of tests share it, and are done in one process, in their order (`ONE_FEDERATION`, tests/conftest.py). What a
     test changes of it is in that test's own runs and files, or is put back.
     """
+    from nvflare.recipe import ProdEnv
+
+    from fedretina.recipes import JobRecipe
+
     once("the provisioned federation")
     tap = kits.folder / "tap"
     server = kits.start("server", FEDRETINA_TEST_TAP=str(tap))
@@ -71,7 +76,9 @@ def federation(kits: Federation, once: Callable[[str], None]) -> Iterator[Federa
         for site in SITES:
             kits.running[site].wait_until("Successfully registered")
         kits.ended = {"changed": ended(session, changed)}
-        kits.ended["good"] = ended(session, session.submit_job(str(export(kits, "good"))))
+        recipe = JobRecipe(write_job(kits.folder / "good-recipe", WORDS, SITES), run="good")
+        run = recipe.run(ProdEnv(str(kits.kit(LEAD)), login_timeout=20, username=LEAD))
+        kits.ended["good"] = ended(session, run.get_job_id())
     yield kits
     kits.stop()
     shutil.rmtree(tap)

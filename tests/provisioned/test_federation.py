@@ -125,9 +125,10 @@ def test_a_run_ends_with_the_bits_of_the_plain_loop(federation, oracle):
         assert json.loads((ours / "figures.json").read_text()) == json.loads((loops / "figures.json").read_text())
 
 
-def test_a_run_that_was_submitted_by_flares_api_is_known(federation):
-    """`good` was: its exported job names the run, so that all commands find it."""
+def test_a_run_that_was_submitted_by_flares_recipe_is_known(federation):
+    """`good` was: it named the run, so all commands find it; and it sent the bytes that `fedretina submit` sends."""
     kit = ("--kit", federation.kit(LEAD))
+    assert "is there, FINISHED:COMPLETED" in fedretina("submit", export(federation, "good"), *kit)
     assert "FINISHED:COMPLETED" in fedretina("status", "--run", "good", *kit)
     assert "run good has completed" in fedretina("resume", "good", *kit)
 

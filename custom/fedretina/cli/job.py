@@ -9,6 +9,7 @@ import click
 
 from fedretina.cli.shared import JOB, PHANTOMS, RUN, SITES, fail
 from fedretina.errors import FedretinaError
+from fedretina.kit.job_folder import SCRIPT
 
 
 @click.group()
@@ -31,17 +32,21 @@ def job() -> None:
 @click.option("--learner", is_flag=True, help="The same trainer behind FLARE's ModelLearner.")
 @click.option("--replace", is_flag=True, help="Write over the files of a job that is there, your changes with them.")
 def write(row: str, out: Path | None, name: str | None, sites: tuple[str, ...], learner: bool, replace: bool) -> None:
-    """Write a FLARE job that runs ROW (`fedretina methods` lists them) in the simulator and in POC."""
-    from fedretina.jobs import job_files, write_job
+    """Write a FLARE job that runs ROW (`fedretina methods` lists them) in the simulator and in POC.
+
+    Beside it stands job.py, which runs it through FLARE's recipes.
+    """
+    from fedretina.jobs import job_files, job_script, write_job
 
     try:
-        files = job_files(row, name or "", sites, learner)
+        files = {**job_files(row, name or "", sites, learner), **job_script()}
         folder = out or Path("jobs") / (name or row)
         write_job(folder, files, replace)
     except FedretinaError as error:
         fail(str(error))
     settings = quote(str(folder / "app" / "config" / "experiment.yaml"))
-    click.echo(f"wrote {folder}: edit {settings}, then `nvflare simulator {quote(str(folder))}`.")
+    script = quote(str(folder / SCRIPT))
+    click.echo(f"wrote {folder}: edit {settings}, then `nvflare simulator {quote(str(folder))}` or `python {script}`.")
 
 
 @job.command()

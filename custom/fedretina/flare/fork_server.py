@@ -45,18 +45,26 @@ class ForkServer:
 
     It may be called by all threads of the simulator; the process behind it is started by the first call of `start`,
     and ends when this process does.
+
+    Args:
+        at_once: Sites that compute at the same time. Where they have fewer than two cores each, threads of torch sleep
+            while they wait for one another (`OMP_WAIT_POLICY=passive`, unless the environment says otherwise): else
+            they spin on cores that the others need, and five sites on two cores take ten times as long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = 1) -> None:
         self._lock = threading.Lock()
         self._ours: Connection | None = None
+        self._calm = at_once > 1 and 2 * at_once > (os.cpu_count() or 1)
 
     def start(self) -> None:
         """Start the process that does the imports; it goes on doing them while this one works."""
         ours, theirs = Pipe()
         with theirs:
             command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-            subprocess.Popen(command, pass_fds=[theirs.fileno()])
+            # The library of threads reads it once, when torch is imported: so here, and not for each fork.
+            calm = {"OMP_WAIT_POLICY": "passive"} if self._calm else {}
+            subprocess.Popen(command, pass_fds=[theirs.fileno()], env={**calm, **os.environ})
         self._ours = ours
 
     def ask(self, *what: Any) -> Any:
@@ -148,8 +156,11 @@ class Forked:
             self._server.ask(which, self.pid)
 
 
-def share_imports() -> None:
+def share_imports(at_once: int) -> None:
     """Let FLARE's simulator, which this process is, fork its sites from now on.
+
+    Args:
+        at_once: Sites that it runs at the same time.
 
     FLARE offers no place for this: its runner's name `subprocess` is set to an object with the two parts of that
     module which it uses.
@@ -158,7 +169,7 @@ def share_imports() -> None:
 
     if simulator_runner.subprocess is not subprocess or sys.platform != "linux":
         return
-    server = ForkServer()
+    server = ForkServer(at_once)
     server.start()
     vars(simulator_runner)["subprocess"] = SimpleNamespace(Popen=server.popen, TimeoutExpired=subprocess.TimeoutExpired)
 

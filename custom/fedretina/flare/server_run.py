@@ -166,8 +166,8 @@ class ServerRun(FLComponent):
         In the simulator its start lets the sites share their imports.
         """
         if event_type == EventType.START_RUN:
-            if isinstance(fl_ctx.get_engine(), SimulatorServerEngine):
-                share_imports()
+            if isinstance(engine := fl_ctx.get_engine(), SimulatorServerEngine):
+                share_imports(engine.args.threads or 1)
         elif event_type == InfoCollector.EVENT_TYPE_GET_STATS:
             coordinator = self._coordinator
             collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)

@@ -25,7 +25,8 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import PROPERTY, SERVER_PROPERTY, SITE_NAME, SiteSettings
 from fedretina.storage import folder_lock, read_json, write_text
 
-_SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
+SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
+"""What `nvflare simulator` and FLARE's SimEnv start, as a module."""
 _SCOPE = "fedretina"
 _LOOK_S = 0.3
 
@@ -96,7 +97,7 @@ class Simulation:
         write_text(self._workspace / "local" / "privacy.json", _text(scopes))  # the simulator keeps this folder
 
     def _run(self, threads: int, tell: Tell) -> None:
-        command = [sys.executable, "-m", _SIMULATOR, str(self._job), "-w", str(self._workspace), "-t", str(threads)]
+        command = [sys.executable, "-m", SIMULATOR, str(self._job), "-w", str(self._workspace), "-t", str(threads)]
         with open(self.log, "wb") as log:
             # A session of its own, so that Ctrl-C reaches this process alone, which then ends all of them.
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -108,7 +109,7 @@ class Simulation:
                 for line in self._news():
                     tell(line)
         finally:
-            _end(process)
+            end_simulator(process)
         stopped = self._workspace / "server" / "simulate_job" / FOLDER / STOPPED
         if stopped.exists():
             raise StateError(f"{read_json(stopped).get('why')} All that FLARE and the sites said: {self.log}")
@@ -166,7 +167,7 @@ class _NewLines:
         return [json.loads(line) for line in whole.splitlines()]
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_simulator(process: subprocess.Popen[bytes]) -> None:
     """End the simulator and the sites that it started, each of which has a session of its own."""
     if process.poll() is not None:
         return

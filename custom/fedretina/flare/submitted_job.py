@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedretina.errors import SettingsError
+from fedretina.kit.job_folder import SCRIPT
 from fedretina.settings.plan import RUN_KEY, new_run_name
 from fedretina.storage import require_name
 
@@ -75,6 +76,7 @@ def named_copy(
     folder = into / SUBMITTED_AS
     try:
         shutil.copytree(job, folder, ignore=_NOT_COPIED)
+        (folder / SCRIPT).unlink(missing_ok=True)
     except OSError as error:  # a link that leads nowhere, a file that may not be read, a full disk
         raise SettingsError(
             f"{job} cannot be copied as a whole: each of its files must be there and readable, and the disk have room."

@@ -37,6 +37,8 @@ CONFIGS = ("config_fed_server.json", "config_fed_client.json")
 EXPERIMENT = "experiment.yaml"
 META = "meta.json"
 """What a job holds beside its apps."""
+SCRIPT = "job.py"
+"""What may stand beside a job's files where it is kept, to run it from there; it is no part of the job."""
 SIGNATURES = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
 """What FLARE itself lays into every folder of a signed job."""
 FOLDERS = ("", "config/")
