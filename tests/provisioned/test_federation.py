@@ -203,6 +203,7 @@ def test_a_running_site_is_checked_without_being_disturbed(federation, tmp_path)
     joined = federation.running["server"].text().count("New client site-1")
     text = fedretina("site", "check", federation.kit("site-1"), "--experiment", experiment)
     assert f"localhost:{federation.port} knows this site's certificate" in text
+    assert "one provisioning" in text  # read off the server's certificate, in the handshake
     assert re.search(r"^note  server's TLS: TLSv1.3$", text, re.MULTILINE)
     assert re.search(r"^ok    clock: \d s (ahead of|behind) the server's$", text, re.MULTILINE)
     assert federation.running["server"].text().count("New client site-1") == joined

@@ -21,6 +21,7 @@ from simulation import SMALL
 from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare, point_to
 from fedretina.kit import addresses, hardened, site_check
 from fedretina.kit.site_check import Door
+from fedretina.kit.startup_kit import open_kit
 
 pytestmark = pytest.mark.provisioned
 Usage = namedtuple("Usage", "total used free")
@@ -71,8 +72,27 @@ def test_a_site_that_is_ready(look, kit, experiment):
     assert found["data"]["found"] == "24/8/8 images (train/val/test), 4 grades"
     assert found["dry forward pass"]["found"].startswith("few_blocks on cpu, 8 images of 32 pixels")
     assert {"certificate", "rights", "site policy", "versions", "state", "disk"} <= set(found)
+    assert {"GPU", "shared memory", "cache", "locks"} <= set(found)
     text = fedretina("site", "check", kit, "--experiment", experiment, "--offline")
     assert "FAIL" not in text
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "good", "said"),
+    [
+        (0, 300, True, "one provisioning"),
+        (40, 300, None, "the server's is newer: ask the project admin"),
+        (-40, 300, None, "this kit is newer"),
+        (0, 9, False, "whose certificate ends"),
+    ],
+)
+def test_a_kit_of_another_generation_than_the_servers(look, kit, monkeypatch, begins, ends, good, said):
+    now, own = datetime.now(UTC), open_kit(kit).certificate.begins
+    door = Door("", 0.0, begins=own + timedelta(days=begins), ends=now + timedelta(days=ends))
+    monkeypatch.setattr(site_check, "knock", lambda kit: door)
+    found = look(code=0 if good is not False else 1)["generation"]
+    assert found["good"] is good
+    assert said in found["found"]
 
 
 def test_a_server_that_is_not_there(look):

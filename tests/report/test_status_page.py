@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from fedretina.kit.end_status import SILENT_S, EndStatus, Process, RunStatus
+from fedretina.kit.end_status import EndStatus, Process, RunStatus
 from fedretina.kit.findings import bad, good
+from fedretina.kit.site_check import SILENT_S
 from fedretina.report.status_page import moment, span, status_page
 from fedretina.tracking.last_step import LAST_STEP, LastStep, read_last_step
 

@@ -17,7 +17,8 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 
-from fedretina.kit.end_status import REFRESH_S, EndFiles, Process
+from fedretina.kit.end_status import EndFiles, Process
+from fedretina.kit.site_check import REFRESH_S
 from fedretina.kit.startup_kit import open_kit
 from fedretina.report.status_page import status_page
 from fedretina.storage import write_bytes, write_json

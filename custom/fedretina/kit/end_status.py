@@ -18,17 +18,22 @@ from fedretina.errors import FedretinaError, StateError
 from fedretina.exchange.ledger import REFUSALS, Ledger
 from fedretina.kit.check import WARN_DAYS
 from fedretina.kit.findings import Finding, bad, good, note
-from fedretina.kit.site_check import FREE_GB, STATUS, last_check, nearest, site_settings, state_root_of
+from fedretina.kit.site_check import (
+    FREE_GB,
+    SILENT_S,
+    STATUS,
+    last_check,
+    nearest,
+    process_path,
+    site_settings,
+    state_root_of,
+)
 from fedretina.kit.startup_kit import StartupKit, read_certificate
 from fedretina.settings.site import PROPERTY, SERVER_PROPERTY, ServerSettings, SiteSettings, read_server_settings
 from fedretina.storage import SERVER, read_json
 from fedretina.tracking.last_step import LAST_STEP, read_last_step
 from fedretina.version import __version__
 
-REFRESH_S = 60.0
-"""How often a running process writes its page anew, in seconds."""
-SILENT_S = 5 * REFRESH_S
-"""A process that has written nothing for so long is taken for stopped, and its page for old."""
 _RUNS = 8
 _FAULTS = 5
 _CHECK_IS_OLD_S = 30 * 86_400.0
@@ -147,7 +152,7 @@ class EndFiles:
     @property
     def process_path(self) -> Path:
         """Where the lasting process says how it is."""
-        return self.root / STATUS / f"{self._own}.process.json"
+        return process_path(self.root, self._own)
 
     @property
     def _own(self) -> str:

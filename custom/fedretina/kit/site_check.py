@@ -11,15 +11,16 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedretina.errors import DataError, FedretinaError, StateError
+from fedretina.kit import machine_check
 from fedretina.kit.addresses import moved_finding
-from fedretina.kit.check import check_kit
+from fedretina.kit.check import WARN_DAYS, check_kit
 from fedretina.kit.findings import Finding, bad, good, judged, note
 from fedretina.kit.hardened import is_temporary
 from fedretina.kit.startup_kit import StartupKit
@@ -42,6 +43,10 @@ _FLARE = ("2.9", "2.10")
 _CLOCK_S = 30.0
 STATUS = "status"
 """Folder of pages, and of what they are made of, beside the runs."""
+REFRESH_S = 60.0
+"""How often a running process writes its page anew, in seconds."""
+SILENT_S = 5 * REFRESH_S
+"""A process that has written nothing for so long is taken for stopped, and its page for old."""
 FREE_GB = 5.0
 """Less free room than this is a fault."""
 _FEW = {"train": 16, "val": 8, "test": 8}
@@ -75,7 +80,11 @@ def check_site(kit: StartupKit, experiment: Experiment, offline: bool = False, p
         settings = site_settings(kit)
     except DataError as error:
         return [*findings, bad("site file", str(error), _MEND_SITE_FILE)]
+    root = state_root_of(kit, settings)
+    cache = settings.data.cache or root / "cache"
     findings += [_state(kit, settings), _disk(kit, settings)]
+    findings += [machine_check.cache(cache, nearest(cache)), machine_check.gpu(), machine_check.shared_memory()]
+    findings.append(machine_check.locks(kit.folder, root, kit.name, serves(root, kit.name)))
     found = _attempt("data", lambda: _data(kit, settings, experiment, phantom), findings)
     if found is not None:
         _attempt("dry forward pass", lambda: (_forward(found, experiment), None), findings)
@@ -101,6 +110,20 @@ def keep_findings(kit: StartupKit, findings: Sequence[Finding]) -> None:
         write_json(path, {"time": time.time(), "findings": [finding._asdict() for finding in findings]})
     except FedretinaError as error:
         _log.warning("the site's page will not know of this check: %s", error)
+
+
+def process_path(root: Path, name: str) -> Path:
+    """Where the lasting process of an end says how it is, for its page."""
+    return root / STATUS / f"{name}.process.json"
+
+
+def serves(root: Path, name: str) -> bool:
+    """Whether the service of an end runs, by its own last word; one that does not speak may run all the same."""
+    try:
+        said = read_json(process_path(root, name))
+        return not said["stopped"] and time.time() - float(said["written"]) < SILENT_S
+    except (StateError, KeyError, TypeError, ValueError):
+        return True
 
 
 def last_check(root: Path, name: str) -> tuple[float, list[Finding]] | None:
@@ -176,7 +199,22 @@ def _server(kit: StartupKit) -> list[Finding]:
     if door.tls:
         beside = ", and takes TLS 1.2 as well: its admin starts it with OPENSSL_CONF" if door.takes_old else ""
         found.append(note("server's TLS", f"{door.tls}{beside}"))
+    if door.begins is not None and door.ends is not None:
+        found.append(_generation(kit, door.begins, door.ends))
     return [*found, note("clock", "the server does not say its time") if door.ahead_s is None else _clock(door.ahead_s)]
+
+
+def _generation(kit: StartupKit, begins: datetime, ends: datetime) -> Finding:
+    """Whether kit and server are of one provisioning: both have the authority, so only their days tell them apart."""
+    own = kit.certificate.begins
+    days, left = (begins - own).total_seconds() / 86_400, (ends - datetime.now(UTC)).total_seconds() / 86_400
+    text = f"kit of {own:%Y-%m-%d}, server's of {begins:%Y-%m-%d}"
+    if left < WARN_DAYS:
+        return bad("generation", f"{text}, whose certificate ends {ends:%Y-%m-%d}", _OTHER_CERTIFICATE)
+    if abs(days) < 1:
+        return good("generation", f"{text}: one provisioning")
+    who = "the server's is newer: ask the project admin whether yours was written anew, too"
+    return note("generation", f"{text}; {who if days > 0 else 'this kit is newer, as after a renewal'}")
 
 
 def _untimely(door: Door) -> list[Finding]:
@@ -300,6 +338,8 @@ class Door(NamedTuple):
         timely: Whether the server's certificate holds now, by this machine's clock.
         tls: The version of TLS that was agreed on, such as "TLSv1.3"; empty when none was.
         takes_old: Whether the server takes TLS 1.2 as well.
+        begins: First moment of the server's certificate; None where it was not seen.
+        ends: Its last moment.
     """
 
     problem: str
@@ -307,6 +347,8 @@ class Door(NamedTuple):
     timely: bool = True
     tls: str = ""
     takes_old: bool = False
+    begins: datetime | None = None
+    ends: datetime | None = None
 
 
 def knock(kit: StartupKit, timeout_s: float = 10.0) -> Door:
@@ -324,7 +366,8 @@ def knock(kit: StartupKit, timeout_s: float = 10.0) -> Door:
         return Door(f"{host}:{port} cannot be reached ({error}): let the firewall pass outbound TCP to it")
     if not said.text:
         return Door(f"{host}:{port} refused this site's certificate")
-    return Door("", _ahead(said.text), tls=said.tls, takes_old=_takes_old(kit, host, port, timeout_s))
+    old = _takes_old(kit, host, port, timeout_s)
+    return Door("", _ahead(said.text), tls=said.tls, takes_old=old, begins=said.begins, ends=said.ends)
 
 
 class _Answer(NamedTuple):
@@ -332,6 +375,8 @@ class _Answer(NamedTuple):
 
     text: str
     tls: str
+    begins: datetime | None = None
+    ends: datetime | None = None
 
 
 def _knock_untimely(kit: StartupKit, error: ssl.SSLCertVerificationError, timeout_s: float) -> Door:
@@ -366,7 +411,14 @@ def _ask(kit: StartupKit, host: str, port: int, timeout_s: float, any_time: bool
         context.wrap_socket(plain, server_hostname=host) as secure,
     ):
         secure.sendall(f"HEAD / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-        return _Answer(secure.recv(4096).decode("latin-1"), secure.version() or "")
+        begins, ends = (_moment(secure.getpeercert(), name) for name in ("notBefore", "notAfter"))
+        return _Answer(secure.recv(4096).decode("latin-1"), secure.version() or "", begins, ends)
+
+
+def _moment(certificate: Mapping[str, Any] | None, name: str) -> datetime | None:
+    """A moment that a peer's certificate, as Python's ssl shows it, says."""
+    said = (certificate or {}).get(name)
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(said), UTC) if isinstance(said, str) else None
 
 
 def _ahead(said: str) -> float | None:
