@@ -252,7 +252,7 @@ def test_the_page_loads_nothing_and_runs_its_own_script_only(card):
 def test_maps_of_a_list_share_one_scale():
     strong, weak = (EvidenceMap(scale * np.array([[1.0, -0.5], [0.0, 0.25]]), 0.0) for scale in (2.0, 0.2))
     drawn = Pictures({}, {}, "", {}, {"a": strong, "b": weak}).drawn_maps()
-    assert json.loads(drawn["a"]) == [2, 2, 100, -51, 0, 26]
+    assert json.loads(drawn["a"]) == [2, 2, 100, -51, 0, 25]
     assert json.loads(drawn["b"]) == [2, 2, 10, -5, 0, 3]
     assert Pictures({}, {}).drawn_maps() == {}
 
