@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from fedretina.prediction.drift import drift
+from fedretina.prediction.evidence import EvidenceMap
 from fedretina.prediction.eyes import Owner
 from fedretina.prediction.photographs import SIDE, thumbnail
 from fedretina.prediction.phrases import Phrases
@@ -246,6 +247,14 @@ def test_the_page_loads_nothing_and_runs_its_own_script_only(card):
     assert "http://" not in text
     assert "https://" not in text
     assert "url(" not in text
+
+
+def test_maps_of_a_list_share_one_scale():
+    strong, weak = (EvidenceMap(scale * np.array([[1.0, -0.5], [0.0, 0.25]]), 0.0) for scale in (2.0, 0.2))
+    drawn = Pictures({}, {}, "", {}, {"a": strong, "b": weak}).drawn_maps()
+    assert json.loads(drawn["a"]) == [2, 2, 100, -51, 0, 25]
+    assert json.loads(drawn["b"]) == [2, 2, 10, -5, 0, 3]
+    assert Pictures({}, {}).drawn_maps() == {}
 
 
 def test_the_script_finds_what_the_page_gives_it(card):

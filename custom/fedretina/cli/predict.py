@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -15,16 +16,19 @@ from fedretina.prediction.phrases import LANGUAGES, Language, Phrases
 
 if TYPE_CHECKING:
     from fedretina.prediction.eyes import Joining
+    from fedretina.prediction.predictor import Predictor
+    from fedretina.prediction.worklist import Patient
     from fedretina.prediction.worklist_page import Pictures
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 class _Page(NamedTuple):
-    """What is wanted of the page: how many photographs it shows, whether whole copies lie beside it, its language."""
+    """What is wanted of the page: how many photographs it shows, what lies beside it, and its language."""
 
     most: int
     originals: bool
+    maps: bool
     language: Language
 
 
@@ -57,6 +61,12 @@ class _Page(NamedTuple):
     help="Whether the photographs that the page shows are copied beside it, to be enlarged to their own pixels.",
 )
 @click.option(
+    "--maps/--no-maps",
+    default=True,
+    show_default=True,
+    help="Whether the page can show, for each of these photographs, which parts of it the answer rests on.",
+)
+@click.option(
     "--language",
     type=click.Choice(LANGUAGES),
     default="en",
@@ -80,6 +90,7 @@ def predict(
     patient_pattern: str | None,
     thumbnails: int,
     originals: bool,
+    maps: bool,
     language: Language,
     device: Literal["auto", "cpu", "cuda"],
     replace: bool,
@@ -108,7 +119,7 @@ def predict(
         fail("--patients and --patient-pattern both say whose photograph it is: give one of them.")
     try:
         record, lines = _predict(
-            images, model, out, patients, patient_pattern, _Page(thumbnails, originals, language), device, replace
+            images, model, out, patients, patient_pattern, _Page(thumbnails, originals, maps, language), device, replace
         )
     except FedretinaError as error:
         fail(str(error))
@@ -167,7 +178,7 @@ def _predict(
     if len(ordered) > wanted.most:
         notes.append(english("said.shown", shown=wanted.most, all=len(ordered)))
     clear_copies(out / FULL_FOLDER)
-    pictures = _pictures(images, ordered[: wanted.most], out, wanted.originals)
+    pictures = _pictures(images, found, out, wanted, predictor)
     write_images(paths["images.csv"], found, predictor.scheme)
     write_patients(paths["patients.csv"], found, predictor.scheme)
     told = drift(predictor.card, found)
@@ -209,22 +220,36 @@ def _predict(
     return record, [*lines, predictor.card["notice"]]
 
 
-def _pictures(images: Path, files: list[str], out: Path, originals: bool) -> Pictures:
-    from fedretina.prediction.photographs import FULL_FOLDER, full_copy, thumbnail
+def _pictures(images: Path, patients: Sequence[Patient], out: Path, wanted: _Page, predictor: Predictor) -> Pictures:
+    """Small copies, whole copies, and what answers rest on, of the first photographs of the list."""
+    import torch
+
+    from fedretina.data.modalities import image_pipeline
+    from fedretina.prediction.photographs import FULL_FOLDER, full_copy, seen_copy, thumbnail
     from fedretina.prediction.worklist_page import Pictures
 
-    small, full = {}, {}
-    for number, file in enumerate(files, 1):
+    small, full, seen, maps = {}, {}, {}, {}
+    prepared = image_pipeline(predictor.operating.settings.images)
+    rows = [photograph.row for patient in patients for photograph in patient.photographs]
+    for number, row in enumerate(rows[: wanted.most], 1):
+        file = row.file
         shown = thumbnail(images / file)
         if shown is None:
             continue
         small[file] = shown
-        if originals:
+        if wanted.originals or wanted.maps:
             (out / FULL_FOLDER).mkdir(mode=0o700, exist_ok=True)
+        if wanted.originals:
             name = full_copy(images / file, out / FULL_FOLDER, number)
             if name is not None:
                 full[file] = f"{FULL_FOLDER}/{name}"
-    return Pictures(small, full, FULL_FOLDER)
+        if wanted.maps and row.grade is not None:
+            pixels = prepared(images / file)
+            found = predictor.evidence(torch.from_numpy(pixels))
+            if found is not None:
+                maps[file] = found
+                seen[file] = f"{FULL_FOLDER}/{seen_copy(pixels, out / FULL_FOLDER, number)}"
+    return Pictures(small, full, FULL_FOLDER, seen, maps)
 
 
 def _joined(files: tuple[str, ...], patients: Path | None, pattern: str | None) -> Joining:

@@ -11,6 +11,9 @@ from collections.abc import Mapping, Set
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedretina.data.decode import decode_image
 from fedretina.errors import DataError
 from fedretina.storage import write_bytes
@@ -20,8 +23,9 @@ OF_SIGNALS = frozenset({".wav"})
 SIDE = 176
 FULL_FOLDER = "worklist_pictures"
 _SHOWN_BY_BROWSERS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
-_FULL_NAME = re.compile(r"[0-9]{4,}\.(jpg|jpeg|png|webp|bmp)")
+_FULL_NAME = re.compile(r"[0-9]{4,}(-seen)?\.(jpg|jpeg|png|webp|bmp)")
 _QUALITY = 80
+_SEEN_QUALITY = 92
 
 
 class PhotographFolder(NamedTuple):
@@ -127,6 +131,21 @@ def full_copy(path: Path, folder: Path, number: int) -> str | None:
         return None
     name = f"{number:04d}{suffix}"
     write_bytes(folder / name, whole)
+    return name
+
+
+def seen_copy(pixels: NDArray[np.uint8], folder: Path, number: int) -> str:
+    """Put what the network gets of a photograph, uint8 [3, S, S], beside its copy; returns the name.
+
+    Raises:
+        StateError: The disk is full or the folder not writable.
+    """
+    import cv2
+
+    picture = cv2.cvtColor(np.ascontiguousarray(pixels.transpose(1, 2, 0)), cv2.COLOR_RGB2BGR)
+    coded = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, _SEEN_QUALITY])[1]
+    name = f"{number:04d}-seen.jpg"
+    write_bytes(folder / name, coded.tobytes())
     return name
 
 

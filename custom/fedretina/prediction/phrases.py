@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-Language = Literal["en", "de"]
+Language = Literal["en", "de", "zh", "fr"]
 LANGUAGES: tuple[Language, ...] = get_args(Language)
 _FOLDER = Path(__file__).resolve().parent / "languages"
 _NAME = re.compile(r"\\\{([a-z_]+)\\\}")

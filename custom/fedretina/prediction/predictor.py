@@ -26,6 +26,7 @@ from fedretina.local.model import site_network
 from fedretina.networks.build import build_on_meta
 from fedretina.networks.dropout import answered_with_features
 from fedretina.networks.network import Network
+from fedretina.prediction.evidence import EvidenceMap, evidence_map
 from fedretina.report.card import CARD_FORMAT
 from fedretina.seeds import reproducible_torch, torch_device
 from fedretina.settings.encoder import Normalisation
@@ -362,6 +363,13 @@ class Predictor(Answering):
             scaled = images.float().div_(255).to(device=self._device, memory_format=self._layout)
             logits, features = answered_with_features(self.net, scaled, self.operating.settings.evaluation.passes)
             return logits.float().cpu(), features.cpu()
+
+    def evidence(self, image: torch.Tensor) -> EvidenceMap | None:
+        """What the answer to an image uint8 [3, S, S] rests on; None where the encoder has no grid."""
+        logits = self.logits(image[None])
+        with reproducible_torch(self._training):
+            scaled = image[None].float().div_(255).to(device=self._device, memory_format=self._layout)
+            return evidence_map(self.net, self.estimator, self.scheme, scaled, logits)
 
     def looks(self, images: torch.Tensor, features: torch.Tensor) -> list[Look]:
         """What the gate says of images uint8 [N, 3, S, S] with their features; nothing odd where there is no gate."""

@@ -7,9 +7,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedretina.prediction.drift import LEAST, Drift
+from fedretina.prediction.evidence import EvidenceMap
 from fedretina.prediction.phrases import Language, Phrases
 from fedretina.prediction.worklist import Patient, Photograph, cell, readable
 from fedretina.report.card import NEARLY_ALL, THRESHOLD_WORDS
@@ -23,6 +27,7 @@ _SCRIPT_WORDS = (
     *("controls.shown", "controls.decided", "controls.unsaved", "controls.saved", "controls.no_store"),
     *("controls.loaded", "controls.loaded.one", "controls.wrong_file", "controls.clear_sure"),
     *("decide.agree", "decide.ungradable", "decide.paper", "decide.none", "view.scale", "view.small"),
+    *("view.map_words", "view.map_none"),
 )
 """Phrases that the page's script says."""
 
@@ -34,11 +39,30 @@ class Pictures(NamedTuple):
         small: Data URI of a small copy.
         full: Where the whole photograph lies, relative to the page.
         folder: The folder of these, as the page names it.
+        seen: Where the picture lies that the network got, relative to the page, of those with a map.
+        maps: What their answers rest on.
     """
 
     small: Mapping[str, str]
     full: Mapping[str, str]
     folder: str = ""
+    seen: Mapping[str, str] = MappingProxyType({})
+    maps: Mapping[str, EvidenceMap] = MappingProxyType({})
+
+    def drawn_maps(self) -> dict[str, str]:
+        """Each map as its rows and columns and its cells in hundredths of the strongest of the list.
+
+        One scale for all: a photograph in which hardly anything speaks for disease must not look like one that is full
+        of it.
+        """
+        if not self.maps:
+            return {}
+        strongest = float(np.quantile(np.abs(np.concatenate([one.cells.ravel() for one in self.maps.values()])), 0.995))
+        drawn = {}
+        for file, one in self.maps.items():
+            parts = np.clip(np.round(100 * one.cells / max(strongest, 1e-9)), -100, 100).astype(int)
+            drawn[file] = json.dumps([*parts.shape, *parts.ravel().tolist()], separators=(",", ":"))
+        return drawn
 
 
 def worklist_page(
@@ -88,6 +112,7 @@ def worklist_page(
         if name != scheme.ungradable
     ]
     words = {key: say.phrase(key) for key in _SCRIPT_WORDS} | {"view.small": say("view.small", folder=pictures.folder)}
+    maps = pictures.drawn_maps()
     page = environment.get_template("worklist.html.j2").render(
         say=say,
         number=say.number,
@@ -122,6 +147,7 @@ def worklist_page(
         ),
         patients=[_patient(rank, patient, scheme, pictures, say) for rank, patient in enumerate(patients, 1)],
         pictured=bool(pictures.small),
+        maps=maps,
         script=script,
         script_digest=digest,
     )
@@ -232,6 +258,8 @@ def _photograph(
         "side": one.eye,
         "picture": pictures.small.get(row.file),
         "full": pictures.full.get(row.file),
+        "seen": pictures.seen.get(row.file),
+        "key": row.file,
         "alt": say("photograph.alt", eye=eye, grade=grade, u=say.number(row.uncertainty, 2))
         if row.uncertainty is not None
         else say("photograph.alt_none", eye=eye),

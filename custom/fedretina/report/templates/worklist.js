@@ -218,8 +218,29 @@
   }
   const stepped = (by) => zoom(Math.min(8, Math.max(fitting(), (scale || fitting()) * by)));
   let note = "";
+  let mapped = false;
+  const veil = byId("view-map");
+  const unseen = () => body.classList.contains("blind") && !looked.classList.contains("decided");
+  function drawMap() {
+    const [height, width, ...parts] = JSON.parse(looked.dataset.map);
+    veil.width = width;
+    veil.height = height;
+    const brush = veil.getContext("2d");
+    parts.forEach(function (part, at) {
+      // Orange speaks for disease and blue against it; the fuller, the more.
+      brush.fillStyle = (part > 0 ? "rgba(213, 94, 0, " : "rgba(0, 114, 178, ") + (0.7 * Math.abs(part)) / 100 + ")";
+      brush.fillRect(at % width, Math.floor(at / width), 1, 1);
+    });
+    const most = parts.indexOf(Math.max(...parts));
+    const where = { row: Math.floor(most / width) + 1, column: (most % width) + 1, rows: height, columns: width };
+    byId("view-map-words").textContent = say("view.map_words", where);
+  }
+  function toggleMap() {
+    mapped = !mapped;
+    enlarge(looked);
+  }
   function drawView() {
-    const hidden = body.classList.contains("blind") && !looked.classList.contains("decided");
+    const hidden = unseen();
     const small = looked.querySelector("img");
     byId("view-title").textContent = looked.getAttribute("aria-label");
     byId("view-answer").textContent = hidden || !small ? "" : small.alt;
@@ -238,19 +259,26 @@
     };
     picture.onerror = function () {
       if (picture.src === small.src) return;
+      veil.hidden = true;
+      byId("view-map-words").textContent = "";
       note = ". " + words["view.small"];
       picture.src = small.src;
     };
     picture.removeAttribute("style");
-    picture.src = photo.dataset.full || small.src;
-    if (!photo.dataset.full) note = ". " + words["view.small"];
+    const map = mapped && Boolean(photo.dataset.map) && !unseen();
+    veil.hidden = !map;
+    view.querySelector("[data-view=map]").setAttribute("aria-pressed", String(mapped));
+    byId("view-map-words").textContent = mapped && !map ? words["view.map_none"] : "";
+    picture.src = map ? photo.dataset.seen : photo.dataset.full || small.src;
+    if (map) drawMap();
+    else if (!photo.dataset.full) note = ". " + words["view.small"];
     drawView();
     if (!view.open) view.showModal();
     stage.focus();
   }
   const views = {
     close: () => view.close(), fit: () => zoom(0), original: () => zoom(1), larger: () => stepped(1.5), smaller: () => stepped(1 / 1.5),
-    next: () => go(looked, 1, true), previous: () => go(looked, -1, true),
+    map: toggleMap, next: () => go(looked, 1, true), previous: () => go(looked, -1, true),
   };
   view.addEventListener("click", function (event) {
     const button = event.target.closest("[data-view]");
@@ -285,7 +313,7 @@
         photo.querySelector("input[data-do=note]").focus();
       },
     };
-    if (enlarged) Object.assign(does, { "+": views.larger, "=": views.larger, "-": views.smaller, f: views.fit, o: views.original, e: views.close });
+    if (enlarged) Object.assign(does, { "+": views.larger, "=": views.larger, "-": views.smaller, f: views.fit, o: views.original, m: views.map, e: views.close });
     else does.e = () => enlarge(photo);
     const grade = /^[0-9]$/.test(pressed) ? grades[Number(pressed)] : null;
     if (grade) decide(photo, "other", grade[0]);
