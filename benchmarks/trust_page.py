@@ -167,6 +167,11 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
             f"{patients_needed(MISSED, SURE)} ill patients among those that you keep for validation, for 10 of 100 "
             f"{patients_needed(0.1, SURE)}. With fewer your report says so, and how many are missing.",
             "* **It does not see what your own photographs hide.** What is odd in all of yours is usual to it.",
+            "* **It cannot be sure that it has come to another clinic.** The [work "
+            "list](reading_the_report.md#reading-with-the-work-list) counts, and says on top when its patients or "
+            "photographs are unlike those of the test. Lists may differ in what nobody counts.",
+            "* **Seeing its answer changes yours.** Read some lists with the answers hidden until you have decided, "
+            "and compare: the work list does both.",
             "* **These figures are not yours.** Your own stand in your [report](reading_the_report.md), counted on "
             "your own test patients. Read them there before the first patient.",
             "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 
 import numpy as np
@@ -44,7 +45,8 @@ def test_it_writes_three_files_and_says_what_it_did(hospital, folder, tmp_path):
     assert "such as 10_left.png and 10_right.png" in result.output
     assert "Not looked at, since their names do not end like a photograph's: 1 .dcm." in result.output
     assert "not a medical device" in result.output
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"images.csv", "patients.csv", "worklist.html"}
+    written = {"images.csv", "patients.csv", "worklist.html", "list.json", "worklist_pictures"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == written
     images = {line["file"]: line for line in lines(tmp_path / "out" / "images.csv")}
     patients = {line["patient"]: line for line in lines(tmp_path / "out" / "patients.csv")}
     assert len(images) == 6
@@ -57,6 +59,11 @@ def test_it_writes_three_files_and_says_what_it_did(hospital, folder, tmp_path):
     page = (tmp_path / "out" / "worklist.html").read_text(encoding="utf-8")
     assert page.count("data:image/jpeg;base64,") == 5
     assert str(tmp_path) not in page
+    full = dict(re.findall(r'data-file="([^"]*)"[^>]*data-full="([^"]*)"', page))
+    assert full.pop("13_left.png") == ""
+    assert len(full) == 5
+    for file, copy in full.items():  # every pixel, byte by byte
+        assert (tmp_path / "out" / copy).read_bytes() == (folder / file).read_bytes()
 
 
 def test_what_the_gate_stops_stands_in_tables_page_and_summary(gated, hospital, tmp_path):
@@ -74,6 +81,25 @@ def test_what_the_gate_stops_stands_in_tables_page_and_summary(gated, hospital, 
     assert dark["fault"] in (tmp_path / "out" / "worklist.html").read_text(encoding="utf-8")
 
 
+def test_what_browsers_do_not_show_is_copied_as_png_and_older_copies_go(hospital, tmp_path):
+    root, out = tmp_path / "photographs", tmp_path / "out"
+    root.mkdir()
+    words = (root, "--model", hospital.final, "--out", out, "--device", "cpu", "--replace")
+    pixels = np.asarray(Image.open(hospital.images / hospital.files[0]).convert("RGB"))
+    for name in ("1.tif", "2.tif"):
+        Image.fromarray(pixels).save(root / name)
+    assert call(*words).exit_code == 0
+    assert sorted(path.name for path in (out / "worklist_pictures").iterdir()) == ["0001.png", "0002.png"]
+    assert np.array_equal(np.asarray(Image.open(out / "worklist_pictures" / "0001.png")), pixels)
+    (root / "2.tif").unlink()
+    (out / "worklist_pictures" / "mine.txt").write_text("x")
+    assert call(*words).exit_code == 0
+    assert sorted(path.name for path in (out / "worklist_pictures").iterdir()) == ["0001.png", "mine.txt"]
+    assert call(*words, "--no-originals").exit_code == 0
+    assert [path.name for path in (out / "worklist_pictures").iterdir()] == ["mine.txt"]
+    assert 'data-full=""' in (out / "worklist.html").read_text(encoding="utf-8")
+
+
 def test_json_for_scripts(hospital, folder, tmp_path):
     result = call(folder, "--model", hospital.final.parent, "--out", tmp_path / "out", "--device", "cpu", "--json")
     record = json.loads(result.stdout)
@@ -87,8 +113,10 @@ def test_json_for_scripts(hospital, folder, tmp_path):
 def test_twice_the_same_bytes(hospital, folder, tmp_path):
     for name in ("one", "two"):
         call(folder, "--model", hospital.final, "--out", tmp_path / name, "--device", "cpu")
-    for path in (tmp_path / "one").iterdir():
-        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+    written = [path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()]
+    assert len(written) == 9
+    for path in written:
+        assert (tmp_path / "one" / path).read_bytes() == (tmp_path / "two" / path).read_bytes()
 
 
 def test_the_results_are_for_their_owner_alone(hospital, folder, tmp_path):
@@ -116,7 +144,7 @@ def test_patients_by_pattern_and_by_list(hospital, folder, tmp_path):
     before = (tmp_path / "out" / "patients.csv").read_bytes()
     kept = call(*words, "--patients", tmp_path / "p.csv")
     assert (kept.exit_code, (tmp_path / "out" / "patients.csv").read_bytes()) == (2, before)
-    assert "holds an older list already (images.csv, patients.csv, worklist.html)" in kept.stderr
+    assert "holds an older list already (images.csv, patients.csv, worklist.html, list.json)" in kept.stderr
     result = call(*words, "--patients", tmp_path / "p.csv", "--replace")
     assert result.exit_code == 0, result.output
     found = {line["patient"]: line for line in lines(tmp_path / "out" / "patients.csv")}
@@ -156,6 +184,9 @@ def test_help_tells_it_all():
     text = call("--help").output
     for word in (
         "worklist.html",
+        "--language",
+        "--no-originals",
+        "list.json",
         "images.csv",
         "--patients",
         "--patient-pattern",

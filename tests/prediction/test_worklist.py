@@ -6,6 +6,7 @@ import base64
 import csv
 import hashlib
 import html
+import json
 import re
 from html.parser import HTMLParser
 
@@ -13,11 +14,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedretina.prediction.drift import drift
 from fedretina.prediction.eyes import Owner
 from fedretina.prediction.photographs import SIDE, thumbnail
+from fedretina.prediction.phrases import Phrases
 from fedretina.prediction.predictor import ImageRow
 from fedretina.prediction.worklist import readable, stops, work_list, write_images, write_patients
-from fedretina.prediction.worklist_page import summary_words, worklist_page
+from fedretina.prediction.worklist_page import TEMPLATES, Pictures, summary_words, worklist_page
 from fedretina.settings.scheme import preset
 from fedretina.storage import read_json
 from fedretina.uncertainty.referral import UNREADABLE, Referral, refer
@@ -182,12 +185,13 @@ def card(hospital):
     return read_json(hospital.final / "card.json")
 
 
-def page(card, patients, pictures=None, notes=("Joined by hand.",)):
-    return worklist_page(card, SCHEME, patients, pictures or {}, notes)
+def page(card, patients, pictures=None, notes=("Joined by hand.",), full=None, language="en"):
+    shown = Pictures(pictures or {}, full or {}, "worklist_pictures")
+    return worklist_page(card, SCHEME, patients, shown, notes, drift(card, patients), "ab12", language)
 
 
 def test_the_page_says_what_a_doctor_must_know(card):
-    text = re.sub(r"\s+", " ", " ".join(Page(page(card, listed()).split("<body>")[1]).words))
+    text = re.sub(r"\s+", " ", " ".join(Page(page(card, listed()).split("</head>")[1]).words))
     assert text.index("not a medical device") < text.index("Work list")
     for said in (
         "11 photographs of 7 patients.",
@@ -217,7 +221,7 @@ def test_names_that_would_run_are_only_text(card):
     read = Page(text)
     tags = [tag for tag, _ in read.tags]
     assert tags.count("script") == 1
-    assert "img" not in tags
+    assert [attributes for tag, attributes in read.tags if tag == "img"] == [{"id": "view-picture", "alt": ""}]
     assert not [name for _, attributes in read.tags for name in attributes if name.startswith("on")]
     assert "alert(1)" in " ".join(read.words)
     assert "{{ 7*7 }}" in " ".join(read.words)
@@ -225,8 +229,8 @@ def test_names_that_would_run_are_only_text(card):
 
 
 def test_the_page_loads_nothing_and_runs_its_own_script_only(card):
-    text = page(card, listed(), {"a1": "data:image/jpeg;base64,AAAA"})
-    words = re.findall(r'alt="([^"]*)"', text)
+    text = page(card, listed(), {"a1": "data:image/jpeg;base64,AAAA"}, full={"a1": "worklist_pictures/0001.png"})
+    words = re.findall(r'alt="([^"]+)"', text)
     assert words
     assert all(re.fullmatch(r"(left eye|right eye|eye not known), (.+, u \d\.\d\d|no answer)", one) for one in words)
     read = Page(text)
@@ -238,6 +242,7 @@ def test_the_page_loads_nothing_and_runs_its_own_script_only(card):
     for _, attributes in read.tags:
         for name in ("src", "href", "action"):
             assert attributes.get(name, "#").startswith(("#", "data:image/jpeg")), attributes
+    assert [a["data-full"] for tag, a in read.tags if tag == "figure"].count("worklist_pictures/0001.png") == 1
     assert "http://" not in text
     assert "https://" not in text
     assert "url(" not in text
@@ -246,14 +251,34 @@ def test_the_page_loads_nothing_and_runs_its_own_script_only(card):
 def test_the_script_finds_what_the_page_gives_it(card):
     read = Page(page(card, listed()))
     rows = [attributes for tag, attributes in read.tags if tag == "li" and attributes.get("class") == "patient"]
+    photos = [a for tag, a in read.tags if tag == "figure"]
     assert [a["data-rank"] for a in rows] == [str(rank) for rank in range(1, 8)]
     assert [a["data-name"] for a in rows] == [patient.name for patient in listed()]
     assert [a["data-refer"] for a in rows] == ["yes"] * 6 + ["no"]
     assert [a["data-grade"] for a in rows] == ["4", "3", "5", "0", "-1", "0", "1"]
+    assert [a["data-other"] for a in rows] == ["yes", "yes", "yes", "yes", "yes", "no", "no"]  # referred but for doubt
+    listed_files = [one.row.file for patient in listed() for one in patient.photographs]
+    assert [a["data-file"] for a in photos] == listed_files
+    assert [a["data-answer"] for a in photos if a["data-file"] in ("c1", "d2", "g1")] == [
+        "proliferative",
+        "ungradable",
+        "",
+    ]
+    body = next(attributes for tag, attributes in read.tags if tag == "body")
+    assert json.loads(body["data-grades"])[1] == ["mild", "1 mild"]
+    assert (body["data-ungradable"], body["data-list"]) == ("ungradable", "ab12")
     named = {attributes.get("id") for _, attributes in read.tags}
-    assert {"patients", "controls", "shown", "order", "which", "search"} <= named
-    form = next(attributes for tag, attributes in read.tags if tag == "form")
-    assert "hidden" in form  # without the script there is nothing that does not work
+    script = (TEMPLATES / "worklist.js").read_text()
+    assert set(re.findall(r'(?:byId|getElementById)\("([\w-]+)"\)', script)) <= named
+    assert set(re.findall(r"form\.elements\.(\w+)", script)) <= {a.get("name") for _, a in read.tags}
+    words = json.loads(body["data-words"])
+    asked = set(re.findall(r'(?:words\[|say\()"([a-z_.]+)"', script)) | set(
+        re.findall(r'"((?:controls|slider)\.[a-z_.]+)"', script)
+    )
+    assert asked <= set(words)
+    scripted = [a for _, a in read.tags if "scripted" in (a.get("class") or "").split()]
+    assert len(scripted) == 4
+    assert all("hidden" in a for a in scripted)  # without the script there is nothing that does not work
 
 
 def test_a_phantom_model_and_a_rule_that_refers_everyone_are_marked(card):
@@ -296,8 +321,9 @@ def test_same_input_same_page(card):
 
 
 def test_the_summary_counts_patients():
-    assert summary_words(listed(CASE[:2])) == ["2 photographs of 1 patient.", "0 of them to refer (0 %)."]
-    assert "by reason: 1 doubtful" in summary_words(listed(CASE[:4]))[1]
+    say = Phrases()
+    assert summary_words(listed(CASE[:2]), say) == ["2 photographs of 1 patient.", "0 of them to refer (0 %)."]
+    assert "by reason: 1 doubtful" in summary_words(listed(CASE[:4]), say)[1]
 
 
 def test_a_thumbnail_is_small_and_keeps_shape_and_colour(tmp_path):

@@ -215,3 +215,16 @@ def test_pictures_tell_the_answer_and_tables_are_reached_by_the_keyboard(record)
         wide = [div for div in one.all("div") if div.get("class") == "scroll"]
         assert wide
         assert all(div["tabindex"] == "0" and div["role"] == "region" and div["aria-label"] for div in wide)
+
+
+def test_what_was_missed_is_the_first_tile():
+    share = {"k": 8, "n": 26, "value": 8 / 26, "low": 0.143, "high": 0.518}
+    record = site_report(site_inputs())
+    for missed, value, span in ((share, "8 of 26", "14 to 52"), (None, "–", "cannot be told")):
+        page = render_site(
+            json.loads(json.dumps(record)) | {"referral": CARD["referral"] | {"test": {"missed": missed}}}
+        )
+        tile = re.findall(r'<div class="tile.*?</div></div>', page, re.DOTALL)[0]
+        assert re.sub("<[^>]*>", " ", tile).split()[0] == "missed"
+        assert value in tile
+        assert span in tile

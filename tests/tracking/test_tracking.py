@@ -1,10 +1,15 @@
 """Curves and log lines: what goes into them, what never does, and what a missing extra or a full disk means."""
 
+import getpass
 import json
 import logging
+import socket
+import struct
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 
 from fedretina.errors import SettingsError
@@ -91,11 +96,72 @@ def test_mlflow_finds_its_run_again(tmp_path):
     assert [(metric.step, metric.value) for metric in history] == [(0, 2.0), (1, 1.0)]
 
 
+def stored(file):
+    """Steps of an offline run of Weights & Biases: LevelDB's log format, of messages that W&B's package describes."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, steps = file.read_bytes(), 7, []
+    while at < len(data):
+        length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+        assert kind == 1  # whole in one piece; that of a block of 32 kB would not be
+        record = wandb_internal_pb2.Record.FromString(data[at + 7 : at + 7 + length])
+        if record.HasField("history"):
+            found = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            steps.append({name: value for name, value in found.items() if name == "_step" or name[0] != "_"})
+        at += 7 + length
+    return steps
+
+
+def test_weights_and_biases_is_written_offline_and_tells_nothing_of_the_machine(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="the extra `wandb` is not installed")
+    monkeypatch.setenv("WANDB_MODE", "online")  # of somebody's shell
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("LOGNAME", "somebody-here")
+    first = tracker(tmp_path, wandb=True)
+    first.follow(lambda: server_points(RECORDS[:1]))
+    (writer,) = psutil.Process().children()
+    deadline = time.monotonic() + 60
+    while not (core := writer.children()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "--no-observability" in core[0].cmdline()  # without it "offline" still reports errors
+    writer.kill()
+    writer.wait()
+    again = tracker(tmp_path, wandb=True)
+    again.follow(lambda: server_points(RECORDS[:1]))
+    again.follow(lambda: server_points(RECORDS))
+    again.close()
+    assert not psutil.Process().children()
+    (file,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    expected = [{point.name: point.value for point in points} for points in server_points(RECORDS)]
+    assert stored(file) == [{"_step": number, **points} for number, points in enumerate(expected)]
+    assert getpass.getuser() == "somebody-here"
+    for word in (
+        *filter(lambda name: len(name) > 5, [socket.gethostname()]),
+        str(tmp_path),
+        sys.executable,
+        "0" * 40,
+        getpass.getuser(),
+    ):
+        assert word.encode() not in file.read_bytes()
+
+
+def test_a_writer_that_fails_costs_curves_and_no_round(tmp_path, caplog):
+    pytest.importorskip("wandb", reason="the extra `wandb` is not installed")
+    broken = tracker(tmp_path, wandb=True)
+    (writer,) = psutil.Process().children()
+    writer.kill()
+    writer.wait()
+    broken.follow(lambda: server_points(RECORDS))
+    broken.close()
+    assert caplog.text.count("curves are not up to date") == 2
+
+
 @pytest.mark.parametrize(
     ("extra", "module", "words", "library"),
     [
         ("tensorboard", "torch.utils.tensorboard", True, "tensorboard"),
         ("mlflow", "mlflow.tracking", "sqlite:///nowhere.db", "mlflow-skinny"),
+        ("wandb", "wandb", True, "wandb"),
     ],
 )
 def test_an_extra_that_is_asked_for_and_absent_is_named(tmp_path, monkeypatch, extra, module, words, library):

@@ -100,7 +100,27 @@ def show(run: str | None, root: Path) -> None:
 @click.option("--site", type=SITE, help="Render this site's report, from its stored figures.")
 @click.option("--server", "at_server", is_flag=True, help="Render the server's report; this is the default.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where the page goes; by default beside what is stored.")
-def report(run: str | None, root: Path, site: str | None, at_server: bool, out: Path | None) -> None:
+@click.option(
+    "--decisions",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="A CSV that the page of a work list saved; repeat it for several readers. Needs --list.",
+)
+@click.option(
+    "--list",
+    "work_list",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder of the work list that the decisions are on: the --out of `fedretina predict`.",
+)
+def report(
+    run: str | None,
+    root: Path,
+    site: str | None,
+    at_server: bool,
+    out: Path | None,
+    decisions: tuple[Path, ...],
+    work_list: Path | None,
+) -> None:
     """Render the report of RUN, of the latest finished run by default.
 
     RUN is a run's name, its folder, or the path of a report.json.
@@ -108,8 +128,20 @@ def report(run: str | None, root: Path, site: str | None, at_server: bool, out: 
     The page is one HTML file that needs nothing else. At the server it is made of `server/results.json`, and
     `server/report.json` is written with it; at a site (--site NAME) of `NAME/final/report.json`, which the run has
     written. A site's page names files and shows images of patients: it stays at the site.
+
+    With --decisions and --list it renders how doctors' decisions on a work list compare with the answers: patients that
+    the list missed, agreement, kappa, and where they differ. It writes reading.html and reading.json into the folder of
+    the list, where they stay.
     """
     from fedretina.report.render import write_page
+
+    if decisions or work_list is not None:
+        if run is not None or site is not None or at_server:
+            fail("--decisions is about a work list, not about a run: leave out RUN, --site and --server.")
+        if not decisions or work_list is None:
+            fail("--decisions and --list belong together: name the saved decisions and the folder of their work list.")
+        _reading(decisions, work_list, out)
+        return
 
     if site is not None and at_server:
         fail("--site and --server exclude each other: choose one.")
@@ -122,6 +154,27 @@ def report(run: str | None, root: Path, site: str | None, at_server: bool, out: 
         write_page(target, page)
     except FedretinaError as error:
         fail(str(error))
+    click.echo(f"report: {target}")
+
+
+def _reading(files: tuple[Path, ...], folder: Path, out: Path | None) -> None:
+    from fedretina.prediction.decisions import joined, read_list, reading_record
+    from fedretina.report.render import render_reading, write_page
+    from fedretina.report.summary import reading_summary
+    from fedretina.storage import write_json
+
+    try:
+        of = read_list(folder)
+        record = reading_record(joined(files, of), of)
+        target = out or folder / "reading.html"
+        write_json(target.with_suffix(".json"), record)
+        write_page(target, render_reading(record))
+    except FedretinaError as error:
+        fail(str(error))
+    for one in record["readers"]:
+        for sentence in reading_summary(one):
+            click.echo(f"{one['reader']}: {sentence}" if one["reader"] else sentence)
+    click.echo(of.record["notice"])
     click.echo(f"report: {target}")
 
 

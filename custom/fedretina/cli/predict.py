@@ -5,17 +5,27 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
 from fedretina.cli.shared import counted, fail, progress
 from fedretina.errors import DataError, FedretinaError
+from fedretina.prediction.phrases import LANGUAGES, Language, Phrases
 
 if TYPE_CHECKING:
     from fedretina.prediction.eyes import Joining
+    from fedretina.prediction.worklist_page import Pictures
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+class _Page(NamedTuple):
+    """What is wanted of the page: how many photographs it shows, whether whole copies lie beside it, its language."""
+
+    most: int
+    originals: bool
+    language: Language
 
 
 @click.command()
@@ -38,7 +48,20 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     type=click.IntRange(0),
     default=200,
     show_default=True,
-    help="How many photographs the page shows, from the top of the list; about 9 kB each.",
+    help="How many photographs the page shows, from the top of the list; about 9 kB each, and a whole copy beside it.",
+)
+@click.option(
+    "--originals/--no-originals",
+    default=True,
+    show_default=True,
+    help="Whether the photographs that the page shows are copied beside it, to be enlarged to their own pixels.",
+)
+@click.option(
+    "--language",
+    type=click.Choice(LANGUAGES),
+    default="en",
+    show_default=True,
+    help="Of the page; the tables are the same in all.",
 )
 @click.option(
     "--device",
@@ -56,6 +79,8 @@ def predict(
     patients: Path | None,
     patient_pattern: str | None,
     thumbnails: int,
+    originals: bool,
+    language: Language,
     device: Literal["auto", "cpu", "cuda"],
     replace: bool,
     as_json: bool,
@@ -67,7 +92,12 @@ def predict(
     unusual for the site is referred too, with its grade, as unusual for this site.
 
     Writes to --out, what a doctor must see first on top: images.csv, a row per photograph; patients.csv, a row per
-    patient; and worklist.html, a page that needs no network. They hold patients' data and stay in the hospital.
+    patient; worklist.html, a page for reading that needs no network, with the photographs in worklist_pictures; and
+    list.json, by which `fedretina report --decisions` knows the list again. They hold patients' data and stay in the
+    hospital.
+
+    On the page a doctor enlarges photographs, asks what another threshold would refer and miss, and decides; decisions
+    are kept in the browser and saved as CSV. It says on top when the list speaks for another camera or population.
 
     A photograph that cannot be read is listed and referred. The two eyes of a patient are joined where the names leave
     no doubt (10_left and 10_right, 10_OD and 10_OS, 10-L and 10-R); otherwise give --patients or --patient-pattern.
@@ -77,7 +107,9 @@ def predict(
     if patients is not None and patient_pattern is not None:
         fail("--patients and --patient-pattern both say whose photograph it is: give one of them.")
     try:
-        record, lines = _predict(images, model, out, patients, patient_pattern, thumbnails, device, replace)
+        record, lines = _predict(
+            images, model, out, patients, patient_pattern, _Page(thumbnails, originals, language), device, replace
+        )
     except FedretinaError as error:
         fail(str(error))
     click.echo(json.dumps(record, indent=1, sort_keys=True) if as_json else "\n".join(lines))
@@ -89,16 +121,19 @@ def _predict(
     out: Path,
     patients: Path | None,
     pattern: str | None,
-    thumbnails: int,
+    wanted: _Page,
     device: Literal["auto", "cpu", "cuda"],
     replace: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    from fedretina.prediction.photographs import OF_SIGNALS, SUFFIXES, find_photographs, thumbnail
+    from fedretina.prediction.decisions import LIST_FILE, list_record
+    from fedretina.prediction.drift import drift
+    from fedretina.prediction.photographs import FULL_FOLDER, OF_SIGNALS, SUFFIXES, clear_copies, find_photographs
     from fedretina.prediction.predictor import Predictor
     from fedretina.prediction.worklist import stops, work_list, write_images, write_patients
-    from fedretina.prediction.worklist_page import summary_words, worklist_page
+    from fedretina.prediction.worklist_page import drift_words, summary_words, worklist_page
     from fedretina.report.card_words import verdict_words
     from fedretina.report.render import write_page
+    from fedretina.storage import write_json
 
     predictor = Predictor.load(model, device)
     endings = OF_SIGNALS if predictor.of_signals else SUFFIXES
@@ -114,7 +149,7 @@ def _predict(
         out.mkdir(parents=True, exist_ok=True, mode=0o700)  # it will hold patients' images
     except OSError as error:
         raise DataError(f"{out} cannot be made ({error}): choose a folder that you may write to.") from error
-    paths = {name: out / name for name in ("images.csv", "patients.csv", "worklist.html")}
+    paths = {name: out / name for name in ("images.csv", "patients.csv", "worklist.html", LIST_FILE)}
     older = [name for name, path in paths.items() if path.exists()]
     if older and not replace:
         raise DataError(
@@ -125,15 +160,30 @@ def _predict(
         rows = counted(predictor.predict(images, files), len(files), tell)
         found = work_list(rows, joining.owners, predictor.scheme)
     ordered = [one.row.file for patient in found for one in patient.photographs]
-    pictures = {file: small for file in ordered[:thumbnails] if (small := thumbnail(images / file)) is not None}
     notes = [*predictor.notes, *joining.how]
+    english = Phrases()
     if left_out:
-        notes.append(f"Not looked at, since their names do not end like a photograph's: {_listed(left_out)}.")
-    if len(ordered) > thumbnails:
-        notes.append(f"Only the first {thumbnails} of {len(ordered)} photographs are shown (--thumbnails).")
+        notes.append(english("said.left_out", which=_listed(left_out)))
+    if len(ordered) > wanted.most:
+        notes.append(english("said.shown", shown=wanted.most, all=len(ordered)))
+    clear_copies(out / FULL_FOLDER)
+    pictures = _pictures(images, ordered[: wanted.most], out, wanted.originals)
     write_images(paths["images.csv"], found, predictor.scheme)
     write_patients(paths["patients.csv"], found, predictor.scheme)
-    write_page(paths["worklist.html"], worklist_page(predictor.card, predictor.scheme, found, pictures, notes))
+    told = drift(predictor.card, found)
+    listed = list_record(paths["images.csv"], predictor.card)
+    write_json(paths[LIST_FILE], listed)
+    page = worklist_page(
+        predictor.card,
+        predictor.scheme,
+        found,
+        pictures,
+        notes,
+        told,
+        listed["list"],
+        wanted.language,
+    )
+    write_page(paths["worklist.html"], page)
     record = {
         "notice": predictor.card["notice"],
         "synthetic_model": predictor.card["synthetic"],
@@ -147,14 +197,34 @@ def _predict(
         "without_answer": sum(one.row.grade is None for patient in found for one in patient.photographs),
         "stopped": dict(Counter(why for patient in found for why in stops(patient))),
         "left_out": dict(left_out),
+        "drift": drift_words(told, english) if told.found else [],
         "joining": list(joining.how),
         "written": {name: str(path) for name, path in paths.items()},
     }
-    lines = [*summary_words(found), *notes, *(f"{name}: {path}" for name, path in paths.items())]
+    warning = [english("drift.found"), *drift_words(told, english)] if told.found else []
+    lines = [*warning, *summary_words(found, english), *notes, *(f"{name}: {path}" for name, path in paths.items())]
     lines += verdict_words(predictor.card)
     if predictor.card["synthetic"]:
         lines.append("This model learned from drawn images. What it says of a real photograph means nothing.")
     return record, [*lines, predictor.card["notice"]]
+
+
+def _pictures(images: Path, files: list[str], out: Path, originals: bool) -> Pictures:
+    from fedretina.prediction.photographs import FULL_FOLDER, full_copy, thumbnail
+    from fedretina.prediction.worklist_page import Pictures
+
+    small, full = {}, {}
+    for number, file in enumerate(files, 1):
+        shown = thumbnail(images / file)
+        if shown is None:
+            continue
+        small[file] = shown
+        if originals:
+            (out / FULL_FOLDER).mkdir(mode=0o700, exist_ok=True)
+            name = full_copy(images / file, out / FULL_FOLDER, number)
+            if name is not None:
+                full[file] = f"{FULL_FOLDER}/{name}"
+    return Pictures(small, full, FULL_FOLDER)
 
 
 def _joined(files: tuple[str, ...], patients: Path | None, pattern: str | None) -> Joining:

@@ -221,6 +221,24 @@ class Gate:
         seen = None if self.expected is None else shown.measured()
         return [kinds[at] for at in self.kind(seen, shown.features, len(shown.images)).tolist()]
 
+    def steps(self, shown: Shown) -> dict[str, NDArray[np.float64]]:
+        """How far images lie from the site's own, each [N], in steps of its validation images; {} where it cannot tell.
+
+        "features" is the distance in the model's features, "appearance" that in looks: 0 is the middle of the site's
+        own, and one in six of them lies beyond 1. "bright" is brightness, of which -1 is as far on the dark side. A
+        whole folder may be shifted of which no image is odd enough to be stopped.
+        """
+        if not self.measures or not len(shown.images):
+            return {}
+        seen = None if self.expected is None else shown.measured()
+        _, every, facts = self._steps(seen, shown.features, len(shown.images))
+        names = self._distances(seen, shown.features)
+        found = {name: every[:, len(_FACTS) + at] for at, name in enumerate(names)}
+        if "facts.middle" in self.tensors and seen is not None:
+            dark, bright = (facts[:, list(_FACTS).index(name)] for name in ("dark", "bright"))
+            found["bright"] = torch.where(bright > 0, bright, -dark)
+        return {name: column.double().numpy() for name, column in found.items()}
+
     def kinds(self) -> tuple[Look, ...]:
         """All that it may say, in the order of `kind`."""
         rules = [Look(_RULES[code].reason, _RULES[code].words, False) for code in self.record["rules"]]

@@ -38,7 +38,8 @@ class SiteGate(NamedTuple):
 
     Attributes:
         gate: The gate.
-        own: Images of the test split, how many of them it stopped, and how many of the others it calls unusual.
+        own: Images of the test split, how many of them it stopped, and how many of the others it calls unusual; their
+            patients, how many have an image that it stopped, and how many have one that is stopped or unusual.
         spoiled: By the name of what was done to them; empty for signals.
         silent: Of all images of the test split, whether it lets no answer be shown [N].
     """
@@ -118,10 +119,16 @@ def site_gate(
     every = np.arange(len(splits["test"].labels))
     said = gate.look(shown(model, splits, "test", every)._replace(looks=looks.get("test")))
     rows = gradable(splits["test"], grade)
+    of = splits["test"].patients
+    stopped = [at for at in rows if said[at].reason is not None]
+    unusual = [at for at in rows if said[at].unusual]
     own = {
         "images": len(rows),
-        "stopped": sum(said[at].reason is not None for at in rows),
-        "unusual": sum(said[at].unusual for at in rows),
+        "stopped": len(stopped),
+        "unusual": len(unusual),
+        "patients": len({of[at] for at in rows}),
+        "patients_stopped": len({of[at] for at in stopped}),
+        "patients_odd": len({of[at] for at in (*stopped, *unusual)}),
     }
     silent = np.array([not one.answered for one in said], dtype=np.bool_)
     return SiteGate(gate, own, _tried(gate, model, pictures), silent)

@@ -1,9 +1,10 @@
-"""The photographs of a folder, what in it was not looked at, and small copies of them for a page."""
+"""The photographs of a folder, what in it was not looked at, and copies of them for a page, small and whole."""
 
 from __future__ import annotations
 
 import base64
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Mapping, Set
@@ -12,10 +13,14 @@ from typing import NamedTuple
 
 from fedretina.data.decode import decode_image
 from fedretina.errors import DataError
+from fedretina.storage import write_bytes
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp"})
 OF_SIGNALS = frozenset({".wav"})
 SIDE = 176
+FULL_FOLDER = "worklist_pictures"
+_SHOWN_BY_BROWSERS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
+_FULL_NAME = re.compile(r"[0-9]{4,}\.(jpg|jpeg|png|webp|bmp)")
 _QUALITY = 80
 
 
@@ -87,3 +92,55 @@ def thumbnail(path: Path) -> str | None:
     small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA) if scale < 1 else pixels
     done, coded = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
     return f"data:image/jpeg;base64,{base64.b64encode(coded.tobytes()).decode()}" if done else None
+
+
+def full_copy(path: Path, folder: Path, number: int) -> str | None:
+    """Put a photograph into a folder such that a browser shows every pixel of it; None where it cannot be read.
+
+    What browsers know is copied byte by byte; the rest, such as TIFF, is written as PNG, which loses nothing of 8 bits.
+    Its name is a number, since names of files may name patients.
+
+    Args:
+        path: The photograph.
+        folder: Where the copy goes; it is there.
+        number: Of the photograph in the list, 1 or more.
+
+    Returns:
+        Name of the copy.
+
+    Raises:
+        StateError: The disk is full or the folder not writable.
+    """
+    import cv2
+
+    suffix = path.suffix.lower()
+    try:
+        if suffix in _SHOWN_BY_BROWSERS:
+            whole = path.read_bytes()
+        else:
+            suffix = ".png"
+            done, coded = cv2.imencode(suffix, cv2.cvtColor(decode_image(path), cv2.COLOR_RGB2BGR))
+            if not done:
+                return None
+            whole = coded.tobytes()
+    except (DataError, OSError):
+        return None
+    name = f"{number:04d}{suffix}"
+    write_bytes(folder / name, whole)
+    return name
+
+
+def clear_copies(folder: Path) -> None:
+    """Remove the copies of an older list; nothing else in the folder is touched.
+
+    Raises:
+        DataError: One cannot be removed.
+    """
+    try:
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if _FULL_NAME.fullmatch(path.name):
+                path.unlink()
+    except OSError as error:
+        raise DataError(
+            f"{folder} cannot be cleared ({error.strerror}): mend its rights, or name another --out."
+        ) from error

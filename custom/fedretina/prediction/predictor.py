@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -59,6 +60,7 @@ class ImageRow(NamedTuple):
         fault: Why there is no answer, or why it does not count; else empty.
         grades: The set of grades that holds the true one for most patients, in words; "" where there is no answer,
             where it is ungradable, or where the card knows no sets.
+        steps: How far the photograph lies from the site's own, see `gate.Gate.steps`; empty where nothing measured it.
     """
 
     file: str
@@ -68,6 +70,7 @@ class ImageRow(NamedTuple):
     referral: Referral
     fault: str
     grades: str = ""
+    steps: Mapping[str, float] = MappingProxyType({})
 
 
 class _Read(NamedTuple):
@@ -136,6 +139,7 @@ class Said(NamedTuple):
         uncertainty: u.
         reasons: Why a doctor must see it, but for what the gate says.
         look: What the gate says.
+        steps: See `ImageRow`.
     """
 
     grade: int | None
@@ -144,6 +148,7 @@ class Said(NamedTuple):
     uncertainty: float | None
     reasons: tuple[ReferralReason, ...]
     look: Look
+    steps: Mapping[str, float] = MappingProxyType({})
 
 
 class Answering(ABC):
@@ -271,13 +276,13 @@ class Answering(ABC):
                 continue
             of = next(said)
             if one.kind.reason is not None:
-                of = Said(None, None, None, None, (), one.kind)
+                of = Said(None, None, None, None, (), one.kind, of.steps)
             reasons = of.reasons if of.look.reason is None else (*of.reasons, of.look.reason)
             if of.look.unusual:
                 reasons = (*reasons, "unusual for this site")
             held = "" if of.grade is None else self._set_words(of)
             found = Referral(bool(reasons), reasons)
-            yield ImageRow(one.file, of.grade, of.probabilities, of.uncertainty, found, of.look.words, held)
+            yield ImageRow(one.file, of.grade, of.probabilities, of.uncertainty, found, of.look.words, held, of.steps)
 
     def _set_words(self, of: Said) -> str:
         if self._sets is None or self._sets.limit is None or of.grade == self.scheme.ungradable_class:
@@ -365,6 +370,14 @@ class Predictor(Answering):
         with reproducible_torch(self._training):
             return self.gate.look(Shown(images, features))
 
+    def steps(self, images: torch.Tensor, features: torch.Tensor) -> list[Mapping[str, float]]:
+        """How far each image lies from the site's own; see `gate.Gate.steps`."""
+        if self.gate is None:
+            return [{}] * len(images)
+        with reproducible_torch(self._training):
+            found = self.gate.steps(Shown(images, features))
+        return [{name: float(column[at]) for name, column in found.items()} for at in range(len(images))]
+
     def said(self, images: torch.Tensor) -> list[Said]:
         """See `Answering.said`."""
         operating = self.operating
@@ -376,18 +389,19 @@ class Predictor(Answering):
         finite = torch.isfinite(logits).flatten(1).all(1).tolist()
         chances = chance_of_disease(answer.probabilities, self.scheme)
         found = []
+        steps = self.steps(images, features)
         for at, look in enumerate(self.looks(images, features)):
             raw = answer.probabilities[at]
             if not look.answered:
-                found.append(Said(None, None, None, None, (), look))
+                found.append(Said(None, None, None, None, (), look, steps[at]))
             elif not finite[at]:
-                found.append(Said(None, None, None, None, NO_ANSWER.reasons, NOT_FINITE))
+                found.append(Said(None, None, None, None, NO_ANSWER.reasons, NOT_FINITE, steps[at]))
             else:
                 grade, u = int(np.argmax(raw)), float(answer.uncertainty[at])
                 shown = tempered(raw[None], operating.temperature.value)[0]
                 chance = float(chances[at])
                 why = refer(grade, u, self.threshold, self.scheme, chance, operating.promise.threshold)
-                found.append(Said(grade, shown, raw, u, why.reasons, look))
+                found.append(Said(grade, shown, raw, u, why.reasons, look, steps[at]))
         return found
 
 

@@ -127,9 +127,14 @@ def stops(patient: Patient) -> list[ReferralReason]:
     """Why the gate stopped photographs of a patient, once for each."""
     found = []
     for row, _ in patient.photographs:
-        if row.fault and row.referral.reasons[-1] in get_args(Reason):
+        if gate_stopped(row):
             found.append(row.referral.reasons[-1])
     return found
+
+
+def gate_stopped(row: ImageRow) -> bool:
+    """Whether the gate stopped a photograph, so that its answer does not count."""
+    return bool(row.fault) and row.referral.reasons[-1] in get_args(Reason)
 
 
 def readable(name: str) -> str:
@@ -187,7 +192,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else repr(value)
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """Text that a spreadsheet does not run: one that begins like a formula gets an apostrophe before it."""
     plain = readable(text)
     return f"'{plain}" if plain.startswith(("=", "+", "-", "@")) else plain
@@ -196,6 +201,6 @@ def _cell(text: str) -> str:
 def _write(path: Path, header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([_cell(name) for name in header])
-    writer.writerows([_cell(value) for value in line] for line in lines)
+    writer.writerow([cell(name) for name in header])
+    writer.writerows([cell(value) for value in line] for line in lines)
     write_page(path, text.getvalue())

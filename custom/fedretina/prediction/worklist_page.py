@@ -1,51 +1,70 @@
-"""The work list as one page that needs no network: for a screen, a telephone or paper."""
+"""The work list as one page that needs no server and no network: for a screen, a telephone or paper."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedretina.prediction.predictor import ImageRow
-from fedretina.prediction.worklist import Patient, Photograph, readable
+from fedretina.prediction.drift import LEAST, Drift
+from fedretina.prediction.phrases import Language, Phrases
+from fedretina.prediction.worklist import Patient, Photograph, cell, readable
 from fedretina.report.card import NEARLY_ALL, THRESHOLD_WORDS
-from fedretina.report.card_words import promise_words, set_sentences, share_words, threshold_words, verdict_words
-from fedretina.settings.scheme import GradingScheme, in_words
+from fedretina.report.card_words import promise_words, set_sentences, verdict_words
+from fedretina.settings.scheme import GradingScheme
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "templates"
 
-U_WORDS: Mapping[str, str] = {
-    "evidence": "u is the share of its opinion for which the model has found no evidence in the photograph.",
-    "softmax": "u is how evenly the model spreads its probabilities over the grades.",
-    "softmax_mean": "u is how evenly the model's members together spread their probabilities over the grades.",
-    "softmax_disagreement": "u is how far the model's members disagree; what all of them find hard does not count.",
-    "evidence_mean": "u is the mean share of their opinions for which the model's members have found no evidence.",
-    "evidence_dempster": "u is the share of its members' joint opinion for which the model has found no evidence.",
-}
+_SCRIPT_WORDS = (
+    *("decimal", "percent", "slider.at", "slider.own", "slider.of", "slider.unknown"),
+    *("controls.shown", "controls.decided", "controls.unsaved", "controls.saved", "controls.no_store"),
+    *("controls.loaded", "controls.loaded.one", "controls.wrong_file", "controls.clear_sure"),
+    *("decide.agree", "decide.ungradable", "decide.paper", "decide.none", "view.scale", "view.small"),
+)
+"""Phrases that the page's script says."""
 
-_U_UNLIKELY = "u is 1 less the chance of the grade that it answers."
+
+class Pictures(NamedTuple):
+    """What there is to see of photographs, by the names of their files; those without are listed without a picture.
+
+    Attributes:
+        small: Data URI of a small copy.
+        full: Where the whole photograph lies, relative to the page.
+        folder: The folder of these, as the page names it.
+    """
+
+    small: Mapping[str, str]
+    full: Mapping[str, str]
+    folder: str = ""
 
 
 def worklist_page(
     card: Mapping[str, Any],
     scheme: GradingScheme,
     patients: Sequence[Patient],
-    pictures: Mapping[str, str],
+    pictures: Pictures,
     notes: Sequence[str],
+    drift: Drift,
+    list_id: str,
+    language: Language = "en",
 ) -> str:
     """Render the work list.
 
     Names of files and patients are whatever somebody typed: all of them are escaped, and the page's own policy lets it
-    run only the script that it was written with and load nothing from anywhere.
+    run only the script that it was written with and load nothing but the pictures beside it.
 
     Args:
         card: Of the model that answered.
         scheme: The site's grades.
         patients: In the order of the work list.
-        pictures: Data URI of a file's small copy; files without one are listed without a picture.
+        pictures: What there is to see.
         notes: Sentences on how patients were joined and what was left out.
+        drift: What the list tells of where it comes from.
+        list_id: Tells this list from others; decisions are kept and saved under it.
+        language: Of the page.
 
     Returns:
         HTML.
@@ -59,96 +78,176 @@ def worklist_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    say = Phrases(language)
     script = (TEMPLATES / "worklist.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    threshold, curve = card["referral"]["threshold"], card["referral"].get("curve")
+    choices = [
+        {"name": name, "words": f"{at} {say.grade(name)}"}
+        for at, name in enumerate(scheme.grades)
+        if name != scheme.ungradable
+    ]
+    words = {key: say.phrase(key) for key in _SCRIPT_WORDS} | {"view.small": say("view.small", folder=pictures.folder)}
     page = environment.get_template("worklist.html.j2").render(
+        say=say,
+        number=say.number,
+        language=language,
         card=card,
-        summary=summary_words(patients),
-        expected=_expected(card),
-        verdict=[*verdict_words(card), *promise_words(card), *set_sentences(card)],
-        threshold=card["referral"]["threshold"],
-        threshold_words=threshold_words(card),
-        threshold_why=THRESHOLD_WORDS.get(card["referral"]["reason"], ""),
-        u_words=_U_UNLIKELY
-        if (card.get("doubt") or {}).get("used") == "unlikely"
-        else U_WORDS.get(card["estimator"], ""),
-        notes=[readable(note) for note in notes],
-        patients=[_patient(rank, patient, scheme, pictures) for rank, patient in enumerate(patients, 1)],
-        pictured=bool(pictures),
+        list_id=list_id,
+        words=json.dumps(words, ensure_ascii=False, sort_keys=True),
+        grades=json.dumps([[grade["name"], grade["words"]] for grade in choices], ensure_ascii=False),
+        ungradable=scheme.ungradable or "",
+        choices=choices,
+        notice=say.said(card["notice"]),
+        summary=summary_words(patients, say),
+        expected=_expected(card, say),
+        drift={"found": drift.found, "sentences": drift_words(drift, say)},
+        verdict=[say.said(one) for one in (*verdict_words(card), *promise_words(card), *set_sentences(card))],
+        threshold=threshold,
+        threshold_shown=say.number(threshold, 3),
+        threshold_words=_threshold(card, say),
+        threshold_why=say.said(THRESHOLD_WORDS.get(card["referral"]["reason"], "")),
+        curve=curve,
+        curve_json=json.dumps(curve),
+        u_words=_u(card, say),
+        notes=[say.said(readable(note)) for note in notes],
+        limits=[say.said(one) for one in (*card["not_intended"], *card["limits"])],
+        foot=say(
+            "foot.model",
+            **{name: card[name] for name in ("site", "method", "run", "chosen")},
+            images=card["images"]["train"],
+            model=card["model_digest"][:12],
+            data=card["data_fingerprint"][:12],
+            version=card["fedretina"],
+        ),
+        patients=[_patient(rank, patient, scheme, pictures, say) for rank, patient in enumerate(patients, 1)],
+        pictured=bool(pictures.small),
         script=script,
         script_digest=digest,
     )
     return page + "\n"
 
 
-def summary_words(patients: Sequence[Patient]) -> list[str]:
+def summary_words(patients: Sequence[Patient], say: Phrases) -> list[str]:
     """How many patients there are, how many of them a doctor must see, and why."""
     photographs = sum(len(patient.photographs) for patient in patients)
     referred = [patient for patient in patients if patient.referral.refer]
     whys = [why for patient in referred for why in patient.referral.reasons]
-    because = ", ".join(f"{whys.count(why)} {why}" for why in dict.fromkeys(sorted(whys)))
-    share = f" ({100 * len(referred) / len(patients):.0f} %)" if patients else ""
+    because = ", ".join(f"{whys.count(why)} {say.reason(why)}" for why in dict.fromkeys(sorted(whys)))
+    share = say("percent", value=f"{100 * len(referred) / max(1, len(patients)):.0f}")
     return [
-        f"{photographs} photograph{'s' * (photographs != 1)} of {len(patients)} patient{'s' * (len(patients) != 1)}.",
-        f"{len(referred)} of them to refer{share}"
-        + (f", by reason: {because}. A patient may have several." if whys else "."),
+        f"{say('summary.photographs', photographs)} {say('summary.patients', len(patients))}",
+        say("summary.refer", k=len(referred), share=share) + (say("summary.why", whys=because) if whys else "."),
     ]
 
 
-def _expected(card: Mapping[str, Any]) -> list[str]:
+def drift_words(drift: Drift, say: Phrases) -> list[str]:
+    """What in the list speaks for another camera or population, or that nothing does, or that it cannot be told."""
+    if drift.patients < LEAST:
+        return [say("drift.short", least=LEAST)]
+    if not drift.found:
+        return [say("drift.none" if drift.looked else "drift.unknown")]
+    found = []
+    if drift.referred is not None and drift.referred.outside:
+        found.append(say("drift.referred", **drift.referred._asdict()))
+    for name, one in (("drift.stopped", drift.stopped), ("drift.odd", drift.odd)):
+        if one is not None and one.k > one.high:
+            found.append(say(name, **one._asdict()))
+    return [*found, *(say(f"drift.{shift}") for shift in drift.shifts)]
+
+
+def _threshold(card: Mapping[str, Any], say: Phrases) -> str:
+    referral, seen = card["referral"], card["referral"]["validation"]
+    above = referral["threshold"] > 0
+    first = say("read.threshold", threshold=say.number(referral["threshold"], 3)) if above else say("read.every")
+    return f"{first} {say('read.marked', right=seen['images'] - seen['errors'], **seen)}"
+
+
+def _u(card: Mapping[str, Any], say: Phrases) -> str:
+    used = (card.get("doubt") or {}).get("used")
+    key = f"u.{'unlikely' if used == 'unlikely' else card['estimator']}"
+    return say(key) if say.has(key) else ""
+
+
+def _expected(card: Mapping[str, Any], say: Phrases) -> list[str]:
     figures = card["referral"]["test"]
     if figures is None:
-        return ["What to expect was not measured."]
+        return [say("summary.not_measured")]
     load = figures["load"]
-    said = [f"On this site's test patients the same rule referred {share_words(load)}."]
+    said = [] if load is None else [say("summary.load", share=say.share(load))]
     if card["referral"]["threshold"] > 0 and load is not None and load["value"] >= NEARLY_ALL:
         low = ((card.get("doubt") or {}).get("order") or {}).get("low")
         seen = "doubt" not in card or (low is not None and low > 0.5)
-        useful = "only the order of this list is of use." if seen else "and no order can be seen in its doubt."
-        said.append(f"That is nearly everyone: {useful}")
+        said.append(say("summary.order_of_use" if seen else "summary.no_order"))
     look = card.get("look")
-    if look is not None and "usual" in look["gate"]:
-        own = look["own"]
-        said.append(f"It calls {own['unusual']} of the {own['images']} test images unusual; that is not counted in it.")
+    if look is not None and "usual" in look["gate"] and look.get("own"):
+        said.append(say("summary.unusual", k=look["own"]["unusual"], n=look["own"]["images"]))
     if figures["missed"] is None:
-        return [*said, "How many patients with referable disease it misses cannot be told."]
-    return [*said, f"Of those with referable disease it missed {share_words(figures['missed'])}."]
+        return [*said, say("summary.missed_unknown")]
+    return [*said, say("summary.missed", share=say.share(figures["missed"]))]
 
 
-def _patient(rank: int, patient: Patient, scheme: GradingScheme, pictures: Mapping[str, str]) -> dict[str, Any]:
+def _patient(rank: int, patient: Patient, scheme: GradingScheme, pictures: Pictures, say: Phrases) -> dict[str, Any]:
     return {
         "rank": rank,
         "name": readable(patient.name),
+        "cell": cell(patient.name),
         "refer": patient.referral.refer,
-        "reasons": patient.referral.reasons,
-        "grade": "no answer" if patient.grade is None else in_words(scheme.grades[patient.grade]),
+        "other": any(why != "doubtful" for why in patient.referral.reasons),
+        "reasons": [say.reason(why) for why in patient.referral.reasons],
+        "grade": say("patient.no_answer") if patient.grade is None else say.grade(scheme.grades[patient.grade]),
         "order": -1 if patient.grade is None else patient.grade,
         "u": patient.uncertainty,
         "silent": patient.grade is not None and any(one.row.grade is None for one in patient.photographs),
-        "eyes": patient.eyes,
-        "photographs": [_photograph(one, scheme, pictures) for one in patient.photographs],
+        "eyes": _eyes(patient, say),
+        "photographs": [_photograph(one, patient, scheme, pictures, say) for one in patient.photographs],
     }
 
 
-def _photograph(one: Photograph, scheme: GradingScheme, pictures: Mapping[str, str]) -> dict[str, Any]:
-    row: ImageRow = one.row
+def _eyes(patient: Patient, say: Phrases) -> str:
+    eyes = [one.eye for one in patient.photographs]
+    known = sorted({eye for eye in eyes if eye})
+    words = [say("eyes.both" if len(known) == 2 else f"eyes.{known[0]}")] if known else []
+    unknown = sum(not eye for eye in eyes)
+    if unknown:
+        words.append(say("eyes.unknown", unknown))
+    elif len(eyes) != len(known):
+        words.append(say("eyes.photographs", len(eyes)))
+    return ", ".join(words)
+
+
+def _photograph(
+    one: Photograph, patient: Patient, scheme: GradingScheme, pictures: Pictures, say: Phrases
+) -> dict[str, Any]:
+    row = one.row
     chances = [] if row.probabilities is None else [float(p) for p in row.probabilities]
+    eye = say(f"eye.{one.eye or 'unknown'}")
+    grade = "" if row.grade is None else say.grade(scheme.grades[row.grade])
+    answered = row.uncertainty is not None
     return {
         "file": readable(row.file),
-        "eye": f"{one.eye} eye" if one.eye else "",
-        "picture": pictures.get(row.file),
-        "fault": readable(row.fault),
-        "reasons": row.referral.reasons,
-        "grade": "" if row.grade is None else in_words(scheme.grades[row.grade]),
+        "cell": cell(row.file),
+        "what": say("photograph.of", patient=readable(patient.name), eye=eye),
+        "eye": eye,
+        "side": one.eye,
+        "picture": pictures.small.get(row.file),
+        "full": pictures.full.get(row.file),
+        "alt": say("photograph.alt", eye=eye, grade=grade, u=say.number(row.uncertainty, 2))
+        if row.uncertainty is not None
+        else say("photograph.alt_none", eye=eye),
+        "fault": say.said(readable(row.fault)) if row.fault else None,
+        "reasons": [say.reason(why) for why in row.referral.reasons],
+        "answered": "" if row.grade is None or not answered else scheme.grades[row.grade],
+        "grade": grade,
         "u": row.uncertainty,
         "chances": [
-            {"grade": in_words(name), "share": _percent(share), "chosen": at == row.grade}
+            {"grade": say.grade(name), "share": _percent(share, say), "chosen": at == row.grade}
             for at, (name, share) in enumerate(zip(scheme.grades, chances, strict=False))
         ],
     }
 
 
-def _percent(share: float) -> str:
-    """Whole per cent, with a space that does not break; never 0 or 100, since no answer is certain."""
-    words = "< 1 %" if share < 0.005 else "> 99 %" if share > 0.99 else f"{100 * share:.0f} %"
-    return words.replace(" ", "\u00a0")
+def _percent(share: float, say: Phrases) -> str:
+    """Whole per cent, with spaces that do not break; never 0 or 100, since no answer is certain."""
+    value = "< 1" if share < 0.005 else "> 99" if share > 0.99 else f"{100 * share:.0f}"
+    return say("percent", value=value).replace(" ", "\u00a0")

@@ -14,6 +14,7 @@ from fedretina.evaluation.doubt import DoubtChoice
 from fedretina.evaluation.figures import FigureInterval, LabelledPredictions, Triage, triage
 from fedretina.evaluation.metrics import accuracy, quadratic_kappa
 from fedretina.evaluation.support import SupportedAuc
+from fedretina.evaluation.thresholds import ThresholdCurve, threshold_curve
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.report.card_words import not_promised
 from fedretina.report.verdict_words import MODELS
@@ -214,6 +215,7 @@ def build_card(
                 "alarms": threshold.alarms,
             },
             "test": None if expected is None else _plain(expected),
+            "curve": _curve(threshold_curve(validation, threshold.value, scheme, least)),
         },
         **({} if promise is None else {"promise": promise._asdict()}),
         "sets": _sets(validation, test, scheme, experiment.images.ordered),
@@ -283,6 +285,10 @@ def _gate(measures: bool, validation: LabelledPredictions, test: LabelledPredict
 
 def _plain(expected: Triage) -> dict[str, dict[str, float] | None]:
     return {name: None if share is None else share._asdict() for name, share in expected._asdict().items()}
+
+
+def _curve(curve: ThresholdCurve) -> dict[str, Any]:
+    return {name: list(one) if isinstance(one, tuple) else one for name, one in curve._asdict().items()}
 
 
 def _grading(test: LabelledPredictions, scheme: GradingScheme, support: SupportedAuc | None) -> dict[str, Any]:

@@ -64,6 +64,7 @@ def render_site(report: Mapping[str, Any]) -> str:
         ],
         round_name=summary.round_words(report["chosen"], steps),
         referral=referral,
+        missed=(referral.get("test") or {}).get("missed"),
         referral_figures=_REFERRAL_FIGURES,
         referral_words=summary.referral_words(referral),
         subgroup_figures=_SUBGROUP_FIGURES,
@@ -174,6 +175,18 @@ def _require(report: Mapping[str, Any], kind: str) -> None:
             f"this record is a {report.get('kind')} report of format {report.get('format')}, but a {kind} report of "
             f"format {REPORT_FORMAT} is needed: make it again with the version of fedretina that reads it."
         )
+
+
+def render_reading(reading: Mapping[str, Any]) -> str:
+    """The page of doctors' decisions against the answers of a work list, see `prediction.decisions.reading_record`.
+
+    Raises:
+        StateError: The record is none of a reading.
+    """
+    if reading.get("kind") != "reading":
+        raise StateError("this record is none of a reading: give `fedretina report` the decisions that a page saved.")
+    sentences = [summary.reading_summary(one) for one in reading["readers"]]
+    return _render("reading.html.j2", reading=reading, sentences=sentences)
 
 
 def render_cases(cases: Mapping[str, Any]) -> str:

@@ -45,6 +45,42 @@ def site_summary(report: Mapping[str, Any]) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
+def reading_summary(reader: Mapping[str, Any]) -> list[str]:
+    """The sentences on a doctor's decisions; see `prediction.decisions.Reading`."""
+    same, graded = reader["agreed"]
+    missed, needless, patients = reader["missed"], reader["needless"], reader["patients_agreed"]
+    found = []
+    if missed:
+        found.append(
+            f"The list missed {count(missed['k'])} of {count(missed['n'])} patients with a referable grade by the "
+            f"doctor: {with_interval(missed, 'percent')}."
+        )
+    else:
+        found.append("The doctor found no patient with a referable grade, so what was missed cannot be told.")
+    if graded:
+        kappa = "" if reader["kappa"] is None else f"; quadratic kappa {number(reader['kappa'])}"
+        found.append(f"Doctor and model gave {count(same)} of {count(graded)} photographs the same grade{kappa}.")
+    if patients:
+        found.append(
+            f"All grades are the same for {count(patients['k'])} of {count(patients['n'])} patients: "
+            f"{with_interval(patients, 'percent')}."
+        )
+    if needless:
+        found.append(
+            f"The list referred {count(needless['k'])} of {count(needless['n'])} patients in whose photographs the "
+            "doctor found nothing referable."
+        )
+    if reader["ungradable"]:
+        found.append(f"{count(reader['ungradable'])} photographs with a grade are ungradable by the doctor.")
+    seen = reader["decided"] - reader["hidden"]
+    if seen:
+        found.append(
+            f"{count(seen)} of {count(reader['decided'])} decisions were made with the answer in sight, which makes "
+            "for agreement."
+        )
+    return found
+
+
 def server_summary(report: Mapping[str, Any]) -> list[str]:
     """The sentences at the top of the server's page."""
     sites = report["sites"]

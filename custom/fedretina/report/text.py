@@ -15,6 +15,16 @@ PERCENT = "\u00a0%"  # the sign stays with its number at the end of a line
 NOTICE = "Research software, not a medical device: a doctor decides, whatever it says."
 SYNTHETIC = "SYNTHETIC IMAGES (phantom hospital): drawn by a program. No figure here says anything about patients."
 STAYS = "This page names files and shows images of patients: it stays at this hospital."
+MISSED_TILE = "missed"
+MISSED_UNKNOWN = "cannot be told from the test patients"
+READING_STAYS = "This page names patients and what doctors wrote of them: it stays at this hospital."
+READING_LIMITS = (
+    "Who sees an answer before deciding agrees with it more often. Only decisions with the answer hidden until then "
+    "say how good the model is.",
+    "Photographs without a decision are not counted. Where only referred patients were read, nobody who was missed can "
+    "have been found.",
+    "One doctor's grade is no truth: two doctors differ as well.",
+)
 DISEASES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "referable": ("Referable disease", "a referable grade"),

@@ -285,6 +285,8 @@ class TrackingSettings(BaseModel):
         tensorboard: Whether curves go to `tensorboard/` in the run's folder; needs the extra `tensorboard`.
         mlflow: Where MLflow keeps its runs, a tracking URI such as `sqlite:////srv/fedretina/mlflow.db`; needs the
             extra `mlflow`. None for no MLflow.
+        wandb: Whether curves go to `wandb/` in the run's folder as an offline run of Weights & Biases; needs the extra
+            `wandb`. Nothing is sent: `wandb sync` does that, if somebody calls it.
         log: Whether `log.jsonl` in the run's folder gets a line for every step: run, site, phase, round, attempt, what
             happened. No line holds a path, a file's name or a patient.
     """
@@ -292,6 +294,7 @@ class TrackingSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     tensorboard: bool = False
     mlflow: str | None = None
+    wandb: bool = False
     log: bool = False
 
 

@@ -1,1 +1,1 @@
-"""Watching a run as it goes: curves for TensorBoard or MLflow, and log lines for machines."""
+"""Watching a run as it goes: curves for TensorBoard, MLflow or Weights & Biases, and log lines for machines."""

@@ -5,13 +5,19 @@ At the server they show only what sites let go, at a site its own history.
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fedretina.errors import SettingsError
+from fedretina.errors import SettingsError, StateError
 
 _STEPS_TAG = "fedretina.steps"
 _RUN_TAG = "fedretina.run"
@@ -19,7 +25,10 @@ _AT_ONCE = 1000
 _INSTALL = {
     "tensorboard": 'pip install "tensorboard>=2.19"',
     "mlflow": 'pip install "mlflow-skinny>=3" "sqlalchemy>=2" "alembic>=1.13"',
+    "wandb": 'pip install "wandb>=0.31,<0.32"',
 }
+_PACKAGES = Path(__file__).resolve().parents[2]
+_PATIENCE_S = 60.0
 
 
 class Point(NamedTuple):
@@ -171,6 +180,73 @@ class MlflowCurves:
     def close(self) -> None:
         """Say that this process is done with it."""
         self._client.set_terminated(self._id)
+
+
+class WandbCurves:
+    """An offline run of Weights & Biases in a folder of the run's own, written by a process of its own.
+
+    Nothing is sent. Like TensorBoard's, its files are written again from the run's records by a process that goes on
+    with a run; W&B's id of the run stays.
+
+    Args:
+        folder: The folder; what it holds is replaced.
+        project: W&B's project.
+        run: Name of the run at this end.
+
+    Raises:
+        SettingsError: The extra is not installed.
+    """
+
+    def __init__(self, folder: Path, project: str, run: str) -> None:
+        if importlib.util.find_spec("wandb") is None:
+            raise _absent("wandb")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._log = folder / "log.txt"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+        places = {f"WANDB_{what}_DIR": str(folder / what.lower()) for what in ("CACHE", "CONFIG", "DATA")}
+        path = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH")]))
+        words = [str(folder.parent), project, run, hashlib.sha256(run.encode()).hexdigest()[:16]]
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "fedretina.tracking.wandb_writer", *words],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**kept, **places, "WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false", "PYTHONPATH": path},
+            )
+        self._written = 0
+
+    def follow(self, steps: Sequence[Sequence[Point]]) -> None:
+        """Pass on what is new; it is written while the run goes on."""
+        assert self._process.stdin is not None
+        self._require_alive()
+        for number, points in enumerate(steps[self._written :], self._written):
+            line = {"step": number, "values": {point.name: point.value for point in points}}
+            self._process.stdin.write(json.dumps(line).encode() + b"\n")
+            self._process.stdin.flush()
+            self._written = number + 1
+
+    def close(self) -> None:
+        """Wait until all is written.
+
+        Raises:
+            StateError: W&B's process failed, or did not end in a minute.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise StateError(f"W&B's process did not end in {_PATIENCE_S:.0f} s: see {self._log}.") from None
+        finally:
+            self._process.kill()
+            self._process.wait()
+        self._require_alive()
+
+    def _require_alive(self) -> None:
+        if self._process.poll():
+            raise StateError(f"W&B's process ended with code {self._process.returncode}: {self._log} says why.")
 
 
 def _absent(extra: str) -> SettingsError:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from fedretina.errors import SettingsError, StateError
 from fedretina.settings.site import TrackingSettings
-from fedretina.tracking.curves import Curves, MlflowCurves, Point, TensorBoardCurves
+from fedretina.tracking.curves import Curves, MlflowCurves, Point, TensorBoardCurves, WandbCurves
 
 _log = logging.getLogger(__name__)
 Event = Literal["opened", "asked", "answered", "refused", "failed", "closed", "repeated", "stopped", "completed"]
@@ -41,6 +41,8 @@ class Tracker:
             self._open(lambda: TensorBoardCurves(folder / "tensorboard"))
         if uri is not None:
             self._open(lambda: MlflowCurves(uri, experiment, f"{run}/{end}"))
+        if settings.wandb:
+            self._open(lambda: WandbCurves(folder / "wandb", experiment, f"{run}/{end}"))
 
     def note(self, event: Event, where: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """Write one log line; see `RunLog.note`."""

@@ -1,0 +1,124 @@
+"""The words of the work list in a language: a file of phrases each, all with the same keys.
+
+A phrase may hold {names}; one that counts something has a form for 1 besides, under its key with `.one`. What the
+model's card and the gate say is English in their files. Where a phrase below `said.` has the same English words it is
+translated; else it stays English, and the page marks it as such.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+Language = Literal["en", "de"]
+LANGUAGES: tuple[Language, ...] = get_args(Language)
+_FOLDER = Path(__file__).resolve().parent / "languages"
+_NAME = re.compile(r"\\\{([a-z_]+)\\\}")
+
+
+class Said(NamedTuple):
+    """A sentence that was written elsewhere, as far as it could be translated.
+
+    Attributes:
+        text: The sentence.
+        language: Of `text`.
+    """
+
+    text: str
+    language: Language
+
+
+class Phrases:
+    """The phrases of a language.
+
+    Args:
+        language: One of `LANGUAGES`.
+    """
+
+    def __init__(self, language: Language = "en") -> None:
+        self.language: Language = language
+        self._phrases = phrases(language)
+
+    def __call__(self, key: str, count: int | None = None, **values: Any) -> str:
+        """The phrase of a key.
+
+        Args:
+            key: In the files of phrases.
+            count: What it counts, as {count} in it.
+            values: What stands in it.
+        """
+        if count is not None:
+            values["count"] = count
+            if count == 1 and f"{key}.one" in self._phrases:
+                key = f"{key}.one"
+        return self._phrases[key].format(**values)
+
+    def phrase(self, key: str) -> str:
+        """A phrase as it stands, with its {names}, for whoever fills them in later."""
+        return self._phrases[key]
+
+    def has(self, key: str) -> bool:
+        """Whether there is such a phrase."""
+        return key in self._phrases
+
+    def number(self, value: float, places: int) -> str:
+        """A number with so many places after the language's decimal mark."""
+        return f"{value:.{places}f}".replace(".", self._phrases["decimal"])
+
+    def percent(self, share: float) -> str:
+        """A share in whole per cent, or with one place near the ends, where it matters most."""
+        value = 100 * share
+        return self("percent", value=self.number(value, int(0 < value < 10 or 90 < value < 100)))
+
+    def share(self, share: dict[str, Any]) -> str:
+        """A counted share with its 95 % interval."""
+        return self(
+            "share",
+            k=round(share["k"]),
+            n=round(share["n"]),
+            value=self.percent(share["value"]),
+            low=self.percent(share["low"]),
+            high=self.percent(share["high"]),
+        )
+
+    def grade(self, name: str) -> str:
+        """A grade of the site; its own word where the language has none for it."""
+        from fedretina.settings.scheme import in_words
+
+        key = f"grade.{name}"
+        return self._phrases[key] if key in self._phrases else in_words(name)
+
+    def reason(self, name: str) -> str:
+        """A reason to refer."""
+        return self._phrases[f"reason.{name}"]
+
+    def said(self, sentence: str) -> Said:
+        """A sentence of the card, the gate or the list, translated where the files know it."""
+        if self.language == "en":
+            return Said(sentence, "en")
+        for key, pattern in _patterns():
+            found = pattern.fullmatch(sentence)
+            if found:
+                return Said(self._phrases[key].format(**found.groupdict()), self.language)
+        return Said(sentence, "en")
+
+
+@cache
+def phrases(language: Language) -> dict[str, str]:
+    """All phrases of a language, by key."""
+    from fedretina.yaml_file import read_yaml  # the command line asks for the languages, and waits for nothing heavy
+
+    found = read_yaml(_FOLDER / f"{language}.yaml", "the file of phrases")
+    return {str(key): str(value) for key, value in found.items()}
+
+
+@cache
+def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Regular expressions that find the English sentences below `said.`."""
+    return tuple(
+        (key, re.compile(_NAME.sub(r"(?P<\1>.+?)", re.escape(value)), re.DOTALL))
+        for key, value in phrases("en").items()
+        if key.startswith("said.")
+    )
