@@ -7,12 +7,13 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from fedretina.cli import main
-from fedretina.cli.shared import steps
+from fedretina.cli.shared import progress, steps
 from fedretina.jobs import settings_of_row
 from fedretina.loop import run_loop
 from fedretina.rows import ROWS
@@ -370,6 +371,40 @@ def test_a_bar_is_drawn_on_a_terminal_and_nowhere_else(monkeypatch):
         assert ("files converted" in between and "files compared" in between) == shown
         assert between.count("100%") == (2 if shown else 0)
         assert between.endswith("\n") or not shown
+
+
+def test_a_machine_is_told_in_lines_of_json(tmp_path):
+    import fedretina
+
+    drawn = fedretina.draw_site("north", tmp_path / "north", images=24, size=64)
+    words = ("data", "check", drawn, "--out", tmp_path / "checked")
+    quiet, told = CliRunner().invoke(main, list(map(str, words))), CliRunner().invoke(
+        main, ["--json-lines", *map(str, words[:-1]), str(tmp_path / "again")])  # fmt: skip
+    assert (quiet.exit_code, told.exit_code) == (1, 1), told.output  # it has warnings
+    *counted, written = map(json.loads, told.stderr.splitlines())
+    assert {line["what"] for line in counted} == {"images"}
+    assert [line["done"] for line in counted] == list(range(1, counted[-1]["of"] + 1))
+    assert written == {"written": str(tmp_path / "again")}
+    assert quiet.stderr == f"Written to {tmp_path / 'checked'}: it stays at the site.\n"
+    assert told.stdout == quiet.stdout
+    wrong = CliRunner().invoke(main, ["--json-lines", "simulate", "no_such_row"])
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert "no row" in json.loads(wrong.stderr)["error"]
+    many = [f"{number}" for number in range(1, 1001)]
+
+    @click.command()
+    def long():
+        with progress("answers") as tell:
+            for number in many:
+                tell(int(number), len(many))
+
+    assert len(CliRunner().invoke(_under_main(long), ["--json-lines", "long"]).stderr.splitlines()) == 101
+
+
+def _under_main(command):
+    group = type(main)(main.name, lazy=main._lazy, params=main.params, callback=main.callback)
+    group.add_command(command)
+    return group
 
 
 @pytest.mark.parametrize("record", ['{"sites": {"a": 5}}', '{"kind": "site"}', '{"sites": {}}', "{", "[]"])

@@ -41,5 +41,10 @@ from fedretina.version import __version__
     },
 )
 @click.version_option(__version__)
-def main() -> None:
+@click.option(
+    "--json-lines",
+    is_flag=True,
+    help="What a command tells while it works, and an error, as JSON, an object a line, on the error stream.",
+)
+def main(json_lines: bool) -> None:
     """Federated learning for retinal images on NVIDIA FLARE. Research software, not a medical device."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fedretina.cli.shared import MODALITY, SCHEME, SITE, LazyGroup, fail, names_by_comma, progress, steps
+from fedretina.cli.shared import MODALITY, SCHEME, SITE, LazyGroup, fail, names_by_comma, progress, say, steps
 from fedretina.errors import FedretinaError
 
 _SPLITS = ("train", "val", "test")
@@ -167,7 +167,7 @@ def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **op
     for reason, count in record["left_out"].items():
         click.echo(f"  {count:>6}  {reason}")
     for sentence in record["warnings"]:
-        click.echo(f"warning: {sentence}", err=True)
+        say(f"warning: {sentence}", {"warning": sentence})
     click.echo(f"next: fedretina data check {quote(str(out / 'site.yaml'))}")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedretina.cli.shared import MODALITY, SCHEME, SITE, fail, names_by_comma, progress
+from fedretina.cli.shared import MODALITY, SCHEME, SITE, fail, names_by_comma, progress, say
 from fedretina.errors import DataError, FedretinaError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def check(data: Path, images: Path | None, site: str | None, out: Path | None, *
         fail(str(error))
     click.echo(json.dumps(report.record(), indent=1, sort_keys=True) if options["as_json"] else _text(report))
     if out is not None:
-        click.echo(f"Written to {out}: it stays at the site.", err=True)
+        say(f"Written to {out}: it stays at the site.", {"written": str(out)})
     sys.exit(report.exit_code)
 
 

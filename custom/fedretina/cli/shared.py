@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import math
 import os
 import sys
@@ -23,6 +24,7 @@ from fedretina.settings.scheme_presets import SCHEMES
 from fedretina.storage import require_name, require_sites
 
 _LEAVING_S = 2.0
+JSON_LINES = "json_lines"
 _YEAR_S = 31_536_000
 PHANTOMS = ("site-1", "site-2", "site-3", "site-4", "site-5")
 """Sites of a rehearsal where none is named."""
@@ -81,9 +83,25 @@ def _leave(code: str | int | None) -> NoReturn:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
+def json_lines() -> bool:
+    """Whether the command was called as `fedretina --json-lines ...`: what it tells while it works is for a machine."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.find_root().params.get(JSON_LINES))
+
+
+def say(text: str, record: Mapping[str, Any]) -> None:
+    """Tell something on the error stream, while the command works.
+
+    Args:
+        text: For people.
+        record: The same for a machine, which is told it as one line of JSON under `--json-lines`.
+    """
+    click.echo(json.dumps(dict(record)) if json_lines() else text, err=True)
+
+
 def fail(sentence: str) -> NoReturn:
     """Say what is wrong on the error stream and end with code 2."""
-    click.echo(f"fedretina: {sentence}", err=True)
+    say(f"fedretina: {sentence}", {"error": sentence})
     sys.exit(2)
 
 
@@ -225,7 +243,7 @@ _One = TypeVar("_One")
 
 @contextmanager
 def progress(label: str) -> Iterator[Tell]:
-    """Show a bar while the block runs.
+    """Show a bar while the block runs; under `--json-lines` write a line for each hundredth.
 
     Args:
         label: What is counted, such as "images".
@@ -233,6 +251,9 @@ def progress(label: str) -> Iterator[Tell]:
     Yields:
         What is to be called after each one; the first call draws the bar, the last ends it.
     """
+    if json_lines():
+        yield _lines(label)
+        return
     with ExitStack() as shown:
         bar: Any = None
 
@@ -248,6 +269,19 @@ def progress(label: str) -> Iterator[Tell]:
                 bar = None
 
         yield tell
+
+
+def _lines(label: str) -> Tell:
+    last = -1
+
+    def tell(done: int, of: int) -> None:
+        nonlocal last
+        part = 100 * done // of if of else 100
+        if part != last:
+            last = part
+            click.echo(json.dumps({"what": label, "done": done, "of": of}), err=True)
+
+    return tell
 
 
 @contextmanager

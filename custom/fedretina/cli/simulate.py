@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import click
 
-from fedretina.cli.shared import PHANTOMS, fail, site_files
+from fedretina.cli.shared import PHANTOMS, fail, say, site_files
 from fedretina.cli.trial import chosen, run_words, say_end, settings_of_sites
 from fedretina.errors import FedretinaError
 
@@ -57,9 +56,13 @@ def simulate(
             if one.data.manifest is not None:
                 read_manifest(one.data.manifest, site_scheme(one.data), one.data.columns)
         simulation = Simulation(settings, run, own, root)
-        click.echo(f"{resolved.row} over {', '.join(names)}, run {run}", err=True)
-        click.echo(f"all that FLARE and the sites say, each site's own log among it: {simulation.log}", err=True)
-        simulation.run(threads or default_threads(names), partial(click.echo, err=True))
+        begun = {"event": "begun", "row": resolved.row, "sites": names, "run": run, "log": str(simulation.log)}
+        say(
+            f"{resolved.row} over {', '.join(names)}, run {run}\n"
+            f"all that FLARE and the sites say, each site's own log among it: {simulation.log}",
+            begun,
+        )
+        simulation.run(threads or default_threads(names), say)
         say_end(root / run / "server" / "results.json")
     except KeyboardInterrupt:
         fail(f"stopped. The same command with --run {run} goes on with it.")

@@ -30,8 +30,8 @@ SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
 _SCOPE = "fedretina"
 _LOOK_S = 0.3
 
-Tell = Callable[[str], None]
-"""Takes a line that says what has just happened."""
+Tell = Callable[[str, Mapping[str, Any]], None]
+"""Takes a line that says what has just happened, and the record that it is made of (docs/watching.md)."""
 
 
 class Simulation:
@@ -106,8 +106,8 @@ class Simulation:
             while code is None:
                 with suppress(subprocess.TimeoutExpired):
                     code = process.wait(_LOOK_S)
-                for line in self._news():
-                    tell(line)
+                for line, record in self._news():
+                    tell(line, record)
         finally:
             end_simulator(process)
         stopped = self._workspace / "server" / "simulate_job" / FOLDER / STOPPED
@@ -116,10 +116,11 @@ class Simulation:
         if code or not self.results.exists():
             raise StateError(f"FLARE's simulator ended with code {code} before the run was done: {self.log} says why.")
 
-    def _news(self) -> Iterator[str]:
+    def _news(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         found = sorted((one for lines in self._lines for one in lines.read()), key=lambda one: str(one.get("time")))
         for one in found:
-            yield from self._said(one)
+            for said in self._said(one):
+                yield said, one
 
     def _said(self, line: Mapping[str, Any]) -> Iterator[str]:
         event, end, seconds = line.get("event"), line.get("end"), line.get("seconds")
