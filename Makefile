@@ -8,7 +8,7 @@ SPREAD := -n auto --maxprocesses 4 --dist worksteal --durations 15 --durations-m
 FLARE  := tests/faults tests/flare tests/poc tests/provisioned
 WAIT   := -n 2 --dist loadfile --durations 15 --durations-min 5
 
-.PHONY: demo poc test test-alone test-flare test-papers everyday jobs docs house lint lock benchmark clean
+.PHONY: demo poc test test-alone test-flare test-papers everyday jobs docs house lint lock licences dist benchmark clean
 
 demo: $(READY)
 	$(BIN)/nvflare simulator jobs/feduaa
@@ -84,6 +84,20 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib custom || echo "some files of other packages do not compile; they are not used"; \
 	touch $(READY)
 
+# What is installed and under which licence, and a bill of materials (CycloneDX) for a scanner: build/. The two programs
+# look at this environment from one of their own, so that they do not list themselves.
+licences: $(READY)
+	[ -x build/licences/bin/pip-licenses ] || { $(BIN)/python -m venv build/licences && \
+	  build/licences/bin/python -m pip install --quiet "cyclonedx-bom>=7,<8" "pip-licenses>=5,<6"; }
+	build/licences/bin/pip-licenses --python $(BIN)/python --order license --output-file build/licences.txt
+	build/licences/bin/cyclonedx-py environment $(BIN)/python --output-file build/sbom.cdx.json
+	@cat build/licences.txt; echo "bill of materials: build/sbom.cdx.json"
+
+# The source archive and, from it, the wheel: dist/.
+dist: $(READY)
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+
 # Renew the lock: needs uv.
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
@@ -93,4 +107,4 @@ benchmark: $(READY)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) build simulator_workspace fedretina_runs fedretina_results poc_workspace .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist simulator_workspace fedretina_runs fedretina_results poc_workspace .mypy_cache .ruff_cache .pytest_cache

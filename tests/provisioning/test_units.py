@@ -95,8 +95,13 @@ def test_systemd_finds_no_fault_in_a_unit_and_little_exposure(unit, more, tmp_pa
 
 
 def test_a_container_gets_what_the_unit_has():
-    runs = container_runs()
+    *runs, demo = container_runs()
     assert len(runs) == 2
+    # The demo has no user of its own, keeps nothing but its runs, and needs no network.
+    assert demo[-1] == "fedretina-demo"
+    assert {"--read-only", "ALL", "no-new-privileges", "$PWD/runs:/runs"} <= set(demo)
+    assert demo[demo.index("--network") + 1] == "none"
+    assert not (set(NEVER) - {"--network"}) & {word.partition("=")[0] for word in demo}
     for words in runs:
         wanted = EACH_SERVICE if "-d" in words else EACH_RUN
         options = dict(zip(words, [*words[1:], ""], strict=True))

@@ -13,6 +13,7 @@ from fedretina.version import __version__
     lazy={
         "benchmark": "fedretina_papers.command:benchmark",
         "data": "fedretina.cli.data:data",
+        "demo": "fedretina.cli.demo:demo",
         "encoder": "fedretina.cli.encoder:encoder",
         "export": "fedretina.cli.export:export",
         "head": "fedretina.cli.head:head",
