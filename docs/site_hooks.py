@@ -26,6 +26,7 @@ COPIED = {".svg", ".png", ".gz", ".html"}
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".service": "ini", ".cff": "yaml"}
 FENCE = re.compile(r"^(```+)[^\n]*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\()([^)\s#]+)([^)\s]*\))")
+EMPTY_HEAD = re.compile(r"<thead>\s*<tr>\s*(?:<th[^>]*></th>\s*)+</tr>\s*</thead>\s*")
 
 
 def _outside_fences(text: str, change: re.Pattern[str], to: object) -> str:
@@ -76,7 +77,7 @@ def pages() -> list[str]:
 
 
 def shown(target: str) -> str:
-    """The Markdown page that stands on the site for a file or folder which a page links to; itself where it is copied."""
+    """The page of the site that shows a linked file or folder; the file itself where it is copied."""
     path = ROOT / target
     if path.is_dir():
         return f"{target}/index.md"
@@ -105,13 +106,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if (ROOT / target).suffix in COPIED:
             places.append(File.generated(config, target, abs_src_path=str(ROOT / target)))
         else:
-            places.append(File.generated(
-                config, shown(target), content=_source(target), inclusion=InclusionLevel.NOT_IN_NAV))
+            places.append(
+                File.generated(config, shown(target), content=_source(target), inclusion=InclusionLevel.NOT_IN_NAV)
+            )
     return Files([*(file for file in files if file.src_dir != config.docs_dir), *places])
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """What a repository host takes and MkDocs does not: titles of blocks, folded parts, lists and tables without a blank line."""
+    """What a repository host takes and MkDocs does not: links to sources, two quotes in a row, folded parts, titles."""
     here = posixpath.dirname(page.file.src_uri)
 
     def place(link: re.Match[str]) -> str:
@@ -124,3 +126,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = re.sub(r"^(>.*\n)\n(?=>)", r"\1\n<!-- -->\n\n", markdown, flags=re.MULTILINE)  # two quotes, not one
     markdown = markdown.replace("<details>", '<details markdown="1">')
     return re.sub(r"^```(\w+) file=(\S+)$", r'```\1 title="\2"', markdown, flags=re.MULTILINE)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Tables whose head is empty stand without it."""
+    return EMPTY_HEAD.sub("", html)
