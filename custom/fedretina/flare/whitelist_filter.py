@@ -23,7 +23,7 @@ from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.noise import NOISE_KEY, noise_key
 from fedretina.exchange.partition import Partition, partition_of
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
-from fedretina.exchange.policy import apply_policy, require_budget, require_kind
+from fedretina.exchange.policy import apply_policy, require_budget, require_kinds
 from fedretina.flare.job_context import load_experiment, load_server_settings, load_site_settings, state_root
 from fedretina.flare.wire import ENTRIES, META, WHY, pack_error, pack_payload, unpack_order, unpack_payload
 from fedretina.kit.job_folder import FILTER, RESULT_FILTERS
@@ -169,8 +169,7 @@ class WhitelistFilter(Filter):
     def _under_policy(self, payload: Payload, parts: Partition, fl_ctx: FLContext) -> Payload:
         """Turn an answer into what may leave, and write that down."""
         policy = self._own(fl_ctx).own_policy
-        for key in sorted(payload.tensors):
-            require_kind(policy, key, parts.kinds[key])
+        require_kinds(policy, (parts.kinds[key] for key in payload.tensors))
         root, site = state_root(fl_ctx, self._own(fl_ctx)), require_name(fl_ctx.get_identity_name(), "site")
         stamp, received = fl_ctx.get_prop(_RECEIVED) or (None, None)
         if stamp != payload.stamp:
