@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from fedretina.cli import main
+from fedretina.kit import hardened
 
 CUSTOM = Path(__file__).resolve().parents[1] / "custom"
 PRODUCT = sorted((CUSTOM / "fedretina").rglob("*.py"))
@@ -134,6 +135,14 @@ def test_importing_the_settings_loads_no_torch():
     modules = [f"fedretina.settings.{path.stem}" for path in (CUSTOM / "fedretina" / "settings").glob("[a-z]*.py")]
     said = fresh(f"import sys, {', '.join(modules)}; {LOADED}")
     assert (said.returncode, said.stdout.split()) == (0, []), said.stderr
+
+
+def test_the_lasting_process_of_a_site_or_server_loads_no_torch():
+    """Its memory and its start are a hospital's; a job's process has torch, and ends."""
+    parts = [*hardened.ONE_MACHINE.values(), hardened.PAGE, hardened.AUDIT, hardened.DEPLOYER, hardened.VALIDATOR]
+    modules = {str(part["path"]).rpartition(".")[0] for part in parts}
+    said = fresh(f"import sys, {', '.join(sorted(modules))}; {LOADED}")
+    assert (said.returncode, set(said.stdout.split()) & {"torch", "monai", "scipy", "cv2"}) == (0, set()), said.stderr
 
 
 COMMAND = f"""

@@ -87,6 +87,9 @@ def test_pages_are_written_by_the_processes_that_run(federation):
     assert "complete" in text
     fedretina("site", "page", federation.kit("server"))
     assert "The server runs since" in server.read_text()
+    for name in ("server", "site-1"):  # after a run and a page: the process that lasts is small
+        for process in federation.running[name].processes():
+            assert not any("libtorch" in mapped.path for mapped in process.memory_maps()), process.cmdline()
 
 
 def test_sign_ins_and_jobs_stand_in_each_ends_audit_log(federation):

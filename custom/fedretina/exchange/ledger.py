@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedretina.errors import StateError
-from fedretina.exchange.payload import Stamp
 from fedretina.told import one_line
 
-if TYPE_CHECKING:  # a site's parent process notes refusals, and is to stay without torch
+if TYPE_CHECKING:  # a site's lasting process notes refusals, and is to stay without torch
     from fedretina.exchange.partition import Partition
-    from fedretina.exchange.payload import Payload
+    from fedretina.exchange.payload import Payload, Stamp
 
 REFUSALS = "refusals.jsonl"
 """In a kit's folder: what the server was told of jobs that were not taken, of which there is no run."""
