@@ -13,7 +13,7 @@ from fedretina.errors import DataError
 from fedretina.kit.approvals import AskedPlan
 from fedretina.kit.end_status import EndFiles
 from fedretina.kit.hardened import site_privacy
-from fedretina.kit.site_check import approval_finding, site_settings
+from fedretina.kit.site_check import approval_finding, keep_findings, site_settings
 from fedretina.kit.startup_kit import Certificate, open_kit
 from fedretina.kit.waiting_plans import WaitingPlans
 from fedretina.report.status_page import status_page
@@ -59,7 +59,7 @@ def test_the_plan_is_shown_in_plain_words_from_the_sites_own_files(kit):
         "Run: spring, plan ",
         f"Who asks: {LEAD} (Consortium, lead), since 20",
         "few_blocks by FedUAA",
-        "fundus images: 12 images of 6 patients to train on; 4 images of 2 patients to choose by (at most 2 of them, by",
+        "fundus images: 12 images of 6 patients to train on; 4 images of 2 patients to choose by (at most 2 of them",
         "Rounds: 2 rounds of train (with labels, ",
         "Leaves in each round of training, 2 times: encoder: weights of the image network, ",
         "at most ",
@@ -103,11 +103,16 @@ def test_a_decision_is_listed_signed_in_the_ledger_and_on_the_page(kit):
     assert listed["waiting"] == []
     said = call("withdraw", kit.folder, "spring", "--reason", "vote ended")
     assert "Nothing of run spring has left this site" in said
+    number = listed["decisions"][0]["number"]
+    assert f"Standing approval {number} goes on for other runs" in said
+    assert "Standing approval" not in call("withdraw", kit.folder, number, "--reason", "vote ended")
     text = call("ledger", kit.folder)
-    assert "decisions of the hospital: 3" in text
+    assert "decisions of the hospital: 4" in text
     assert "withdrawn: run spring" in text
     assert call("ledger", kit.folder, "--csv").count("spring") >= 2
+    keep_findings(kit, [approval_finding(kit, site_settings(kit))._replace(good=False, mend="old")])
     page = status_page(EndFiles(kit).status(False))
+    assert "must be mended" not in page  # what a check found then is not what waits now
     for words in ("Approved until", "Refused: run summer; by Dr. Eye", "Withdrawn: run spring"):
         assert words in page, words
     assert "vote" not in page  # reasons stay in the list

@@ -1,6 +1,7 @@
 """Between an order and a site's images: nothing is opened and nothing leaves without approval; no FLARE process."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -87,8 +88,6 @@ def approve(kit):
 
 
 def _later():
-    from datetime import UTC, datetime
-
     return datetime.now(UTC).date()
 
 
@@ -124,6 +123,45 @@ def test_a_plan_that_changed_under_the_same_run_asks_again(kit, host, context):
     assert ask(host, context).get_return_code() == WAITS
     assert host.opened == 0
     assert WaitingPlans(kit).find("spring").experiment.phases[0].rounds == 200
+
+
+def test_an_approval_that_ends_in_mid_run_is_asked_for_again(kit, host, context, monkeypatch):
+    ask(host, context)
+    approve(kit)
+    assert ask(host, context).get_return_code() == "OK"
+
+    class Tomorrow(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(days=1)
+
+    monkeypatch.setattr("fedretina.kit.approvals.datetime", Tomorrow)
+    assert ask(host, context).get_return_code() == WAITS
+    assert host.opened == 1
+    assert WaitingPlans(kit).find("spring").asks
+    assert len([event for event in AuditLog(kit.folder).verify().events if event["event"] == "approval asked for"]) == 2
+
+
+def test_a_yes_in_the_moment_of_the_question_leaves_nothing_waiting(kit, host, context, monkeypatch):
+    put = WaitingPlans.put
+
+    def slow(self, asked, *rest):
+        Approvals(kit).decide(asked, True, "Dr. Eye", "vote 7", _later())
+        return put(self, asked, *rest)
+
+    monkeypatch.setattr(WaitingPlans, "put", slow)
+    assert ask(host, context).get_return_code() == WAITS  # it is asked again in a second
+    assert WaitingPlans(kit).all() == []
+
+
+def test_a_plan_that_no_job_asks_for_any_more_is_no_fault(kit, host, context):
+    ask(host, context)
+    (plan,) = WaitingPlans(kit).all()
+    record = json.loads(plan.path.read_text())
+    plan.path.write_text(json.dumps({**record, "last": record["last"] - 7200}))
+    finding = approval_finding(kit, site_settings(kit))
+    assert finding.good
+    assert "1 that no job asks for any more" in finding.found
 
 
 def test_a_no_and_a_withdrawal_say_so_and_not_why(kit, host, context):

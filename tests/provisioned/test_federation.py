@@ -279,7 +279,8 @@ def test_hospitals_that_ask_for_approval_wait_decide_and_withdraw(federation, mo
     reason = ("--reason", "vote 7 of Margarete")
     before = {site: (federation.hospital(site) / "site.yaml").read_text() for site in asking}
     for site, text in before.items():
-        (federation.hospital(site) / "site.yaml").write_text(f"{text}\napproval: required\n")
+        own = {"policy": {}, "approval": "required"}  # encoded updates go with no noise
+        (federation.hospital(site) / "site.yaml").write_text(yaml.safe_dump({**yaml.safe_load(text), **own}))
     # site-1 said yes to the same run with one setting changed; the yes of site-3 ended yesterday.
     changed = AskedPlan.of(plan.model_copy(update={"seed": 4}), "asked", LEAD)
     tomorrow = datetime.now(UTC).date() + timedelta(days=1)

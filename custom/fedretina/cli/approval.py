@@ -124,7 +124,9 @@ def approvals(folder: Path, as_json: bool) -> None:
             click.echo(f"{'FAIL  its signature does not hold: ' if made in false else ''}{decision_words(made)}")
         for plan in waiting:
             asks = plan.asked.submitter or "a job that nobody signed"
-            click.echo(f"waits  {plan.asked.number}  run {plan.asked.run}, for {asks}")
+            click.echo(
+                f"{'waits' if plan.asks else 'waited, and no job asks any more'}  {plan.asked.number}  run {plan.asked.run}, for {asks}"
+            )
         if not decisions and not waiting:
             click.echo("nothing was decided, and nothing waits.")
     sys.exit(1 if false else 0)
@@ -150,9 +152,12 @@ def withdraw(folder: Path, what: str, reason: str | None, by: str | None) -> Non
         held.withdraw(what, who, reason or _prompt("Reason (it stays here)", "--reason"))
         _note(kit, "approval withdrawn", run=run, by=who)
         lines = [line for line in _ledger_lines(kit) if line["run"] == run]
+        lasting = held.standing() if run == what else []
     except FedretinaError as error:
         fail(str(error))
     click.echo(f"the approval of {what} is withdrawn: run {run} stops here at its next step.")
+    for made in lasting:
+        click.echo(f"Standing approval {made['number']} goes on for other runs: withdraw it by its number.")
     click.echo(_kept_by_others(run, lines))
 
 

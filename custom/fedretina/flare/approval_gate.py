@@ -58,6 +58,8 @@ def require_approval(fl_ctx: FLContext, experiment: Experiment, experiment_file:
             raise RefusedError(_WITHDRAWN).telling(_WITHDRAWN)
         text = read_text(app / "config" / experiment_file, "the experiment file")
         new = WaitingPlans(kit).put(asked, text, submitter, fl_ctx.get_job_id())
+        if Approvals(kit).state(asked).state != state:  # it was decided in this moment
+            WaitingPlans(kit).drop(asked)
     except StateError as error:
         raise error.telling(_NO_LIST) from error
     if new:

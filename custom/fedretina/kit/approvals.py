@@ -122,6 +122,22 @@ class Approvals:
         """
         return [line["approval"] for line in Ledger(self._path).lines() if "approval" in line]
 
+    def standing(self) -> list[dict[str, Any]]:
+        """The standing approvals that hold today.
+
+        Raises:
+            StateError: The list cannot be read.
+        """
+        decisions, today = self.decisions(), datetime.now(UTC).date()
+        return [
+            made
+            for made in decisions
+            if "standing" in made
+            and made["number"] not in _withdrawn(decisions)
+            and date.fromisoformat(made["until"]) >= today
+            and self.is_genuine(made)
+        ]
+
     def state(self, asked: AskedPlan, today: date | None = None) -> Standing:
         """How a plan stands now.
 
@@ -134,7 +150,7 @@ class Approvals:
         """
         today = today or datetime.now(UTC).date()
         decisions = self.decisions()
-        withdrawn = {made["of"] for made in decisions if made["decision"] == "withdrawn" and made.get("of")}
+        withdrawn = _withdrawn(decisions)
         own: Standing | None = None
         wide: Standing | None = None
         for made in decisions:
@@ -256,6 +272,11 @@ def require_may_differ(names: Sequence[str], asked: AskedPlan) -> None:
             )
         if _without(asked.agreed, name.split(".")) == asked.agreed:
             raise SettingsError(f"the plan has no setting {name}: look at its settings with `--json`.")
+
+
+def _withdrawn(decisions: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Numbers of the approvals that were taken back one by one."""
+    return {made["of"] for made in decisions if made["decision"] == "withdrawn" and made.get("of")}
 
 
 def _concerns(made: Mapping[str, Any], asked: AskedPlan) -> bool:

@@ -33,6 +33,7 @@ from fedretina.kit.site_check import (
 from fedretina.kit.startup_kit import StartupKit, read_certificate
 from fedretina.kit.waiting_plans import WaitingPlans
 from fedretina.settings.site import (
+    APPROVAL,
     PROPERTY,
     REQUIRED,
     SERVER_PROPERTY,
@@ -259,7 +260,7 @@ class EndFiles:
         if own is None or (own.approval != REQUIRED and not held.is_there):
             return None
         waiting = [
-            f"Waits: run {plan.asked.run}, for {plan.asked.submitter or 'a job that nobody signed'}, since "
+            f"{'Waits' if plan.asks else 'Waited, and no job asks any more'}: run {plan.asked.run}, for {plan.asked.submitter or 'a job that nobody signed'}, since "
             f"{datetime.fromtimestamp(plan.since, UTC):%Y-%m-%d %H:%M} UTC."
             for plan in WaitingPlans(self._kit).all()
         ]
@@ -287,6 +288,8 @@ class EndFiles:
         # What was found wrong may name a file or a folder, so that is left to the check itself; the mend says enough.
         for finding in findings:
             name = "data check" if finding.what == "data" else finding.what
+            if finding.what == APPROVAL:
+                continue  # looked at anew, above
             if finding.good is False:
                 told.append(bad(name, f"must be mended, as of {day}", finding.mend))
             elif finding.what == "data":

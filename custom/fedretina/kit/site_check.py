@@ -29,7 +29,7 @@ from fedretina.plurals import counted
 from fedretina.seeds import torch_device
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import AugmentSettings, modality_settings
-from fedretina.settings.site import REQUIRED, SiteSettings, read_site_settings, site_modality, site_scheme
+from fedretina.settings.site import APPROVAL, REQUIRED, SiteSettings, read_site_settings, site_modality, site_scheme
 from fedretina.storage import read_json, write_json
 from fedretina.version import __version__
 
@@ -165,12 +165,14 @@ def state_root_of(kit: StartupKit, settings: SiteSettings) -> Path:
 def approval_finding(kit: StartupKit, settings: SiteSettings) -> Finding:
     """Whether runs need the hospital's approval here, and what waits for one."""
     if settings.approval != REQUIRED:
-        return note("approval", "not asked for: a job of the consortium begins at once (`approval: required` asks)")
-    waiting = len(WaitingPlans(kit).all())
+        return note(APPROVAL, "not asked for: a job of the consortium begins at once (`approval: required` asks)")
+    plans = WaitingPlans(kit).all()
+    waiting = sum(plan.asks for plan in plans)
     if not waiting:
-        return good("approval", "no run begins without it; none waits")
+        old = f", but {len(plans)} that no job asks for any more" if plans else ""
+        return good(APPROVAL, f"no run begins without it; none waits{old}")
     text = f"{counted(waiting, 'plan')} wait{'s' if waiting == 1 else ''} for the hospital's approval"
-    return bad("approval", text, f"look at it with `fedretina site approve` on the kit of {kit.name}.")
+    return bad(APPROVAL, text, f"look at it with `fedretina site approve` on the kit of {kit.name}.")
 
 
 def _attempt(

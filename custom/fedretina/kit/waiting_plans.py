@@ -21,6 +21,7 @@ from fedretina.yaml_file import parse_yaml
 WAITING = "waiting"
 _MOST = 100
 _FRESH_S = 30.0
+_ASKS_S = 3600.0
 
 
 class WaitingPlan(NamedTuple):
@@ -45,6 +46,11 @@ class WaitingPlan(NamedTuple):
     since: float
     last: float
     path: Path
+
+    @property
+    def asks(self) -> bool:
+        """Whether a job still asks for it; one that runs does so at least twice a minute."""
+        return time.time() - self.last < _ASKS_S
 
 
 class WaitingPlans:

@@ -218,7 +218,8 @@ def _gets(experiment: Experiment) -> str:
     if not experiment.supervised:
         return "an image network, pre-trained on the images of all sites: no model that grades"
     own = "" if experiment.verdict == "off" else ", compared with a model of your own, of which the better is kept"
-    return f"a model with a head for your own grades, its card, its figures on your test patients and a report{own}. {NOT_A_DEVICE}"
+    model = "a model with a head for your own grades, its card, its figures on your test patients and a report"
+    return f"{model}{own}. {NOT_A_DEVICE}"
 
 
 def _moment(when: float) -> str:
