@@ -114,6 +114,19 @@ def test_log_lines_say_where_and_what_and_name_no_file_path_or_patient(hospital,
         assert word not in written
 
 
+def test_a_run_that_sends_what_the_policy_stops_is_refused_before_an_image_is_read(hospital, tmp_path):
+    site_file = hospital / "site.yaml"
+    site_file.write_text(site_file.read_text() + "policy: {kinds: [sums]}\n")
+    coordinator = Coordinator(Experiment.resolve(WORDS), "spring", tmp_path / "server")
+    coordinator.begin(["site-1"])
+    host = executor.SiteHost("experiment.yaml")
+    reply = host.handle(pack_order(coordinator.order("site-1"), coordinator.down("site-1")), Context(), lambda: False)
+    host.close()
+    assert why(reply).startswith("this site's own policy lets no encoder pass, which this run sends: ")
+    assert "name all that is sent (encoder)" in why(reply)
+    assert not (hospital / "runs" / "cache").exists()
+
+
 def test_a_site_has_its_own_curves(hospital, tmp_path):
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -123,10 +123,7 @@ def approvals(folder: Path, as_json: bool) -> None:
         for made in decisions:
             click.echo(f"{'FAIL  its signature does not hold: ' if made in false else ''}{decision_words(made)}")
         for plan in waiting:
-            asks = plan.asked.submitter or "a job that nobody signed"
-            click.echo(
-                f"{'waits' if plan.asks else 'waited, and no job asks any more'}  {plan.asked.number}  run {plan.asked.run}, for {asks}"
-            )
+            click.echo(f"{plan.asked.number}  {plan.words}")
         if not decisions and not waiting:
             click.echo("nothing was decided, and nothing waits.")
     sys.exit(1 if false else 0)

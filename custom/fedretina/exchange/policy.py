@@ -21,21 +21,24 @@ from fedretina.settings.site import GaussianNoise, PolicySettings, SvtNoise
 Sparse = Callable[[Tensors, SvtNoise, np.random.Generator], dict[str, torch.Tensor]]
 
 
-def require_kind(policy: PolicySettings, key: str, kind: Kind) -> None:
-    """Refuse a tensor of a kind that may not leave.
+def require_kinds(policy: PolicySettings, kinds: Iterable[Kind]) -> None:
+    """Refuse tensors of kinds that may not leave; asked before a run begins, and again of every answer.
 
     Args:
         policy: The site's policy.
-        key: Name of the tensor.
-        kind: Its kind.
+        kinds: Kinds of the tensors that leave.
 
     Raises:
-        RefusedError: It may not.
+        RefusedError: One of them may not.
     """
-    if kind not in policy.kinds:
+    sent = set(kinds)
+    refused = sorted(kind.value for kind in sent - policy.kinds)
+    if refused:
+        every = ", ".join(sorted(kind.value for kind in sent))
         raise RefusedError(
-            f"tensor {key!r} of kind {kind.value} may not pass by this site's own policy: "
-            "let that kind be personal (exchange.personal), or agree with the site on another policy."
+            f"this site's own policy lets no {' or '.join(refused)} pass, which this run sends: where the hospital "
+            f"agrees, let `kinds` under `policy` in the site file name all that is sent ({every}); else choose a run "
+            "that keeps it at the site."
         )
 
 

@@ -18,15 +18,18 @@ from nvflare.apis.signal import Signal
 
 from fedretina.errors import DataError, FedretinaError, NotApprovedError, RefusedError, TrainingError
 from fedretina.exchange.noise import NOISE_KEY
+from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Order
-from fedretina.exchange.policy import require_numbers
+from fedretina.exchange.policy import require_kinds, require_numbers
 from fedretina.flare.approval_gate import require_approval
 from fedretina.flare.job_context import load_experiment, load_site_settings, state_root, with_weights_file
 from fedretina.flare.wire import APPROVED, WAITS, is_question, pack_error, pack_payload, unpack_order, why
 from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.local.site import Site
 from fedretina.local.site_state import History
+from fedretina.networks.build import build_on_meta
 from fedretina.seeds import devices_seen
+from fedretina.settings.exchange import Kind
 from fedretina.settings.plan import Plan
 from fedretina.settings.site import REQUIRED
 from fedretina.storage import folder_lock, require_name
@@ -84,7 +87,7 @@ class SiteHost:
     def handle(self, shareable: Shareable, fl_ctx: FLContext, stop: Callable[[], bool]) -> Shareable:
         """Answer one task; an error becomes a reply that says in a sentence why, without naming a file."""
         began, where = time.monotonic(), {}
-        known = {str(fl_ctx.get_identity_name())}  # what the server has too
+        known = {str(fl_ctx.get_identity_name()), *(kind.value for kind in Kind)}  # what the server has too
         try:
             order, tensors = unpack_order(shareable)
             where = {"phase": order.stamp.phase, "round": order.stamp.round, "attempt": order.stamp.attempt}
@@ -170,6 +173,10 @@ class SiteHost:
         settings = load_site_settings(fl_ctx)
         experiment = with_weights_file(load_experiment(fl_ctx, self._experiment_file), settings)
         require_numbers(settings.own_policy, experiment.exchange.codec)
+        # Before the site works for hours: what the run sends is known from its settings.
+        net = build_on_meta(experiment.network, experiment.head_width or 2)
+        sends = partition_of(experiment, net, experiment.sums is not None and settings.he_keys is not None)
+        require_kinds(settings.own_policy, sends.shared_kinds())
         root = state_root(fl_ctx, settings)
         folder = root / require_name(run, "run") / name
         with ExitStack() as opening:  # a fault lets go of the lock, so that the next attempt finds it free

@@ -23,7 +23,7 @@ from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.noise import NOISE_KEY, noise_key
 from fedretina.exchange.partition import Partition, partition_of
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
-from fedretina.exchange.policy import apply_policy, require_budget, require_kind
+from fedretina.exchange.policy import apply_policy, require_budget, require_kinds
 from fedretina.flare.approval_gate import require_approval
 from fedretina.flare.job_context import load_experiment, load_server_settings, load_site_settings, state_root
 from fedretina.flare.wire import ENTRIES, META, WAITS, WHY, pack_error, pack_payload, unpack_order, unpack_payload
@@ -174,8 +174,7 @@ class WhitelistFilter(Filter):
         if self._own(fl_ctx).approval == REQUIRED:
             require_approval(fl_ctx, self._load(fl_ctx)[0], self._experiment_file, payload.stamp.run)
         policy = self._own(fl_ctx).own_policy
-        for key in sorted(payload.tensors):
-            require_kind(policy, key, parts.kinds[key])
+        require_kinds(policy, (parts.kinds[key] for key in payload.tensors))
         root, site = state_root(fl_ctx, self._own(fl_ctx)), require_name(fl_ctx.get_identity_name(), "site")
         stamp, received = fl_ctx.get_prop(_RECEIVED) or (None, None)
         if stamp != payload.stamp:

@@ -259,11 +259,7 @@ class EndFiles:
         own, held = self._own_settings, Approvals(self._kit)
         if own is None or (own.approval != REQUIRED and not held.is_there):
             return None
-        waiting = [
-            f"{'Waits' if plan.asks else 'Waited, and no job asks any more'}: run {plan.asked.run}, for {plan.asked.submitter or 'a job that nobody signed'}, since "
-            f"{datetime.fromtimestamp(plan.since, UTC):%Y-%m-%d %H:%M} UTC."
-            for plan in WaitingPlans(self._kit).all()
-        ]
+        waiting = [f"{plan.words[0].upper()}{plan.words[1:]}." for plan in WaitingPlans(self._kit).all()]
         try:
             decided = held.decisions()[: -_DECISIONS - 1 : -1]
         except StateError:

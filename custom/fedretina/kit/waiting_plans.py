@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +52,13 @@ class WaitingPlan(NamedTuple):
     def asks(self) -> bool:
         """Whether a job still asks for it; one that runs does so at least twice a minute."""
         return time.time() - self.last < _ASKS_S
+
+    @property
+    def words(self) -> str:
+        """Which run waits, for whom and since when, in a line."""
+        how = "waits" if self.asks else "waited, and no job asks any more"
+        since = f"{datetime.fromtimestamp(self.since, UTC):%Y-%m-%d %H:%M} UTC"
+        return f"{how}: run {self.asked.run}, for {self.asked.submitter or 'a job that nobody signed'}, since {since}"
 
 
 class WaitingPlans:
