@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedretina.prediction.worklist_page import Pictures
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+_MAPS_AT_ONCE = 32  # photographs whose answers are taken apart together; one by one they cost several times as much
 
 
 class _Page(NamedTuple):
@@ -222,6 +223,7 @@ def _predict(
 
 def _pictures(images: Path, patients: Sequence[Patient], out: Path, wanted: _Page, predictor: Predictor) -> Pictures:
     """Small copies, whole copies, and what answers rest on, of the first photographs of the list."""
+    import numpy as np
     import torch
 
     from fedretina.data.modalities import image_pipeline
@@ -229,7 +231,7 @@ def _pictures(images: Path, patients: Sequence[Patient], out: Path, wanted: _Pag
     from fedretina.prediction.worklist_page import Pictures
 
     small, full, seen, maps = {}, {}, {}, {}
-    prepared = image_pipeline(predictor.operating.settings.images)
+    asked: list[tuple[str, int]] = []
     rows = [photograph.row for patient in patients for photograph in patient.photographs]
     for number, row in enumerate(rows[: wanted.most], 1):
         file = row.file
@@ -244,10 +246,14 @@ def _pictures(images: Path, patients: Sequence[Patient], out: Path, wanted: _Pag
             if name is not None:
                 full[file] = f"{FULL_FOLDER}/{name}"
         if wanted.maps and row.grade is not None:
-            pixels = prepared(images / file)
-            found = predictor.evidence(torch.from_numpy(pixels))
-            if found is not None:
-                maps[file] = found
+            asked.append((file, number))
+    prepared = image_pipeline(predictor.operating.settings.images)
+    for begin in range(0, len(asked), _MAPS_AT_ONCE):
+        some = [(file, number, prepared(images / file)) for file, number in asked[begin : begin + _MAPS_AT_ONCE]]
+        found = predictor.evidence(torch.from_numpy(np.stack([pixels for _, _, pixels in some])))
+        for (file, number, pixels), rests in zip(some, found, strict=True):
+            if rests is not None:
+                maps[file] = rests
                 seen[file] = f"{FULL_FOLDER}/{seen_copy(pixels, out / FULL_FOLDER, number)}"
     return Pictures(small, full, FULL_FOLDER, seen, maps)
 

@@ -364,12 +364,19 @@ class Predictor(Answering):
             logits, features = answered_with_features(self.net, scaled, self.operating.settings.evaluation.passes)
             return logits.float().cpu(), features.cpu()
 
-    def evidence(self, image: torch.Tensor) -> EvidenceMap | None:
-        """What the answer to an image uint8 [3, S, S] rests on; None where the encoder has no grid."""
-        logits = self.logits(image[None])
+    def evidence(self, images: torch.Tensor) -> list[EvidenceMap | None]:
+        """What the answers to images rest on; None where the encoder has no grid.
+
+        Args:
+            images: uint8 [N, 3, S, S], at most `BATCH`; one by one they cost several times as much.
+        """
+        logits = self.logits(images)
         with reproducible_torch(self._training):
-            scaled = image[None].float().div_(255).to(device=self._device, memory_format=self._layout)
-            return evidence_map(self.net, self.estimator, self.scheme, scaled, logits)
+            scaled = images.float().div_(255).to(device=self._device, memory_format=self._layout)
+            return [
+                evidence_map(self.net, self.estimator, self.scheme, one[None], said[None])
+                for one, said in zip(scaled, logits, strict=True)
+            ]
 
     def looks(self, images: torch.Tensor, features: torch.Tensor) -> list[Look]:
         """What the gate says of images uint8 [N, 3, S, S] with their features; nothing odd where there is no gate."""
