@@ -8,7 +8,7 @@ SPREAD := -n auto --maxprocesses 4 --dist worksteal --durations 15 --durations-m
 FLARE  := tests/faults tests/flare tests/poc tests/provisioned
 WAIT   := -n 2 --dist loadfile --durations 15 --durations-min 5
 
-.PHONY: demo poc test test-alone test-flare test-papers everyday jobs docs house lint lock licences dist benchmark clean
+.PHONY: demo poc test test-alone test-flare test-papers everyday jobs docs site house lint lock licences dist benchmark clean
 
 demo: $(READY)
 	$(BIN)/nvflare simulator jobs/feduaa
@@ -49,11 +49,16 @@ jobs: $(READY)
 	  $(BIN)/fedretina job write $$job --replace; done
 	$(BIN)/fedretina job write feduaa --name feduaa_learner --learner --replace
 
-# Pages and pictures that are rendered from the code.
+# Pages and pictures that are rendered from the code, and the site that they make.
 docs: house
 	$(BIN)/python docs/render_settings.py
 	$(BIN)/python docs/render_api.py
 	$(BIN)/python docs/render_attacks.py
+	$(MAKE) site
+
+# The pages as a site: build/site. A link or an anchor that leads nowhere ends it. Look at it: python -m http.server -d build/site
+site: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 house: $(READY)
 	$(BIN)/python docs/render_house.py

@@ -20,8 +20,8 @@ from fedretina.version import __version__
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (
     *("custom", "jobs", "provisioning", "poc", "docs", "tests", "benchmarks", ".ci", ".github"),
-    *("README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "Makefile", "pyproject.toml"),
-    *("requirements.lock", ".gitignore", ".pre-commit-config.yaml"),
+    *("README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "Makefile", "mkdocs.yml"),
+    *("pyproject.toml", "requirements.lock", ".gitignore", ".pre-commit-config.yaml"),
 )
 MADE = re.compile(r"(^|/)(__pycache__|[^/]+\.egg-info)/|\.pyc$")
 """Files that tools leave in a checkout."""
