@@ -77,6 +77,8 @@ def test_a_standing_yes_covers_what_differs_in_the_named_settings_alone(held):
     assert held.state(covered).state == "approved"
     assert held.state(asked(run="summer", submitter="other@consortium.example")).state == "waiting"
     assert held.state(asked(run="summer", exchange={"batchnorm": "shared_all"})).state == "waiting"
+    back = asked(run="summer", restart={"step": "train-0001", "mark": "abcd"})
+    assert held.state(back).state == "waiting"  # it does steps again
     held.withdraw("summer", "Dr. Eye", "one run only")
     assert held.state(covered).state == "withdrawn"
     assert held.state(asked(run="autumn")).state == "approved"

@@ -121,6 +121,16 @@ def test_a_decision_is_listed_signed_in_the_ledger_and_on_the_page(kit):
     assert "its signature does not hold" in call("approvals", kit.folder, code=1)
 
 
+def test_on_a_terminal_it_asks(kit, monkeypatch):
+    wait(kit)
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True, raising=False)
+    said = CliRunner().invoke(main, ["site", "approve", str(kit.folder)], input="n\nno vote yet\n")
+    assert said.exit_code == 0, said.output
+    assert said.output.index("What you get") < said.output.index("May this run use your images?")
+    assert "run spring is refused" in said.output
+    assert ": no vote yet" in call("approvals", kit.folder)
+
+
 def test_a_named_setting_that_decides_what_leaves_is_refused_before_anything_is_shown(kit):
     wait(kit)
     said = call("approve", kit.folder, "--yes", "--reason", "x", "--standing", "exchange.personal", code=2)

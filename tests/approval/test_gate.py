@@ -213,9 +213,11 @@ def test_a_list_that_cannot_be_read_lets_nothing_begin(kit, host, context, caplo
     ask(host, context)
     approve(kit)
     path = kit.folder / "approvals" / "approvals.jsonl"
-    path.write_text("no line\n" + path.read_text())
-    reply = ask(host, context)
-    assert why(reply).startswith("this site's list of approvals cannot be read")
+    text = path.read_text()
+    for damaged in ("no line\n", "{}\n", '{"approval": {"decision": "approved"}}\n'):
+        path.write_text(damaged + text)
+        reply = ask(host, context)
+        assert why(reply).startswith("this site's list of approvals cannot be read")
     assert host.opened == 0
     assert str(path) in caplog.text
 

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509.oid import NameOID
 
-from fedretina.errors import DataError, NotFoundError, SettingsError
+from fedretina.errors import DataError, NotFoundError, SettingsError, StateError
 from fedretina.exchange.ledger import Ledger
 from fedretina.kit.startup_kit import StartupKit
 from fedretina.settings.experiment import Experiment
@@ -55,6 +55,7 @@ MAY_DIFFER = (
 )
 """Settings that a standing approval may leave open, each with all below it: how and how often is trained. What leaves
 by kind is decided by the others."""
+_NEEDED = frozenset({"decision", "plan", "run", "restart", "submitter", "until", "by", "reason", "decided", "number"})
 _LONGEST = 300
 _SHOWN = 12
 
@@ -120,7 +121,13 @@ class Approvals:
         Raises:
             StateError: The list cannot be read; then nothing is approved.
         """
-        return [line["approval"] for line in Ledger(self._path).lines() if "approval" in line]
+        found: list[dict[str, Any]] = []
+        for at, line in enumerate(Ledger(self._path).lines(), start=1):
+            made = line.get("approval")
+            if not isinstance(made, dict) or not made.keys() >= _NEEDED:
+                raise StateError(f"{self._path} holds no decision in line {at}: restore it from a backup.")
+            found.append(made)
+        return found
 
     def standing(self) -> list[dict[str, Any]]:
         """The standing approvals that hold today.
@@ -134,8 +141,8 @@ class Approvals:
             for made in decisions
             if "standing" in made
             and made["number"] not in _withdrawn(decisions)
-            and date.fromisoformat(made["until"]) >= today
             and self.is_genuine(made)
+            and date.fromisoformat(made["until"]) >= today
         ]
 
     def state(self, asked: AskedPlan, today: date | None = None) -> Standing:
@@ -287,9 +294,9 @@ def _concerns(made: Mapping[str, Any], asked: AskedPlan) -> bool:
 
 
 def _covers(made: Mapping[str, Any], asked: AskedPlan) -> bool:
-    """Whether a standing approval holds for the plan."""
+    """Whether a standing approval holds for the plan; going back does steps again, so that asks in any case."""
     wide = made.get("standing")
-    if made["decision"] != "approved" or not wide or made["submitter"] != asked.submitter:
+    if asked.restart or made["decision"] != "approved" or not wide or made["submitter"] != asked.submitter:
         return False
     return bool(wide["rest"] == _rest(asked.agreed, wide["open"]))
 
