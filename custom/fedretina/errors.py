@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Self
 
+AWAITS = "waiting for the hospital's approval."
+"""Why a site has no part in a step: its hospital has not said yes to the plan. It is asked again."""
+
 
 class FedretinaError(Exception):
     """Base of every error that this package raises on purpose.
@@ -65,6 +68,10 @@ class RefusedError(FedretinaError):
     """A payload breaks the rules of the exchange: its stamp, kinds, keys, shapes or values."""
 
     public = True
+
+
+class NotApprovedError(RefusedError):
+    """The hospital has not decided about a plan, or its approval has ended: the run waits and asks again."""
 
 
 class StateError(FedretinaError):

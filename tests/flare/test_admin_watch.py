@@ -3,7 +3,7 @@
 import pytest
 
 from fedretina.cli.admin import printable
-from fedretina.errors import NotDoneError, TimeOverError, UnreachableError
+from fedretina.errors import AWAITS, NotDoneError, TimeOverError, UnreachableError
 from fedretina.flare import admin_runs
 from fedretina.flare.admin_runs import see, watch
 from fedretina.flare.admin_session import Federation
@@ -84,6 +84,12 @@ def test_every_change_is_told_once_and_the_last_is_the_end():
         "all steps are done; its processes end",
         "FINISHED:COMPLETED after 0:01:02",
     ]
+
+
+def test_a_site_that_waits_for_its_hospital_is_told_as_that():
+    waits = REPORT._replace(answered=["b"], waiting=[], refused={"a": AWAITS}, seconds_left=None)
+    told = see(Moments(("RUNNING", waits)), "x").words()
+    assert told == "train round 2 of 3: 1 of 2 sites answered; a is waiting for the hospital's approval"
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (59.6, "1 min 00 s"), (7384.0, "2 h 03 min")])

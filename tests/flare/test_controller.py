@@ -11,6 +11,7 @@ from nvflare.apis.fl_context import FLContext
 
 from fedretina.flare.controller import RoundController
 from fedretina.flare.server_run import ServerRun
+from fedretina.flare.wire import APPROVED, WAITS
 
 OK, DEAD, TIMEOUT = TaskCompletionStatus.OK, TaskCompletionStatus.CLIENT_DEAD, TaskCompletionStatus.TIMEOUT
 GOES_ON = SimpleNamespace(triggered=False)
@@ -34,7 +35,7 @@ class Tasks:
         tasks = self
 
         class Task:
-            def __init__(self, site, coordinator):
+            def __init__(self, site, coordinator, held, question):
                 self.site, self.cancelled = site, False
 
             @property
@@ -76,6 +77,71 @@ def test_it_waits_no_longer_than_flare_does(controller, monkeypatch, status, sec
     tasks = Tasks(monkeypatch, a=(1.0, OK), b=(seconds, status))
     assert tasks.waited(controller, 4) == pytest.approx(seconds, abs=0.5)
     assert tasks.refused == ["b"]
+
+
+class Hospitals(Tasks):
+    """Sites that answer at once, some only that their hospital has not decided, until it has; one has no end."""
+
+    def __init__(self, monkeypatch, quorum, **decided):
+        super().__init__(monkeypatch, **dict.fromkeys(decided, (0.0, OK)))
+        self.decided, self.quorum, self.log, self.answered, self.held = decided, quorum, [], set(), set()
+
+    @property
+    def lacks(self):
+        return max(self.quorum - len(self.answered), 0)
+
+    def hold(self, site):
+        self.held.add(site)
+
+    def waited(self, controller, number):
+        self.step, began, hospitals = SimpleNamespace(number=number), self.now, self
+
+        class Task:
+            completion_status = None
+
+            def __init__(self, site, coordinator, held, question):
+                self.site, self.held, self.question = site, held, question
+
+        def send(task, fl_ctx, targets):
+            hospitals.log.append((task.site, task.question))
+            waits = hospitals.now - began < hospitals.decided[task.site]
+            code = WAITS if waits else APPROVED if task.question else "OK"
+            if task.held.takes(task.site, code, task.question):
+                hospitals.hold(task.site)
+            else:
+                task.held.sites.discard(task.site)
+                hospitals.answered |= {task.site} if code == "OK" else set()
+            task.completion_status = OK
+
+        controller._task, controller.send = Task, send
+        controller.cancel_task = lambda task, fl_ctx: self.cancelled.append(task.site)
+        controller._ask(self, GOES_ON, None)
+        return self.now - began
+
+
+def test_a_step_that_lacks_its_quorum_waits_for_a_hospitals_approval_and_asks_more_and_more_rarely(
+    controller, monkeypatch
+):
+    hospitals = Hospitals(monkeypatch, 2, a=0.0, c=7200.0)  # longer than the budget of a step
+    assert 7200 <= hospitals.waited(controller, 0) <= 7231
+    assert hospitals.answered == {"a", "c"}
+    assert hospitals.refused == hospitals.cancelled == []
+    asked = [question for site, question in hospitals.log if site == "c"]
+    assert (asked[0], asked[-2], asked[-1]) == (False, True, False)  # its order, questions, its order again
+    assert len(asked) < 250
+    assert controller._missed == frozenset()
+
+
+def test_a_quorum_goes_on_without_a_hospital_that_has_not_decided(controller, monkeypatch):
+    hospitals = Hospitals(monkeypatch, 1, a=0.0, c=7200.0)
+    assert hospitals.waited(controller, 0) < 1
+    assert (hospitals.answered, hospitals.held, hospitals.refused) == ({"a"}, {"c"}, [])
+    assert controller._missed == frozenset()  # it is asked, and waited for, in the next step as all are
+
+
+def test_too_few_hospitals_that_could_still_decide_end_the_step(controller, monkeypatch):
+    hospitals = Hospitals(monkeypatch, 3, a=0.0, c=7200.0)
+    assert hospitals.waited(controller, 0) < 1
 
 
 def test_who_is_dead_in_one_workflow_is_reported_to_the_next(controller, monkeypatch):

@@ -160,6 +160,7 @@ def test_a_damaged_history_costs_curves_and_no_word_of_a_path_leaves(tmp_path, m
     monkeypatch.setattr(host, "_tracker", Tracker(TrackingSettings(log=True), folder, "spring", "site-1", "x"))
     monkeypatch.setattr(host._tracker, "_curves", [Curves()])
     payload = Payload({}, {"val_auc": 0.5}, Stamp("spring", "train", 0, 0, "d"))
+    monkeypatch.setattr(host, "_asks", False)
     monkeypatch.setattr(host, "_open", lambda *_: SimpleNamespace(handle=lambda *_: payload))
     order = Order("train", payload.stamp, None, None, 1.0, None)
     assert unpack_payload(host.handle(pack_order(order, {}), Context(), lambda: False)).scalars == {"val_auc": 0.5}
@@ -178,6 +179,7 @@ def test_a_site_that_holds_its_number_back_does_not_tell_it_in_an_error(tmp_path
         require_a_batch(713, TrainingSettings(batch_size=1024))
 
     host = executor.SiteHost("experiment.yaml")
+    monkeypatch.setattr(host, "_asks", False)
     monkeypatch.setattr(host, "_open", lambda *_: SimpleNamespace(handle=handle))
     stamp = Stamp("spring", "train", 0, 0, "d")
     reply = host.handle(pack_order(Order("train", stamp, None, None, 1.0, None), {}), Context(), lambda: False)

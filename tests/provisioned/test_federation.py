@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import shutil
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import torch
@@ -28,6 +29,9 @@ from fedretina.data.site_data import load_site_data
 from fedretina.exchange.encryption import SERVER_FILE, SITE_FILE, cipher_for
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.partition import partition
+from fedretina.kit.approvals import Approvals, AskedPlan
+from fedretina.kit.startup_kit import open_kit
+from fedretina.kit.waiting_plans import WaitingPlans
 from fedretina.local.heads_from_sums import HeadsFromSums, packed
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
@@ -253,6 +257,84 @@ def test_each_site_sends_what_its_own_policy_lets_go_whatever_the_job_brings(fed
     assert "privacy budget is spent" in steps[1]["refused"]["site-3"]
     assert "privacy budget is spent" in federation.running["site-3"].text()
     assert set(steps[1]["weights"]) == {"site-1", "site-2"}
+
+
+class TwoDaysAgo(datetime):
+    """A clock for the test's own process."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.now(tz) - timedelta(days=2)
+
+
+@pytest.mark.attack(
+    "a hostile server",
+    "start a run at hospitals that ask for their approval: under an old yes, a yes to other settings, a withdrawn one",
+    "each waits or stops: only what was approved, for as long as it is, leaves",
+)
+def test_hospitals_that_ask_for_approval_wait_decide_and_withdraw(federation, monkeypatch):
+    asking = {site: federation.kit(site) for site in ("site-1", "site-3")}
+    job = export(federation, "asked", {**WORDS, "phases": [{"name": "train", "rounds": 3}]})
+    plan = Experiment.load(job / "app" / "config" / "experiment.yaml")
+    reason = ("--reason", "vote 7 of Margarete")
+    before = {site: (federation.hospital(site) / "site.yaml").read_text() for site in asking}
+    for site, text in before.items():
+        own = {"policy": {}, "approval": "required"}  # encoded updates go with no noise
+        (federation.hospital(site) / "site.yaml").write_text(yaml.safe_dump({**yaml.safe_load(text), **own}))
+    # site-1 said yes to the same run with one setting changed; the yes of site-3 ended yesterday.
+    changed = AskedPlan.of(plan.model_copy(update={"seed": 4}), "asked", LEAD)
+    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
+    Approvals(open_kit(asking["site-1"])).decide(changed, True, "Dr. Eye", "vote 6", tomorrow)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedretina.kit.approvals.datetime", TwoDaysAgo)
+        held = Approvals(open_kit(asking["site-3"]))
+        held.decide(AskedPlan.of(plan, "asked", LEAD), True, "Dr. Eye", "vote 6", tomorrow - timedelta(days=2))
+
+    def left(site):
+        return Ledger(federation.hospital(site) / "runs" / "asked" / site / "ledger.jsonl").lines()
+
+    with federation.session(LEAD) as session:
+        number = session.submit_job(str(job))
+        for site, kit in asking.items():
+            wait_for(lambda kit=kit: WaitingPlans(open_kit(kit)).all(), f"{site} waits")
+        wait_for(lambda: left("site-2"), "site-2 answers at once")
+        server = federation.running["server"]
+        for site in asking:
+            server.wait_until(f"{site} is waiting for the hospital's approval")
+        fedretina("site", "page", federation.kit("server"))
+        page = (federation.storage / "runs" / "status" / "server.html").read_text()
+        assert page.count("; waiting for the hospital&#39;s approval.") == 2
+        assert not any((federation.hospital(site) / "runs" / "asked").exists() for site in asking)
+        text = fedretina("site", "approve", asking["site-3"])
+        assert f"{LEAD} (" in text
+        assert "24 images of 24 patients to train on" in text
+        assert re.search(r"Leaves in each round of training, 3 times:\s+encoder: weights of the image network", text)
+        assert "Nothing is decided" in text
+        fedretina("site", "approve", asking["site-3"], "--yes", "--until", tomorrow, *reason)
+        wait_for(lambda: left("site-3"), "site-3 answers")
+        text = fedretina("site", "withdraw", asking["site-3"], "asked", *reason)
+        assert "What 1 message brought to the server stays with the others" in text
+        assert not left("site-1")  # the step waits for its quorum, and no attempt is used up
+        fedretina("site", "approve", asking["site-1"], "asked", "--yes", *reason)
+        assert ended(session, number)["status"] == "FINISHED:EXECUTION_EXCEPTION"
+    for site, text in before.items():
+        (federation.hospital(site) / "site.yaml").write_text(text)
+    run = federation.storage / "runs" / "asked" / "server"
+    assert json.loads((run / "run.json").read_text())["done"] == 1
+    assert [line["attempt"] for line in left("site-1") if line["tensors"]] == [
+        0,
+        0,
+        1,
+        2,
+    ]  # one round, then three tries
+    assert [bool(line["tensors"]) for line in left("site-3")] == [True, False, False, False]
+    assert "withdrawn its approval" in left("site-3")[1]["words"]
+    assert "withdrawn its approval" in server.text()
+    told = json.loads(fedretina("site", "audit", asking["site-3"], "--json").partition("\nok ")[0])
+    events = [event["event"] for event in told if event.get("run") == "asked"]
+    assert events == ["approval asked for", "run approved", "approval withdrawn"]
+    stored = [path.read_bytes() for path in files_below(federation.storage, federation.kit("server"))]
+    assert not any(b"Margarete" in data for data in stored)
 
 
 def test_a_head_travels_encrypted_from_a_child_process_and_from_its_parent(federation):

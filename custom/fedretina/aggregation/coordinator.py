@@ -20,7 +20,7 @@ from fedretina.aggregation.run_store import RunStore, run_head, run_results, wri
 from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.weights import personal_weights
 from fedretina.codecs.encoding import Base, Ways, encoding_of
-from fedretina.errors import QuorumError, RefusedError, StateError
+from fedretina.errors import AWAITS, QuorumError, RefusedError, StateError
 from fedretina.exchange.encryption import HeadCipher
 from fedretina.exchange.min_count import count_outcomes
 from fedretina.exchange.partition import partition_of
@@ -208,6 +208,18 @@ class Coordinator:
         with self._lock:
             self._answers.refuse(site, why)
         _log.warning("%s: the answer of %s does not count: %s", self.step.name, site, why)
+
+    def hold(self, site: str) -> None:
+        """Note that a site waits for its hospital's approval; it may still answer in the running step."""
+        with self._lock:
+            if self._answers.refused.get(site) != AWAITS:
+                _log.warning("%s: %s is %s", self.step.name, site, AWAITS)
+            self._answers.refuse(site, AWAITS)
+
+    @property
+    def lacks(self) -> int:
+        """How many answers the running step still lacks to its quorum, from 0."""
+        return max(self.experiment.quorum - len(self._answers.scalars), 0)
 
     def close(self) -> dict[str, Any]:
         """Mix what was accepted and make the step durable.

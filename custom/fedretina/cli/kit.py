@@ -23,8 +23,16 @@ def kit() -> None:
 @click.option("--bind", type=click.Choice(["loopback", "all"]), help="Server: where it listens; must be said once.")
 @click.option("--storage", type=click.Path(path_type=Path), help="Server: folder of jobs and runs [KIT/storage].")
 @click.option("--site-file", type=click.Path(path_type=Path), help="Site: its site file [KIT/local/site.yaml].")
+@click.option("--require-approval", is_flag=True, help="Site: no run begins without its hospital's approval.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-def harden(folder: Path, bind: str | None, storage: Path | None, site_file: Path | None, dry_run: bool) -> None:
+def harden(
+    folder: Path,
+    bind: str | None,
+    storage: Path | None,
+    site_file: Path | None,
+    require_approval: bool,
+    dry_run: bool,
+) -> None:
     """Harden a startup KIT, once or again after an upgrade.
 
     No code comes with a job and nobody gets a shell; jobs must be signed and may name only the classes of this
@@ -37,7 +45,7 @@ def harden(folder: Path, bind: str | None, storage: Path | None, site_file: Path
 
     try:
         kit = open_kit(folder)
-        todo = changes(kit, bind, storage, site_file)
+        todo = changes(kit, bind, storage, site_file, require_approval)
         if dry_run:
             click.echo("".join(change.diff() for change in todo) or "nothing would change.")
             return

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from fedretina.cli.approval import approvals, approve, decision_words, withdraw
 from fedretina.cli.shared import RUN, fail
 from fedretina.errors import FedretinaError
 from fedretina.plurals import counted
@@ -24,7 +25,11 @@ _DIGEST = 12
 
 @click.group()
 def site() -> None:
-    """Check a hospital's site; read its ledger and audit log; write its page."""
+    """Check a hospital's site; approve runs; read its ledger and audit log; write its page."""
+
+
+for _command in (approve, approvals, withdraw):
+    site.add_command(_command)
 
 
 @site.command()
@@ -68,10 +73,13 @@ def check(folder: Path, experiment: Path | None, offline: bool, phantom: bool, a
 def ledger(folder: Path, run: str | None, as_json: bool, as_csv: bool) -> None:
     """Show all that has left the site of a KIT: kinds of tensors, scalars with their values, bytes, words of errors.
 
+    What the hospital approved, refused and withdrew stands there, too (`fedretina site approvals` shows it alone).
+
     A line is written before the message it describes may go, so the ledger can list too much, never too little. An
     answer that was sent again has a line again.
     """
     from fedretina.exchange.ledger import REFUSALS, Ledger
+    from fedretina.kit.approvals import APPROVALS, LIST
     from fedretina.kit.site_check import site_settings, state_root_of
     from fedretina.kit.startup_kit import open_kit
 
@@ -84,6 +92,8 @@ def ledger(folder: Path, run: str | None, as_json: bool, as_csv: bool) -> None:
         if run is None:
             paths.append(kit.folder / REFUSALS)
         lines = [line for path in paths for line in Ledger(path).lines()]
+        decided = Ledger(kit.folder / APPROVALS / LIST).lines()
+        lines += [line for line in decided if run is None or line["run"] == run]
     except FedretinaError as error:
         fail(str(error))
     if run and not lines:
@@ -177,7 +187,8 @@ def _row(line: dict[str, Any]) -> tuple[object, ...]:
         if name in line
     )
     place = (line.get("time", ""), line["run"], line["phase"], line["round"], line["attempt"])
-    return (*place, tensors, line["bytes"], scalars, policy, line["digest"], line.get("words", ""))
+    words = decision_words(line["approval"]) if "approval" in line else line.get("words", "")
+    return (*place, tensors, line["bytes"], scalars, policy, line["digest"], words)
 
 
 def _spreadsheet(lines: list[dict[str, Any]]) -> str:
@@ -192,6 +203,10 @@ def _table(site: str, lines: list[dict[str, Any]]) -> str:
     if not lines:
         return f"nothing has left {site}."
     shown = []
+    decided = [line["approval"] for line in lines if "approval" in line]
+    lines = [line for line in lines if "approval" not in line]
+    if decided:
+        shown = [f"decisions of the hospital: {len(decided)}", *(f"  {decision_words(made)}" for made in decided)]
     for run in dict.fromkeys(line["run"] for line in lines):
         of_run = [line for line in lines if line["run"] == run]
         if not run:

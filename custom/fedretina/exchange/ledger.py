@@ -1,4 +1,4 @@
-"""The site's ledger: a line for every answer and sentence that leaves, for its data-protection officer."""
+"""The site's ledger: a line for every answer and sentence that leaves and every approval, for its officer."""
 
 from __future__ import annotations
 
@@ -55,6 +55,18 @@ class Ledger:
         """
         place = {"run": "", "phase": "deploy", "round": 0, "attempt": 0, "job": one_line(job, 100)}
         self._append({**place, "tensors": {}, "scalars": {}, "bytes": 0, "digest": "", "words": sentence})
+
+    def note_decision(self, made: Mapping[str, Any]) -> None:
+        """Write down what the hospital decided about a plan; nothing leaves with it.
+
+        Args:
+            made: The decision, signed (`kit.approvals`).
+
+        Raises:
+            StateError: The line cannot be written, so the decision does not hold.
+        """
+        place = {"run": str(made["run"]), "phase": str(made["decision"]), "round": 0, "attempt": 0}
+        self._append({**place, "tensors": {}, "scalars": {}, "bytes": 0, "digest": "", "approval": dict(made)})
 
     def note(self, payload: Payload, parts: Partition, policy: Mapping[str, Any] | None = None) -> None:
         """Write down stamp, kinds, scalars, bytes and digest of what is about to leave.

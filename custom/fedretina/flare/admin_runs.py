@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedretina.aggregation.results import unfinished, unfinished_note
-from fedretina.errors import AdminError, NotDoneError, RefusedError, StateError, TimeOverError, UnreachableError
+from fedretina.errors import AWAITS, AdminError, NotDoneError, RefusedError, StateError, TimeOverError, UnreachableError
 from fedretina.flare.admin_jobs import WAITING, Job, Submission, find_job, not_listed
 from fedretina.flare.admin_session import AdminSession
 from fedretina.flare.progress_board import Report
@@ -155,7 +155,10 @@ def _step_words(report: Report) -> str:
     parts = [f"{len(report.answered)} of {asked} sites answered" if asked else "begins"]
     if report.waiting and report.answered:
         parts.append(f"waiting for {', '.join(report.waiting)}")
-    parts += [f"{site} does not count: {why.rstrip('.')}" for site, why in report.refused.items()]
+    parts += [
+        f"{site} {'is' if why == AWAITS else 'does not count:'} {why.rstrip('.')}"
+        for site, why in report.refused.items()
+    ]
     if report.seconds_left is not None:
         parts.append(f"about {_span(report.seconds_left)} of training left")
     return f"{name}: {'; '.join(parts)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
@@ -19,13 +20,48 @@ from fedretina.aggregation.results import results_table
 from fedretina.errors import FedretinaError, QuorumError, TrainingError
 from fedretina.flare.aggregator import SpoolAggregator
 from fedretina.flare.server_run import ServerRun
-from fedretina.flare.wire import pack_order
+from fedretina.flare.wire import APPROVED, WAITS, pack_order, pack_question
 from fedretina.plurals import counted
 from fedretina.settings.scalars import BY_TASK
 from fedretina.storage import read_json
 from fedretina.told import told
 
 _log = logging.getLogger(__name__)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+
+
+class Held:
+    """Sites of a step that wait for their hospitals' approval, and when each is asked again.
+
+    Such a site costs the step no attempt. It is asked without the tensors, more and more rarely, and gets its order
+    when its hospital has said yes.
+
+    Attributes:
+        sites: Those that wait.
+        next: When a site is asked next, and whether only whether its hospital has approved.
+    """
+
+    def __init__(self) -> None:
+        self.sites: set[str] = set()
+        self.next: dict[str, tuple[float, bool]] = {}
+        self._pauses: dict[str, float] = {}
+
+    def takes(self, site: str, code: str, question: bool) -> bool:
+        """Note what a site has answered; whether it waits."""
+        if code == WAITS:
+            self._pauses[site] = min(2 * self._pauses.get(site, _FIRST_PAUSE_S / 2), _LONGEST_PAUSE_S)
+            self.next[site] = time.monotonic() + self._pauses[site], True
+            self.sites.add(site)
+            return True
+        if code == APPROVED and question:
+            self.next[site] = time.monotonic(), False
+        return False
+
+    def due(self, open_: Collection[str]) -> list[tuple[str, bool]]:
+        """The sites to ask now, none whose last task still runs, and whether it is the question alone."""
+        now = time.monotonic()
+        found = [site for site, (when, _) in list(self.next.items()) if when <= now and site not in open_]
+        return [(site, self.next.pop(site)[1]) for site in sorted(found)]
 
 
 class RoundController(Controller):
@@ -163,35 +199,51 @@ class RoundController(Controller):
         self.system_panic(why, fl_ctx)
 
     def _ask(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        tasks = {site: self._task(site, coordinator) for site in coordinator.asked}
-        for site, task in tasks.items():
-            self.send(task, fl_ctx, targets=[site])
+        tasks: dict[str, Task] = {}
+        held = Held()
+
+        def send(site: str, question: bool = False) -> None:
+            tasks[site] = self._task(site, coordinator, held, question)
+            self.send(tasks[site], fl_ctx, targets=[site])
+
+        for site in coordinator.asked:
+            send(site)
         # The next round asks again who misses this one; nothing does so for a step that comes once.
         excused = self._missed if coordinator.step.number in coordinator.plan.learning else frozenset()
         awaited = set(tasks) - excused or set(tasks)
         grace_ends = float("inf")
         while not abort_signal.triggered:
-            waiting = {site for site, task in tasks.items() if task.completion_status is None}
+            open_ = {site for site, task in tasks.items() if task.completion_status is None}
+            for site, question in held.due(open_):
+                send(site, question)
+                open_.add(site)
+            held.sites &= open_ | set(held.next)  # a question that nobody answers ends by its budget
+            waiting = (open_ | set(held.next)) - held.sites
             if not waiting:
-                break
-            if not waiting & awaited:
+                if not held.sites or not 0 < coordinator.lacks <= len(held.sites):
+                    break
+            elif not waiting & awaited:
                 grace_ends = min(grace_ends, time.monotonic() + self._grace_s)
                 if time.monotonic() >= grace_ends:
                     break
             time.sleep(self._task_check_period)
-        late = {site for site, task in tasks.items() if task.completion_status != TaskCompletionStatus.OK}
+        for site in sorted(held.sites):
+            self.cancel_task(tasks[site], fl_ctx=fl_ctx)
+        done = {site for site, task in tasks.items() if task.completion_status == TaskCompletionStatus.OK}
+        late = set(tasks) - done - held.sites
         for site in sorted(late):
             self.cancel_task(tasks[site], fl_ctx=fl_ctx)
             if not abort_signal.triggered:
                 coordinator.refuse(site, "it did not answer in time.")
         self._missed = frozenset(late)
 
-    def _task(self, site: str, coordinator: Coordinator) -> Task:
+    def _task(self, site: str, coordinator: Coordinator, held: Held, question: bool) -> Task:
         step = coordinator.step
 
         # FLARE holds its lock in these callbacks, and a task that is sent again passes them again.
         def before(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            data = pack_order(coordinator.order(site), coordinator.down(site))
+            order = coordinator.order(site)
+            data = pack_question(order) if question else pack_order(order, coordinator.down(site))
             data.set_header(AppConstants.CURRENT_ROUND, step.round)
             data.set_header(AppConstants.NUM_ROUNDS, step.rounds)
             client_task.task.data = data
@@ -203,8 +255,13 @@ class RoundController(Controller):
             result, client_task.result = client_task.result, None
             # The name inside the message is the sender's own word; FLARE authenticated the task's client.
             claimed = result.get_peer_prop(ReservedKey.IDENTITY_NAME, None)
-            if claimed == site:
-                self._aggregator(fl_ctx).accept(result, fl_ctx)
+            if claimed == site and held.takes(site, str(result.get_return_code()), question):
+                coordinator.hold(site)
+                self._server_run(fl_ctx).note_progress()
+            elif claimed == site:
+                held.sites.discard(site)
+                if not question or result.get_return_code() != APPROVED:
+                    self._aggregator(fl_ctx).accept(result, fl_ctx)
             else:
                 coordinator.refuse(site, "its answer came under another site's name.")
 

@@ -13,16 +13,17 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from fedretina.errors import DataError, FedretinaError, RefusedError, TrainingError
+from fedretina.errors import DataError, FedretinaError, NotApprovedError, RefusedError, TrainingError
 from fedretina.exchange.noise import NOISE_KEY
 from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Order
 from fedretina.exchange.policy import require_kinds, require_numbers
+from fedretina.flare.approval_gate import require_approval
 from fedretina.flare.job_context import load_experiment, load_site_settings, state_root, with_weights_file
-from fedretina.flare.wire import pack_error, pack_payload, unpack_order, why
+from fedretina.flare.wire import APPROVED, WAITS, is_question, pack_error, pack_payload, unpack_order, why
 from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.local.site import Site
 from fedretina.local.site_state import History
@@ -30,6 +31,7 @@ from fedretina.networks.build import build_on_meta
 from fedretina.seeds import devices_seen
 from fedretina.settings.exchange import Kind
 from fedretina.settings.plan import Plan
+from fedretina.settings.site import REQUIRED
 from fedretina.storage import folder_lock, require_name
 from fedretina.told import told
 from fedretina.tracking.curves import site_points
@@ -80,6 +82,7 @@ class SiteHost:
         self._last: LastStep | None = None
         self._plan: Plan | None = None
         self._folder: Path | None = None
+        self._asks: bool | None = None
 
     def handle(self, shareable: Shareable, fl_ctx: FLContext, stop: Callable[[], bool]) -> Shareable:
         """Answer one task; an error becomes a reply that says in a sentence why, without naming a file."""
@@ -89,9 +92,16 @@ class SiteHost:
             order, tensors = unpack_order(shareable)
             where = {"phase": order.stamp.phase, "round": order.stamp.round, "attempt": order.stamp.attempt}
             known |= {order.stamp.run, order.stamp.phase, order.stamp.digest[:12], *tensors}
+            self._require_approval(order, fl_ctx)
+            if is_question(shareable):
+                return make_reply(APPROVED)
             site = self._open(order.stamp.run, fl_ctx)
             self._begin(order)
             reply = pack_payload(site.handle(order, tensors, stop))
+        except NotApprovedError:
+            if self._last is not None:
+                self._last.note(state="waiting")
+            return make_reply(WAITS)
         except FedretinaError as error:
             reply = self._told(error, error, known, fl_ctx)
         except Exception as error:  # noqa: BLE001 - FLARE would log its traceback as an error, and stream it
@@ -99,6 +109,14 @@ class SiteHost:
             reply = self._told(TrainingError(sentence).telling(sentence), error, known, fl_ctx)
         self._track(where, reply, time.monotonic() - began)
         return reply
+
+    def _require_approval(self, order: Order, fl_ctx: FLContext) -> None:
+        """Before anything of the site is opened; whether the site asks for it is settled when a job starts."""
+        if self._asks is None:
+            self._asks = load_site_settings(fl_ctx).approval == REQUIRED
+        if self._asks:
+            experiment = load_experiment(fl_ctx, self._experiment_file)
+            require_approval(fl_ctx, experiment, self._experiment_file, order.stamp.run)
 
     def _begin(self, order: Order) -> None:
         if self._last is not None and self._plan is not None:

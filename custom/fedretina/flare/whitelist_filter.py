@@ -17,21 +17,22 @@ from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 
 from fedretina.codecs.encoding import Encoding, encoding_of
-from fedretina.errors import DataError, FedretinaError, RefusedError
+from fedretina.errors import DataError, FedretinaError, NotApprovedError, RefusedError
 from fedretina.exchange.encryption import require_sealed
 from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.noise import NOISE_KEY, noise_key
 from fedretina.exchange.partition import Partition, partition_of
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
 from fedretina.exchange.policy import apply_policy, require_budget, require_kinds
+from fedretina.flare.approval_gate import require_approval
 from fedretina.flare.job_context import load_experiment, load_server_settings, load_site_settings, state_root
-from fedretina.flare.wire import ENTRIES, META, WHY, pack_error, pack_payload, unpack_order, unpack_payload
+from fedretina.flare.wire import ENTRIES, META, WAITS, WHY, pack_error, pack_payload, unpack_order, unpack_payload
 from fedretina.kit.job_folder import FILTER, RESULT_FILTERS
 from fedretina.networks.build import build_on_meta
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
 from fedretina.settings.scalars import allowed_scalars
-from fedretina.settings.site import SiteSettings, SvtNoise
+from fedretina.settings.site import REQUIRED, SiteSettings, SvtNoise
 from fedretina.storage import folder_lock, require_name
 from fedretina.told import told
 
@@ -139,6 +140,8 @@ class WhitelistFilter(Filter):
             return shareable
         try:
             return pack_payload(self._under_policy(payload, parts, fl_ctx))
+        except NotApprovedError:  # its approval ended while it was at work: it is asked again, and the answer stays
+            return make_reply(WAITS)
         except RefusedError as error:  # the site's own rule, not a fault: raised, FLARE would tell its code and no word
             _log.error("%s: %s", fl_ctx.get_identity_name(), error)
             known = {payload.stamp.phase, *parts.kinds, *(kind.value for kind in parts.kinds.values())}
@@ -168,6 +171,8 @@ class WhitelistFilter(Filter):
 
     def _under_policy(self, payload: Payload, parts: Partition, fl_ctx: FLContext) -> Payload:
         """Turn an answer into what may leave, and write that down."""
+        if self._own(fl_ctx).approval == REQUIRED:
+            require_approval(fl_ctx, self._load(fl_ctx)[0], self._experiment_file, payload.stamp.run)
         policy = self._own(fl_ctx).own_policy
         require_kinds(policy, (parts.kinds[key] for key in payload.tensors))
         root, site = state_root(fl_ctx, self._own(fl_ctx)), require_name(fl_ctx.get_identity_name(), "site")

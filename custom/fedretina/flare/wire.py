@@ -17,9 +17,15 @@ from fedretina.settings.scalars import Task
 from fedretina.told import one_line
 
 META = "fedretina"
-ENTRIES = frozenset({"stamp", "task", "accepted", "best", "share", "weight", "scalars"})
+QUESTION = "question"
+"""Entry of an order that brings no tensors and asks only whether the hospital has approved the plan by now."""
+ENTRIES = frozenset({"stamp", "task", "accepted", "best", "share", "weight", "scalars", QUESTION})
 """What may stand under `META`; the whitelist filter refuses anything else."""
 _MANY = 2**31  # rounds and attempts of a run
+WAITS = "FEDRETINA_WAITS"
+"""Return code of a site whose hospital has not approved the plan; no sentence goes with it."""
+APPROVED = "FEDRETINA_APPROVED"
+"""Return code that answers a question: the order may come."""
 _MEANS = {
     ReturnCode.TASK_DATA_FILTER_ERROR: "the site's filter did not let the order in",
     ReturnCode.TASK_RESULT_FILTER_ERROR: "the site's filter let nothing of the answer go",
@@ -34,6 +40,22 @@ def pack_order(order: Order, tensors: Tensors) -> Shareable:
     meta = {"task": order.task, "accepted": order.accepted, "best": order.best}
     own = {"share": order.share, "weight": order.weight}
     return _dxo(tensors, {"stamp": list(order.stamp), **meta, **own})
+
+
+def pack_question(order: Order) -> Shareable:
+    """Ask whether the hospital has approved by now: an order's stamp without its tensors."""
+    found = pack_order(order, {})
+    found["DXO"]["meta"][META][QUESTION] = True
+    return found
+
+
+def is_question(shareable: Shareable) -> bool:
+    """Whether an order asks only that.
+
+    Raises:
+        RefusedError: The data is no order of this package.
+    """
+    return bool(_read(shareable)[1].get(QUESTION))
 
 
 def unpack_order(shareable: Shareable) -> tuple[Order, dict[str, torch.Tensor]]:

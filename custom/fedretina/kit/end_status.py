@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 
 from fedretina.errors import FedretinaError, StateError
 from fedretina.exchange.ledger import REFUSALS, Ledger
+from fedretina.kit.approvals import Approvals
 from fedretina.kit.check import WARN_DAYS
 from fedretina.kit.findings import Finding, bad, good, note
 from fedretina.kit.site_check import (
     FREE_GB,
     SILENT_S,
     STATUS,
+    approval_finding,
     last_check,
     nearest,
     process_path,
@@ -29,13 +31,23 @@ from fedretina.kit.site_check import (
     state_root_of,
 )
 from fedretina.kit.startup_kit import StartupKit, read_certificate
-from fedretina.settings.site import PROPERTY, SERVER_PROPERTY, ServerSettings, SiteSettings, read_server_settings
+from fedretina.kit.waiting_plans import WaitingPlans
+from fedretina.settings.site import (
+    APPROVAL,
+    PROPERTY,
+    REQUIRED,
+    SERVER_PROPERTY,
+    ServerSettings,
+    SiteSettings,
+    read_server_settings,
+)
 from fedretina.storage import SERVER, read_json
 from fedretina.tracking.last_step import LAST_STEP, read_last_step
 from fedretina.version import __version__
 
 _RUNS = 8
 _FAULTS = 5
+_DECISIONS = 8
 _CHECK_IS_OLD_S = 30 * 86_400.0
 
 
@@ -147,6 +159,7 @@ class EndFiles:
         self._places = {self.root}
         if isinstance(settings, SiteSettings) and settings.data.cache is not None:
             self._places.add(settings.data.cache)
+        self._own_settings = settings if isinstance(settings, SiteSettings) else None
         self._manifest = settings.data.manifest if isinstance(settings, SiteSettings) else None
 
     @property
@@ -183,7 +196,7 @@ class EndFiles:
             more_runs=max(len(runs) - _RUNS, 0),
             findings=[*_certificates(kit), *map(_disk, sorted(self._places)), *self._of_site(runs, devices)],
             faults=sorted(faults, reverse=True)[:_FAULTS],
-            approvals=None,
+            approvals=self._approvals(),
             bytes_today=sum(run.bytes_today for run in runs),
             bytes_all=sum(run.bytes_all for run in runs),
             messages=sum(run.messages for run in runs),
@@ -233,7 +246,25 @@ class EndFiles:
     def _of_site(self, runs: Sequence[RunStatus], devices: Sequence[str] | None) -> list[Finding]:
         if self._kit.role != "site":
             return []
-        return [_gpu(runs, devices), *self._checked()]
+        assert self._own_settings is not None
+        asked = self._own_settings.approval == REQUIRED
+        return [
+            *([approval_finding(self._kit, self._own_settings)] if asked else []),
+            _gpu(runs, devices),
+            *self._checked(),
+        ]
+
+    def _approvals(self) -> list[str] | None:
+        """What waits for the hospital and what it has decided, the newest first; None where nobody asks for it."""
+        own, held = self._own_settings, Approvals(self._kit)
+        if own is None or (own.approval != REQUIRED and not held.is_there):
+            return None
+        waiting = [f"{plan.words[0].upper()}{plan.words[1:]}." for plan in WaitingPlans(self._kit).all()]
+        try:
+            decided = held.decisions()[: -_DECISIONS - 1 : -1]
+        except StateError:
+            return [*waiting, "The list of approvals cannot be read, so no run begins: restore it from a backup."]
+        return waiting + [_decided(made, held.is_genuine(made)) for made in decided]
 
     def _checked(self) -> list[Finding]:
         checked = last_check(self.root, self._kit.name)
@@ -253,11 +284,25 @@ class EndFiles:
         # What was found wrong may name a file or a folder, so that is left to the check itself; the mend says enough.
         for finding in findings:
             name = "data check" if finding.what == "data" else finding.what
+            if finding.what == APPROVAL:
+                continue  # looked at anew, above
             if finding.good is False:
                 told.append(bad(name, f"must be mended, as of {day}", finding.mend))
             elif finding.what == "data":
                 told.append(Finding(name, finding.good, finding.found))
         return told
+
+
+def _decided(made: Mapping[str, Any], genuine: bool) -> str:
+    """A decision as the page says it; its reason stays in the list."""
+    word = str(made["decision"]).capitalize()
+    if not genuine:
+        word = f"{word}, but its signature does not hold"
+    if made["until"]:
+        over = made["until"] < datetime.now(UTC).date().isoformat()
+        word += f" until {made['until']}{', which is over' if over else ''}"
+    wide = ", with all plans that differ in named settings alone" if "standing" in made else ""
+    return f"{word}: run {made['run']}{wide}; by {made['by']}, {str(made['decided'])[:10]}."
 
 
 def _settings(kit: StartupKit) -> SiteSettings | ServerSettings:

@@ -26,6 +26,7 @@ SITE_TEMPLATE = """\
 #   cache: /srv/fedretina/cache
 # state_root: /srv/fedretina/runs
 # trainer: child                             # out of memory then costs one answer, not the whole job
+# approval: required                         # no run begins before `fedretina site approve` said yes to its plan
 """
 
 
@@ -51,7 +52,11 @@ class Change(NamedTuple):
 
 
 def changes(
-    kit: StartupKit, bind: str | None = None, storage: Path | None = None, site_file: Path | None = None
+    kit: StartupKit,
+    bind: str | None = None,
+    storage: Path | None = None,
+    site_file: Path | None = None,
+    approval: bool = False,
 ) -> list[Change]:
     """Work out what hardening changes in a kit; a kit that is hardened needs none.
 
@@ -61,12 +66,13 @@ def changes(
         storage: For a server: folder of jobs, snapshots and runs; by default, or when FLARE's temporary one is set,
             `storage` in the kit.
         site_file: For a site: its site file; by default what the kit says, else `local/site.yaml`.
+        approval: For a site: require its hospital's approval of each run, whatever its site file says.
 
     Raises:
         DataError: A file of the kit cannot be read, or the storage would lie in a temporary folder.
         SettingsError: An option does not belong to the kit, or a needed one is missing.
     """
-    _check_options(kit, bind, storage, site_file)
+    _check_options(kit, bind, storage, site_file, approval)
     local = kit.folder / "local"
     wanted: dict[Path, Mapping[str, Any] | str] = {}
     if kit.role == "admin":
@@ -81,7 +87,7 @@ def changes(
     else:
         wanted[local / "resources.json"] = hardened.site_resources(kit.local("resources.json"))
         chosen = None if site_file is None else str(site_file.resolve())
-        privacy = hardened.site_privacy(kit.local("privacy.json"), chosen)
+        privacy = hardened.site_privacy(kit.local("privacy.json"), chosen, approval)
         wanted[local / "privacy.json"] = privacy
         own = local / hardened.SITE_FILE
         if not own.exists() and own.resolve() in _site_files(privacy, local):
@@ -136,11 +142,13 @@ def _site_files(privacy: Mapping[str, Any], local: Path) -> set[Path]:
     return {(local / name).resolve() for name in named}
 
 
-def _check_options(kit: StartupKit, bind: str | None, storage: Path | None, site_file: Path | None) -> None:
+def _check_options(
+    kit: StartupKit, bind: str | None, storage: Path | None, site_file: Path | None, approval: bool
+) -> None:
     if kit.role != "server" and (bind is not None or storage is not None):
         raise SettingsError("--bind and --storage are for a server's kit: leave them out.")
-    if kit.role != "site" and site_file is not None:
-        raise SettingsError("--site-file is for a site's kit: leave it out.")
+    if kit.role != "site" and (site_file is not None or approval):
+        raise SettingsError("--site-file and --require-approval are for a site's kit: leave them out.")
     if kit.role == "server" and bind is None and kit.target[0] not in hardened.LISTENS.values():
         raise SettingsError(
             "say where the server listens: --bind all (every interface of this machine) or --bind loopback."

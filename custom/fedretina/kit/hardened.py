@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.kit.job_folder import ALLOWED_CLASSES, FILTER
-from fedretina.settings.site import PROPERTY, SERVER_PROPERTY
+from fedretina.settings.site import APPROVAL, PROPERTY, REQUIRED, SERVER_PROPERTY
 
 SITE_FILE = "site.yaml"
 LISTENS = {"loopback": "localhost", "all": "0.0.0.0"}
@@ -154,18 +154,23 @@ def server_resources(resources: Mapping[str, Any], storage: Path) -> dict[str, A
     }
 
 
-def site_privacy(privacy: Mapping[str, Any], site_file: str | None) -> dict[str, Any]:
+def site_privacy(privacy: Mapping[str, Any], site_file: str | None, approval: bool = False) -> dict[str, Any]:
     """A site's privacy.json: the site's own settings and our filter, the last one, in every scope.
 
     Args:
         privacy: What it says now; empty when there is none.
         site_file: The site file for every scope; None keeps what each scope says, else `local/site.yaml`.
+        approval: Require the hospital's approval of each run, whatever the site file says; where it is required
+            already, it stays so.
     """
     scopes = [dict(scope) for scope in privacy.get("scopes") or []] or [{"name": "fedretina"}]
     for scope in scopes:
         properties = dict(scope.get("properties") or {})
+        own = properties.get(PROPERTY)
+        required = approval or (isinstance(own, Mapping) and own.get(APPROVAL) == REQUIRED)
         if site_file is not None or PROPERTY not in properties:
-            properties[PROPERTY] = {"site_file": site_file or SITE_FILE}
+            own = {"site_file": site_file or SITE_FILE}
+        properties[PROPERTY] = {**own, APPROVAL: REQUIRED} if required and isinstance(own, Mapping) else own
         scope["properties"] = properties
         for chain, direction in (("task_data_filters", "order"), ("task_result_filters", "answer")):
             others = [entry for entry in scope.get(chain) or [] if entry.get("path") != FILTER]

@@ -24,10 +24,12 @@ from fedretina.kit.check import WARN_DAYS, check_kit
 from fedretina.kit.findings import Finding, bad, good, judged, note
 from fedretina.kit.hardened import is_temporary
 from fedretina.kit.startup_kit import StartupKit
+from fedretina.kit.waiting_plans import WaitingPlans
+from fedretina.plurals import counted
 from fedretina.seeds import torch_device
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import AugmentSettings, modality_settings
-from fedretina.settings.site import SiteSettings, read_site_settings, site_modality, site_scheme
+from fedretina.settings.site import APPROVAL, REQUIRED, SiteSettings, read_site_settings, site_modality, site_scheme
 from fedretina.storage import read_json, write_json
 from fedretina.version import __version__
 
@@ -82,7 +84,7 @@ def check_site(kit: StartupKit, experiment: Experiment, offline: bool = False, p
         return [*findings, bad("site file", str(error), _MEND_SITE_FILE)]
     root = state_root_of(kit, settings)
     cache = settings.data.cache or root / "cache"
-    findings += [_state(kit, settings), _disk(kit, settings)]
+    findings += [approval_finding(kit, settings), _state(kit, settings), _disk(kit, settings)]
     findings += [machine_check.cache(cache, nearest(cache)), machine_check.gpu(), machine_check.shared_memory()]
     findings.append(machine_check.locks(kit.folder, root, kit.name, serves(root, kit.name)))
     found = _attempt("data", lambda: _data(kit, settings, experiment, phantom), findings)
@@ -158,6 +160,19 @@ def usual_experiment(kit: StartupKit) -> Experiment:
 def state_root_of(kit: StartupKit, settings: SiteSettings) -> Path:
     """Where a site's runs and ledgers lie."""
     return (settings.state_root or kit.folder / "fedretina_runs").resolve()
+
+
+def approval_finding(kit: StartupKit, settings: SiteSettings) -> Finding:
+    """Whether runs need the hospital's approval here, and what waits for one."""
+    if settings.approval != REQUIRED:
+        return note(APPROVAL, "not asked for: a job of the consortium begins at once (`approval: required` asks)")
+    plans = WaitingPlans(kit).all()
+    waiting = sum(plan.asks for plan in plans)
+    if not waiting:
+        old = f", but {len(plans)} that no job asks for any more" if plans else ""
+        return good(APPROVAL, f"no run begins without it; none waits{old}")
+    text = f"{counted(waiting, 'plan')} wait{'s' if waiting == 1 else ''} for the hospital's approval"
+    return bad(APPROVAL, text, f"look at it with `fedretina site approve` on the kit of {kit.name}.")
 
 
 def _attempt(

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedretina.errors import AWAITS
 from fedretina.plurals import counted
 from fedretina.report.text import size
 
@@ -52,6 +53,7 @@ def status_page(status: EndStatus) -> str:
         state=_state,
         report=_report(first),
         patients=_patients(first),
+        awaits=AWAITS,
         mending=[finding for finding in status.findings if finding.good is False],
         undated=sum(run.undated for run in status.runs),
     )
@@ -137,6 +139,7 @@ def _state(run: RunStatus, alive: bool) -> str:
         "working": "works on it" if alive else "was at work when the service ended",
         "answered": "has answered",
         "failed": "failed: see the last faults",
+        "waiting": "waits for the hospital's approval",
         "running": "runs" if alive else "was running when the server ended",
         "completed": "complete",
         "stopped": "stopped: see the last faults",

@@ -29,6 +29,9 @@ SERVER_PROPERTY = "fedretina_server"
 
 SITE_FILE = "FEDRETINA_SITE_FILE"
 
+APPROVAL, REQUIRED = "approval", "required"
+"""Beside `site_file` in the scope property, as a hardened kit has it: then the site file cannot take it back."""
+
 SITE_NAME = "{SITE_NAME}"
 """Stands for the site's name in the paths of a file that serves many."""
 
@@ -314,6 +317,9 @@ class SiteSettings(BaseModel):
         tracking: Curves and log lines of the site's own numbers, at the site.
         page: Where the site's page is written, a file that ends in .html, such as one on a share of the hospital's IT;
             None for `status/NAME.html` in the folder of the site's runs. It shows no image, file, path or patient.
+        approval: "required" lets a run begin only when the hospital has said yes to its plan (`fedretina site
+            approve`), and go on only as long as that holds; "off" lets every job that the consortium may send begin.
+            A hardened kit can require it, whatever is set here. It holds from a job's start on.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -325,6 +331,7 @@ class SiteSettings(BaseModel):
     policy: PolicySettings = PolicySettings()
     tracking: TrackingSettings = TrackingSettings()
     page: Path | None = None
+    approval: Literal["off", "required"] = "off"
 
     @field_validator("page")
     @classmethod
@@ -398,8 +405,13 @@ def read_site_settings(properties: Mapping[str, Any], site: str, folder: Path) -
     if "site_file" in settings:
         if not settings["site_file"]:
             raise DataError(f"the site file of {site} is not set: name a file, or remove the property.")
-        path = folder / str(settings["site_file"]).replace(SITE_NAME, site)
-        return read_site_file(path, site)
+        path, asks = folder / str(settings["site_file"]).replace(SITE_NAME, site), settings.get(APPROVAL)
+        if asks not in (None, REQUIRED):
+            raise DataError(
+                f"{APPROVAL} beside the site file of {site} is {asks!r}: write {REQUIRED!r}, or take it out."
+            )
+        found = read_site_file(path, site)
+        return found.model_copy(update={APPROVAL: REQUIRED}) if asks else found
     return _site_settings(dict(settings), folder, site, f"the settings of {site}")
 
 
