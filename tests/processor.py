@@ -1,4 +1,4 @@
-"""What decides a trained model's last digits: a page's figures are compared to the last digit only where they were printed."""
+"""What decides a trained model's last digits: figures are compared to the last one only where they were printed."""
 
 from pathlib import Path
 

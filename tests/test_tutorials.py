@@ -4,6 +4,7 @@ import re
 
 import pytest
 from docs import render_tutorials
+
 from processor import PRINTED_ON, processor
 
 NOTEBOOKS = sorted(render_tutorials.NOTEBOOKS.glob("*.ipynb"))
