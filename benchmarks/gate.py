@@ -41,10 +41,13 @@ _TRAINED: dict[str, Any] = {
 }
 ROWS: Mapping[str, dict[str, Any]] = {
     "analytic": {"row": "analytic", "verdict": "off"},
-    "feduaa": {**_TRAINED, "row": "feduaa", "verdict": "off"},
-    "fedbn": {**_TRAINED, "row": "fedbn", "verdict": "off"},
+    **{
+        row: {**_TRAINED, "row": row, "verdict": "off"}
+        for row in ("feduaa", "fedbn", "fedavg", "fedprox", "scaffold", "fedee_tweu", "singleset")
+    },
 }
-"""Heads from sums on a frozen encoder at 224 pixels, and two rows that train at 96."""
+"""Heads from sums on a frozen encoder at 224 pixels, and rows that train at 96: one of each way in which an encoder is
+trained and mixed."""
 _TRAIN, _OWN, _AWAY, _SPOILED = 400, 300, 200, 60
 MORE: Mapping[str, Callable[[Any], Any]] = {
     **SPOILS,

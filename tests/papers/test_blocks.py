@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from click.testing import CliRunner
+from scipy.special import log_softmax, softmax
 
 from fedretina.cli import main
 from fedretina.data.site_data import load_site_data
@@ -19,7 +21,7 @@ from fedretina_papers.blocks.hospitals import deal, read_sets, with_stages
 from fedretina_papers.blocks.page import write_block_page
 from fedretina_papers.blocks.plan import BlockPlan
 from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
-from fedretina_papers.blocks.study import worth
+from fedretina_papers.blocks.study import joined, worth
 from fedretina_papers.blocks.tables import comparisons, difference, figure_table
 from fedretina_papers.blocks.train import RowTrainer, trained
 from fedretina_papers.packed import read_packed, unpack
@@ -56,8 +58,9 @@ def tiny(**changes):
         for row in settings["rows"]
         if row["name"] in kept
     ]
-    joined = {"name": "mean", "title": "Mean", "role": "federated", "kind": "mean", "parts": ["sums_both", "fedavg"]}
-    return {**settings, "rows": [*rows, joined], **changes}
+    parts = {"role": "federated", "parts": ["sums_both", "fedavg"]}
+    together = [{"name": kind, "title": kind, "kind": kind, **parts} for kind in ("mean", "joined")]
+    return {**settings, "rows": [*rows, *together], **changes}
 
 
 @pytest.mark.parametrize(
@@ -197,6 +200,28 @@ def test_a_row_helps_only_where_it_beats_every_row_alone():
         figure_table(plan, runs(majority=0.5, probe=0.7, pooled=0.9, fedavg=0.8))
 
 
+def test_what_is_joined_is_the_mean_of_the_heads_each_at_the_temperature_of_all_hospitals():
+    draw = np.random.default_rng(3)
+    labels = {"a": draw.integers(0, 3, 30), "b": draw.integers(0, 2, 20)}
+    truth = {name: np.eye(int(one.max()) + 1)[one] for name, one in labels.items()}
+    logits = [
+        {name: scale * (one + draw.normal(0, 0.8, one.shape)) for name, one in truth.items()} for scale in (9.0, 0.5)
+    ]
+    said = joined([{n: (softmax(z, axis=1),) * 2 for n, z in part.items()} for part in logits], labels)
+
+    def loss(part, value):
+        return -sum(log_softmax(z[at] / value)[labels[name][at]] for name, z in part.items() for at in range(len(z)))
+
+    grid = np.geomspace(0.05, 20, 2000)
+    best = [grid[np.argmin([loss(part, value) for value in grid])] for part in logits]
+    assert best[0] > 2
+    assert best[1] < 1
+    for name in labels:
+        expected = softmax(sum(part[name] / value for part, value in zip(logits, best, strict=True)) / 2, axis=1)
+        assert said[name].probabilities == pytest.approx(expected, abs=0.005)
+        assert said[name].uncertainty.tolist() == pytest.approx((1 - said[name].probabilities.max(1)).tolist())
+
+
 def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
     plan = tmp_path / "plan.yaml"
     rows = tiny()["rows"]
@@ -210,7 +235,7 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
 
     first = run("--store", tmp_path / "packed.jsonl.gz")
     assert first.exit_code == 0, first.output
-    assert "20 of 20: " in first.output
+    assert "22 of 22: " in first.output
     assert not any(name.startswith("cache") for name in read_packed(tmp_path / "packed.jsonl.gz"))
     page = (out / "page.md").read_text()
     assert "Heads from sums: mean of own and federated head | together |" in page
@@ -219,7 +244,7 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
     held = {row["name"]: out / "results" / "like" / "16" / row["name"] / "draw-0.json" for row in rows}
     sites = {name: json.loads(file.read_text())["sites"] for name, file in held.items()}
     assert sites["singleset_temperature"] == sites["singleset"]  # too few images for any other temperature than 1
-    assert sites["mean"] not in (sites["fedavg"], sites["sums_both"])
+    assert len({json.dumps(sites[name]) for name in ("mean", "joined", "fedavg", "sums_both")}) == 4
     tuned = json.loads((out / "tuning" / "like" / "singleset.json").read_text())["tried"][0]
     assert len(tuned["tried"]) == 4  # the best stood at the end, and the grid grew
 
@@ -227,7 +252,7 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
     before = json.loads(one.read_text())
     one.unlink()
     again = run()
-    assert again.output.count(" of 20: ") == 1
+    assert again.output.count(" of 22: ") == 1
     assert {**json.loads(one.read_text()), "seconds": 0} == {**before, "seconds": 0}
     assert (out / "page.md").read_text() == page
 

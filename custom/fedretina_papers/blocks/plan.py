@@ -19,7 +19,7 @@ from fedretina_papers.choices import NAME
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 Role = Literal["alone", "federated", "pooled"]
-Kind = Literal["majority", "sums", "trained", "pooled", "ensemble", "temperature", "mean"]
+Kind = Literal["majority", "sums", "trained", "pooled", "ensemble", "temperature", "mean", "joined"]
 Size = int | Literal["all"] | Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]?%$")]
 """So many images, all, or so many of a hundred of those that a hospital has."""
 Figure = Literal[
@@ -37,6 +37,7 @@ class Tuned(BaseModel):
             the grid grows by a value on that side, `grows` times at most.
         factor: Between neighbours.
         grows: As said.
+        most: Where the grid ends whatever is best, such as the largest that the setting takes; None for nowhere.
     """
 
     model_config = _STRICT
@@ -44,6 +45,7 @@ class Tuned(BaseModel):
     values: tuple[float, ...] = Field(min_length=3)
     factor: float = Field(default=3.0, gt=1)
     grows: int = Field(default=3, ge=0, le=10)
+    most: float | None = None
 
     @model_validator(mode="after")
     def _ascends(self) -> Self:
@@ -137,7 +139,8 @@ class BlockRow(BaseModel):
             both); "trained" is a row of the product in its rounds; "pooled" trains the very same network on all images
             in one place, its parts that travel being one, its parts that stay one a hospital. "ensemble" joins runs of
             `row` `of` with several seeds, "temperature" is `of` with one temperature a hospital, "mean" is the mean of
-            the probabilities of its `parts`.
+            the probabilities of its `parts`, "joined" the mean of their logarithms, normalised, each part at one
+            temperature for all hospitals that is fitted on all their validation images; of one part, that part cooled.
         of: The row whose settings an "ensemble" or a "temperature" takes, or whose network and passes "pooled" takes.
         twin: Of a federated row that trains, the row alone with the very same network and number of passes.
         settings: Laid over the plan's.
@@ -147,7 +150,7 @@ class BlockRow(BaseModel):
         stages: Of a row of sums: whether what early exits read stands beside the pooled features in what is summed.
         tune: What is tuned, one after the other.
         members: Runs of an ensemble.
-        parts: Rows of sums, or trained ones, whose answers a "mean" joins.
+        parts: Rows of sums, or trained ones, whose answers a "mean" or a "joined" joins.
     """
 
     model_config = _STRICT
@@ -268,8 +271,12 @@ class BlockPlan(BaseModel):
             if needs != bool(row.of) or (row.of and (row.of not in names or self.row(row.of).kind != "trained")):
                 raise ValueError(f"row {row.name!r} is {row.kind!r}: 'of' names a trained row for those that need one.")
             joins = [self.row(name).kind if name in names else "" for name in row.parts]
-            if (row.kind == "mean") != (len(joins) > 1) or not set(joins) <= {"sums", "trained"}:
-                raise ValueError(f"row {row.name!r} is {row.kind!r}: 'parts' names two rows or more for a mean alone.")
+            least, most = {"mean": (2, 9), "joined": (1, 9)}.get(row.kind, (0, 0))
+            if not least <= len(joins) <= most or not set(joins) <= {"sums", "trained"}:
+                raise ValueError(
+                    f"row {row.name!r} is {row.kind!r}: 'parts' names rows of sums or trained ones, two or more for a "
+                    "mean, one or more for what is joined, none for others."
+                )
             if row.start not in ("", *(one.name for one in self.starts)):
                 raise ValueError(f"row {row.name!r} stands on {row.start!r}, which is none of the plan's starts.")
             if {self.row(name).start for name in (*row.parts, *([row.of] if row.of else []))} - {row.start}:
@@ -309,7 +316,7 @@ class BlockPlan(BaseModel):
             raise SettingsError(f"the block's plan cannot be used: {settings_faults(error, 'plan', cls)}") from error
         require_sites(list(plan.sites))
         for row in plan.rows:
-            if row.kind in ("majority", "mean"):
+            if row.kind in ("majority", "mean", "joined"):
                 continue
             mine = plan.experiment_of(row, 1, {})
             if row.twin:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
 from torch import Tensor
 
 from fedretina.data.site_data import SiteData
@@ -19,7 +22,7 @@ from fedretina.settings.evaluation import SoftmaxMeanSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
 from fedretina.storage import folder_lock, read_json, write_json
-from fedretina.uncertainty.temperature import fit_temperature, tempered
+from fedretina.uncertainty.temperature import BOUNDS, fit_temperature, tempered
 from fedretina_papers.blocks.figures import Said, measured, read
 from fedretina_papers.blocks.hospitals import (
     Hospital,
@@ -194,6 +197,8 @@ class _Block:
             return self._ensemble(row, hospitals, seed, change)
         if row.kind == "mean":
             return self._mean(row, case, hospitals, seed)
+        if row.kind == "joined":
+            return self._joined(row, case, hospitals, seed)
         experiment = self._plan.experiment_of(row, seed, change)
         ran = self._ran(row, experiment, hospitals)
         said = {name: read(experiment, one["test"]) for name, one in ran.answers.items()}
@@ -240,6 +245,20 @@ class _Block:
             said[name] = Said(odds, 1 - odds.max(1), odds)
         moved = Ran({}, sum(one.up for _, one, _ in ran), sum(one.down for _, one, _ in ran))
         return said, moved, sum(passes for _, _, passes in ran)
+
+    def _joined(
+        self, row: BlockRow, case: BlockCase, hospitals: Mapping[str, Hospital], seed: int
+    ) -> tuple[dict[str, Said], Ran, int]:
+        parts: list[dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]] = []
+        up = down = passes = 0
+        for part in (self._plan.row(name) for name in row.parts):
+            experiment = self._plan.experiment_of(part, seed, self._tuned(case, part))
+            ran = self._ran(part, experiment, hospitals)
+            said = {name: {split: read(experiment, one[split]) for split in one} for name, one in ran.answers.items()}
+            parts.append({name: (one["val"].probabilities, one["test"].probabilities) for name, one in said.items()})
+            up, down, passes = up + ran.up, down + ran.down, passes + passes_of(experiment)
+        labels = {name: one.data.split("val").labels.numpy() for name, one in hospitals.items()}
+        return joined(parts, labels), Ran({}, up, down), passes
 
     def _summed(self, row: BlockRow, experiment: Experiment) -> Ran:
         """What a row of heads from sums answers; rows that read the sums of a draw otherwise share the work."""
@@ -325,6 +344,7 @@ class _Block:
             best = max(figures, key=lambda value: figures[value])
             ends = {min(figures): best / number.factor, max(figures): best * number.factor}
             waiting = [ends[best]] if best in ends and grown < number.grows else []
+            waiting = [value for value in waiting if number.most is None or value <= number.most]
             grown += 1
         return best, {f"{value:g}": round(one, 5) for value, one in sorted(figures.items())}, best in ends
 
@@ -342,6 +362,53 @@ def worth(sites: Mapping[str, Mapping[str, float | None]]) -> float:
         if one is not None
     ]
     return fmean(known) if known else 0.0
+
+
+def joined(
+    parts: Sequence[Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]],
+    labels: Mapping[str, NDArray[np.int64]],
+) -> dict[str, Said]:
+    """The mean of the logarithms of several models' answers, each at one temperature for all hospitals.
+
+    Heads over the same classes so make one linear head. The temperature has the smallest mean log loss over all
+    hospitals' validation images, each counting alike; a hospital's loss at a temperature is a number, so that a
+    federation can find it without any answer leaving a hospital. Doubt is 1 - the largest probability.
+
+    Args:
+        parts: Of each model, by hospital, its probabilities of validation and test images, both [N, K].
+        labels: Of the validation images, by hospital.
+    """
+    found = {}
+    values = [shared_temperature([(said[name][0], labels[name]) for name in labels]) for said in parts]
+    for name in labels:
+        logs = [_logs(tempered(said[name][1], value)) for said, value in zip(parts, values, strict=True)]
+        odds = softmax(np.mean(logs, axis=0), axis=1)
+        found[name] = Said(odds, 1 - odds.max(1), odds)
+    return found
+
+
+def shared_temperature(answers: Sequence[tuple[NDArray[np.float64], NDArray[np.int64]]]) -> float:
+    """The temperature of the smallest mean log loss over several hospitals' images, each image counting alike.
+
+    Args:
+        answers: Of each hospital its probabilities [N, K] and labels [N]; K may differ among them.
+
+    Returns:
+        Within `BOUNDS` of `uncertainty.temperature`.
+    """
+    known = [(_logs(odds), labels) for odds, labels in answers if len(labels)]
+
+    def loss(log_temperature: float) -> float:
+        scale = float(np.exp(-log_temperature))
+        return float(-sum(log_softmax(one * scale, axis=1)[range(len(y)), y].sum() for one, y in known))
+
+    low, high = np.log(BOUNDS)
+    return float(np.exp(minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-4}).x))
+
+
+def _logs(odds: NDArray[np.float64]) -> NDArray[np.float64]:
+    logs: NDArray[np.float64] = np.log(np.clip(odds, np.finfo(np.float64).tiny, None))
+    return logs
 
 
 def _judged_on_validation(hospital: Hospital, whole: ImageSet) -> SiteData:
@@ -371,4 +438,4 @@ def _tempered(experiment: Experiment, said: Said, validation: Said, data: SiteDa
     labels = data.split("val").labels.numpy()
     value = fit_temperature(validation.probabilities, labels).value
     odds = tempered(said.probabilities, value)
-    return read(experiment, torch.from_numpy(np.log(np.clip(odds, np.finfo(np.float64).tiny, None))))
+    return read(experiment, torch.from_numpy(_logs(odds)))
