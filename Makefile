@@ -54,6 +54,7 @@ docs: house
 	$(BIN)/python docs/render_settings.py
 	$(BIN)/python docs/render_api.py
 	$(BIN)/python docs/render_attacks.py
+	$(BIN)/python docs/render_tutorials.py
 	$(MAKE) site
 
 # The pages as a site: build/site. A link or an anchor that leads nowhere ends it. Look at it: python -m http.server -d build/site
