@@ -26,7 +26,7 @@ from standing import CEILING_S, standing
 
 from fedretina.cli import main
 
-SITES = ("site-1", "site-2", "site-3")
+SITES = ("site-1", "site-2")
 GATE = "GATED_TWEU_GATE"  # as tests/flare/parts/gated_tweu.py
 HAS_TENSORBOARD = find_spec("tensorboard") is not None
 BEAT_S, DEAD_S = 2, 16
@@ -34,7 +34,7 @@ BEAT_S, DEAD_S = 2, 16
 
 
 class Disturbed:
-    """A server and three sites with short heartbeats."""
+    """A server and two sites with short heartbeats."""
 
     def __init__(self, folder: Path) -> None:
         self.local = LocalFederation(folder, SITES)

@@ -121,15 +121,15 @@ def test_where_the_job_ends_a_resume_ends_with_the_bits_of_an_undisturbed_run(fe
 
 
 def test_a_site_that_is_off_for_two_rounds_comes_back_with_what_it_had(federation, tmp_path):
-    words = rounds(5, quorum=2)
+    words = rounds(5, quorum=1)
     federation.let(1)
     job = federation.submit("off", words, grace_s=1.0)
     federation.wait_for(lambda: federation.done("off") == 1, "round 0")
     before = federation.durable("off")
-    federation.switch_off("site-3")
+    federation.switch_off("site-2")
     federation.let(3)
     federation.wait_for(lambda: federation.done("off") == 3, "two rounds without it")
-    federation.switch_on("site-3")
+    federation.switch_on("site-2")
     # FLARE 2.9 gives a site that was started anew no part in a job that runs: the lead ends the job, and resumes.
     with federation.local.session() as session:
         session.abort(job)
@@ -142,13 +142,13 @@ def test_a_site_that_is_off_for_two_rounds_comes_back_with_what_it_had(federatio
     found = federation.results("off")
     refused = [step["refused"] for step in found["steps"]]
     assert refused[0] == refused[-1] == {}
-    assert refused[1] == refused[2] == {"site-3": "it did not answer in time."}
+    assert refused[1] == refused[2] == {"site-2": "it did not answer in time."}
     assert found == undisturbed(tmp_path, words, refused)
-    assert "site-3" in found["sites"]
+    assert "site-2" in found["sites"]
 
 
 def test_a_site_that_is_frozen_beyond_the_heartbeat_takes_part_again_in_the_same_job(federation, tmp_path):
-    words = rounds(4, quorum=2)
+    words = rounds(4, quorum=1)
     federation.let(1)
     job = federation.submit("frozen", words, grace_s=1.0)
     federation.wait_for(lambda: federation.done("frozen") == 1, "round 0")

@@ -98,8 +98,8 @@ class SpentTask(Task):
 class SpentBudget(RoundController):
     """Closes a round without the site that is slow in it."""
 
-    def _task(self, site, coordinator):
-        task = super()._task(site, coordinator)
+    def _task(self, site, coordinator, held, question):
+        task = super()._task(site, coordinator, held, question)
         if fault_of(site, (None, None, coordinator.step.round, 0)) == "slow":
             task.__class__ = SpentTask
         return task

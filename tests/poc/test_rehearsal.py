@@ -17,7 +17,7 @@ from standing import CEILING_S, standing
 from fedretina.exchange.ledger import Ledger
 
 pytestmark = pytest.mark.flare
-SITES = ("site-1", "site-2", "site-3")
+SITES = ("site-1", "site-2")
 GATE = "GATED_TWEU_GATE"  # as tests/flare/parts/gated_tweu.py
 # One model for each site, statistics before the first round, training after the last, pages at both ends: what
 # tests/flare/test_covering_rows.py does for the other kinds of tensors and steps.
