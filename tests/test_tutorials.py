@@ -5,10 +5,9 @@ import re
 import pytest
 from docs import render_tutorials
 
-from processor import PRINTED_ON, processor
+from processor import FIGURE, PRINTED_ON, processor
 
 NOTEBOOKS = sorted(render_tutorials.NOTEBOOKS.glob("*.ipynb"))
-FIGURE = re.compile(r"-?\d+\.\d+|(?<=digest )[0-9a-f]{12}|\b(?:True|False)\b")
 
 
 def test_there_are_two_tutorials_without_a_trace_of_a_machine():
