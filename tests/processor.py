@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-PRINTED_ON = "AMD EPYC, AVX512, torch 2.15.0"
+PRINTED_ON = "AMD EPYC, family 25, model 17, AVX512, torch 2.15.0"
 """Where the tutorials and the tables of the pages were printed."""
 
 FIGURE = re.compile(r"-?\d+\.\d+|(?<=digest )[0-9a-f]{12}|(?<=model of )[\w-]+|\b(?:True|False)\b")
@@ -13,7 +13,9 @@ FIGURE = re.compile(r"-?\d+\.\d+|(?<=digest )[0-9a-f]{12}|(?<=model of )[\w-]+|\
 
 
 def processor() -> str:
-    """The processor of this machine, the instructions that torch uses on it, and torch's version."""
+    """The processor of this machine with its generation, the instructions that torch uses, and torch's version."""
     cores = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    name = cores.partition("model name")[2].partition("\n")[0].strip(" \t:")
-    return f"{name}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__.partition('+')[0]}"
+    said = {line.partition(":")[0].strip(): line.partition(":")[2].strip() for line in cores.splitlines()}
+    name, family, model = (said.get(key, "?") for key in ("model name", "cpu family", "model"))
+    used = f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__.partition('+')[0]}"
+    return f"{name}, family {family}, model {model}, {used}"
