@@ -104,7 +104,7 @@ def test_the_wheel_alone_runs_the_demo(built, tmp_path):
     (entry,) = itself.entry_points
     assert (entry.name, entry.value) == ("fedretina", "fedretina.cli:main")
     told = run("-m", "fedretina", "demo", "--quick", **where)
-    results = read_json(tmp_path / "fedretina_runs" / "demo" / "server" / "results.json")
+    results = read_json(tmp_path / "fedretina_runs" / "demo_quick" / "server" / "results.json")
     assert list(results["sites"]) == ["site-1", "site-2"]
-    assert f"run demo, model of {results['chosen']}, digest {results['model_digest'][:12]}" in told
-    assert (tmp_path / "fedretina_runs" / "demo" / "site-1" / "final" / "report.html").exists()
+    assert f"run demo_quick, model of {results['chosen']}, digest {results['model_digest'][:12]}" in told
+    assert (tmp_path / "fedretina_runs" / "demo_quick" / "site-1" / "final" / "report.html").exists()

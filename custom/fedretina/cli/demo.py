@@ -16,10 +16,10 @@ _QUICK = ("phantom_images=32", "images.image_size=32", "network.weights.source=n
 @click.command()
 @click.option("--quick", is_flag=True, help="Two hospitals, one round, few images: is the installation whole?")
 @click.option("--root", type=click.Path(path_type=Path), default=ROOT, help="Folder of runs.")
-@click.option("--run", type=RUN, default="demo", show_default=True, help="Name of the run; an unfinished one goes on.")
+@click.option("--run", type=RUN, help="Name of the run [demo, or demo_quick]; an unfinished one goes on.")
 @click.option("--threads", type=click.IntRange(1), help="Sites that work at once [all, as far as there are cores].")
 @click.pass_context
-def demo(ctx: click.Context, quick: bool, root: Path, run: str, threads: int | None) -> None:
+def demo(ctx: click.Context, quick: bool, root: Path, run: str | None, threads: int | None) -> None:
     """Run FedUAA over five phantom hospitals through FLARE's simulator.
 
     Needs the installed package alone: no images, no checkout, no network. It takes three to four minutes on two idle
@@ -36,6 +36,6 @@ def demo(ctx: click.Context, quick: bool, root: Path, run: str, threads: int | N
         rounds=1 if quick else None,
         changes=_QUICK if quick else (),
         root=root,
-        run=run,
+        run=run or ("demo_quick" if quick else "demo"),
         threads=threads,
     )
