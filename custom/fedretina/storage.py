@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from safetensors import SafetensorError, safe_open
 
@@ -34,6 +34,10 @@ FORMAT = 1
 HEADER = "fedretina"
 DROPPED = "dropped"
 """Beginning of the names of the folders that hold what a run left at an end when it went back; nothing reads them."""
+_DTYPES = {
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool", "U8": "uint8"},
+    **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8"},
+}
 _TEMPORARY = ".tmp"
 _HALF = ".fedretina.half"  # a folder that is being filled
 
@@ -187,6 +191,55 @@ def open_tensors(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         raise StateError(f"{path} is missing: restore it from a backup, or start a new run.") from error
     except (SafetensorError, OSError, ValueError) as error:
         raise StateError(f"{path} cannot be read ({error}): restore it from a backup.") from error
+
+
+class TensorFile:
+    """A tensor file that is read stretch by stretch into buffers of the caller; none of its pages stays in memory.
+
+    Its header is read once, where `open_tensors` reads it at each opening; threads may read at the same time.
+
+    Args:
+        path: The file.
+
+    Raises:
+        StateError: As `open_tensors`; so does `read_into` where the file ends before it should.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with open_tensors(path):  # whether it is whole
+            self._file = path.open("rb", buffering=0)
+        length = int.from_bytes(self._file.read(8), "little")
+        self._places: dict[str, dict[str, Any]] = json.loads(self._file.read(length))
+        self._begin, self._path = 8 + length, path
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def dtype(self, key: str) -> torch.dtype:
+        """A tensor's type."""
+        import torch
+
+        return cast("torch.dtype", getattr(torch, _DTYPES[self._places[key]["dtype"]]))
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """A tensor's shape."""
+        return tuple(self._places[key]["shape"])
+
+    def read_into(self, key: str, begin: int, values: torch.Tensor) -> None:
+        """Read some of a tensor's numbers.
+
+        Args:
+            key: The tensor.
+            begin: Place of the first of them, counted over the whole tensor, laid flat.
+            values: Where they go: contiguous, one dimension, of the tensor's type.
+        """
+        import torch
+
+        wanted: Any = values.view(torch.uint8).numpy()
+        place = self._begin + self._places[key]["data_offsets"][0] + begin * values.element_size()
+        if os.preadv(self._file.fileno(), [wanted], place) != wanted.nbytes:
+            raise StateError(f"{self._path} ends too early: restore it from a backup.")
 
 
 def set_aside(paths: Iterable[Path], folder: Path) -> None:

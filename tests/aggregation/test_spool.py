@@ -1,10 +1,13 @@
 import itertools
+import os
 
 import pytest
 import torch
 
+from fedretina.aggregation import spool as spool_file
 from fedretina.aggregation.spool import Spool
-from fedretina.errors import RefusedError
+from fedretina.errors import RefusedError, StateError
+from fedretina.storage import TensorFile
 
 DTYPES = {"w": torch.float32, "n": torch.int64}
 
@@ -36,6 +39,47 @@ def test_the_order_of_arrival_changes_no_bit(tmp_path):
             spool.put(site, sent[site])
         seen.add(spool.weighted_mean(weights, DTYPES)["w"].numpy().tobytes())
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("stretch", [1, 7, 2**18])
+def test_numbers_are_mixed_in_stretches_of_any_length_and_type_with_the_same_bits(tmp_path, monkeypatch, stretch):
+    monkeypatch.setattr(spool_file, "_STRETCH", stretch)
+    made = torch.Generator().manual_seed(1)
+    types = {"a": torch.float32, "b": torch.float16, "c": torch.bfloat16, "d": torch.int32, "e": torch.float64}
+    sent = {
+        site: {key: (9 * torch.randn(3, 5, generator=made)).to(dtype) for key, dtype in types.items()}
+        | {"none": torch.empty(0)}
+        for site in ("x", "y", "z")
+    }
+    spool, weights = Spool(tmp_path / "s"), {"x": 0.3, "y": 0.1, "z": 0.6}
+    for site, tensors in sent.items():
+        spool.put(site, tensors)
+
+    def slow(key, change=lambda value: value):
+        total = change(sent["x"][key].double()) * 0.3
+        for site in "yz":
+            total = total + change(sent[site][key].double()) * weights[site]
+        return total
+
+    mixed = spool.weighted_mean(weights, {**types, "none": torch.float32})
+    assert all(torch.equal(mixed[key], slow(key).to(dtype)) for key, dtype in types.items())
+    assert mixed["none"].shape == (0,)
+    base = torch.arange(15.0, dtype=torch.float64)
+    moved = spool.weighted_mean(weights, {"a": torch.float64}, lambda site, key, which, values: values + base[which])
+    assert torch.equal(moved["a"], slow("a", lambda value: value + base.reshape(3, 5)))
+
+
+def test_a_file_that_was_cut_after_its_header_is_told(tmp_path):
+    spool = Spool(tmp_path / "s")
+    spool.put("a", updates()["a"])
+    (path,) = (tmp_path / "s").iterdir()
+    file = TensorFile(path)
+    os.truncate(path, path.stat().st_size - 8)  # the last number of w
+    with pytest.raises(StateError, match="ends too early"):
+        file.read_into("w", 0, torch.empty(15))
+    file.close()
+    with pytest.raises(StateError, match="cannot be read"):
+        spool.weighted_mean({"a": 1.0}, DTYPES)
 
 
 def test_one_site_with_weight_one_comes_back_as_it_was(tmp_path):

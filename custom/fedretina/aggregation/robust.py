@@ -265,9 +265,13 @@ def norm_bound(accepted: RoundUpdates, factor: float, limit: float | None) -> Ag
         shares.update(dict.fromkeys(keys, share))
         taken = {site: min(taken[site], share[site]) for site in taken}
 
-    def shorten(site: str, key: str, value: torch.Tensor) -> torch.Tensor:
+    def shorten(site: str, key: str, which: slice, values: torch.Tensor) -> torch.Tensor:
         share = shares[key][site]
-        return value if share == 1 else torch.lerp(accepted.received[key].to(value.dtype), value, share)
+        return (
+            values
+            if share == 1
+            else torch.lerp(accepted.received[key].reshape(-1)[which].to(values.dtype), values, share)
+        )
 
     tensors = accepted.spool.weighted_mean(accepted.weights, accepted.like, shorten)
     return AggregationResult(tensors, accepted.weights, {"norm": first, "taken": taken})

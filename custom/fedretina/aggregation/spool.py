@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from fedretina.exchange.payload import Tensors
-from fedretina.storage import open_tensors, read_tensors, require_name, write_tensors
+from fedretina.storage import TensorFile, open_tensors, read_tensors, require_name, write_tensors
 
-Adapt = Callable[[str, str, torch.Tensor], torch.Tensor]
-"""Changes one site's tensor before it is mixed: site, key, float64 value."""
+Adapt = Callable[[str, str, slice, torch.Tensor], torch.Tensor]
+"""Changes some of a site's numbers before they are mixed: site, key, their places in the tensor laid flat, float64."""
 
 _BLOCK = 2**21  # numbers of all sites that stand side by side at once: 17 MB in float64
+_STRETCH = 2**18  # numbers of one site that are mixed at once
+THREADS = min(4, os.cpu_count() or 1)
+"""How many of them are mixed at the same time."""
 
 
 class Spool:
@@ -69,18 +75,14 @@ class Spool:
         Yields:
             [sites, numbers]; together all numbers of the tensor, in order.
         """
-        with open_tensors(self._path(sites[0])) as (handle, _):
-            shape = handle.get_slice(key).get_shape()
-        if not shape:
-            yield torch.stack([self.tensor(site, key).reshape(1) for site in sites])
-            return
-        rows = max(1, _BLOCK // max(1, math.prod(shape[1:]) * len(sites)))
-        for begin in range(0, shape[0], rows):
-            parts = []
-            for site in sites:
-                with open_tensors(self._path(site)) as (handle, _):
-                    parts.append(handle.get_slice(key)[begin : begin + rows].reshape(-1))
-            yield torch.stack(parts)
+        with self._files(sites) as files:
+            size = math.prod(files[0].shape(key))
+            numbers = max(1, _BLOCK // len(sites))
+            for begin in range(0, size, numbers):
+                rows = torch.empty(len(sites), min(numbers, size - begin), dtype=files[0].dtype(key))
+                for file, row in zip(files, rows, strict=True):
+                    file.read_into(key, begin, row)
+                yield rows
 
     def weighted_mean(
         self, weights: Mapping[str, float], like: Mapping[str, torch.dtype], adapt: Adapt | None = None
@@ -94,38 +96,49 @@ class Spool:
         Args:
             weights: By site; every site must have been put.
             like: Type of the result by key; the keys decide what is mixed.
-            adapt: Changes a site's tensor first; None takes each as it is.
+            adapt: Changes a site's numbers first; None takes each as it is.
 
         Returns:
-            By key, one tensor each; memory in use is one model and two stretches of it, whatever the number of sites.
+            By key, one tensor each; memory in use is one model and some megabytes, whatever the number of sites.
         """
-        mixed: dict[str, torch.Tensor] = {}
-        for keys in self._batches(sorted(like), sorted(weights)):
-            totals: dict[str, torch.Tensor] = {}
-            for site in sorted(weights):
-                with self.opened(site) as tensor:
-                    for key in keys:
-                        share = tensor(key).to(torch.float64)
-                        share = (share if adapt is None else adapt(site, key, share)).mul_(weights[site])
-                        totals[key] = totals[key].add_(share) if key in totals else share
-            mixed |= {key: total.to(like[key]) for key, total in totals.items()}
+        sites = sorted(weights)
+        if not like or not sites:  # who sends nothing has no file
+            return {}
+        with self._files(sites) as files, ThreadPoolExecutor(THREADS) as threads:
+            mixed = {key: torch.empty(files[0].shape(key), dtype=like[key]) for key in sorted(like)}
+
+            def mix(key: str, begin: int) -> None:
+                # Of a size that stays in the processor's cache from its reading to the sum. NumPy, since torch would
+                # start threads of its own in each of these.
+                out = mixed[key].view(-1)[begin : begin + _STRETCH]
+                values = torch.empty(len(out), dtype=files[0].dtype(key))
+                total, share = np.empty(len(out)), np.empty(len(out))
+                for at, (site, file) in enumerate(zip(sites, files, strict=True)):
+                    file.read_into(key, begin, values)
+                    into = share if at else total
+                    if adapt is None:
+                        plain = (values.float() if values.dtype is torch.bfloat16 else values).numpy()
+                        np.multiply(plain, weights[site], out=into, dtype=np.float64)
+                    else:
+                        changed = adapt(site, key, slice(begin, begin + len(out)), values.to(torch.float64))
+                        np.multiply(changed.numpy(), weights[site], out=into)
+                    if at:
+                        total += share
+                out.copy_(torch.from_numpy(total))
+
+            stretches = [(key, at) for key, tensor in mixed.items() for at in range(0, tensor.numel(), _STRETCH)]
+            for done in [threads.submit(mix, *stretch) for stretch in stretches]:
+                done.result()
         return mixed
 
-    def _batches(self, keys: Sequence[str], sites: Sequence[str]) -> Iterator[list[str]]:
-        """Keys in their order, as many at once as a stretch holds: opening a file costs as much as a small tensor."""
-        if not keys or not sites:  # who sends nothing has no file
-            return
-        with open_tensors(self._path(sites[0])) as (handle, _):
-            sizes = [math.prod(handle.get_slice(key).get_shape()) for key in keys]
-        batch: list[str] = []
-        held = 0
-        for key, size in zip(keys, sizes, strict=True):
-            if batch and held + size > _BLOCK:
-                yield batch
-                batch, held = [], 0
-            batch.append(key)
-            held += size
-        yield batch
+    @contextmanager
+    def _files(self, sites: Sequence[str]) -> Iterator[list[TensorFile]]:
+        with ExitStack() as held:
+            files = []
+            for site in sites:
+                files.append(TensorFile(self._path(site)))
+                held.callback(files[-1].close)
+            yield files
 
     def erase(self) -> None:
         """Remove all of it."""
