@@ -4,6 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -11,7 +15,7 @@ from nvflare.fuel.utils.network_utils import get_open_ports
 from nvflare.private.fed.app.simulator import simulator_runner
 
 from fedretina.flare import fork_server
-from fedretina.flare.fork_server import ForkServer, share_imports
+from fedretina.flare.fork_server import ForkServer, one_process_per_site, share_imports
 
 
 def started():
@@ -92,6 +96,39 @@ def test_the_simulator_is_changed_once(monkeypatch):
     assert first.TimeoutExpired is subprocess.TimeoutExpired
     share_imports(1)
     assert simulator_runner.subprocess is first
+
+
+def test_two_threads_of_the_simulator_that_pick_one_site_run_it_one_after_the_other(monkeypatch):
+    runs, most, picked, lock = set(), [0], [], threading.Lock()
+
+    def flares_own(self, client, num_of_threads, gpu, lock, timeout=60.0):
+        self.build_ctx["client_name"] = client.client_name
+        runs.add(name := (client.client_name, threading.get_ident()))
+        most[0] = max(most[0], len(runs))
+        if client.client_name != "north":
+            meet.wait(60)  # different sites run at the same time, each with its own name
+        else:
+            time.sleep(0.05)
+        runs.discard(name)
+        picked.append(self.get_next_run_client(gpu).client_name)
+        return self.build_ctx["client_name"]
+
+    monkeypatch.setattr(simulator_runner.SimulatorClientRunner, "do_one_task", flares_own)
+    one_process_per_site()
+    changed = simulator_runner.SimulatorClientRunner.do_one_task
+    one_process_per_site()
+    assert simulator_runner.SimulatorClientRunner.do_one_task is changed is not flares_own
+    sites = [SimpleNamespace(client_name=name, simulate_running=False) for name in ("north", "east", "west")]
+    runner = simulator_runner.SimulatorClientRunner("", SimpleNamespace(workspace="", set=None), sites, {}, {}, {})
+    with ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(runner.do_one_task, sites[0], 2, None, lock, timeout=1.0) for _ in range(2)]
+        assert [one.result() for one in both] == ["north", "north"]
+        assert most == [1]
+        meet = threading.Barrier(2)
+        each = [threads.submit(runner.do_one_task, site, 2, None, lock) for site in sites[1:]]
+        assert [one.result() for one in each] == ["east", "west"]
+    assert most == [2]
+    assert sorted(picked) == ["east", "north", "north", "west"]  # one count of whose turn it is
 
 
 @pytest.mark.parametrize(

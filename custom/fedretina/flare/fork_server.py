@@ -1,4 +1,4 @@
-"""One import of torch for all sites of a simulation: FLARE's simulator forks them from a process that has done it.
+"""How FLARE's simulator starts its sites: forked from a process that has imported torch, and each in one process only.
 
 FLARE 2.9's simulator starts a Python of its own for each site, and with fewer threads than sites (its default is one)
 for each *task* of each site. Two of the three seconds of such a start are imports of torch. Here they are done once, in
@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from importlib import import_module
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -172,6 +173,32 @@ def share_imports(at_once: int) -> None:
     server = ForkServer(at_once)
     server.start()
     vars(simulator_runner)["subprocess"] = SimpleNamespace(Popen=server.popen, TimeoutExpired=subprocess.TimeoutExpired)
+
+
+def one_process_per_site() -> None:
+    """Let FLARE's simulator, which this process is, never start a site that runs already.
+
+    With fewer threads than sites, two of its threads that end a task at the same moment may both pick the same site
+    next: a picked site is marked as running only a second later. Two processes then do one task under one name; the
+    server loses one's connection, or its monitor of tasks dies of the answer that comes twice, and the run waits for
+    ever. So a thread waits here until the site that it has picked runs nowhere else. Each thread also gets a
+    dictionary of its own for the site's name, which FLARE shares between them until it is sent.
+    """
+    from nvflare.private.fed.app.simulator.simulator_runner import SimulatorClientRunner  # as above
+
+    flares = SimulatorClientRunner.do_one_task
+    if flares.__module__ == __name__:
+        return
+    running: dict[str, threading.Lock] = {}
+
+    def do_one_task(runner: Any, client: Any, *others: Any, **named: Any) -> Any:
+        own = copy(runner)
+        own.build_ctx = dict(runner.build_ctx)
+        own.get_next_run_client = runner.get_next_run_client  # it counts on, for all threads
+        with running.setdefault(client.client_name, threading.Lock()):
+            return flares(own, client, *others, **named)
+
+    SimulatorClientRunner.do_one_task = do_one_task
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from nvflare.widgets.info_collector import InfoCollector
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import StateError
 from fedretina.exchange.encryption import cipher_for
-from fedretina.flare.fork_server import share_imports
+from fedretina.flare.fork_server import one_process_per_site, share_imports
 from fedretina.flare.job_context import RUN, load_experiment, load_server_settings, state_root, with_weights_file
 from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.results_upload import publish, publish_steps
@@ -163,11 +163,12 @@ class ServerRun(FLComponent):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Answer the admin's question how far the run is; let go of the run's folder at the job's end.
 
-        In the simulator its start lets the sites share their imports.
+        In the simulator its start sees to how sites are started.
         """
         if event_type == EventType.START_RUN:
             if isinstance(engine := fl_ctx.get_engine(), SimulatorServerEngine):
                 share_imports(engine.args.threads or 1)
+                one_process_per_site()
         elif event_type == InfoCollector.EVENT_TYPE_GET_STATS:
             coordinator = self._coordinator
             collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
