@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 import warnings
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -32,6 +34,7 @@ _DAMAGE = (
     struct.error,
 )
 _GREYS = ("MONOCHROME1", "MONOCHROME2")
+_READING = Lock()
 
 
 class DicomPhotograph(NamedTuple):
@@ -58,20 +61,32 @@ class DicomHeader(NamedTuple):
     """What a file says beside its pixels. It names a patient, so it stays where answers are made.
 
     Attributes:
-        dataset: The pydicom dataset without its pixels, from which an answer takes whose it is.
-        modality: Such as OP, an ophthalmic photograph, or OPT, an optical coherence tomography.
-        study: Study Instance UID, "" where it has none.
-        patient: Patient ID with its issuer, "" where it has none.
+        modality: Such as OP, an ophthalmic photograph, or OPT, an optical coherence tomography; "" where it has none.
+        patient: Patient ID, with its issuer in brackets where there is one; "" where it has none.
         laterality: The eye.
-        frames: Pictures in the file, 1 or more.
+        frames: Pictures in the file; 0 where it holds none, as a report does.
     """
 
-    dataset: Any
     modality: str
-    study: str
     patient: str
     laterality: Laterality
     frames: int
+
+
+class DicomFrame(NamedTuple):
+    """One picture of a DICOM file.
+
+    Attributes:
+        path: The file.
+        number: Of the frame, from 1.
+    """
+
+    path: Path
+    number: int
+
+    def pixels(self) -> NDArray[np.uint8]:
+        """The picture; see `read_frame`."""
+        return read_frame(self.path, self.number)
 
 
 class NoPhotographError(DataError):
@@ -94,7 +109,7 @@ def dicom_files(root: Path) -> Iterator[Path]:
         folders.sort()
         for name in sorted(names):
             path = Path(place) / name
-            if name.upper() != "DICOMDIR" and _begins_as_dicom(path):
+            if begins_as_dicom(path):
                 yield path
 
 
@@ -150,16 +165,12 @@ def read_header(path: Path) -> DicomHeader:
     _require_pydicom()
     with _named(path, "cannot be read as DICOM", "export it again"):
         header = _header(path, stop_before_pixels=True)
-        for element in header.iterall():  # a damaged one shows here and not while an answer is written
-            _ = element.value
         patient, issuer = _text(header, "PatientID"), _text(header, "IssuerOfPatientID")
         return DicomHeader(
-            dataset=header,
             modality=_text(header, "Modality"),
-            study=_text(header, "StudyInstanceUID"),
-            patient=f"{issuer}\x1f{patient}" if patient else "",
+            patient=f"{patient} ({issuer})" if patient and issuer else patient,
             laterality=_laterality(header),
-            frames=_frames(header),
+            frames=_frames(header) if header.get("Rows") else 0,
         )
 
 
@@ -215,9 +226,7 @@ def _check_pixels(path: Path, header: Any, photometric: str) -> None:
         raise NoPhotographError(path, "its pixels have a sign")
 
 
-def _pixels(
-    path: Path, header: Any, photometric: str, index: int, source: Path | None = None
-) -> NDArray[np.uint8]:
+def _pixels(path: Path, header: Any, photometric: str, index: int, source: Path | None = None) -> NDArray[np.uint8]:
     from pydicom.pixels import pixel_array
 
     with _named(path, "has pixels that cannot be read", "export it again without compression or as JPEG baseline"):
@@ -252,14 +261,20 @@ def _header(path: Path, stop_before_pixels: bool) -> Any:
 def _named(path: Path, fault: str, mend: str) -> Iterator[None]:
     """Turn what pydicom raises on damaged files into a sentence that names the file.
 
-    Its warnings quote values of the header, so they are not shown.
+    Its warnings quote values of the header, so they are neither shown nor logged. Python keeps what is shown for all
+    threads at once, so one thread reads at a time.
     """
     from pydicom.errors import BytesLengthException, InvalidDicomError
 
+    logger = logging.getLogger("pydicom")
     try:
-        with warnings.catch_warnings():
+        with _READING, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
+            spoke, logger.disabled = not logger.disabled, True
+            try:
+                yield
+            finally:
+                logger.disabled = not spoke
     except (*_DAMAGE, BytesLengthException, InvalidDicomError) as error:
         # pydicom says in many lines which plugins were looked for; the first names the compression.
         first = str(error).strip().split("\n", 1)[0] or type(error).__name__
@@ -270,7 +285,10 @@ def _text(header: Any, name: str) -> str:
     return str(header.get(name) or "").strip()
 
 
-def _begins_as_dicom(path: Path) -> bool:
+def begins_as_dicom(path: Path) -> bool:
+    """Whether a file has the mark of DICOM files and is no DICOMDIR, the index of a medium; False where unreadable."""
+    if path.name.upper() == "DICOMDIR":
+        return False
     try:
         with open(path, "rb") as handle:
             return handle.read(132)[128:] == b"DICM"
