@@ -5,7 +5,9 @@ One model per site, with the steps `prepare` and `tune`: tests/poc/test_rehearsa
 What never reaches the wire (losses, optimisers, uncertainty, the encoder's architecture) is held by tests/test_loop.py.
 """
 
+import os
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,6 +17,8 @@ from fedretina.exchange.ledger import Ledger
 from fedretina.storage import read_json
 
 pytestmark = pytest.mark.flare
+
+SAME_PICK = Path(__file__).parent / "same_pick"
 
 SHORT = {"training": {"epochs": 1, "batch_size": 8}}
 # Grades of sites 1, 4 and 5 are alike, so their heads can travel.
@@ -77,8 +81,11 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
     # A head leaves only where the site says so itself.
     (tmp_path / "site.yaml").write_text(yaml.safe_dump({"policy": {"kinds": sorted(ALLOWED)}}))
     own = {"FEDRETINA_SITE_FILE": str(tmp_path / "site.yaml"), "FEDRETINA_STATE_ROOT": str(tmp_path)}
-    # One of them through FLARE's recipes, with fewer threads than sites.
-    started = [sys.executable, str(job / "job.py")] if name == "a_head_that_travels" else job
+    started = job
+    if name == "a_head_that_travels":
+        # Through FLARE's recipes, with fewer threads than sites, which pick the same site as if by chance.
+        started = [sys.executable, str(job / "job.py")]
+        own["PYTHONPATH"] = os.pathsep.join([str(SAME_PICK), os.environ["PYTHONPATH"]])
     simulation = Simulation(started, tmp_path / "sim", 3, FEDRETINA_RUN="again", **own)
     assert simulation.wait() == 0, simulation.text()[-3000:]
     assert results(tmp_path, "again") == expected
