@@ -9,6 +9,7 @@ import pytest
 from docs.render_api import render
 
 import fedretina
+from fedretina.prediction.photographs import find_photographs
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "api.md"
@@ -65,4 +66,4 @@ def test_what_cannot_be_drawn_or_opened_is_said(tmp_path):
     with pytest.raises(fedretina.FedretinaError, match="north has no data"):
         fedretina.load_site("north", real)
     with pytest.raises(fedretina.FedretinaError, match="holds no photograph"):
-        fedretina.predict(type("Model", (), {"of_signals": False})(), tmp_path)
+        fedretina.predict(type("Model", (), {"of_signals": False, "find": staticmethod(find_photographs)})(), tmp_path)

@@ -14,7 +14,6 @@ from fedretina.data.phantoms.draw import SITE_FILE, write_hospital
 from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.site_data import SiteData, load_site_data
 from fedretina.errors import DataError, SettingsError
-from fedretina.prediction.photographs import OF_SIGNALS, SUFFIXES, find_photographs
 from fedretina.prediction.predictor import ImageRow, Predictor
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SiteDataSettings, read_data_settings
@@ -73,20 +72,22 @@ def predict(model: Predictor, folder: str | PathLike[str]) -> list[ImageRow]:
 
     Args:
         model: What `load_model` gave.
-        folder: Photographs, or recordings (`.wav`) where the model grades those.
+        folder: Photographs, DICOM files among them, or recordings (`.wav`) where the model grades those.
 
     Returns:
-        One row per file, in the order of their names. A file that cannot be read has a row too, with `fault`.
+        One row per file, in the order of their names, and one per frame of a DICOM volume. A file that cannot be read
+        has a row too, with `fault`.
 
     Raises:
         DataError: The folder cannot be listed or holds no such file.
+        SettingsError: It holds DICOM files, and pydicom is not installed.
     """
     root = Path(folder)
-    files = find_photographs(root, OF_SIGNALS if model.of_signals else SUFFIXES).files
-    if not files:
+    found = model.find(root)
+    if not found.files:
         kind = "recording" if model.of_signals else "photograph"
         raise DataError(f"{root} holds no {kind}: name another folder.")
-    return list(model.predict(root, files))
+    return list(model.predict(root, found.files, found.frames))
 
 
 def draw_site(

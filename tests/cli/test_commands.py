@@ -337,7 +337,7 @@ def test_what_people_are_told_to_install_is_there_and_what_the_project_needs():
     found = list(hints())
     assert {name for name, _ in found} == {
         "curves.py",
-        "dicom.py",
+        "dicom_file.py",
         "oct_volumes.py",
         "encryption.py",
         "tables.py",

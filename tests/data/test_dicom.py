@@ -12,7 +12,7 @@ import yaml
 from PIL import Image
 
 from fedretina.data.decode import decode_image
-from fedretina.data.readers.dicom import NoPhotographError, dicom_files, read_photograph
+from fedretina.data.dicom_file import NoPhotographError, dicom_files, read_photograph
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.site_data import load_site_data
 from fedretina.data.site_import import import_set

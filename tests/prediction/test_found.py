@@ -25,7 +25,7 @@ def test_photographs_in_order_and_the_rest_counted(tmp_path):
 
 
 def test_an_empty_folder(tmp_path):
-    assert find_photographs(tmp_path) == ((), {})
+    assert find_photographs(tmp_path) == ((), {}, {}, {})
 
 
 def test_broken_links_are_listed_and_pipes_are_not(tmp_path):

@@ -29,7 +29,7 @@ def folder(hospital, tmp_path):
     for name, file in zip(names, hospital.files, strict=False):
         shutil.copy(hospital.images / file, root / name)
     (root / "13_left.png").write_bytes(b"")
-    (root / "report.dcm").write_bytes(b"x")
+    (root / "report.pdf").write_bytes(b"x")
     return root
 
 
@@ -43,7 +43,7 @@ def test_it_writes_three_files_and_says_what_it_did(hospital, folder, tmp_path):
     assert result.exit_code == 0, result.output
     assert "6 photographs of 4 patients." in result.output
     assert "such as 10_left.png and 10_right.png" in result.output
-    assert "Not looked at, since their names do not end like a photograph's: 1 .dcm." in result.output
+    assert "Not looked at, since their names do not end like a photograph's: 1 .pdf." in result.output
     assert "not a medical device" in result.output
     written = {"images.csv", "patients.csv", "worklist.html", "list.json", "worklist_pictures"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == written
@@ -104,7 +104,7 @@ def test_json_for_scripts(hospital, folder, tmp_path):
     result = call(folder, "--model", hospital.final.parent, "--out", tmp_path / "out", "--device", "cpu", "--json")
     record = json.loads(result.stdout)
     assert (record["photographs"], record["patients"], record["without_answer"]) == (6, 4, 1)
-    assert record["left_out"] == {".dcm": 1}
+    assert record["left_out"] == {".pdf": 1}
     assert record["written"]["worklist.html"] == str(tmp_path / "out" / "worklist.html")
     referred = [line for line in lines(tmp_path / "out" / "patients.csv") if line["refer"] == "yes"]
     assert record["referred"] == len(referred) >= 1
@@ -157,11 +157,11 @@ def test_patients_by_pattern_and_by_list(hospital, folder, tmp_path):
 
 def test_bad_input_ends_with_a_sentence_and_code_2(hospital, folder, tmp_path):
     (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "a.dcm").write_bytes(b"")
+    (tmp_path / "empty" / "a.pdf").write_bytes(b"")
     nothing = call(tmp_path / "empty", "--model", hospital.final, "--out", tmp_path / "out")
     assert nothing.exit_code == 2
     assert "holds no photograph" in nothing.stderr
-    assert "1 .dcm" in nothing.stderr
+    assert "1 .pdf" in nothing.stderr
     no_model = call(folder, "--model", tmp_path / "empty", "--out", tmp_path / "out")
     assert no_model.exit_code == 2
     assert "holds no site's model: name RUN/SITE/final of a finished run" in no_model.stderr

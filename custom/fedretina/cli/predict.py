@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -15,7 +15,9 @@ from fedretina.errors import DataError, FedretinaError
 from fedretina.prediction.phrases import LANGUAGES, Language, Phrases
 
 if TYPE_CHECKING:
+    from fedretina.data.dicom_file import DicomFrame
     from fedretina.prediction.eyes import Joining
+    from fedretina.prediction.photographs import PhotographFolder
     from fedretina.prediction.predictor import Predictor
     from fedretina.prediction.worklist import Patient
     from fedretina.prediction.worklist_page import Pictures
@@ -111,6 +113,10 @@ def predict(
     On the page a doctor enlarges photographs, asks what another threshold would refer and miss, and decides; decisions
     are kept in the browser and saved as CSV. It says on top when the list speaks for another camera or population.
 
+    DICOM files are found by what is in them, whatever they are called: ophthalmic photographs (modality OP) for a model
+    of fundus photographs, OCT (OPT) for one of OCT scans, each frame of a volume for itself. Their headers say whose
+    they are. It takes the extra `dicom`.
+
     A photograph that cannot be read is listed and referred. The two eyes of a patient are joined where the names leave
     no doubt (10_left and 10_right, 10_OD and 10_OS, 10-L and 10-R); otherwise give --patients or --patient-pattern.
 
@@ -139,7 +145,7 @@ def _predict(
 ) -> tuple[dict[str, Any], list[str]]:
     from fedretina.prediction.decisions import LIST_FILE, list_record
     from fedretina.prediction.drift import drift
-    from fedretina.prediction.photographs import FULL_FOLDER, OF_SIGNALS, SUFFIXES, clear_copies, find_photographs
+    from fedretina.prediction.photographs import FULL_FOLDER, clear_copies
     from fedretina.prediction.predictor import Predictor
     from fedretina.prediction.worklist import stops, work_list, write_images, write_patients
     from fedretina.prediction.worklist_page import drift_words, summary_words, worklist_page
@@ -148,15 +154,11 @@ def _predict(
     from fedretina.storage import write_json
 
     predictor = Predictor.load(model, device)
-    endings = OF_SIGNALS if predictor.of_signals else SUFFIXES
-    files, left_out = find_photographs(images, endings)
+    photographs = predictor.find(images)
+    files = photographs.files
     if not files:
-        kind = "recording" if predictor.of_signals else "photograph"
-        raise DataError(
-            f"{images} holds no {kind}: it looks for names that end in {', '.join(sorted(endings))}"
-            + (f", and found {_listed(left_out)}." if left_out else ".")
-        )
-    joining = _joined(files, patients, pattern)
+        raise DataError(_nothing(images, predictor, photographs))
+    joining = _joined(photographs, patients, pattern)
     try:
         out.mkdir(parents=True, exist_ok=True, mode=0o700)  # it will hold patients' images
     except OSError as error:
@@ -169,17 +171,17 @@ def _predict(
             "it written over."
         )
     with progress("photographs") as tell:
-        rows = counted(predictor.predict(images, files), len(files), tell)
+        rows = counted(predictor.predict(images, files, photographs.frames), len(files), tell)
         found = work_list(rows, joining.owners, predictor.scheme)
     ordered = [one.row.file for patient in found for one in patient.photographs]
     notes = [*predictor.notes, *joining.how]
     english = Phrases()
-    if left_out:
-        notes.append(english("said.left_out", which=_listed(left_out)))
+    notes += _not_looked_at(photographs, predictor, english)
     if len(ordered) > wanted.most:
         notes.append(english("said.shown", shown=wanted.most, all=len(ordered)))
     clear_copies(out / FULL_FOLDER)
-    pictures = _pictures(images, found, out, wanted, predictor)
+    sources = {file: photographs.frames.get(file, images / file) for file in files}
+    pictures = _pictures(sources, found, out, wanted, predictor)
     write_images(paths["images.csv"], found, predictor.scheme)
     write_patients(paths["patients.csv"], found, predictor.scheme)
     told = drift(predictor.card, found)
@@ -208,7 +210,8 @@ def _predict(
         "referred": sum(patient.referral.refer for patient in found),
         "without_answer": sum(one.row.grade is None for patient in found for one in patient.photographs),
         "stopped": dict(Counter(why for patient in found for why in stops(patient))),
-        "left_out": dict(left_out),
+        "left_out": dict(photographs.left_out),
+        "left_out_dicom": dict(photographs.other_dicom),
         "drift": drift_words(told, english) if told.found else [],
         "joining": list(joining.how),
         "written": {name: str(path) for name, path in paths.items()},
@@ -221,12 +224,17 @@ def _predict(
     return record, [*lines, predictor.card["notice"]]
 
 
-def _pictures(images: Path, patients: Sequence[Patient], out: Path, wanted: _Page, predictor: Predictor) -> Pictures:
+def _pictures(
+    sources: Mapping[str, Path | DicomFrame],
+    patients: Sequence[Patient],
+    out: Path,
+    wanted: _Page,
+    predictor: Predictor,
+) -> Pictures:
     """Small copies, whole copies, and what answers rest on, of the first photographs of the list."""
     import numpy as np
     import torch
 
-    from fedretina.data.modalities import image_pipeline
     from fedretina.prediction.photographs import FULL_FOLDER, full_copy, seen_copy, thumbnail
     from fedretina.prediction.worklist_page import Pictures
 
@@ -235,21 +243,21 @@ def _pictures(images: Path, patients: Sequence[Patient], out: Path, wanted: _Pag
     rows = [photograph.row for patient in patients for photograph in patient.photographs]
     for number, row in enumerate(rows[: wanted.most], 1):
         file = row.file
-        shown = thumbnail(images / file)
+        shown = thumbnail(sources[file])
         if shown is None:
             continue
         small[file] = shown
         if wanted.originals or wanted.maps:
             (out / FULL_FOLDER).mkdir(mode=0o700, exist_ok=True)
         if wanted.originals:
-            name = full_copy(images / file, out / FULL_FOLDER, number)
+            name = full_copy(sources[file], out / FULL_FOLDER, number)
             if name is not None:
                 full[file] = f"{FULL_FOLDER}/{name}"
         if wanted.maps and row.grade is not None:
             asked.append((file, number))
-    prepared = image_pipeline(predictor.operating.settings.images)
+    prepared = predictor.pipeline()
     for begin in range(0, len(asked), _MAPS_AT_ONCE):
-        some = [(file, number, prepared(images / file)) for file, number in asked[begin : begin + _MAPS_AT_ONCE]]
+        some = [(file, number, prepared(sources[file])) for file, number in asked[begin : begin + _MAPS_AT_ONCE]]
         found = predictor.evidence(torch.from_numpy(np.stack([pixels for _, _, pixels in some])))
         for (file, number, pixels), rests in zip(some, found, strict=True):
             if rests is not None:
@@ -258,13 +266,38 @@ def _pictures(images: Path, patients: Sequence[Patient], out: Path, wanted: _Pag
     return Pictures(small, full, FULL_FOLDER, seen, maps)
 
 
-def _joined(files: tuple[str, ...], patients: Path | None, pattern: str | None) -> Joining:
-    from fedretina.prediction.eyes import by_list, by_name, by_pattern
+def _joined(photographs: PhotographFolder, patients: Path | None, pattern: str | None) -> Joining:
+    from fedretina.prediction.eyes import by_header, by_list, by_pattern
 
-    if patients is not None:
-        return by_list(files, patients)
-    return by_name(files) if pattern is None else by_pattern(files, pattern)
+    if patients is None and pattern is None:
+        return by_header(photographs.files, photographs.dicom)
+    # Whoever names a volume means all its frames.
+    files = [photographs.dicom[file].file if file in photographs.dicom else file for file in photographs.files]
+    return by_list(files, patients) if patients is not None else by_pattern(files, pattern or "")
 
 
-def _listed(left_out: Any) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in left_out.items())
+def _nothing(images: Path, predictor: Predictor, photographs: PhotographFolder) -> str:
+    from fedretina.prediction.photographs import OF_SIGNALS, SUFFIXES
+
+    kind, endings = ("recording", OF_SIGNALS) if predictor.of_signals else ("photograph", SUFFIXES)
+    modality = predictor.operating.settings.images.dicom
+    instead = ", ".join(
+        listed for listed in (_listed(photographs.left_out), _listed(photographs.other_dicom, "DICOM ")) if listed
+    )
+    return (
+        f"{images} holds no {kind}: it looks for names that end in {', '.join(sorted(endings))}"
+        + (f", and for DICOM files of modality {modality}" if modality else "")
+        + (f", and found {instead}." if instead else ".")
+    )
+
+
+def _not_looked_at(photographs: PhotographFolder, predictor: Predictor, say: Phrases) -> list[str]:
+    found = [say("said.left_out", which=_listed(photographs.left_out))] if photographs.left_out else []
+    if photographs.other_dicom:
+        modality = predictor.operating.settings.images.dicom
+        found.append(say("said.left_out_dicom", modality=modality, which=_listed(photographs.other_dicom)))
+    return found
+
+
+def _listed(left_out: Mapping[str, int], mark: str = "") -> str:
+    return ", ".join(f"{count} {mark}{kind}" for kind, count in left_out.items())

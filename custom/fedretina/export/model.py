@@ -18,7 +18,6 @@ from fedretina.errors import DataError, SettingsError, StateError
 from fedretina.export.onnx_file import RECORD as ONNX_RECORD
 from fedretina.export.program import INPUT, WHY, Answers
 from fedretina.gate.gate import Gate, Look
-from fedretina.prediction.photographs import OF_SIGNALS, SUFFIXES, find_photographs
 from fedretina.prediction.predictor import Answering, ImageRow, Predictor, Said, understood
 from fedretina.seeds import reproducible_torch
 from fedretina.settings.scheme import GradingScheme
@@ -63,10 +62,10 @@ class Model:
             place = Path(images)
             if not place.is_dir():
                 return list(self._answering.predict(place.parent, [place.name]))
-            files = find_photographs(place, OF_SIGNALS if self._answering.of_signals else SUFFIXES).files
-            if not files:
+            found = self._answering.find(place)
+            if not found.files:
                 raise DataError(f"{place} holds no {'recording' if self._answering.of_signals else 'photograph'}.")
-            return list(self._answering.predict(place, files))
+            return list(self._answering.predict(place, found.files, found.frames))
         arrays = [one for one in images if isinstance(one, np.ndarray)]
         if len(arrays) == len(images):
             return self._answering.pictures(arrays)

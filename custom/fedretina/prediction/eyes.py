@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from fedretina.data.eyes import EYES, NAMED, Eye
 from fedretina.data.manifest import csv_rows
 from fedretina.errors import DataError, SettingsError
+from fedretina.prediction.photographs import DicomPicture
 
 # Words that name the same pair of eyes; a pair must use one of them for both.
 _STYLES = {"left": "words", "right": "words", "os": "latin", "od": "latin", "l": "letters", "r": "letters"}
@@ -84,6 +85,45 @@ def by_name(files: Sequence[str]) -> Joining:
     ]
     found = tuple(owners.get(file, Owner(file, "")) for file in files)
     return Joining(found, tuple(sentence for sentence in how if sentence))
+
+
+def by_header(files: Sequence[str], dicom: Mapping[str, DicomPicture]) -> Joining:
+    """Join photographs of DICOM files by the patient and the eye that the files name, all others by their names.
+
+    A DICOM file that names no patient is one of its own. Other files whose names tell the name of a patient of a DICOM
+    file are not joined with it: nothing says that the two are one person.
+
+    Args:
+        files: Names relative to the folder, with '/'.
+        dicom: Those of them that stand in DICOM files, by their names.
+    """
+    others = [file for file in files if file not in dicom]
+    named = by_name(others)
+    owners = {file: _of_header(one) for file, one in dicom.items()}
+    patients = {owner.patient for owner in owners.values()}
+    for file, owner in zip(others, named.owners, strict=True):
+        owners[file] = Owner(file, owner.eye) if owner.patient in patients else owner
+    alone = len({one.file for one in dicom.values() if one.header is None or not one.header.patient})
+    how = [
+        f"{_count(len(dicom), 'photograph was', 'photographs were')} joined into patients by the Patient ID of their "
+        "DICOM files."
+        if dicom
+        else "",
+        f"{_count(alone, 'DICOM file names', 'DICOM files name')} no patient or cannot be read, and counted as a "
+        "patient each."
+        if alone
+        else "",
+        *(named.how if others else ()),
+    ]
+    return Joining(tuple(owners[file] for file in files), tuple(sentence for sentence in how if sentence))
+
+
+def _of_header(picture: DicomPicture) -> Owner:
+    header = picture.header
+    if header is None:
+        return Owner(picture.file, "")
+    eye: Eye = header.laterality if header.laterality in ("left", "right") else ""
+    return Owner(header.patient or picture.file, eye)
 
 
 def by_pattern(files: Sequence[str], pattern: str) -> Joining:

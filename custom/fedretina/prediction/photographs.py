@@ -9,17 +9,20 @@ import stat
 from collections import Counter
 from collections.abc import Mapping, Set
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.data.decode import decode_image
+from fedretina.data.dicom_file import DicomFrame, DicomHeader, begins_as_dicom, read_header
 from fedretina.errors import DataError
 from fedretina.storage import write_bytes
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp"})
 OF_SIGNALS = frozenset({".wav"})
+_OF_DICOM = frozenset({".dcm", ".dicom"})
 SIDE = 176
 FULL_FOLDER = "worklist_pictures"
 _SHOWN_BY_BROWSERS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
@@ -28,30 +31,65 @@ _QUALITY = 80
 _SEEN_QUALITY = 92
 
 
+class DicomPicture(NamedTuple):
+    """One picture of a DICOM file in a folder.
+
+    Attributes:
+        file: Name of the file, relative to the folder.
+        frame: Where its pixels stand.
+        header: What the file says of it; None where that cannot be read.
+    """
+
+    file: str
+    frame: DicomFrame
+    header: DicomHeader | None
+
+
 class PhotographFolder(NamedTuple):
     """What a folder holds.
 
     Attributes:
-        files: Photographs relative to the folder, with '/', in the order of their names.
+        files: Photographs relative to the folder, with '/', in the order of their names. One of several in a DICOM file
+            has its number behind the file's, as in 'volume.dcm#07'.
         left_out: What was not looked at and how many: endings of other files, and linked folders.
+        dicom: Those of `files` that stand in DICOM files.
+        other_dicom: DICOM files that were not looked at, by their modality, and how many.
     """
 
     files: tuple[str, ...]
     left_out: Mapping[str, int]
+    dicom: Mapping[str, DicomPicture] = MappingProxyType({})
+    other_dicom: Mapping[str, int] = MappingProxyType({})
+
+    @property
+    def frames(self) -> dict[str, DicomFrame]:
+        """Where the pixels of those in DICOM files stand, by their names."""
+        return {name: one.frame for name, one in self.dicom.items()}
 
 
-def find_photographs(folder: Path, suffixes: Set[str] = SUFFIXES) -> PhotographFolder:
+def find_photographs(folder: Path, suffixes: Set[str] = SUFFIXES, dicom: str = "") -> PhotographFolder:
     """List the photographs of a folder and the folders in it, by the ending of their names; or other files by theirs.
 
     A photograph that cannot be read is listed all the same, so that its patient is not forgotten. Names that begin
     with a dot belong to the system and are passed over. A link to a folder is not followed, since it may lead round in
     a ring, but it is counted.
 
+    A DICOM file is known by its mark, since scanners name them without an ending. One that ends in .dcm and has no
+    mark, or whose header cannot be read, is listed as a photograph that cannot be read.
+
+    Args:
+        folder: The folder.
+        suffixes: Endings of photographs, in small letters.
+        dicom: Modality of DICOM files that are photographs too, such as OP; "" looks at no DICOM file.
+
     Raises:
         DataError: The folder, or one in it, cannot be listed.
+        SettingsError: There is a DICOM file and pydicom is not installed.
     """
     files: list[str] = []
+    pictures: dict[str, DicomPicture] = {}
     left_out: Counter[str] = Counter()
+    other: Counter[str] = Counter()
 
     def refuse(error: OSError) -> None:
         raise DataError(f"the folder {error.filename} cannot be listed ({error.strerror}): mend its path or rights.")
@@ -64,11 +102,42 @@ def find_photographs(folder: Path, suffixes: Set[str] = SUFFIXES) -> PhotographF
         for name in names:
             if name.startswith("."):
                 continue
-            if PurePosixPath(name).suffix.lower() in suffixes and _may_be_read(here / name):
-                files.append((here / name).relative_to(folder).as_posix())
-            else:
-                left_out[PurePosixPath(name).suffix.lower() or "no ending"] += 1
-    return PhotographFolder(tuple(sorted(files)), {kind: left_out[kind] for kind in sorted(left_out) if left_out[kind]})
+            suffix, path = PurePosixPath(name).suffix.lower(), here / name
+            may = _may_be_read(path)
+            if suffix in suffixes and may:
+                files.append(path.relative_to(folder).as_posix())
+            elif dicom and may and (suffix in _OF_DICOM or begins_as_dicom(path)):
+                found = _dicom_pictures(path, path.relative_to(folder).as_posix(), dicom)
+                if isinstance(found, str):
+                    other[found] += 1
+                else:
+                    pictures |= found
+            elif name.upper() != "DICOMDIR":
+                left_out[suffix or "no ending"] += 1
+    return PhotographFolder(
+        tuple(sorted([*files, *pictures])),
+        {kind: left_out[kind] for kind in sorted(left_out) if left_out[kind]},
+        pictures,
+        dict(sorted(other.items())),
+    )
+
+
+def _dicom_pictures(path: Path, file: str, modality: str) -> dict[str, DicomPicture] | str:
+    """The pictures of a DICOM file by their names, or what kind it is where they are not of a modality."""
+    try:
+        header = read_header(path)
+    except DataError:
+        return {file: DicomPicture(file, DicomFrame(path, 1), None)}
+    if header.modality != modality or not header.frames:
+        kind = header.modality if re.fullmatch("[A-Z]{2,16}", header.modality) else "no modality"
+        return kind if header.modality != modality else f"{kind} without a picture"
+    if header.frames == 1:
+        return {file: DicomPicture(file, DicomFrame(path, 1), header)}
+    wide = len(str(header.frames))
+    return {
+        f"{file}#{number:0{wide}d}": DicomPicture(file, DicomFrame(path, number), header)
+        for number in range(1, header.frames + 1)
+    }
 
 
 def _may_be_read(path: Path) -> bool:
@@ -79,7 +148,16 @@ def _may_be_read(path: Path) -> bool:
         return True
 
 
-def thumbnail(path: Path) -> str | None:
+def picture_of(source: Path | DicomFrame) -> NDArray[np.uint8]:
+    """A photograph as it was taken, uint8 [H, W, 3] in RGB.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    return source.pixels() if isinstance(source, DicomFrame) else decode_image(source)
+
+
+def thumbnail(source: Path | DicomFrame) -> str | None:
     """A JPEG of at most `SIDE` pixels a side as a data URI, about 7 kB; None where the photograph cannot be read.
 
     It shows the photograph as it was taken, in its own shape, and not what the network was fed.
@@ -87,7 +165,7 @@ def thumbnail(path: Path) -> str | None:
     import cv2
 
     try:
-        pixels = decode_image(path)
+        pixels = picture_of(source)
     except DataError:
         return None
     height, width = pixels.shape[:2]
@@ -98,14 +176,14 @@ def thumbnail(path: Path) -> str | None:
     return f"data:image/jpeg;base64,{base64.b64encode(coded.tobytes()).decode()}" if done else None
 
 
-def full_copy(path: Path, folder: Path, number: int) -> str | None:
+def full_copy(source: Path | DicomFrame, folder: Path, number: int) -> str | None:
     """Put a photograph into a folder such that a browser shows every pixel of it; None where it cannot be read.
 
-    What browsers know is copied byte by byte; the rest, such as TIFF, is written as PNG, which loses nothing of 8 bits.
-    Its name is a number, since names of files may name patients.
+    What browsers know is copied byte by byte; the rest, such as TIFF and DICOM, is written as PNG, which loses nothing
+    of 8 bits and has nothing of a header. Its name is a number, since names of files may name patients.
 
     Args:
-        path: The photograph.
+        source: The photograph.
         folder: Where the copy goes; it is there.
         number: Of the photograph in the list, 1 or more.
 
@@ -117,13 +195,12 @@ def full_copy(path: Path, folder: Path, number: int) -> str | None:
     """
     import cv2
 
-    suffix = path.suffix.lower()
+    suffix = ".png"
     try:
-        if suffix in _SHOWN_BY_BROWSERS:
-            whole = path.read_bytes()
+        if isinstance(source, Path) and source.suffix.lower() in _SHOWN_BY_BROWSERS:
+            suffix, whole = source.suffix.lower(), source.read_bytes()
         else:
-            suffix = ".png"
-            done, coded = cv2.imencode(suffix, cv2.cvtColor(decode_image(path), cv2.COLOR_RGB2BGR))
+            done, coded = cv2.imencode(suffix, cv2.cvtColor(picture_of(source), cv2.COLOR_RGB2BGR))
             if not done:
                 return None
             whole = coded.tobytes()

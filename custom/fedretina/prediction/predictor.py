@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedretina.data.decode import decode_image
+from fedretina.data.dicom_file import DicomFrame
 from fedretina.data.modalities import modality
 from fedretina.errors import DataError, SettingsError, StateError, TrainingError
 from fedretina.evaluation.doubt import Doubt, doubted
@@ -27,6 +28,7 @@ from fedretina.networks.build import build_on_meta
 from fedretina.networks.dropout import answered_with_features
 from fedretina.networks.network import Network
 from fedretina.prediction.evidence import EvidenceMap, evidence_map
+from fedretina.prediction.photographs import OF_SIGNALS, SUFFIXES, PhotographFolder, find_photographs
 from fedretina.report.card import CARD_FORMAT
 from fedretina.seeds import reproducible_torch, torch_device
 from fedretina.settings.encoder import Normalisation
@@ -200,17 +202,31 @@ class Answering(ABC):
         """Whether it reads WAV files and no pictures."""
         return self.operating.settings.images.signal
 
-    def predict(self, root: Path, files: Sequence[str]) -> Iterator[ImageRow]:
+    def find(self, folder: Path) -> PhotographFolder:
+        """The files of a folder, and of the folders in it, that the model can be asked about.
+
+        Raises:
+            DataError: The folder, or one in it, cannot be listed.
+            SettingsError: There is a DICOM file and pydicom is not installed.
+        """
+        return find_photographs(
+            folder, OF_SIGNALS if self.of_signals else SUFFIXES, self.operating.settings.images.dicom
+        )
+
+    def predict(
+        self, root: Path, files: Sequence[str], frames: Mapping[str, DicomFrame] = MappingProxyType({})
+    ) -> Iterator[ImageRow]:
         """Answer files in their order, one row each; none is left out.
 
         Args:
             root: The folder.
             files: Names relative to it.
+            frames: Those of them that are pictures in DICOM files, by their names.
 
         Yields:
             The rows, a batch at a time.
         """
-        return self._predicted([(file, root / file) for file in files])
+        return self._predicted([(file, frames.get(file, root / file)) for file in files])
 
     def pictures(self, pictures: Sequence[NDArray[np.uint8]]) -> list[ImageRow]:
         """Answer pictures that were decoded elsewhere, named by their numbers.
@@ -228,25 +244,36 @@ class Answering(ABC):
                 raise DataError(f"picture {number} is no uint8 array [H, W, 3] in RGB: convert it, or give files.")
         return list(self._predicted([(str(number), one) for number, one in enumerate(pictures)]))
 
-    def _predicted(self, sources: Sequence[tuple[str, Path | NDArray[np.uint8]]]) -> Iterator[ImageRow]:
+    def pipeline(self) -> Callable[[Path | DicomFrame | NDArray[np.uint8]], NDArray[np.uint8]]:
+        """What makes of a photograph, or of its pixels uint8 [H, W, 3], what the network gets: uint8 [3, S, S].
+
+        It raises DataError where the photograph cannot be read.
+        """
         from fedretina.data.modalities import image_pipeline
 
-        transform = cast(
+        given = cast(
             "Callable[[Path | NDArray[np.uint8]], NDArray[np.uint8]]", image_pipeline(self.operating.settings.images)
         )
+        return lambda source: given(source.pixels() if isinstance(source, DicomFrame) else source)
+
+    def _predicted(self, sources: Sequence[tuple[str, Path | DicomFrame | NDArray[np.uint8]]]) -> Iterator[ImageRow]:
+        transform = self.pipeline()
         gate = self.gate if self.gate is not None and self.gate.expected is not None else None
         told_by_colour = gate is not None and gate.expected is not None and gate.expected.grey
 
-        def read(named: tuple[str, Path | NDArray[np.uint8]]) -> _Read:
+        def read(named: tuple[str, Path | DicomFrame | NDArray[np.uint8]]) -> _Read:
             file, source = named
+            path = source.path if isinstance(source, DicomFrame) else source
             try:
                 kind = FINE
+                if isinstance(source, DicomFrame):
+                    source = source.pixels()
                 if told_by_colour and gate is not None:
                     # Scans are greyed on their way to the network, so a picture in colour is told before.
                     kind = gate.refuses(decode_image(source) if isinstance(source, Path) else source)
                 return _Read(file, transform(source), "", kind)
             except DataError as error:
-                return _Read(file, None, f"the file {str(error).removeprefix(str(source)).strip()}")
+                return _Read(file, None, f"the file {str(error).removeprefix(str(path)).strip()}")
 
         waiting: list[_Read] = []
         # OpenCV releases the interpreter lock, so threads decode side by side; map keeps the order.

@@ -35,6 +35,7 @@ class ImageSettings(Choice):
         ordered: Whether what its samples show comes in grades, one worse than another, and not in kinds.
         signal: Whether its files are WAV files and no pictures.
         augments: The random transforms that make sense.
+        dicom: Modality (0008,0060) of DICOM files that hold its samples; empty where none do.
         modality: What a job and a site file call it.
     """
 
@@ -45,6 +46,7 @@ class ImageSettings(Choice):
     ordered: ClassVar[bool] = False
     signal: ClassVar[bool] = False
     augments: ClassVar[frozenset[str]] = _OF_PICTURES
+    dicom: ClassVar[str] = ""
     modality: str
 
     @property
@@ -110,6 +112,7 @@ class FundusSettings(SquareSettings):
     words: ClassVar[str] = "fundus photographs"
     ordered: ClassVar[bool] = True
     augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical", "quarter_turns"}
+    dicom: ClassVar[str] = "OP"
 
     modality: Literal["fundus"] = "fundus"
     crop: bool = True
@@ -132,6 +135,7 @@ class OctSettings(SquareSettings):
     """
 
     words: ClassVar[str] = "OCT scans"
+    dicom: ClassVar[str] = "OPT"
 
     modality: Literal["oct"] = "oct"
     mask_borders: bool = True
