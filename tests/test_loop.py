@@ -8,7 +8,7 @@ from fedretina import storage
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.analytic.distance import directions
 from fedretina.data.augment import augment
-from fedretina.errors import QuorumError, RefusedError, SettingsError, StateError
+from fedretina.errors import QuorumError, RefusedError, SettingsError, StateError, TrainingError
 from fedretina.exchange.payload import tensors_digest
 from fedretina.gate.gate import Gate as EntranceGate
 from fedretina.local.site import Site
@@ -255,6 +255,22 @@ def test_a_run_that_failed_before_its_first_step_gives_its_name_back(tiny, phant
     with pytest.raises(StateError, match="holds a run of other settings"):
         run_loop(other, phantoms(other, "site-1"), tmp_path, "a")
     assert (tmp_path / "a" / "server" / "results.json").exists()
+
+
+def test_a_run_that_stops_keeps_no_single_sites_update(tiny, phantoms, tmp_path, monkeypatch):
+    experiment, handle, held = tiny(quorum=2), Site.handle, []
+
+    def once(self, order, *rest):
+        if order.stamp.round and self._data.name == "site-2":
+            held.extend(path.name for path in (tmp_path / "a" / "server" / "spool").iterdir())
+            raise TrainingError("no")
+        return handle(self, order, *rest)
+
+    monkeypatch.setattr(Site, "handle", once)
+    with pytest.raises(QuorumError, match="the quorum is 2"):
+        run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path, "a")
+    assert held == ["site-1.safetensors"]
+    assert not (tmp_path / "a" / "server" / "spool").exists()
 
 
 def test_names_are_checked_before_a_folder_is_made(tiny, phantoms, tmp_path):

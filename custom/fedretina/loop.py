@@ -64,7 +64,10 @@ def run_loop(
             )
             at_sites = cipher_for(experiment.exchange, keys and keys / SITE_FILE, private=True, sums=experiment.sums)
             coordinator = Coordinator(experiment, run, root / run / "server", at_server)
-            _run(coordinator, sites, root / run, at_sites, tell)
+            try:
+                _run(coordinator, sites, root / run, at_sites, tell)
+            finally:
+                coordinator.forget_answers()
         except FedretinaError:
             # A run that failed before its first step was done has nothing to go on with, and would only hold its name
             # against the settings that mend it.

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives import hashes
 from standing import CEILING_S, standing
 
 from fedretina.cli import main
+from fedretina.kit.audit import AuditLog
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -193,6 +194,12 @@ class Federation:
     def hospital(self, site: str) -> Path:
         """Where a site's images, site file and state lie."""
         return self.folder / "hospitals" / site
+
+    def audited(self, name: str, event: str) -> list[dict[str, Any]]:
+        """The events of a name in the audit log of a participant, whose chain must be whole."""
+        found = AuditLog(self.kit(name)).verify()
+        assert found.faults == ()
+        return [dict(line) for line in found.events if line["event"] == event]
 
     def start(self, name: str, kit: Path | None = None, **more: str) -> Participant:
         """Start a kit."""

@@ -107,6 +107,9 @@ def test_sign_ins_and_jobs_stand_in_each_ends_audit_log(federation):
     assert taken["submitter"] == LEAD
     assert {event["site"] for event in events("server") if event["event"] == "site signed in"} >= set(SITES)
     assert {"service started", "job submitted", "job started"} <= set(told("server"))
+    submitted = next(event for event in events("server") if event.get("job") == taken["job"])
+    assert (submitted["event"], submitted["submitter"]) == ("job submitted", LEAD)
+    assert "admin signed in" in [event["event"] for event in events("server") if event.get("user") == LEAD]
     copy = federation.folder / "audited"
     shutil.copytree(federation.kit("site-1"), copy)
     log = copy / "audit.jsonl"
@@ -321,6 +324,7 @@ def test_hospitals_that_ask_for_approval_wait_decide_and_withdraw(federation, mo
         (federation.hospital(site) / "site.yaml").write_text(text)
     run = federation.storage / "runs" / "asked" / "server"
     assert json.loads((run / "run.json").read_text())["done"] == 1
+    assert not (run / "spool").exists()  # what single sites sent for the round that came to nothing
     assert [line["attempt"] for line in left("site-1") if line["tensors"]] == [
         0,
         0,

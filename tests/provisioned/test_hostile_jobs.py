@@ -62,6 +62,7 @@ def test_who_is_no_lead_submits_nothing(federation, user):
     before = set((federation.storage / "jobs").iterdir())
     with federation.session(user) as session, pytest.raises(Exception, match="not authorized"):
         session.submit_job(str(export(federation, f"of-{user[:2]}")))
+    assert federation.audited("server", "command refused")[-1]["user"] == user
     assert set((federation.storage / "jobs").iterdir()) == before
 
 
@@ -77,6 +78,7 @@ def test_who_is_no_lead_submits_nothing(federation, user):
 )
 def test_a_job_with_code_is_refused(federation):
     refused(federation, "code", bring_code, "the server did not take the job: the job brings code")
+    assert "code" in [event["name"] for event in federation.audited("server", "job submitted")]
     assert "Failed to deploy app 'app': BYOC not permitted: the job brings" in federation.running["server"].text()
 
 

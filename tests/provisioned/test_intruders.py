@@ -62,6 +62,8 @@ def test_another_admin_does_not_touch_a_leads_job(federation, user):
         for command in (f"abort_job {job}", f"clone_job {job}", f"delete_job {job}", f"download_job {job}"):
             said = json.dumps(session.api.do_command(command), default=str)
             assert "not authorized" in said, (command, said)
+            told = federation.audited("server", "command refused")[-1]
+            assert (told["user"], told["command"].split()[:2]) == (user, command.split())
     assert any((federation.storage / "jobs").glob(f"{job}*"))
 
 
@@ -212,6 +214,9 @@ def test_a_second_machine_with_a_sites_kit_is_refused_and_takes_over_only_when_t
                 register_aside(federation.port, federation.kit(site), "site-1")
             assert "registration rejected: site-1 is connected already" in caplog.text
         assert "site-2.aside tried to register as site-1 and was refused" in server.text()
+        told = [event["why"] for event in federation.audited("server", "site sign-in refused")]
+        assert any("a second machine with its kit, at 127.0.0.1" in why for why in told)
+        assert "site-2.aside tried to register in its name" in told
 
         before = done()
         for process in held:

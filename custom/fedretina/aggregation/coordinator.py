@@ -235,6 +235,11 @@ class Coordinator:
         with self._lock:
             return self._close()
 
+    def forget_answers(self) -> None:
+        """Erase what single sites sent for a step that is not closed: nobody needs it, since they are asked again."""
+        with self._lock:
+            self._answers.spool.erase()
+
     def _close(self) -> dict[str, Any]:
         step, answers = self.step, self._answers
         answers.require(self.experiment.quorum, step.name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from nvflare.apis.event_type import EventType
@@ -36,8 +37,9 @@ from nvflare.private.defs import CellChannel, CellChannelTopic, CellMessageHeade
 from nvflare.private.fed.server.server_cmd_modules import ServerCommandModules
 from nvflare.security.logging import secure_format_exception
 
-from fedretina.errors import SettingsError
+from fedretina.errors import SettingsError, StateError
 from fedretina.flare.routes import refusal
+from fedretina.kit.audit import AuditLog
 from fedretina.kit.second_machine import CHANNEL, COMMAND, REFUSED, TOPIC, SecondMachine, SecondMachines
 
 _LONGEST_ANSWER_S = 30.0
@@ -66,6 +68,7 @@ class OneMachine(FLComponent):
         self._answer_s = float(answer_s)
         self._seen = SecondMachines()
         self._server: Any = None
+        self._audit: AuditLog | None = None
         self._connections: Any = None
         self._process: Callable[[Any, Any], None] | None = None
         self._lock = threading.Lock()
@@ -79,6 +82,7 @@ class OneMachine(FLComponent):
         """
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             self._begin(fl_ctx.get_prop(FLContextKey.SITE_OBJ))
+            self._audit = AuditLog(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir()))
 
     def _begin(self, server: Any) -> None:
         try:
@@ -191,6 +195,7 @@ class OneMachine(FLComponent):
 
     def _tell(self, seen: SecondMachine) -> None:
         self.logger.warning(seen.words())
+        self._note(seen.site, f"a second machine with its kit, at {seen.refused}; the one at {seen.there} stays")
         message = new_cell_message({}, {"words": seen.words_for_the_first()})
         self._server.cell.core_cell.fire_and_forget(CHANNEL, TOPIC, seen.site, message, optional=True)
 
@@ -220,7 +225,17 @@ class OneMachine(FLComponent):
                 self._tell(seen)
         else:
             self.logger.warning(f"{endpoint.name} tried to register as {name} and was refused: {name} is connected.")
+            self._note(name, f"{endpoint.name} tried to register in its name")
         return make_reply(ReturnCode.UNAUTHENTICATED, error=f"{name} is connected already")
+
+    def _note(self, site: str, why: str) -> None:
+        """Write a refused sign-in into the server's audit log; one that cannot be written is a warning."""
+        if self._audit is None:
+            return
+        try:
+            self._audit.note("site sign-in refused", site=site, why=why)
+        except StateError as error:
+            self.logger.warning(str(error))
 
     def _on_heartbeat(self, message: Message) -> None:
         """Let the site that is connected keep its token: drop that of another machine, which has ended."""

@@ -183,6 +183,8 @@ class ServerRun(FLComponent):
         elif event_type == EventType.END_RUN:
             if self._tracker is not None:
                 self._tracker.close()
+            if self._coordinator is not None:
+                self._coordinator.forget_answers()
             self._held.close()
             self._coordinator = self._tracker = self._last = None
 
