@@ -41,7 +41,7 @@ def plain(place, site):
     place = STEP.sub("STEP", JOB.sub("JOB", place)).replace(f"app_{site}", "app_SITE")
     place = re.sub(r"^RUNS/(?!cache|status|noise)[^/]+/", "RUNS/RUN/", place)
     place = re.sub(r"storage/runs/(?!status)[^/]+/", "storage/runs/RUN/", place)
-    return place.replace(f"/{site}/", "/SITE/")
+    return place.replace(f"/{site}/", "/SITE/").replace(f"/{site}-check/", "/SITE-check/")
 
 
 def test_every_file_of_a_site_stands_in_the_table(federation):
