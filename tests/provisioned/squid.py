@@ -3,8 +3,10 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from federation import free_port, wait_for
@@ -47,7 +49,9 @@ class Squid:
     def __init__(self, to: int) -> None:
         self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="squid-"))  # not pytest's, which only this user may enter
-        hashed = subprocess.run(["openssl", "passwd", "-apr1", LOGIN.partition(":")[2]], capture_output=True, check=True)
+        hashed = subprocess.run(
+            ["openssl", "passwd", "-apr1", LOGIN.partition(":")[2]], capture_output=True, check=True
+        )
         (self.folder / "passwords").write_text(f"{LOGIN.partition(':')[0]}:{hashed.stdout.decode()}")
         words = {"port": self.port, "ncsa": _NCSA, "folder": self.folder, "to": to}
         (self.folder / "squid.conf").write_text(CONFIG.format_map(words))
@@ -65,26 +69,28 @@ class Squid:
         """Start it, and wait until it listens."""
         command = [str(SQUID), "-N", "-f", str(self.folder / "squid.conf")]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for(lambda: "Accepting HTTP Socket connections" in self._said(), "squid listens")
+        wait_for(self._listens, "squid listens")
 
     def kill(self) -> None:
         """End it at once, with all connections that go through it."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         (self.folder / "pid").unlink(missing_ok=True)
-        (self.folder / "cache.log").unlink()
 
-    def let_through(self) -> list[str]:
-        """What it was asked and allowed, a line per connection that has ended."""
+    def let_through(self) -> list[tuple[str, str, str]]:
+        """Method, place and user of what it has let through; a connection is listed when it has ended."""
         path = self.folder / "access.log"
-        return [line for line in path.read_text().splitlines() if "/200 " in line] if path.exists() else []
+        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        return [(words[5], words[6], words[7]) for words in lines if words[3].endswith("/200")]
 
     def stop(self) -> None:
         """End it for good."""
-        self.kill()
+        if self.process.poll() is None:
+            self.kill()
         shutil.rmtree(self.folder)
 
-    def _said(self) -> str:
-        assert self.process.poll() is None, (self.folder / "cache.log").read_text()
-        path = self.folder / "cache.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+    def _listens(self) -> bool:
+        assert self.process.poll() is None, (self.folder / "cache.log").read_text(errors="replace")
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False

@@ -4,9 +4,12 @@ import csv
 import json
 import os
 import shutil
+import socket
 import ssl
+import subprocess
 import time
 from collections import namedtuple
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +20,7 @@ import yaml
 from credentials import certify
 from hospital import SECRETS, write_hospital
 from simulation import SMALL
+from squid import LOGIN, NO_WAY, SQUID, Squid
 
 from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare, point_to
 from fedretina.kit import addresses, hardened, site_check
@@ -174,6 +178,78 @@ def test_a_clock_that_is_wrong_is_told_from_a_server_that_is(look, door, days, a
 def test_a_server_that_takes_an_old_tls_is_told_of(look, door):
     door((-1, 300))
     assert "TLSv1.3, and takes TLS 1.2 as well" in look(code=0)["server's TLS"]["found"]
+
+
+@pytest.fixture
+def behind(kit, door, tmp_path):
+    """A squid between the site and a server that answers; gives the squid and the file of the login."""
+    if SQUID is None:
+        pytest.skip("squid is not on this machine")
+    door((-1, 300))
+    squid = Squid(open_kit(kit).target[1])
+    login = tmp_path / "proxy.login"
+    login.touch(mode=0o600)
+    login.write_text(f"{LOGIN}\n")
+    yield squid, login
+    squid.stop()
+
+
+def test_a_proxy_is_named_in_what_the_site_check_says(look, kit, behind, monkeypatch):
+    """Each thing that a proxy may refuse, with what mends it; at last it lets the site through."""
+    squid, login = behind
+    port = open_kit(kit).target[1]
+
+    def said(*options):
+        fedretina("kit", "harden", kit, "--proxy", squid.address, *options)
+        door = site_check.knock(open_kit(kit))
+        assert door.mend
+        return door.problem
+
+    assert said() == f"the proxy {squid.address} asks for a login"
+    login.write_text("hospital:wrong\n")
+    assert said("--proxy-login", login) == f"the proxy {squid.address} refuses the login"
+    login.write_text(f"{LOGIN}\n")
+    point_to(kit, port, "127.0.0.2")  # where nobody listens
+    assert f"does not reach 127.0.0.2:{port} (it answers 503)" in said("--proxy-login", login)
+    point_to(kit, free_port(), "localhost")
+    assert f"the proxy {squid.address} forbids CONNECT to localhost" in said("--proxy-login", login)
+    point_to(kit, port)
+    squid.kill()
+    assert f"the proxy {squid.address} cannot be reached" in said("--proxy-login", login)
+    squid.start()
+    for name, value in NO_WAY.items():
+        monkeypatch.setenv(name, value)
+    found = look(code=0)
+    assert f"knows this site's certificate, through the proxy {squid.address}" in found["server"]["found"]
+    assert "127.0.0.1:9, which the site does not use" in found["proxy of the environment"]["found"]
+    fedretina("kit", "harden", kit, "--proxy", "none")
+    point_to(kit, free_port())
+    found = look(code=1)["proxy of the environment"]
+    assert (found["good"], "--proxy http://127.0.0.1:9" in found["mend"]) == (False, True)
+
+
+def test_a_proxy_that_opens_tls_is_told_from_the_server(kit, tmp_path):
+    """Its certificate is of another authority, and this site's own is not shown to it."""
+    key, certificate = tmp_path / "inspection.key", tmp_path / "inspection.crt"
+    subject = ("-subj", "/O=Hospital/CN=TLS inspection", "-days", "2", "-nodes")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-keyout", key, "-out", certificate, *subject]
+    subprocess.run(command, capture_output=True, check=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer():
+            for _ in range(2):
+                with suppress(OSError), context.wrap_socket(listener.accept()[0], server_side=True) as opened:
+                    opened.recv(1)
+
+        thread = Thread(target=answer, daemon=True)
+        thread.start()
+        point_to(kit, listener.getsockname()[1])
+        found = site_check.knock(open_kit(kit))
+        thread.join()
+    assert "is issued by TLS inspection, Hospital, not by the consortium" in found.problem
+    assert "pass unopened" in found.mend
 
 
 def test_a_server_that_has_moved_is_told_from_one_that_is_away(look, kit, tmp_path, monkeypatch):

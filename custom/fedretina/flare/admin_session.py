@@ -28,7 +28,6 @@ from nvflare.tool.kit.kit_config import StartupKitConfigError, resolve_admin_use
 
 from fedretina.errors import AdminError, DataError, NotDoneError, NotFoundError, TimeOverError, UnreachableError
 from fedretina.flare.progress_board import GROUP, Report
-from fedretina.flare.proxied import go_through
 from fedretina.kit.proxy import OF_ADMIN, stated
 from fedretina.kit.second_machine import COMMAND as SECOND_MACHINES
 from fedretina.kit.second_machine import SecondMachine
@@ -114,6 +113,8 @@ class AdminSession:
         """
         self.close()
         if self._proxy is not None:
+            from fedretina.flare.proxied import go_through  # which imports FLARE's drivers
+
             go_through(self._proxy)
         try:
             with self._quiet("connect"):

@@ -97,7 +97,7 @@ def _stranger(kit: StartupKit, error: ssl.SSLCertVerificationError, timeout_s: f
     host, port = kit.target
     text = f"{host}:{port} is not the server of this kit: {error.verify_message}"
     if error.verify_code not in _NO_KNOWN_AUTHORITY:
-        return Door(text, mend="the kit names another server than the one that its certificate is for: ask for another.")
+        return Door(text, mend="the kit names it otherwise than its certificate does: ask the project admin.")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent, not this site's certificate
     try:
