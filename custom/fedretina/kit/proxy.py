@@ -25,8 +25,8 @@ DIRECT = "none"
 FLARES_SCHEME = "http"
 """FLARE finds a driver by the scheme of an address. By this one, its default, it speaks websockets over TLS."""
 SCHEME = "https"
-"""To FLARE the same; a kit that goes through a proxy says this one, for which flare/proxied.py brings its driver. A site
-of FLARE's takes no scheme but FLARE's own."""
+"""To FLARE the same. A kit that goes through a proxy says this one, for which flare/proxied.py brings its driver, since
+a site takes no scheme but FLARE's own."""
 COMPONENT = "fedretina.flare.proxied.Proxied"
 """Among a site's components: names the proxy and brings the driver into each process of the site."""
 OF_ADMIN = "fedretina_proxy"
