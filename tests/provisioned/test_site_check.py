@@ -13,6 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -230,12 +231,28 @@ def test_a_proxy_is_named_in_what_the_site_check_says(look, kit, behind, monkeyp
 
 def test_a_proxy_that_opens_tls_is_told_from_the_server(kit, tmp_path):
     """Its certificate is of another authority, and this site's own is not shown to it."""
-    key, certificate = tmp_path / "inspection.key", tmp_path / "inspection.crt"
-    subject = ("-subj", "/O=Hospital/CN=TLS inspection", "-days", "2", "-nodes")
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-keyout", key, "-out", certificate, *subject]
-    subprocess.run(command, capture_output=True, check=True)
+    ca, leaf, chain = (tmp_path / name for name in ("ca", "leaf", "chain"))
+    made = (
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    )
+    for path, subject, more in (
+        (ca, "/O=Hospital/CN=Hospital TLS Inspection", ()),
+        (leaf, "/CN=localhost", ("-CA", f"{ca}.crt", "-CAkey", f"{ca}.key")),
+    ):
+        files = ("-keyout", f"{path}.key", "-out", f"{path}.crt")
+        subprocess.run([*made, *files, "-subj", subject, *more], capture_output=True, check=True)
+    chain.write_text("".join(Path(f"{path}.crt").read_text() for path in (leaf, ca)))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(chain, f"{leaf}.key")
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer():
@@ -245,10 +262,12 @@ def test_a_proxy_that_opens_tls_is_told_from_the_server(kit, tmp_path):
 
         thread = Thread(target=answer, daemon=True)
         thread.start()
-        point_to(kit, listener.getsockname()[1])
+        port = listener.getsockname()[1]
+        point_to(kit, port)
         found = site_check.knock(open_kit(kit))
         thread.join()
-    assert "is issued by TLS inspection, Hospital, not by the consortium" in found.problem
+    page = (REPOSITORY / "docs" / "network.md").read_text()
+    assert f"FAIL  server: {found.problem.replace(f'localhost:{port}', 'fl.consortium.example:443')}\n" in page
     assert "pass unopened" in found.mend
 
 
