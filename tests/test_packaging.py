@@ -157,7 +157,7 @@ def test_a_wheelhouse_installs_without_a_network_and_refuses_a_file_that_was_cha
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHONPATH"))}
     house, make = tmp_path / "house", ("-m", "fedretina", "wheelhouse")
     where = {"cwd": ROOT, "env": {**plain, **by_hand, "PYTHONPATH": str(ROOT / "custom")}}
-    told = run(*make, house, "--lock", lock, "--package", wheel, **where)
+    told = run(*make, house, "--lock", lock, **where)  # of this repository
     listed = (house / "requirements.txt").read_bytes()
     assert told.splitlines() == [
         f"3 wheels, {sum(path.stat().st_size for path in house.glob('*.whl')) / 1e6:.0f} MB, in {house}; "
@@ -166,6 +166,8 @@ def test_a_wheelhouse_installs_without_a_network_and_refuses_a_file_that_was_cha
     ]
     assert [line.partition("==")[0] for line in listed.decode().splitlines()] == ["blue", "fedretina", "green"]
     assert hashes[files[1]] not in listed.decode()  # green came as sources, and travels as a wheel
+    with zipfile.ZipFile(wheel) as ours, zipfile.ZipFile(house / wheel.name) as theirs:
+        assert set(theirs.namelist()) == set(ours.namelist())
 
     def install(folder):
         call = ["sh", house / "install.sh", folder]
@@ -193,8 +195,11 @@ def test_a_wheelhouse_installs_without_a_network_and_refuses_a_file_that_was_cha
     ):
         call = [sys.executable, *make, *words]
         assert said in subprocess.run(call, capture_output=True, text=True, check=False, **where).stderr
+    run(*make, tmp_path / "from-a-wheel", "--lock", lock, "--package", wheel, **where)
+    assert (tmp_path / "from-a-wheel" / wheel.name).read_bytes() == wheel.read_bytes()
     lock.write_text(lock.read_text().replace(hashes[files[0]], "0" * 64))
     call = [sys.executable, *make, tmp_path / "new", "--lock", lock, "--package", wheel]
     failed = subprocess.run(call, capture_output=True, text=True, check=False, **where)
     assert "pip wheel ended with code 1" in failed.stderr
+    assert not (tmp_path / "new").exists()
     assert "DO NOT MATCH THE HASHES" in failed.stderr

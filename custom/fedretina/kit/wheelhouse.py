@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from typing import NamedTuple
 from fedretina.errors import DataError, SettingsError
 from fedretina.storage import write_text
 
+_OURS = "fedretina"
 LIST = "requirements.txt"
 SCRIPT = "install.sh"
 README = "README.txt"
@@ -82,16 +84,16 @@ def make_wheelhouse(folder: Path, source: Path, lock: Path) -> Wheelhouse:
         raise SettingsError(f"{folder} is there and not empty: name a new folder.")
     if not lock.is_file():
         raise SettingsError(f"there is no lock {lock}: call this in the repository's folder, or name it with --lock.")
-    if source.suffix != ".whl" and not (source / "pyproject.toml").is_file():
+    if source.suffix != ".whl" and not (source / "custom" / _OURS).is_dir():
         raise SettingsError(f"{source} is no wheel and no repository's folder: name one of the two with --package.")
     if importlib.util.find_spec("pip") is None:
         raise SettingsError(f"this Python has no pip: `{sys.executable} -m ensurepip`, or another environment.")
     folder.mkdir(parents=True, exist_ok=True)
-    _pip("wheel", "--no-deps", "--require-hashes", "--requirement", lock, "--wheel-dir", folder)
-    with tempfile.TemporaryDirectory() as own:  # pip keeps a wheel that is there already, also an older one of ours
-        _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", own, source)
-        (ours,) = Path(own).glob("*.whl")
-        (folder / ours.name).write_bytes(ours.read_bytes())
+    try:
+        _fill(folder, source, lock)
+    except DataError:
+        shutil.rmtree(folder)  # else the next try would find it in the way; pip keeps what it has fetched
+        raise
     wheels = sorted(folder.glob("*.whl"))
     words = {"list": LIST, "script": SCRIPT, "platform": sys.platform, "python": f"python{_version()}"}
     words |= {"major": str(sys.version_info.major), "minor": str(sys.version_info.minor)}
@@ -101,6 +103,22 @@ def make_wheelhouse(folder: Path, source: Path, lock: Path) -> Wheelhouse:
     write_text(folder / README, _README.format_map(words), mode=0o644)
     size = sum(wheel.stat().st_size for wheel in wheels)
     return Wheelhouse(len(wheels), size, hashlib.sha256(text.encode()).hexdigest())
+
+
+def _fill(folder: Path, source: Path, lock: Path) -> None:
+    _pip("wheel", "--no-deps", "--require-hashes", "--requirement", lock, "--wheel-dir", folder)
+    with tempfile.TemporaryDirectory() as own:
+        if source.suffix != ".whl":
+            source = _copy(source, Path(own) / _OURS)
+        _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
+
+
+def _copy(source: Path, folder: Path) -> Path:
+    """What the wheel is made of, as a clean copy: a build in place would take in what an earlier one has left there."""
+    shutil.copytree(source / "custom" / _OURS, folder / "custom" / _OURS, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(source / name, folder)
+    return folder
 
 
 def _version() -> str:
