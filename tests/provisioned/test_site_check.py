@@ -102,7 +102,8 @@ def test_a_kit_of_another_generation_than_the_servers(look, kit, monkeypatch, be
 
 def test_a_server_that_is_not_there(look):
     found = look(code=1)
-    assert "cannot be reached" in found["server"]["found"] or "refused" in found["server"]["found"]
+    assert "cannot be reached" in found["server"]["found"]
+    assert "name the proxy that does" in found["server"]["mend"]
     assert [what for what, finding in found.items() if finding["good"] is False] == ["server"]
 
 

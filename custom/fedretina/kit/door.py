@@ -76,7 +76,7 @@ def _closed(kit: StartupKit, error: OSError | DataError) -> Door:
         return Door(str(error), mend=error.mend)
     if isinstance(error, DataError):
         return Door(str(error), mend="mend that file, or name another with `fedretina kit harden`.")
-    if isinstance(error, ssl.SSLError | ConnectionError):
+    if isinstance(error, ssl.SSLError | ConnectionError) and not isinstance(error, ConnectionRefusedError):
         text = f"{host}:{port} refused this site's certificate, or something on the way did ({error})"
         return Door(text, mend=_REFUSED)
     mend = "let the firewall pass outbound TCP to it, or name the proxy that does (docs/network.md); if it does pass, "
