@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,13 +17,15 @@ from fedretina.data.decode import decode_image
 from fedretina.dicom.codes import CONCEPTS, DESIGNATOR, REASONS
 from fedretina.dicom.eye_answers import AnsweringModel
 from fedretina.prediction.predictor import Predictor
+from fedretina.settings.scheme import in_words
 
 pytest.importorskip("highdicom", reason="the extra dicom is not installed")
 
-from dicom_writing import write_dicom
 from highdicom.sr.utils import find_content_items
 from pydicom import dcmread
 from pydicom.sr.codedict import codes
+
+from dicom_writing import write_dicom
 
 
 def call(*words):
@@ -29,7 +33,7 @@ def call(*words):
 
 
 @pytest.fixture(scope="module")
-def answered(hospital, tmp_path_factory):
+def answered(hospital, gated, tmp_path_factory):
     """A patient with two photographs of the right eye and one of the left in a study; a patient whose photograph is
     black, one whose file is damaged, and one whose photograph names no study.
     """
@@ -42,7 +46,7 @@ def answered(hospital, tmp_path_factory):
     write_dicom(root / "cut", pixels[3], "MRN0003", "L", PixelData=pixels[3].tobytes()[:100])
     write_dicom(root / "nameless", pixels[3], "MRN0004", "L", StudyInstanceUID="")
     out = tmp_path_factory.mktemp("out")
-    result = call(root, "--model", hospital.final, "--out", out, "--json")
+    result = call(root, "--model", gated, "--out", out, "--json")
     assert result.exit_code == 0, result.output
     return root, out, json.loads(result.stdout)
 
@@ -91,11 +95,11 @@ def test_each_eye_of_each_study_has_a_report_a_page_and_a_bundle(answered):
     assert (out / "dicom").stat().st_mode & 0o077 == 0
 
 
-def test_a_report_says_what_the_list_says(answered, hospital):
+def test_a_report_says_what_the_list_says(answered, gated):
     root, out, _ = answered
     name, report = by_patient(out, "MRN0001", "right")
-    predictor = Predictor.load(hospital.final, "cpu")
-    own = list(predictor.predict(root, ["a/IM1", "a/IM2"]))
+    predictor = Predictor.load(gated, "cpu")
+    own = list(predictor.predict(root, ["a/IM1", "a/IM2"], predictor.find(root).frames))
     source = dcmread(root / "a" / "IM1", stop_before_pixels=True)
     assert (report.StudyInstanceUID, report.PatientName) == (source.StudyInstanceUID, source.PatientName)
     assert (report.CompletionFlag, report.PreliminaryFlag, report.VerificationFlag) == (
@@ -105,8 +109,11 @@ def test_a_report_says_what_the_list_says(answered, hospital):
     )
     eye, *pictures = groups(report)
     assert len(pictures) == 2
-    grades = predictor.scheme.grades
+    grades = [in_words(grade) for grade in predictor.scheme.grades]
     for said, row in zip(pictures, own, strict=True):
+        if row.fault:  # the gate stopped it
+            assert not {CONCEPTS["GRADE"], CONCEPTS["PROBABILITY"], CONCEPTS["DOUBT"]} & set(said)
+            continue
         assert said[CONCEPTS["GRADE"]] == [grades[row.grade]]
         assert said[CONCEPTS["PROBABILITY"]] == pytest.approx(row.probabilities.tolist(), abs=1e-8)
         assert said[CONCEPTS["DOUBT"]] == [pytest.approx(row.uncertainty, abs=1e-8)]
@@ -118,9 +125,12 @@ def test_a_report_says_what_the_list_says(answered, hospital):
     chance = max(float(row.probabilities[ill].sum()) for row in own)
     assert eye[CONCEPTS["CHANCE"]] == [pytest.approx(chance, abs=1e-8)]
     assert "not a medical device" in eye[CONCEPTS["NOTICE"]][0]
-    text = str(report)
-    assert "Right" in text
-    assert AnsweringModel.of(predictor).digest in text
+    digest = AnsweringModel.of(predictor).digest
+    assert f"model sha256 {digest}" in eye["Algorithm Parameters"]
+    observer = find_content_items(report, name=codes.DCM.DeviceObserverSerialNumber, recursive=True)
+    assert [item.TextValue for item in observer] == [digest]
+    sides = find_content_items(report, name=codes.SCT.Laterality, recursive=True)
+    assert {item.ConceptCodeSequence[0].CodeMeaning for item in sides} == {"Right"}
     bundle = json.loads((out / "dicom" / f"{name}-fhir.json").read_text())
     said = {one["resource"]["resourceType"]: one["resource"] for one in bundle["entry"]}
     assert said["RiskAssessment"]["prediction"][0]["probabilityDecimal"] == pytest.approx(chance, abs=1e-6)
@@ -145,9 +155,9 @@ def test_what_was_stopped_or_cannot_be_read_has_no_grade_in_any_form(answered, p
     assert "A doctor must see it" in bundle["entry"][1]["resource"]["conclusion"]
 
 
-def test_the_same_answer_is_the_same_instance_and_another_models_is_another(answered, hospital, tmp_path):
+def test_the_same_answer_is_the_same_instance(answered, gated, tmp_path):
     root, out, _ = answered
-    assert call(root, "--model", hospital.final, "--out", tmp_path / "again").exit_code == 0
+    assert call(root, "--model", gated, "--out", tmp_path / "again").exit_code == 0
     first, again = reports(out), reports(tmp_path / "again")
     uids = [report.SOPInstanceUID for report in first.values()]
     assert uids == [report.SOPInstanceUID for report in again.values()]
@@ -196,9 +206,15 @@ def test_bundles_are_fhir_r4(answered):
 
 
 def test_the_page_of_the_docs_lists_every_code():
-    from pathlib import Path
-
     page = (Path(__file__).resolve().parents[2] / "docs" / "dicom.md").read_text(encoding="utf-8")
     assert DESIGNATOR in page
     for code, words in (CONCEPTS | REASONS).items():
         assert f"| `{code}` | {words} |" in page
+
+
+def test_without_highdicom_it_says_what_to_install_before_anything_is_answered(hospital, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "highdicom", None)
+    result = call(hospital.images, "--model", hospital.final, "--out", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    assert 'pip install "fedretina[dicom]"' in result.output
+    assert not (tmp_path / "out").exists()

@@ -131,9 +131,13 @@ def predict(
 
     Research software, not a medical device: a doctor decides, whatever it says.
     """
+    from fedretina.dicom.eye_answers import require_highdicom
+
     if patients is not None and patient_pattern is not None:
         fail("--patients and --patient-pattern both say whose photograph it is: give one of them.")
     try:
+        if dicom:
+            require_highdicom()  # before hours of answers
         record, lines = _predict(
             images,
             model,
@@ -161,7 +165,7 @@ def _predict(
     replace: bool,
     in_kind: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    from fedretina.dicom.eye_answers import FOLDER, AnsweringModel, require_highdicom, write_answers
+    from fedretina.dicom.eye_answers import FOLDER, AnsweringModel, write_answers
     from fedretina.prediction.decisions import LIST_FILE, list_record
     from fedretina.prediction.drift import drift
     from fedretina.prediction.photographs import FULL_FOLDER, clear_copies
@@ -172,8 +176,6 @@ def _predict(
     from fedretina.report.render import write_page
     from fedretina.storage import write_json
 
-    if in_kind:
-        require_highdicom()
     predictor = Predictor.load(model, device)
     photographs = predictor.find(images)
     files = photographs.files
@@ -241,21 +243,22 @@ def _predict(
     }
     warning = [english("drift.found"), *drift_words(told, english)] if told.found else []
     lines = [*warning, *summary_words(found, english), *notes, *(f"{name}: {path}" for name, path in paths.items())]
-    if kinds is not None:
-        lines += _said_in_kind(kinds, out / FOLDER)
-    lines += verdict_words(predictor.card)
+    lines += [*_said_in_kind(kinds, out / FOLDER), *verdict_words(predictor.card)]
     if predictor.card["synthetic"]:
         lines.append("This model learned from drawn images. What it says of a real photograph means nothing.")
     return record, [*lines, predictor.card["notice"]]
 
 
-def _said_in_kind(kinds: Written, folder: Path) -> list[str]:
-    without = (
-        f" {counts(kinds.without, 'DICOM picture')} without one: no study or instance is named, or the header cannot be read."
-        if kinds.without
-        else ""
-    )
-    return [f"{folder}: {counts(kinds.answers, 'eye')} answered in kind.{without}"]
+def _said_in_kind(kinds: Written | None, folder: Path) -> list[str]:
+    if kinds is None:
+        return []
+    told = [f"{folder}: {counts(kinds.answers, 'eye')} answered in kind."]
+    if kinds.without:
+        left = counts(kinds.without, "DICOM picture")
+        told.append(
+            f"{left} not answered in kind: the file names no study or instance, or has no header that can be read."
+        )
+    return told
 
 
 def _pictures(

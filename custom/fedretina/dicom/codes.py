@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import get_args
 
-from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.scheme import GradingScheme, in_words
 from fedretina.uncertainty.referral import ReferralReason
 
 DESIGNATOR = "99FEDRETINA"
@@ -39,4 +39,4 @@ def grade_code(grade: int) -> str:
 
 def grade_words(grade: int, scheme: GradingScheme) -> str:
     """The name of a grade, as long as a code's meaning may be (64 characters)."""
-    return scheme.grades[grade][:64]
+    return in_words(scheme.grades[grade])[:64]

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 from uuid import NAMESPACE_OID, UUID, uuid5
 
+import numpy as np
+
 from fedretina.data.eyes import Eye
+from fedretina.dicom.codes import grade_words
 from fedretina.errors import DataError, SettingsError
 from fedretina.prediction.photographs import DicomPicture, picture_of
 from fedretina.prediction.predictor import Answering, ImageRow
@@ -112,10 +115,10 @@ class EyeAnswer(NamedTuple):
 
     def chance(self, scheme: GradingScheme) -> float | None:
         """The largest chance of a referable grade among its pictures; None where none counts or the site names none."""
-        found = [one.row.probabilities for one in self.pictures if one.counts]
+        found = [one.row.probabilities for one in self.pictures if one.counts and one.row.probabilities is not None]
         if not found or not scheme.referable_classes:
             return None
-        return float(chance_of_disease(found, scheme).max())
+        return float(chance_of_disease(np.stack(found), scheme).max())
 
     def worst(self, scheme: GradingScheme) -> int | None:
         """The worst class among its pictures; ungradable only where no other counts, None where none does."""
@@ -125,7 +128,8 @@ class EyeAnswer(NamedTuple):
     def summary(self, scheme: GradingScheme) -> list[str]:
         """The answer in sentences."""
         grade = self.worst(scheme)
-        found = ["No picture of this eye has an answer that counts." if grade is None else f"Grade: {_name(grade, scheme)}."]
+        graded = None if grade is None else f"Grade: {grade_words(grade, scheme)}."
+        found = [graded or "No picture of this eye has an answer that counts."]
         if self.referral.refer:
             found.append(f"A doctor must see it: {', '.join(self.referral.reasons)}.")
         else:
@@ -145,9 +149,7 @@ class Written(NamedTuple):
     without: int
 
 
-def eye_answers(
-    patients: Sequence[Patient], pictures: Mapping[str, DicomPicture]
-) -> tuple[tuple[EyeAnswer, ...], int]:
+def eye_answers(patients: Sequence[Patient], pictures: Mapping[str, DicomPicture]) -> tuple[tuple[EyeAnswer, ...], int]:
     """Group the answers to DICOM pictures by study and eye, in the order of the work list.
 
     Args:
@@ -243,10 +245,6 @@ def pixels_of(picture: AnsweredPicture) -> Any:
         return picture_of(picture.source.frame)
     except DataError:
         return None
-
-
-def _name(grade: int, scheme: GradingScheme) -> str:
-    return scheme.grades[grade]
 
 
 def _joined(pictures: Sequence[AnsweredPicture]) -> Referral:

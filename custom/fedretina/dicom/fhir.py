@@ -54,7 +54,8 @@ def bundle(answer: EyeAnswer, model: AnsweringModel) -> dict[str, Any]:
         "conclusion": " ".join([*answer.summary(model.scheme), *model.notices]),
         "conclusionCode": [{"text": reason} for reason in answer.referral.reasons],
     }
-    filled = {name: value for name, value in {**report, "result": results}.items() if value != []}  # FHIR has no empty list
+    # FHIR has no empty lists.
+    filled = {name: value for name, value in {**report, "result": results}.items() if value != []}
     entries.append({"fullUrl": names["report"], "resource": filled})
     if chance is not None:
         risk = {

@@ -7,6 +7,7 @@ from io import BytesIO
 from textwrap import wrap
 from typing import Any
 
+from fedretina.dicom.codes import grade_words
 from fedretina.dicom.eye_answers import AnsweredPicture, AnsweringModel, EyeAnswer, pixels_of
 from fedretina.dicom.structured_report import concept
 
@@ -113,7 +114,7 @@ def _draw(figure: Any, one: AnsweredPicture, model: AnsweringModel, left: float,
     words = [f"frame {one.source.frame.number} of {one.frames}"] if one.frames > 1 else []
     if one.counts:
         assert row.grade is not None
-        words += [model.scheme.grades[row.grade], f"doubt {row.uncertainty:.2f}"]
+        words += [grade_words(row.grade, model.scheme), f"doubt {row.uncertainty:.2f}"]
         words += [f"set: {row.grades}"] if row.grades else []
     words += ["refer:" if row.referral.refer else "no referral", *row.referral.reasons]
     words += wrap(row.fault, 30) if row.fault else []
