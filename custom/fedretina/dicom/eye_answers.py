@@ -11,6 +11,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 import numpy as np
 
+from fedretina.data.dicom_file import warnings_held_back
 from fedretina.data.eyes import Eye
 from fedretina.dicom.codes import grade_words
 from fedretina.errors import DataError, SettingsError
@@ -171,7 +172,8 @@ def eye_answers(patients: Sequence[Patient], pictures: Mapping[str, DicomPicture
                 continue
             path = source.frame.path
             if source.header is not None and path not in read:
-                read[path] = dcmread(path, stop_before_pixels=True)
+                with warnings_held_back():
+                    read[path] = dcmread(path, stop_before_pixels=True)
             instance = read.get(path)
             if instance is None or not (instance.get("StudyInstanceUID") and instance.get("SOPInstanceUID")):
                 without += 1
@@ -212,15 +214,16 @@ def write_answers(
     for number, answer in enumerate(answers, 1):
         name = "-".join(filter(None, (f"{number:04d}", answer.eye)))
         try:
-            report, page = structured_report(answer, model), encapsulated_page(answer, model)
+            with warnings_held_back():
+                report, page = _file(structured_report(answer, model)), _file(encapsulated_page(answer, model))
         except (AttributeError, TypeError, ValueError) as error:
             first = answer.pictures[0].source.file
             raise DataError(
                 f"{first} has a header from which no report of its study can be made ({type(error).__name__}): export "
                 "it again, or leave out --dicom."
             ) from error
-        write_bytes(folder / f"{name}-report.dcm", _file(report))
-        write_bytes(folder / f"{name}-page.dcm", _file(page))
+        write_bytes(folder / f"{name}-report.dcm", report)
+        write_bytes(folder / f"{name}-page.dcm", page)
         write_json(folder / f"{name}-fhir.json", bundle(answer, model))
     return Written(len(answers), without)
 
