@@ -168,7 +168,7 @@ class Receiver:
 
         logging.getLogger("pynetdicom").setLevel(logging.CRITICAL)  # its log shows headers
         entity = AE(ae_title=self._title)
-        entity.add_supported_context(sop_class.Verification)  # type: ignore[attr-defined]
+        entity.add_supported_context(sop_class.Verification)
         for kind in TAKEN:
             entity.add_supported_context(kind, ALL_TRANSFER_SYNTAXES)
         entity.require_calling_aet = list(self._callers)
