@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 import sys
@@ -88,7 +89,7 @@ def _serve(sites: int, folder: Path) -> dict[str, float]:
     import torch
 
     from fedretina.aggregation.coordinator import Coordinator
-    from fedretina.aggregation.spool import THREADS, Spool
+    from fedretina.aggregation.spool import Spool
     from fedretina.exchange.payload import Payload
     from fedretina.settings.experiment import Experiment
 
@@ -105,9 +106,9 @@ def _serve(sites: int, folder: Path) -> dict[str, float]:
         coordinator.accept(site, Payload(update, scalars, coordinator.order(site).stamp))
         del update
     accepted = time.perf_counter()
-    _read_all(folder / "spool", THREADS)  # into the page cache, where the machine has dropped them
+    _read_all(folder / "spool", os.cpu_count() or 1)  # into the page cache, where the machine has dropped them
     read = time.perf_counter()
-    _read_all(folder / "spool", THREADS)
+    _read_all(folder / "spool", os.cpu_count() or 1)
     passed = time.perf_counter()
     mean, mixing = Spool.weighted_mean, []
 

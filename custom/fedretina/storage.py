@@ -212,8 +212,10 @@ class TensorFile:
         self._places: dict[str, dict[str, Any]] = json.loads(self._file.read(length))
         self._begin, self._path = 8 + length, path
 
-    def close(self) -> None:
-        """Let go of the file."""
+    def __enter__(self) -> TensorFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def dtype(self, key: str) -> torch.dtype:
