@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -30,6 +31,19 @@ Adapt = Callable[[str, str, slice, torch.Tensor], torch.Tensor]
 _BLOCK = 2**21  # numbers of all sites that stand side by side at once: 17 MB in float64
 _STRETCH = 2**18  # numbers of one site that are worked on at once
 _THREADS = min(4, os.cpu_count() or 1)
+
+
+class _Buffers(threading.local):
+    """Memory that a thread uses again for each stretch: to be given fresh pages takes as long as all that is done."""
+
+    def __init__(self) -> None:
+        self._held: dict[torch.dtype, torch.Tensor] = {}
+
+    def of(self, size: int, dtype: torch.dtype) -> torch.Tensor:
+        """Room for some numbers, at most a stretch; what it held is of no use any more."""
+        if dtype not in self._held:
+            self._held[dtype] = torch.empty(_STRETCH, dtype=dtype)
+        return self._held[dtype][:size]
 
 
 class Spool:
@@ -105,18 +119,19 @@ class Spool:
             return {}
         with TensorFile(self._path(sites[0])) as file:
             mixed = {key: torch.empty(file.shape(key), dtype=like[key]) for key in sorted(like)}
+        buffers = _Buffers()
 
         def mix(key: str, which: slice, numbers: Iterator[tuple[str, NDArray[np.float64]]]) -> None:
-            total: NDArray[np.float64] | None = None
+            total = buffers.of(which.stop - which.start, torch.float64)
             for site, share in numbers:
                 if adapt is not None:
                     share[:] = adapt(site, key, which, torch.from_numpy(share)).numpy()
-                share *= weights[site]
-                if total is None:
-                    total = share.copy()
+                if site == sites[0]:
+                    np.multiply(share, weights[site], out=total.numpy())
                 else:
-                    total += share
-            mixed[key].view(-1)[which] = torch.from_numpy(total)
+                    share *= weights[site]
+                    np.add(total.numpy(), share, out=total.numpy())
+            mixed[key].view(-1)[which] = total
 
         self.walk(sites, list(mixed), mix)
         return mixed
@@ -134,12 +149,14 @@ class Spool:
         """
         with ExitStack() as held, ThreadPoolExecutor(_THREADS) as threads:
             files = [held.enter_context(TensorFile(self._path(site))) for site in sites]
+            raw, even = _Buffers(), _Buffers()
 
             def numbers(key: str, which: slice) -> Iterator[tuple[str, NDArray[np.float64]]]:
-                read = torch.empty(which.stop - which.start, dtype=files[0].dtype(key))
-                known = read if read.dtype is not torch.bfloat16 else torch.empty_like(read, dtype=torch.float32)
+                size = which.stop - which.start
+                read = raw.of(size, files[0].dtype(key))
+                known = read if read.dtype is not torch.bfloat16 else even.of(size, torch.float32)
                 # NumPy, since torch would start threads of its own in each of these.
-                values = np.empty(len(read))
+                values = even.of(size, torch.float64).numpy()
                 for site, file in zip(sites, files, strict=True):
                     file.read_into(key, which.start, read)
                     if known is not read:
