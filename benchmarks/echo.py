@@ -49,6 +49,7 @@ class EchoHost(SiteHost):
 
     def _open(self, run: str, fl_ctx: FLContext) -> Site:
         site = super()._open(run, fl_ctx)
+        assert isinstance(site, Site)  # the benchmark's sites train in their own process
         if not isinstance(site.trainer, EchoTrainer):
             site.trainer = EchoTrainer(site._experiment, site._data)
         return site

@@ -64,7 +64,9 @@ class RoundUpdates(NamedTuple):
             begun = self.received[key].reshape(-1)[which].to(torch.float64).numpy()
             return [float(np.square(values - begun).sum()) for _, values in numbers]
 
-        totals = np.sum([np.zeros(len(self.sites)), *self.spool.walk(self.sites, keys, visit)], axis=0)
+        totals = np.zeros(len(self.sites))
+        for squares in self.spool.walk(self.sites, keys, visit):
+            totals += squares
         return {site: float(np.sqrt(total)) for site, total in zip(self.sites, totals, strict=True)}
 
 
