@@ -103,9 +103,7 @@ def write_text(path: Path, text: str, mode: int | None = None) -> None:
     write_bytes(path, text.encode("utf-8"), mode)
 
 
-def write_bytes(
-    path: Path, content: bytes, mode: int | None = None, durable: bool = True, named: bool = True
-) -> None:
+def write_bytes(path: Path, content: bytes, mode: int | None = None, durable: bool = True, named: bool = True) -> None:
     """Write a file atomically.
 
     Args:

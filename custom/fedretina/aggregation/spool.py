@@ -129,7 +129,7 @@ class Spool:
                 if site == sites[0]:
                     np.multiply(share, weights[site], out=total.numpy())
                 else:
-                    share *= weights[site]
+                    np.multiply(share, weights[site], out=share)
                     np.add(total.numpy(), share, out=total.numpy())
             mixed[key].view(-1)[which] = total
 
