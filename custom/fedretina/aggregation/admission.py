@@ -281,7 +281,8 @@ def proportions(
         while waiting and (other := nothing if once else sent(waiting[0])) is start:
             together.append(waiting.pop(0))
         changes |= _changes(spool, together, listed, start)
-        lengths |= dict.fromkeys(together, [_own_length(group.keys, start) for group in listed])
+        own = [_own_length(group.keys, start) for group in listed]
+        lengths |= dict.fromkeys(together, own)
         start = other
     found: dict[str, Proportion] = {}
     for site in names:
