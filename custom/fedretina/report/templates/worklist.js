@@ -366,6 +366,16 @@
     photos.forEach(draw);
     count();
   });
+  // What is folded on the screen is not on paper.
+  const worth = byId("worth");
+  if (worth) {
+    let folded = false;
+    window.addEventListener("beforeprint", function () {
+      folded = !worth.open;
+      worth.open = true;
+    });
+    window.addEventListener("afterprint", () => folded && (worth.open = false));
+  }
   window.addEventListener("beforeunload", function (event) {
     if (!keeps && !made.saved) event.preventDefault();
   });
