@@ -9,6 +9,8 @@ import string
 
 import pytest
 
+from fedretina.data.decode import read_pixels
+from fedretina.errors import DataError
 from fedretina.evaluation.bootstrap import exact_interval
 from fedretina.evaluation.figures import FigureInterval, Triage
 from fedretina.evaluation.verdict import FEDERATED, OWN, TWIN
@@ -99,7 +101,15 @@ def limits():
     return {*itertools.chain(*found, card._limits(scheme, True, threshold, "fitted", None, None))}
 
 
-def test_what_card_and_gate_say_is_translated():
+def _fault(data, path):
+    """What the list says of a file that cannot be read."""
+    path.write_bytes(data)
+    with pytest.raises(DataError) as error:
+        read_pixels(path)
+    return f"the file {str(error.value).removeprefix(str(path)).strip()}"
+
+
+def test_what_card_and_gate_say_is_translated(tmp_path):
     """Constants of other files, with the same words; one that is changed there must be changed in every language."""
     constants = [
         card.NOT_A_DEVICE,
@@ -109,6 +119,7 @@ def test_what_card_and_gate_say_is_translated():
         *card._changed(["train-0001", "train-0002"]),
         *card._seen({"sets": ["aptos2019"]}, ["aptos2019"]),
         *limits(),
+        *(_fault(data, tmp_path / "file") for data in (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"words")),
         *by_pattern(["a1.png", "b.png", "c.png"], r"(?P<patient>a)").how,
         *card._not_intended(),
         card.UNMEASURED,
