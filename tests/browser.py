@@ -24,7 +24,7 @@ CUT = """
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const owner = node.parentElement;
-    if (!node.data.trim() || !owner.checkVisibility({visibilityProperty: true}) || owner.closest("script, style, option")) continue;
+    if (!node.data.trim() || !owner.checkVisibility({visibilityProperty: true, opacityProperty: true}) || owner.closest("script, style, option")) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
     const bounds = [];
@@ -35,7 +35,7 @@ CUT = """
       if (one.tagName === "svg" || (/hidden|clip/.test(style.overflowX) && !scrolls)) bounds.push(one.getBoundingClientRect());
     }
     for (const box of range.getClientRects()) {
-      if (box.width < 1 || box.right < -1000) continue;  // for readers of the screen alone
+      if (box.width < 1 || box.right < 0) continue;  // beside the window: for readers of the screen alone
       const out = bounds.some((one) => box.left < one.left - 1.5 || box.right > one.right + 1.5 || box.bottom > one.bottom + 3);
       if (out || (!scrolls && (box.left < -1 || box.right > wide + 1))) found.add("cut: " + node.data.trim().slice(0, 60));
       if (owner.closest("svg")) texts.push([owner.closest("svg"), box, node.data.trim()]);
@@ -55,8 +55,7 @@ CUT = """
 FOCUS = "() => { window.reached = new Set(); addEventListener('focusin', (event) => window.reached.add(event.target)); }"
 UNREACHED = f"""
 () => [...document.querySelectorAll({CONTROLS!r})]
-  .filter((one) => one.checkVisibility() && !one.disabled && one.tabIndex >= 0 && !window.reached.has(one))
-  .filter((one) => one.type !== "radio" || !document.querySelector(`[name="${{one.name}}"]:checked`))
+  .filter((one) => one.checkVisibility() && one.offsetWidth && !one.disabled && one.tabIndex >= 0 && !window.reached.has(one))
   .map((one) => one.outerHTML.slice(0, 120))
 """
 
@@ -75,15 +74,17 @@ def launched() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(browser: Any, page: Path, width: int = 1200, **context: Any) -> Iterator[Any]:
-    """A page from the disk; at the end nothing may have gone wrong in it, and nothing been asked of a network."""
+def opened(browser: Any, page: Path | str, width: int = 1200, **context: Any) -> Iterator[Any]:
+    """A page from the disk, or an address; at the end nothing may have gone wrong, and nobody else have been asked."""
+    address = page if isinstance(page, str) else page.as_uri()
+    home = "/".join(address.split("/")[:3]) + "/"
     faults: list[str] = []
     window = browser.new_context(viewport={"width": width, "height": 800}, accept_downloads=True, **context)
     shown = window.new_page()
     shown.on("pageerror", lambda error: faults.append(str(error)))
     shown.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
-    shown.on("request", lambda asked: faults.append(asked.url) if asked.url.startswith("http") else None)
-    shown.goto(page.as_uri())
+    shown.on("request", lambda asked: faults.append(asked.url) if not asked.url.startswith((home, "data:", "blob:")) else None)
+    shown.goto(address)
     yield shown
     window.close()
     assert faults == []
@@ -92,7 +93,7 @@ def opened(browser: Any, page: Path, width: int = 1200, **context: Any) -> Itera
 def grave(page: Any) -> list[tuple[str, str]]:
     """What axe-core calls serious or critical: the rule, and the first element that breaks it."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core: pip install '.[dev]'")
-    found = axe.Axe().run(page).response["violations"]
+    found = axe.Axe().run(page, options={"preload": False}).response["violations"]
     return [(one["id"], one["nodes"][0]["html"][:200]) for one in found if one["impact"] in ("serious", "critical")]
 
 
