@@ -118,7 +118,9 @@ def example(server: bool = False) -> EndStatus:
     )
 
 
-def shoot(browser: Browser, page: Path, name: str, width: int, height: int, *, at: str = "", keys: Sequence[str] = ()) -> None:
+def shoot(
+    browser: Browser, page: Path, name: str, width: int, height: int, *, at: str = "", keys: Sequence[str] = ()
+) -> None:
     """Write a picture of a page, of few colours and marked as synthetic.
 
     Args:
@@ -133,7 +135,9 @@ def shoot(browser: Browser, page: Path, name: str, width: int, height: int, *, a
     shown = browser.new_page(viewport={"width": width, "height": height})
     shown.goto(page.as_uri())
     if at:
-        shown.locator("h2, h3", has_text=at).first.evaluate("one => scrollTo(0, scrollY + one.getBoundingClientRect().top - 12)")
+        shown.locator("h2, h3", has_text=at).first.evaluate(
+            "one => scrollTo(0, scrollY + one.getBoundingClientRect().top - 12)"
+        )
     if keys:
         shown.locator("figure.photo").first.focus()
         for key in keys:
@@ -145,7 +149,11 @@ def shoot(browser: Browser, page: Path, name: str, width: int, height: int, *, a
     text = PngImagePlugin.PngInfo()
     text.add_text("Synthetic", "fedretina phantom, not a patient")
     with Image.open(file) as taken:
-        small = taken.convert("RGB").resize((taken.width * 5 // 6, taken.height * 5 // 6)) if width > 800 else taken.convert("RGB")
+        small = (
+            taken.convert("RGB").resize((taken.width * 5 // 6, taken.height * 5 // 6))
+            if width > 800
+            else taken.convert("RGB")
+        )
     small.quantize(96).save(file, optimize=True, pnginfo=text)
 
 

@@ -20,42 +20,50 @@ QUIET = (
 )
 CUT = """
 () => {
-  const wide = document.documentElement.clientWidth, found = new Set(), texts = [];
+  const wide = document.documentElement.clientWidth, found = new Set(), labels = [];
+  const seen = (one) => one.checkVisibility({visibilityProperty: true, opacityProperty: true});
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    const owner = node.parentElement;
-    if (!node.data.trim() || !owner.checkVisibility({visibilityProperty: true, opacityProperty: true}) || owner.closest("script, style, option")) continue;
-    const range = document.createRange();
-    range.selectNodeContents(node);
+    const owner = node.parentElement, chart = owner.closest("svg"), text = node.data.trim();
+    if (!text || !seen(owner) || owner.closest("script, style, option")) continue;
     const bounds = [];
     let scrolls = false;
     for (let one = owner; one !== document.body; one = one.parentElement) {
-      const style = getComputedStyle(one);
-      if (/auto|scroll/.test(style.overflowX)) scrolls = true;
-      if (one.tagName === "svg" || (/hidden|clip/.test(style.overflowX) && !scrolls)) bounds.push(one.getBoundingClientRect());
+      const over = getComputedStyle(one).overflowX;
+      scrolls ||= /auto|scroll/.test(over);
+      if (one === chart || (/hidden|clip/.test(over) && !scrolls)) bounds.push(one.getBoundingClientRect());
     }
+    const range = document.createRange();
+    range.selectNodeContents(node);
     for (const box of range.getClientRects()) {
       if (box.width < 1 || box.right < 0) continue;  // beside the window: for readers of the screen alone
-      const out = bounds.some((one) => box.left < one.left - 1.5 || box.right > one.right + 1.5 || box.bottom > one.bottom + 3);
-      if (out || (!scrolls && (box.left < -1 || box.right > wide + 1))) found.add("cut: " + node.data.trim().slice(0, 60));
-      if (owner.closest("svg")) texts.push([owner.closest("svg"), box, node.data.trim()]);
+      const beyond = (one) => box.left < one.left - 1.5 || box.right > one.right + 1.5 || box.bottom > one.bottom + 3;
+      const out = !scrolls && (box.left < -1 || box.right > wide + 1);
+      if (out || bounds.some(beyond)) found.add("cut: " + text.slice(0, 60));
+      if (chart) labels.push([chart, box, text]);
     }
   }
-  texts.forEach(([svg, box, text], at) => texts.slice(at + 1).forEach(([other, beside, words]) => {
+  labels.forEach(([chart, box, text], at) => labels.slice(at + 1).forEach(([other, beside, words]) => {
     const over = Math.min(box.right, beside.right) - Math.max(box.left, beside.left);
     const deep = Math.min(box.bottom, beside.bottom) - Math.max(box.top, beside.top);
-    if (svg === other && over > 1 && deep > 3) found.add("over each other: " + text + " | " + words);
+    if (chart === other && over > 1 && deep > 3) found.add("over each other: " + text + " | " + words);
   }));
-  for (const image of document.images) if (image.checkVisibility() && image.src && !image.naturalWidth) found.add("not loaded: " + image.alt);
-  if (document.documentElement.scrollWidth > wide) found.add("wider than the window by " + (document.documentElement.scrollWidth - wide));
+  for (const image of document.images) {
+    if (seen(image) && image.src && !image.naturalWidth) found.add("not loaded: " + image.alt);
+  }
+  const beyond = document.documentElement.scrollWidth - wide;
+  if (beyond > 0) found.add("wider than the window by " + beyond);
   return [...found];
 }
 """
 """Text beyond its box, the window or its chart, labels over each other, pictures that are not there."""
-FOCUS = "() => { window.reached = new Set(); addEventListener('focusin', (event) => window.reached.add(event.target)); }"
+FOCUS = (
+    "() => { window.reached = new Set(); addEventListener('focusin', (event) => window.reached.add(event.target)); }"
+)
 UNREACHED = f"""
 () => [...document.querySelectorAll({CONTROLS!r})]
-  .filter((one) => one.checkVisibility() && one.offsetWidth && !one.disabled && one.tabIndex >= 0 && !window.reached.has(one))
+  .filter((one) => one.checkVisibility() && one.offsetWidth && !one.disabled && one.tabIndex >= 0)
+  .filter((one) => !window.reached.has(one))
   .map((one) => one.outerHTML.slice(0, 120))
 """
 
@@ -83,7 +91,10 @@ def opened(browser: Any, page: Path | str, width: int = 1200, **context: Any) ->
     shown = window.new_page()
     shown.on("pageerror", lambda error: faults.append(str(error)))
     shown.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
-    shown.on("request", lambda asked: faults.append(asked.url) if not asked.url.startswith((home, "data:", "blob:")) else None)
+    shown.on(
+        "request",
+        lambda asked: faults.append(asked.url) if not asked.url.startswith((home, "data:", "blob:")) else None,
+    )
     shown.goto(address)
     yield shown
     window.close()

@@ -13,9 +13,10 @@ from threading import Thread
 
 import pytest
 import yaml
-from browser import CUT, grave, launched, opened, unreached
 from docs import site_hooks
 from markdown_it import MarkdownIt
+
+from browser import CUT, grave, launched, opened, unreached
 
 ROOT = Path(__file__).resolve().parents[1]
 LOADED = re.compile(

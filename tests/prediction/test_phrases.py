@@ -144,7 +144,9 @@ def test_a_sentence_with_a_name_in_it_keeps_the_name_and_an_unknown_one_stays_en
 
 def verdicts():
     """A record for each sentence that `verdict_words` can say."""
-    shares = itertools.product(("gained", "lost", "none"), (True, False), ("referable_auc", "auc"), (OWN, TWIN), ("none", "file"))
+    shares = itertools.product(
+        ("gained", "lost", "none"), (True, False), ("referable_auc", "auc"), (OWN, TWIN), ("none", "file")
+    )
     for outcome, shared, measure, rival, start in shares:
         low, high = {"gained": (0.001, 0.05), "lost": (-0.2, -0.1), "none": (-0.01, 0.03)}[outcome]
         test = {
@@ -170,7 +172,12 @@ def cards():
     for verdict in verdicts():
         yield {"verdict": verdict, "model": FEDERATED}
     asked = {"missed": 0.05, "sure": 0.9, "patients": 12, "needed": 45, "passed": 1, "allowed": 2}
-    for reason, threshold in (("kept", None), ("kept", 0.123), ("too_few_patients", None), ("no_referable_grades", None)):
+    for reason, threshold in (
+        ("kept", None),
+        ("kept", 0.123),
+        ("too_few_patients", None),
+        ("no_referable_grades", None),
+    ):
         yield {"promise": {**asked, "reason": reason, "threshold": threshold}}
     for ordered, limit in itertools.product((True, False), (None, 0.2)):
         rule = {"wrong": 0.1, "patients": 30, "ordered": ordered, "limit": limit}
@@ -187,7 +194,9 @@ def test_verdict_promise_and_sets_are_translated_with_their_numbers(language):
     for sentence in sentences:
         found = say.said(sentence)
         assert found.language == language, sentence
-        assert re.findall(r"\b(?:the|model|your|with|patients?\b(?<=of patients)|grades of|head)\b", found.text) == [], found.text
+        assert (
+            re.findall(r"\b(?:the|model|your|with|patients?\b(?<=of patients)|grades of|head)\b", found.text) == []
+        ), found.text
         decimals = re.findall(r"\d[.,]\d+", sentence)
         assert sorted(one.replace(".", say.phrase("decimal")) for one in decimals) == sorted(
             re.findall(r"\d[.,]\d+", found.text)

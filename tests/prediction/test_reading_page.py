@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import cv2
 import numpy as np
 import pytest
+
 from browser import CUT, WIDTHS, grave, launched, printed, unreached
 from browser import opened as browser_page
-
 from fedretina.data.phantoms.canvas import Canvas
 from fedretina.data.phantoms.fundus import FundusStyle, draw_fundus
 from fedretina.prediction.decisions import (
@@ -37,11 +37,25 @@ from fedretina.storage import read_json, write_json
 from fedretina.uncertainty.referral import UNREADABLE, refer
 
 SCHEME = preset("icdr5_ungradable")
-PROMISE = {"missed": 0.05, "sure": 0.9, "patients": 45, "needed": 45, "passed": 1, "allowed": 2, "reason": "kept", "threshold": 0.2}
+PROMISE = {
+    "missed": 0.05,
+    "sure": 0.9,
+    "patients": 45,
+    "needed": 45,
+    "passed": 1,
+    "allowed": 2,
+    "reason": "kept",
+    "threshold": 0.2,
+}
 AUCS = {"federated": {"auc": 0.92}, "own": {"auc": 0.9}}
 VERDICT = {
     **{"rival": "own", "start": "none", "measure": "auc", "shared": True, "outcome": "none", "kept": "own"},
-    "test": {"models": AUCS, "differences": {"own": {"auc": {"low": -0.01, "high": 0.05}}}, "images": 60, "patients": 37},
+    "test": {
+        "models": AUCS,
+        "differences": {"own": {"auc": {"low": -0.01, "high": 0.05}}},
+        "images": 60,
+        "patients": 37,
+    },
     **{"reason": "better", "validation": {"values": {"federated": 0.92, "own": 0.93}, "patients": 30}},
 }
 GRADES = [
@@ -67,7 +81,9 @@ def folder(browser, hospital, tmp_path_factory):
     rows, small, full, seen, maps = [], {}, {}, {}, {}
     for at, (file, _, grade, u) in enumerate(GRADES):
         if grade is None:
-            rows.append(ImageRow(file, None, None, None, UNREADABLE, "the file is empty: copy it again from its source."))
+            rows.append(
+                ImageRow(file, None, None, None, UNREADABLE, "the file is empty: copy it again from its source.")
+            )
             continue
         chances = np.full(6, 0.1)
         chances[grade] = 0.5
@@ -90,7 +106,14 @@ def folder(browser, hospital, tmp_path_factory):
     write_json(root / LIST_FILE, list_record(root / "images.csv", card))
     pictures = Pictures(small, full, FULL_FOLDER, seen, maps)
     for language in LANGUAGES:
-        listed = (card, SCHEME, patients, pictures, ["No two photographs are named as the two eyes of a patient."], drift(card, patients))
+        listed = (
+            card,
+            SCHEME,
+            patients,
+            pictures,
+            ["No two photographs are named as the two eyes of a patient."],
+            drift(card, patients),
+        )
         page = worklist_page(*listed, read_list(root).record["list"], language)
         (root / f"{language}.html").write_text(page, encoding="utf-8")
     return root
@@ -172,6 +195,7 @@ def test_a_photograph_is_enlarged_to_its_own_pixels_and_the_map_lies_over_what_t
     expect(page.locator("#view-picture")).to_have_js_property("naturalWidth", 96)
     assert page.locator("#view-map").bounding_box() == page.locator("#view-picture").bounding_box()
     assert "row 3, column 3 of 3 x 3" in page.locator("#view-map-words").inner_text()
+    assert page.locator("#view-picture").evaluate("one => getComputedStyle(one).filter") == "grayscale(1)"
     paint = "at => Array.from(document.getElementById('view-map').getContext('2d').getImageData(at, at, 1, 1).data)"
     assert page.evaluate(paint, 0)[2] > page.evaluate(paint, 0)[0]  # blue: against disease
     assert page.evaluate(paint, 2)[0] > page.evaluate(paint, 2)[2]  # orange: for it

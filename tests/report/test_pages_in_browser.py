@@ -8,12 +8,11 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from browser import CUT, WIDTHS, grave, launched, opened, printed, unreached
 from click.testing import CliRunner
-from little_eyes import eye, save, write_rows, write_site
 from site_inputs import DEGENERATE, ROUNDS, site_inputs, stored_results
 from test_status_page import REPORT, SERVER, SITE, TOLD
 
+from browser import CUT, WIDTHS, grave, launched, opened, printed, unreached
 from fedretina.cli import main
 from fedretina.kit.end_status import RunStatus
 from fedretina.kit.findings import note
@@ -22,6 +21,7 @@ from fedretina.report.server_report import server_report
 from fedretina.report.site_report import site_report
 from fedretina.report.status_page import status_page
 from fedretina.settings.scheme import preset
+from little_eyes import eye, save, write_rows, write_site
 
 LONG = "university-eye-hospital-of-the-northern-region"
 PAGES = {"site": 11, "least": 6, "server": 13, "check": 7, "status": 2, "consortium": 3, "old": 2}
@@ -37,7 +37,9 @@ def site():
         "macular_oedema": ("no", "yes", ""),
     }
     rounds = [{**ROUNDS[0], "step": f"train-{at:04}", "val_auc": 0.6 + at / 100} for at in range(30)]
-    inputs = site_inputs(200, preset("icdr5_ungradable"), site=LONG, history=rounds, chosen="train-0021", synthetic=True)
+    inputs = site_inputs(
+        200, preset("icdr5_ungradable"), site=LONG, history=rounds, chosen="train-0021", synthetic=True
+    )
     columns = {name: [values[at % len(values)] for at in range(200)] for name, values in of.items()}
     small = torch.from_numpy(np.stack([cv2.resize(eye(at % 8), (64, 64)).transpose(2, 0, 1) for at in range(200)]))
     return render_site(site_report(inputs._replace(test=inputs.test._replace(columns=columns, images=small))))
@@ -77,7 +79,9 @@ def checked(folder):
     save(folder / "images" / "wide.png", eye(42, 160, 420))
     missing = [f"{at}-with-a-long-name-as-cameras-give-them-20260101120000.png" for at in range(9)]
     more = [("copy.png", "3", "test"), ("empty.png", "1", "train"), ("wide.png", "2", "val")]
-    rows += [[file, label, f"p-{file}", split] for file, label, split in [*more, *((one, "1", "train") for one in missing)]]
+    rows += [
+        [file, label, f"p-{file}", split] for file, label, split in [*more, *((one, "1", "train") for one in missing)]
+    ]
     write_rows(folder, rows)
     assert CliRunner().invoke(main, ["data", "check", str(folder), "--out", str(folder / "out")]).exit_code == 2
     return (folder / "out" / "check.html").read_text(encoding="utf-8")
@@ -101,7 +105,9 @@ def folder(browser, tmp_path_factory):
         "check": checked(root / "north"),
         "status": status_page(SITE._replace(written=now, approvals=["spring: waits for a decision since yesterday"])),
         "consortium": consortium(),
-        "old": status_page(SITE._replace(process=None, runs=[], faults=[], findings=[note("disk", "?")], written=now - 9e4)),
+        "old": status_page(
+            SITE._replace(process=None, runs=[], faults=[], findings=[note("disk", "?")], written=now - 9e4)
+        ),
     }
     assert made.keys() == PAGES.keys()
     for name, page in made.items():

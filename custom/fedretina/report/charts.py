@@ -203,7 +203,7 @@ class Line(NamedTuple):
 
 
 def site_lines(values: Mapping[str, Values], mean: Values | None = None) -> list[Line]:
-    """A line per site, in the order of `values`, and their mean; above seven sites all are grey: nobody tells more apart."""
+    """A line per site in the order of `values`, and their mean; above seven sites all grey: nobody tells more apart."""
     few = len(values) <= len(COLOURS)
     lines = [
         Line(site, column, COLOURS[at] if few else _MANY, DASHES[at] if few else "")

@@ -16,7 +16,9 @@ PERCENT = "\u00a0%"  # the sign stays with its number at the end of a line
 NOTICE = "Research software, not a medical device: a doctor decides, whatever it says."
 SYNTHETIC = "SYNTHETIC IMAGES (phantom hospital): drawn by a program. No figure here says anything about patients."
 STAYS = "This page names files and shows images of patients: it stays at this hospital."
-UNFOLD = "Only what was unfolded on the screen is printed here: unfold the tables of this part before printing to have them."
+UNFOLD = (
+    "Only what was unfolded on the screen is printed here: unfold the tables of this part before printing to have them."
+)
 MISSED_TILE = "missed"
 MISSED_UNKNOWN = "cannot be told from the test patients"
 READING_STAYS = "This page names patients and what doctors wrote of them: it stays at this hospital."
