@@ -160,7 +160,7 @@ def forest(
     lines = [line for label in labels for line in label.split("\n")]
     return draw(
         name,
-        f"{label} a site: {told}; mean {number(mean)}.",
+        f"{label} per site: {told}; mean {number(mean)}.",
         paint,
         height=0.65 + (0.3 if len(lines) == len(labels) else 0.38) * len(known),
         left=0.3 + 0.078 * max(map(len, lines)),
