@@ -222,7 +222,8 @@ def test_what_was_missed_is_the_first_tile():
     record = site_report(site_inputs())
     for missed, value, span in ((share, "8 of 26", "14 to 52"), (None, "–", "cannot be told")):
         page = render_site(
-            json.loads(json.dumps(record)) | {"referral": CARD["referral"] | {"test": {"missed": missed, "load": missed}}}
+            json.loads(json.dumps(record))
+            | {"referral": CARD["referral"] | {"test": {"missed": missed, "load": missed}}}
         )
         tile = re.findall(r'<div class="tile.*?</div></div>', page, re.DOTALL)[0]
         assert re.sub("<[^>]*>", " ", tile).split()[0] == "missed"
