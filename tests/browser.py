@@ -13,6 +13,7 @@ import pytest
 
 WIDTHS = (1200, 390)
 PAPER = 703  # CSS pixels of an A4 page between margins of 12 mm
+PATIENCE = 600_000  # milliseconds; by default a busy machine fails after 5 seconds
 CONTROLS = "a[href], button, input, select, textarea, summary, [tabindex='0']"
 QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
@@ -75,6 +76,7 @@ def launched() -> Iterator[Any]:
     if program is None:
         pytest.skip("no chromium is installed: apt-get install chromium")
     api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install '.[dev]'")
+    api.expect.set_options(timeout=PATIENCE)
     with api.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=program, args=list(QUIET))
         yield browser
@@ -88,6 +90,7 @@ def opened(browser: Any, page: Path | str, width: int = 1200, **context: Any) ->
     home = "/".join(address.split("/")[:3]) + "/"
     faults: list[str] = []
     window = browser.new_context(viewport={"width": width, "height": 800}, accept_downloads=True, **context)
+    window.set_default_timeout(PATIENCE)
     shown = window.new_page()
     shown.on("pageerror", lambda error: faults.append(str(error)))
     shown.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
@@ -96,6 +99,8 @@ def opened(browser: Any, page: Path | str, width: int = 1200, **context: Any) ->
         lambda asked: faults.append(asked.url) if not asked.url.startswith((home, "data:", "blob:")) else None,
     )
     shown.goto(address)
+    if shown.locator("#hold input").count():
+        shown.locator("#hold input").check()  # a page of status loads itself anew each minute
     yield shown
     window.close()
     assert faults == []

@@ -151,3 +151,18 @@ def test_a_page_says_on_top_who_must_be_called_and_who_was_missed(browser, folde
         labels = " ".join(page.locator("figure svg").first.locator("text").all_text_contents())
         assert "of-the-northern-region" in labels
         assert "of-the-southern-region" in labels
+
+
+def test_a_page_of_status_loads_itself_anew_unless_its_reader_holds_it(browser, folder):
+    with browser.new_context() as window:
+        page = window.new_page()
+        page.clock.install()
+        page.goto((folder / "status.html").as_uri())
+        page.evaluate("() => { window.mark = true; }")
+        page.locator("#hold input").check()
+        page.clock.fast_forward(61_000)
+        assert page.evaluate("() => window.mark")
+        page.locator("#hold input").uncheck()
+        with page.expect_event("load"):
+            page.clock.fast_forward(61_000)
+        assert page.evaluate("() => window.mark") is None
