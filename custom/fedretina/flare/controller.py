@@ -19,6 +19,7 @@ from fedretina.aggregation.coordinator import Coordinator
 from fedretina.aggregation.results import results_table
 from fedretina.errors import FedretinaError, QuorumError, TrainingError
 from fedretina.flare.aggregator import SpoolAggregator
+from fedretina.flare.plain_bytes import understood
 from fedretina.flare.server_run import ServerRun
 from fedretina.flare.wire import APPROVED, WAITS, pack_order, pack_question
 from fedretina.plurals import counted
@@ -243,7 +244,8 @@ class RoundController(Controller):
         # FLARE holds its lock in these callbacks, and a task that is sent again passes them again.
         def before(client_task: ClientTask, fl_ctx: FLContext) -> None:
             order = coordinator.order(site)
-            data = pack_question(order) if question else pack_order(order, coordinator.down(site))
+            plainly = understood(fl_ctx)
+            data = pack_question(order) if question else pack_order(order, coordinator.down(site), plainly)
             data.set_header(AppConstants.CURRENT_ROUND, step.round)
             data.set_header(AppConstants.NUM_ROUNDS, step.rounds)
             client_task.task.data = data

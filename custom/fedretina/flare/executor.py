@@ -23,6 +23,7 @@ from fedretina.exchange.payload import Order
 from fedretina.exchange.policy import require_kinds, require_numbers
 from fedretina.flare.approval_gate import require_approval
 from fedretina.flare.job_context import load_experiment, load_site_settings, state_root, with_weights_file
+from fedretina.flare.plain_bytes import speak
 from fedretina.flare.wire import APPROVED, WAITS, is_question, pack_error, pack_payload, unpack_order, why
 from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.local.site import Site
@@ -61,8 +62,10 @@ class TrainerExecutor(Executor):
         return self._host.handle(shareable, fl_ctx, lambda: bool(abort_signal.triggered))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Let go of the run's folder at the job's end."""
-        if event_type == EventType.END_RUN:
+        """Tell the server which form of tensors is taken here; let go of the run's folder at the job's end."""
+        if event_type == EventType.START_RUN:
+            speak(fl_ctx)
+        elif event_type == EventType.END_RUN:
             self._host.close()
 
 

@@ -21,6 +21,7 @@ from fedretina.errors import StateError
 from fedretina.exchange.encryption import cipher_for
 from fedretina.flare.fork_server import one_process_per_site, share_imports
 from fedretina.flare.job_context import RUN, load_experiment, load_server_settings, state_root, with_weights_file
+from fedretina.flare.plain_bytes import register, speak
 from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.results_upload import publish, publish_steps
 from fedretina.settings.plan import new_run_name
@@ -98,6 +99,7 @@ class ServerRun(FLComponent):
                 self._tracker = Tracker(settings.tracking, folder, run, "server", experiment.name)
                 self._held = opening.pop_all()
             self._coordinator, self._last = coordinator, LastStep(folder, run)
+            register().largest = coordinator.partition.most_bytes(coordinator.partition.sendable)
             self.publish_steps(fl_ctx)
             self.note("opened", done=coordinator.done, steps=len(coordinator.plan))
             self.log_info(fl_ctx, f"run {run}: {self._coordinator.done} of {len(self._coordinator.plan)} steps done")
@@ -166,6 +168,7 @@ class ServerRun(FLComponent):
         In the simulator its start sees to how sites are started.
         """
         if event_type == EventType.START_RUN:
+            speak(fl_ctx)
             if isinstance(engine := fl_ctx.get_engine(), SimulatorServerEngine):
                 share_imports(engine.args.threads or 1)
                 one_process_per_site()

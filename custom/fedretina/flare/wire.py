@@ -13,6 +13,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 
 from fedretina.errors import RefusedError
 from fedretina.exchange.payload import Order, Payload, Stamp, Tensors
+from fedretina.flare.plain_bytes import plain
 from fedretina.settings.scalars import Task
 from fedretina.told import one_line
 
@@ -35,11 +36,17 @@ WHY = "fedretina_why"
 """Header of an error reply: a sentence that names no path, file or patient."""
 
 
-def pack_order(order: Order, tensors: Tensors) -> Shareable:
-    """Turn an order and the tensors that go with it into a task's data."""
+def pack_order(order: Order, tensors: Tensors, plainly: bool = False) -> Shareable:
+    """Turn an order and the tensors that go with it into a task's data.
+
+    Args:
+        order: The order.
+        tensors: What goes with it.
+        plainly: Whether the receiver takes plain bytes; FLARE's own form else.
+    """
     meta = {"task": order.task, "accepted": order.accepted, "best": order.best}
     own = {"share": order.share, "weight": order.weight}
-    return _dxo(tensors, {"stamp": list(order.stamp), **meta, **own})
+    return _dxo(tensors, {"stamp": list(order.stamp), **meta, **own}, plainly)
 
 
 def pack_question(order: Order) -> Shareable:
@@ -73,9 +80,9 @@ def unpack_order(shareable: Shareable) -> tuple[Order, dict[str, torch.Tensor]]:
     return order, tensors
 
 
-def pack_payload(payload: Payload) -> Shareable:
-    """Turn a site's answer into a task's result."""
-    return _dxo(payload.tensors, {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)})
+def pack_payload(payload: Payload, plainly: bool = False) -> Shareable:
+    """Turn a site's answer into a task's result; see `pack_order`."""
+    return _dxo(payload.tensors, {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)}, plainly)
 
 
 def unpack_payload(shareable: Shareable) -> Payload:
@@ -107,8 +114,10 @@ def why(shareable: Shareable) -> str:
     return one_line(str(shareable.get_header(WHY) or means))
 
 
-def _dxo(tensors: Tensors, meta: Mapping[str, Any]) -> Shareable:
+def _dxo(tensors: Tensors, meta: Mapping[str, Any], plainly: bool) -> Shareable:
     arrays = {key: tensor.detach().cpu().numpy() for key, tensor in tensors.items()}
+    if plainly:
+        arrays = {key: plain(array) for key, array in arrays.items()}
     return cast(Shareable, DXO(DataKind.WEIGHTS, data=arrays, meta={META: dict(meta)}).to_shareable())
 
 
@@ -127,6 +136,8 @@ def _read(shareable: Shareable) -> tuple[dict[str, torch.Tensor], dict[str, Any]
 
 
 def _tensor(key: str, value: Any) -> torch.Tensor:
+    if isinstance(value, RefusedError):  # stands for an array whose bytes were not taken
+        raise value
     try:
         array = np.asarray(value)
         if array.dtype.kind in "fiub":
