@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
@@ -16,16 +16,15 @@ from torchvision.models import resnet50
 from fedretina.data.site_data import Split
 from fedretina.flare.executor import SiteHost, TrainerExecutor
 from fedretina.local.site import Site
-from fedretina.local.supervised import Predictions
+from fedretina.local.supervised import EpochResult, Predictions
 from fedretina.local.trainer import LocalTrainer
-from fedretina.settings.plan import Step
 
 
 class EchoTrainer(LocalTrainer):
     """The local trainer with random logits in place of the network's; all else is as it is."""
 
-    def _epochs(self, split: Split, step: Step, stop: Callable[[], bool]) -> tuple[Predictions, list[float]]:
-        return self._pass(split), [0.0]
+    def _epochs(self, split: Split, *_: Any) -> EpochResult:
+        return EpochResult(self._pass(split), [0.0], {})
 
     def _pass(self, split: Split) -> Predictions:
         draws = torch.Generator().manual_seed(1)

@@ -13,10 +13,11 @@ from nvflare.apis.shareable import Shareable, make_reply
 
 from fedretina.errors import RefusedError
 from fedretina.exchange.payload import Order, Payload, Stamp, Tensors
-from fedretina.flare.plain_bytes import plain
+from fedretina.flare.plain_bytes import in_one_buffer, plain
 from fedretina.settings.scalars import Task
 from fedretina.told import one_line
 
+Arrays = Mapping[str, np.ndarray]
 META = "fedretina"
 QUESTION = "question"
 """Entry of an order that brings no tensors and asks only whether the hospital has approved the plan by now."""
@@ -36,17 +37,22 @@ WHY = "fedretina_why"
 """Header of an error reply: a sentence that names no path, file or patient."""
 
 
-def pack_order(order: Order, tensors: Tensors, plainly: bool = False) -> Shareable:
+def pack_order(order: Order, tensors: Tensors | Arrays, plainly: bool = False) -> Shareable:
     """Turn an order and the tensors that go with it into a task's data.
 
     Args:
         order: The order.
-        tensors: What goes with it.
+        tensors: What goes with it, or the arrays of `for_all`.
         plainly: Whether the receiver takes plain bytes; FLARE's own form else.
     """
     meta = {"task": order.task, "accepted": order.accepted, "best": order.best}
     own = {"share": order.share, "weight": order.weight}
     return _dxo(tensors, {"stamp": list(order.stamp), **meta, **own}, plainly)
+
+
+def for_all(tensors: Tensors) -> Arrays:
+    """The arrays of tensors that go with the orders of many sites, put together once for all of them."""
+    return in_one_buffer({key: tensor.detach().cpu().numpy() for key, tensor in tensors.items()})
 
 
 def pack_question(order: Order) -> Shareable:
@@ -114,8 +120,8 @@ def why(shareable: Shareable) -> str:
     return one_line(str(shareable.get_header(WHY) or means))
 
 
-def _dxo(tensors: Tensors, meta: Mapping[str, Any], plainly: bool) -> Shareable:
-    arrays = {key: tensor.detach().cpu().numpy() for key, tensor in tensors.items()}
+def _dxo(tensors: Tensors | Arrays, meta: Mapping[str, Any], plainly: bool) -> Shareable:
+    arrays = {key: one.detach().cpu().numpy() if isinstance(one, torch.Tensor) else one for key, one in tensors.items()}
     if plainly:
         arrays = {key: plain(array) for key, array in arrays.items()}
     return cast(Shareable, DXO(DataKind.WEIGHTS, data=arrays, meta={META: dict(meta)}).to_shareable())
