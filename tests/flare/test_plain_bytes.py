@@ -20,6 +20,7 @@ from fedretina.exchange.encryption import sealed_bytes
 from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Payload, Stamp, tensors_digest
 from fedretina.flare import plain_bytes
+from fedretina.flare.handover import Handover
 from fedretina.flare.plain_bytes import Form, Leaving, PlainArray, Table, in_one_buffer, plain, register
 from fedretina.flare.wire import pack_payload, unpack_payload
 from fedretina.networks.build import build_on_meta
@@ -240,3 +241,48 @@ def test_messages_at_the_same_time_do_not_mix(wire):
     numbers = sorted(float(message["d"]["k"].max()) for message in found.values())
     assert numbers == [1.0, 2.0, 3.0]
     assert all(message["d"]["k"].min() == message["d"]["k"].max() for message in found.values())
+
+
+@pytest.mark.parametrize("way", ["handed over", "elsewhere", "gone", "a name of its own", "as it comes"])
+def test_tensors_arrive_the_same_whether_a_file_is_handed_over_or_not(wire, tmp_path, monkeypatch, way):
+    held, words, pulled = Handover(tmp_path / "held"), {}, []
+    kept, produce = plain_bytes.Datum, Leaving.produce
+    changed = {"elsewhere": {"here": "x"}, "gone": {"file": f"1-{32 * '0'}"}, "a name of its own": {"file": 7}}
+
+    def said(kind, text, dot):
+        words.update(json.loads(text) | changed.get(way, {}))
+        return kept(kind, json.dumps(words), dot=dot)
+
+    def counted(self, state, requester):
+        found = produce(self, state, requester)
+        pulled.append(found[0] == ProduceRC.OK)
+        return found
+
+    monkeypatch.setattr(plain_bytes, "Datum", said)
+    monkeypatch.setattr(Leaving, "produce", counted)
+    monkeypatch.setattr(register(), "handover", None if way == "as it comes" else held)
+    monkeypatch.setattr(register(), "arrivals", held)
+    sent = Payload(tensors(), {"theta": 0.5}, STAMP)
+    found = unpack_payload(wire(pack_payload(sent, plainly=True)))
+    assert tensors_digest(found.tensors) == tensors_digest(sent.tensors)
+    assert ("file" in words) == (way != "as it comes")
+    assert any(pulled) == (way != "handed over")
+    files = len(list((tmp_path / "held").iterdir()))
+    assert files >= 1  # what came lies there, and is erased with the last tensor of it
+    found.tensors["large"].zero_()
+    del found
+    assert len(list((tmp_path / "held").iterdir())) < files or way == "handed over"
+
+
+@pytest.mark.attack(
+    "a hostile site",
+    "a claim of a terabyte with the name of a file that it would hand over",
+    "refused in a sentence; the file is not looked at",
+)
+def test_a_file_is_held_to_the_same_size(wire, tmp_path, monkeypatch):
+    held = Handover(tmp_path / "held")
+    monkeypatch.setattr(register(), "handover", held)
+    monkeypatch.setattr(Handover, "take", lambda *_: pytest.fail("the file is opened"))
+    monkeypatch.setattr(register(), "largest", 10**6)
+    with pytest.raises(RefusedError, match="those of this run have at most 1000000"):
+        unpack_payload(wire(pack_payload(Payload(tensors(), {}, STAMP), plainly=True)))

@@ -8,11 +8,15 @@ serialiser, such as filters and ledger, sees NumPy arrays as before.
 What a peer says of its arrays is checked before a byte is fetched, and what comes is held against what it said. A
 refusal takes the array's place in the message, so that whoever unpacks it can say it in a sentence: an exception here
 would end the server's process.
+
+Where two processes hand files over (`handover`), a message also names a file that holds the bytes; a receiver that does
+not take it fetches them as ever.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +24,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
-from nvflare.fuel.f3.streaming.download_service import Consumer, Downloadable, ProduceRC, download_object
+from nvflare.fuel.f3.streaming.download_service import (
+    Consumer,
+    Downloadable,
+    ProduceRC,
+    download_object,
+    request_download_chunk,
+)
 from nvflare.fuel.f3.streaming.obj_downloader import ObjectDownloader
 from nvflare.fuel.f3.streaming.transfer_progress import DEFAULT_STREAMING_IDLE_TIMEOUT, STREAMING_IDLE_TIMEOUT
 from nvflare.fuel.utils import fobs
@@ -28,7 +38,9 @@ from nvflare.fuel.utils.app_config_utils import get_positive_float_var
 from nvflare.fuel.utils.fobs.datum import Datum, DatumManager, DatumType
 
 from fedretina.errors import RefusedError, SettingsError
+from fedretina.flare.handover import Handover, OpenFile
 
+_log = logging.getLogger(__name__)
 FORMAT = 1
 """Of the bytes on the wire; a peer that names another one, or none, is sent FLARE's own."""
 DOT = 211
@@ -37,6 +49,7 @@ _SPEAKS = "fedretina_plain_bytes"
 _TYPES = frozenset({"<f2", "<f4", "<f8", "|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8"})
 _CHUNK = 16 * 2**20
 _LARGEST = 8 * 2**30  # before the network is known: the first order
+_WORTH_A_FILE = 2**20  # bytes
 _MANY = 100_000  # arrays of one message
 _REQUEST_S = 600.0  # how long one chunk may take, as in FLARE's own downloads
 _AT = "at"
@@ -83,6 +96,8 @@ def plain(array: np.ndarray) -> np.ndarray:
 def in_one_buffer(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Copy arrays behind one another, once for all receivers: each chunk is then a part of the buffer.
 
+    Where processes hand files over, the buffer is a file, if there is room for it on the disk.
+
     Args:
         arrays: By key.
 
@@ -90,14 +105,26 @@ def in_one_buffer(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         The same numbers under the same keys, read-only.
     """
     fit = {key: array for key, array in arrays.items() if array.dtype.str in _TYPES}
-    table = Table([Form(array.dtype, array.shape) for array in fit.values()])
-    buffer = np.empty(table.size, np.uint8)
-    views = table.views(buffer)
-    for view, array in zip(views, fit.values(), strict=True):
-        view[...] = array
-    buffer.flags.writeable = False
+    table = Table.of(list(fit.values()))
+    parts, handover = table.parts(list(fit.values())), register().handover
+    buffer: np.ndarray | None = None
+    if handover is not None and table.size >= _WORTH_A_FILE:
+        try:
+            buffer = handover.put(parts)
+        except OSError as error:
+            _log.warning("nothing can be handed over, so it is sent: %s", error)
+    if buffer is None:
+        buffer = np.concatenate([np.empty(0, np.uint8), *parts])
+        buffer.flags.writeable = False
     packed = dict(zip(fit, table.views(buffer), strict=True))
     return {key: packed.get(key, array) for key, array in arrays.items()}
+
+
+def leaving(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays in the form in which they travel plainly, those of `in_one_buffer` as they are."""
+    if register().handover is not None and not all(isinstance(array, PlainArray) for array in arrays.values()):
+        return in_one_buffer(arrays)
+    return {key: plain(array) for key, array in arrays.items()}
 
 
 class Form(NamedTuple):
@@ -142,6 +169,11 @@ class Table:
             self.size += forms[at].size
 
     @classmethod
+    def of(cls, arrays: Sequence[np.ndarray]) -> Table:
+        """The table of some arrays."""
+        return cls([Form(array.dtype, array.shape) for array in arrays])
+
+    @classmethod
     def read(cls, words: object) -> Table:
         """Read what a peer says of its arrays.
 
@@ -155,6 +187,11 @@ class Table:
     def words(self) -> list[list[Any]]:
         """The table for the wire."""
         return [[form.dtype.str, list(form.shape)] for form in self.forms]
+
+    def parts(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The bytes of the table's arrays, uint8, in their order; none that are empty."""
+        flat = (np.ascontiguousarray(arrays[at]).reshape(-1).view(np.uint8) for at in self.order)
+        return [part for part in flat if part.size]
 
     def views(self, buffer: np.ndarray) -> list[np.ndarray]:
         """The arrays in a buffer of their bytes, uint8 [size]."""
@@ -178,10 +215,14 @@ class PlainDecomposer(fobs.Decomposer):
 
     Attributes:
         largest: Most bytes that the arrays of one message may claim to have; smaller once the network is known.
+        handover: Where files are handed over, to and from processes that have the same; None where all is sent.
+        arrivals: Where bytes that come in are written as they come; None keeps them in memory.
     """
 
     def __init__(self) -> None:
         self.largest = _LARGEST
+        self.handover: Handover | None = None
+        self.arrivals: Handover | None = None
 
     def supported_type(self) -> type[PlainArray]:
         """The arrays' type."""
@@ -211,6 +252,8 @@ class PlainDecomposer(fobs.Decomposer):
         receivers = context.get(fobs.FOBSContextKey.NUM_RECEIVERS) or 1
         ref = ObjectDownloader(cell=cell, timeout=timeout, num_receivers=receivers).add_object(leaving)
         words = {"from": cell.get_fqcn(), "ref": ref, "arrays": leaving.table.words()}
+        if self.handover is not None and (file := leaving.file) is not None:
+            words |= {"here": self.handover.here, "file": file}
         manager.add_datum(Datum(DatumType.TEXT, json.dumps(words), dot=DOT))
 
     def process_datum(self, datum: Datum, manager: DatumManager) -> None:
@@ -241,16 +284,20 @@ class PlainDecomposer(fobs.Decomposer):
             raise RefusedError(
                 f"its tensors are said to have {table.size} bytes; those of this run have at most {self.largest}."
             )
-        arriving = Arriving(table.size)
-        download_object(
-            from_fqcn=sender,
-            ref_id=ref,
-            per_request_timeout=_REQUEST_S,
-            cell=cell,
-            consumer=arriving,
-            secure=bool(message.get_header(MessageHeaderKey.SECURE, False)),
-            abort_signal=context.get(fobs.FOBSContextKey.ABORT_SIGNAL),
-        )
+        way: dict[str, Any] = {
+            "from_fqcn": sender,
+            "ref_id": ref,
+            "per_request_timeout": _REQUEST_S,
+            "cell": cell,
+            "secure": bool(message.get_header(MessageHeaderKey.SECURE, False)),
+            "abort_signal": context.get(fobs.FOBSContextKey.ABORT_SIGNAL),
+        }
+        taken = self._taken(words, table.size)
+        if taken is not None:
+            request_download_chunk(state={_AT: table.size}, **way)  # so that the sender lets go of it
+            return table.views(taken)
+        arriving = Arriving(table.size, self.arrivals)
+        download_object(consumer=arriving, **way)
         if arriving.refusal is not None:
             raise arriving.refusal
         if not arriving.complete:
@@ -258,6 +305,13 @@ class PlainDecomposer(fobs.Decomposer):
                 raise RuntimeError(f"the arrays of a message could not be fetched from {sender}")
             raise RefusedError("its tensors could not be fetched: it is gone, or does not hold them any more.")
         return table.views(arriving.buffer)
+
+    def _taken(self, words: Mapping[str, Any], size: int) -> np.ndarray | None:
+        """The bytes, where the sender has handed them over."""
+        file, here = words.get("file"), words.get("here")
+        if self.handover is None or here != self.handover.here or not isinstance(file, str):
+            return None
+        return self.handover.take(file, size)
 
     def recompose(self, data: Any, manager: DatumManager | None = None) -> Any:
         """The array of a place, or the refusal in its stead."""
@@ -289,9 +343,14 @@ class Leaving(Downloadable):
 
     def __init__(self, arrays: Sequence[np.ndarray]) -> None:
         super().__init__(None)
-        self.table = Table([Form(array.dtype, array.shape) for array in arrays])
-        parts = (np.ascontiguousarray(arrays[at]).reshape(-1).view(np.uint8) for at in self.table.order)
-        self._runs = list(_joined(part for part in parts if part.size))
+        self.table = Table.of(arrays)
+        self._runs = list(_joined(self.table.parts(arrays)))
+
+    @property
+    def file(self) -> str | None:
+        """Name of the file that holds these bytes and nothing else; None where there is none."""
+        root = _root(self._runs[0]) if len(self._runs) == 1 else None
+        return Handover.name(root) if root is not None and root.size == self.table.size else None
 
     def produce(self, state: Any, requester: str) -> tuple[str, Any, dict[str, int]]:
         """The next chunk, and the place behind it."""
@@ -339,25 +398,32 @@ def _address(array: np.ndarray) -> int:
 
 
 class Arriving(Consumer):
-    """Puts chunks into one buffer, and holds the peer to the size that it claimed.
+    """Puts chunks behind one another, and holds the peer to the size that it claimed.
 
     Attributes:
-        buffer: uint8 [size].
+        buffer: uint8 [size], once all has come.
         refusal: What was wrong with what came; None where nothing was.
         complete: Whether all of it came.
 
     Args:
         size: Bytes that the peer claims, no more than the receiver takes.
+        folder: Where they are written as they come; None, or a disk without room, keeps them in memory.
     """
 
     supports_pipelining = True
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, folder: Handover | None = None) -> None:
         super().__init__()
         self.buffer = np.empty(size, np.uint8)  # memory is taken as bytes come in, not by the claim
         self.refusal: RefusedError | None = None
         self.complete = False
         self._at = 0
+        self._file: OpenFile | None = None
+        if folder is not None and size >= _WORTH_A_FILE:
+            try:
+                self._file = folder.begin()
+            except OSError as error:
+                _log.warning("what arrives is kept in memory: %s", error)
 
     def consume(self, ref_id: str, state: Any, data: Any) -> Any:
         """Take one chunk.
@@ -371,16 +437,37 @@ class Arriving(Consumer):
         elif self._at + size > self.buffer.size:
             self.refusal = RefusedError(f"it sent more than the {self.buffer.size} bytes that it said it has.")
         if self.refusal is not None:
+            self._discard()
             raise self.refusal
-        self.buffer[self._at : self._at + size] = np.frombuffer(data, np.uint8)
+        self._write(data, size)
         self._at += size
         return state
 
+    def _discard(self) -> None:
+        if self._file is not None:
+            self._file.discard()
+            self._file = None
+
+    def _write(self, data: bytes | memoryview, size: int) -> None:
+        if self._file is not None:
+            try:
+                self._file.write(data)
+                return
+            except OSError as error:
+                _log.warning("what arrives is kept in memory: %s", error)
+                self.buffer[: self._at] = np.frombuffer(self._file.read(self._at), np.uint8)
+                self._discard()
+        self.buffer[self._at : self._at + size] = np.frombuffer(data, np.uint8)
+
     def download_completed(self, ref_id: str) -> None:
         """Note that the peer has no more."""
-        self.complete = self._at == self.buffer.size
-        if not self.complete:
+        if self._at != self.buffer.size:
             self.refusal = RefusedError(f"it sent {self._at} of the {self.buffer.size} bytes that it said it has.")
+            self._discard()
+        elif self._file is not None:
+            self.buffer = self._file.end(writeable=True)
+        self.complete = self.refusal is None
 
     def download_failed(self, ref_id: str, reason: str) -> None:
-        """Note nothing: FLARE has logged the reason, and `complete` stays False."""
+        """Let go of what has come; FLARE has logged the reason, and `complete` stays False."""
+        self._discard()

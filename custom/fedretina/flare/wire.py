@@ -13,7 +13,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 
 from fedretina.errors import RefusedError
 from fedretina.exchange.payload import Order, Payload, Stamp, Tensors
-from fedretina.flare.plain_bytes import in_one_buffer, plain
+from fedretina.flare.plain_bytes import in_one_buffer, leaving
 from fedretina.settings.scalars import Task
 from fedretina.told import one_line
 
@@ -123,7 +123,7 @@ def why(shareable: Shareable) -> str:
 def _dxo(tensors: Tensors | Arrays, meta: Mapping[str, Any], plainly: bool) -> Shareable:
     arrays = {key: one.detach().cpu().numpy() if isinstance(one, torch.Tensor) else one for key, one in tensors.items()}
     if plainly:
-        arrays = {key: plain(array) for key, array in arrays.items()}
+        arrays = leaving(arrays)
     return cast(Shareable, DXO(DataKind.WEIGHTS, data=arrays, meta={META: dict(meta)}).to_shareable())
 
 
