@@ -27,6 +27,8 @@ from fedretina.settings.site import ServerSettings, SiteSettings
 
 _log = logging.getLogger(__name__)
 FOLDER = ".handover"
+WORTH_A_FILE = 2**20
+"""Bytes below which nothing is written into a file."""
 _NAME = re.compile(r"([1-9][0-9]{0,9})-[0-9a-f]{32}")  # of the process that wrote it, and of itself
 
 
@@ -184,6 +186,48 @@ class OpenFile:
             self._erase.detach()
             weakref.finalize(found, self._path.unlink, missing_ok=True)
         return found
+
+
+class Filling:
+    """Room for bytes that arrive one after the other: a file, and memory where there is none for it on the disk.
+
+    Args:
+        size: How many will come. Of memory no more is taken than what has come.
+        folder: Where the file goes; None keeps all in memory.
+    """
+
+    def __init__(self, size: int, folder: Handover | None) -> None:
+        self._memory = np.empty(size, np.uint8)
+        self._at = 0
+        self._file: OpenFile | None = None
+        if folder is not None and size >= WORTH_A_FILE:
+            try:
+                self._file = folder.begin()
+            except OSError as error:
+                _log.warning("what arrives is kept in memory: %s", error)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write what comes next."""
+        if self._file is not None:
+            try:
+                self._file.write(data)
+            except OSError as error:
+                _log.warning("what arrives is kept in memory: %s", error)
+                self._memory[: self._at] = np.frombuffer(self._file.read(self._at), np.uint8)
+                self.discard()
+        if self._file is None:
+            self._memory[self._at : self._at + len(data)] = np.frombuffer(data, np.uint8)
+        self._at += len(data)
+
+    def end(self) -> np.ndarray:
+        """All bytes, uint8 [size], which may be written to."""
+        return self._memory if self._file is None else self._file.end(writeable=True)
+
+    def discard(self) -> None:
+        """Erase the file."""
+        if self._file is not None:
+            self._file.discard()
+            self._file = None
 
 
 def _require_own(found: os.stat_result) -> None:

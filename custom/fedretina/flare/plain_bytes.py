@@ -38,7 +38,7 @@ from nvflare.fuel.utils.app_config_utils import get_positive_float_var
 from nvflare.fuel.utils.fobs.datum import Datum, DatumManager, DatumType
 
 from fedretina.errors import RefusedError, SettingsError
-from fedretina.flare.handover import Handover, OpenFile
+from fedretina.flare.handover import WORTH_A_FILE, Filling, Handover
 
 _log = logging.getLogger(__name__)
 FORMAT = 1
@@ -49,9 +49,9 @@ _SPEAKS = "fedretina_plain_bytes"
 _TYPES = frozenset({"<f2", "<f4", "<f8", "|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8"})
 _CHUNK = 16 * 2**20
 _LARGEST = 8 * 2**30  # before the network is known: the first order
-_WORTH_A_FILE = 2**20  # bytes
 _MANY = 100_000  # arrays of one message
 _REQUEST_S = 600.0  # how long one chunk may take, as in FLARE's own downloads
+_LET_GO_S = 10.0
 _AT = "at"
 _LEAVING, _ARRIVED = "fedretina_leaving", "fedretina_arrived"
 
@@ -108,7 +108,7 @@ def in_one_buffer(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     table = Table.of(list(fit.values()))
     parts, handover = table.parts(list(fit.values())), register().handover
     buffer: np.ndarray | None = None
-    if handover is not None and table.size >= _WORTH_A_FILE:
+    if handover is not None and table.size >= WORTH_A_FILE:
         try:
             buffer = handover.put(parts)
         except OSError as error:
@@ -294,6 +294,7 @@ class PlainDecomposer(fobs.Decomposer):
         }
         taken = self._taken(words, table.size)
         if taken is not None:
+            way["per_request_timeout"] = _LET_GO_S
             request_download_chunk(state={_AT: table.size}, **way)  # so that the sender lets go of it
             return table.views(taken)
         arriving = Arriving(table.size, self.arrivals)
@@ -401,7 +402,7 @@ class Arriving(Consumer):
     """Puts chunks behind one another, and holds the peer to the size that it claimed.
 
     Attributes:
-        buffer: uint8 [size], once all has come.
+        buffer: uint8 [size]; there once all has come.
         refusal: What was wrong with what came; None where nothing was.
         complete: Whether all of it came.
 
@@ -411,19 +412,14 @@ class Arriving(Consumer):
     """
 
     supports_pipelining = True
+    buffer: np.ndarray
 
     def __init__(self, size: int, folder: Handover | None = None) -> None:
         super().__init__()
-        self.buffer = np.empty(size, np.uint8)  # memory is taken as bytes come in, not by the claim
         self.refusal: RefusedError | None = None
         self.complete = False
-        self._at = 0
-        self._file: OpenFile | None = None
-        if folder is not None and size >= _WORTH_A_FILE:
-            try:
-                self._file = folder.begin()
-            except OSError as error:
-                _log.warning("what arrives is kept in memory: %s", error)
+        self._size, self._at = size, 0
+        self._filling = Filling(size, folder)
 
     def consume(self, ref_id: str, state: Any, data: Any) -> Any:
         """Take one chunk.
@@ -434,40 +430,22 @@ class Arriving(Consumer):
         size = len(data) if isinstance(data, bytes | bytearray | memoryview) else 0
         if not size or not isinstance(state, dict) or state.get(_AT) != self._at + size:
             self.refusal = RefusedError("its tensors did not come in the order of their bytes.")
-        elif self._at + size > self.buffer.size:
-            self.refusal = RefusedError(f"it sent more than the {self.buffer.size} bytes that it said it has.")
+        elif self._at + size > self._size:
+            self.refusal = RefusedError(f"it sent more than the {self._size} bytes that it said it has.")
         if self.refusal is not None:
-            self._discard()
             raise self.refusal
-        self._write(data, size)
+        self._filling.write(data)
         self._at += size
         return state
 
-    def _discard(self) -> None:
-        if self._file is not None:
-            self._file.discard()
-            self._file = None
-
-    def _write(self, data: bytes | memoryview, size: int) -> None:
-        if self._file is not None:
-            try:
-                self._file.write(data)
-                return
-            except OSError as error:
-                _log.warning("what arrives is kept in memory: %s", error)
-                self.buffer[: self._at] = np.frombuffer(self._file.read(self._at), np.uint8)
-                self._discard()
-        self.buffer[self._at : self._at + size] = np.frombuffer(data, np.uint8)
-
     def download_completed(self, ref_id: str) -> None:
         """Note that the peer has no more."""
-        if self._at != self.buffer.size:
-            self.refusal = RefusedError(f"it sent {self._at} of the {self.buffer.size} bytes that it said it has.")
-            self._discard()
-        elif self._file is not None:
-            self.buffer = self._file.end(writeable=True)
-        self.complete = self.refusal is None
+        if self._at == self._size:
+            self.buffer, self.complete = self._filling.end(), True
+            return
+        self.refusal = RefusedError(f"it sent {self._at} of the {self._size} bytes that it said it has.")
+        self._filling.discard()
 
     def download_failed(self, ref_id: str, reason: str) -> None:
         """Let go of what has come; FLARE has logged the reason, and `complete` stays False."""
-        self._discard()
+        self._filling.discard()
