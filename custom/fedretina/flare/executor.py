@@ -30,6 +30,7 @@ from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.local.site import Site
 from fedretina.local.site_state import History
 from fedretina.networks.build import build_on_meta
+from fedretina.process_end import end_quickly
 from fedretina.seeds import devices_seen
 from fedretina.settings.exchange import Kind
 from fedretina.settings.plan import Plan
@@ -63,8 +64,12 @@ class TrainerExecutor(Executor):
         return self._host.handle(shareable, fl_ctx, lambda: bool(abort_signal.triggered))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Tell the server which form of tensors is taken here; let go of the run's folder at the job's end."""
+        """Tell the server which form of tensors is taken here; let go of the run's folder at the job's end.
+
+        The process then ends without ado.
+        """
         if event_type == EventType.START_RUN:
+            end_quickly()
             speak(fl_ctx)
             with suppress(FedretinaError):  # settings that cannot be used: the first answer says so
                 register().handover = handover_of(fl_ctx, load_site_settings(fl_ctx))

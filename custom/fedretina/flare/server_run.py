@@ -26,6 +26,7 @@ from fedretina.flare.job_context import RUN, load_experiment, load_server_settin
 from fedretina.flare.plain_bytes import register, speak
 from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.results_upload import publish, publish_steps
+from fedretina.process_end import end_quickly
 from fedretina.settings.plan import new_run_name
 from fedretina.storage import folder_lock
 from fedretina.tracking.curves import server_points
@@ -177,6 +178,7 @@ class ServerRun(FLComponent):
         In the simulator its start sees to how sites are started.
         """
         if event_type == EventType.START_RUN:
+            end_quickly()
             speak(fl_ctx)
             if isinstance(engine := fl_ctx.get_engine(), SimulatorServerEngine):
                 share_imports(engine.args.threads or 1)
