@@ -113,7 +113,7 @@ def _rounds(job: Path, scratch: Path, sites: int, rounds: int, site_file: Path) 
             cpu = _followed(process, file)
         finally:
             end_tree(process)
-    times = _times(file.read_text(encoding="utf-8"))
+    times = round_times(file.read_text(encoding="utf-8"))
     shutil.rmtree(workspace)
     shutil.rmtree(state, ignore_errors=True)
     if process.returncode != 0 or sorted(times) != list(range(rounds)):
@@ -132,7 +132,7 @@ def _followed(process: subprocess.Popen[bytes], log: Path) -> list[float]:
         if time.monotonic() > until:
             raise RuntimeError(f"the job did not end in {_TIMEOUT_S:.0f} s.")
         time.sleep(0.05)
-        ended = len(_times(log.read_text(encoding="utf-8"))) if log.exists() else 0
+        ended = len(round_times(log.read_text(encoding="utf-8"))) if log.exists() else 0
         if ended != seen:
             now = cpu_seconds(process.pid)
             if seen:
@@ -162,7 +162,7 @@ def _flower(python: str, sites: int, rounds: int) -> Rounds:
     return Rounds(**json.loads(done.splitlines()[-1]))
 
 
-def _times(log: str) -> dict[int, float]:
+def round_times(log: str) -> dict[int, float]:
     """Seconds by round, from the stamps of the lines in which the controllers begin and end it."""
     begun: dict[int, datetime] = {}
     took: dict[int, float] = {}
