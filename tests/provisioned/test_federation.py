@@ -50,7 +50,7 @@ ENVELOPE = {
     *("__client_name__", "__current_job_id__", "__fqsn__", "__identity_name__", "__is_leaf__", "__run_num__"),
     *("__task_id__", "__task_name__", "__workflow__"),
 }
-OUR_WORDS = {"fedretina", "stamp", "scalars", "train", "validate", "finalise", "good", *SITES}
+OUR_WORDS = {"fedretina", "fedretina_plain_bytes", "stamp", "scalars", "train", "validate", "finalise", "good", *SITES}
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 

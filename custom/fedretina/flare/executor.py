@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Order
 from fedretina.exchange.policy import require_kinds, require_numbers
 from fedretina.flare.approval_gate import require_approval
+from fedretina.flare.handover import handover_of
 from fedretina.flare.job_context import load_experiment, load_site_settings, state_root, with_weights_file
+from fedretina.flare.plain_bytes import register, speak
 from fedretina.flare.wire import APPROVED, WAITS, is_question, pack_error, pack_payload, unpack_order, why
 from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.local.site import Site
@@ -62,9 +64,15 @@ class TrainerExecutor(Executor):
         return self._host.handle(shareable, fl_ctx, lambda: bool(abort_signal.triggered))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Let go of the run's folder at the job's end, whose process then ends without ado."""
+        """Tell the server which form of tensors is taken here; let go of the run's folder at the job's end.
+
+        The process then ends without ado.
+        """
         if event_type == EventType.START_RUN:
             end_quickly()
+            speak(fl_ctx)
+            with suppress(FedretinaError):  # settings that cannot be used: the first answer says so
+                register().handover = handover_of(fl_ctx, load_site_settings(fl_ctx))
         elif event_type == EventType.END_RUN:
             self._host.close()
 
