@@ -56,8 +56,8 @@ ROWS: Mapping[str, dict[str, Any]] = {
         "training": {"threads": 1},
     },
 }
-"""Heads from sums on a frozen encoder at 224 pixels, and rows that train at 96: one of each way in which an encoder is
-trained and mixed (docs/gate.md says why these stand for every row)."""
+"""Heads from sums on a frozen encoder at 224 pixels, and rows that train at 96: one of each `way` in which an encoder
+comes to be what it is, and more."""
 _TRAIN, _OWN, _AWAY, _SPOILED = 400, 300, 200, 60
 MORE: Mapping[str, Callable[[Any], Any]] = {
     **SPOILS,
@@ -84,6 +84,23 @@ def main() -> int:
 
     write_page(STORED)
     return 0
+
+
+def way(experiment: Experiment) -> str:
+    """How a run's encoder comes to be what it is, which is all of a row that its gate depends on.
+
+    A gate is fitted on pixels and on what the encoder gives of them. Head, loss, weights of the sites and corrections
+    act on it through the encoder's weights alone.
+    """
+    if any(phase.task == "pretrain" for phase in experiment.phases):
+        return "pre-trained without labels, then trained"
+    if not any(phase.task == "train" for phase in experiment.phases):
+        return "frozen"
+    if experiment.network.exits is not None:
+        return "trained, early exits on its stages"
+    if experiment.exchange.personal == "everything" or experiment.exchange.batchnorm in ("local_all", "local_stats"):
+        return "trained, BatchNorm of the site's own"
+    return "trained, BatchNorm of all"
 
 
 def _run_all(

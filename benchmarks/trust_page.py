@@ -77,8 +77,9 @@ def write_page(gates: Path, promises: Path) -> None:
     looked = list(read_packed(gates).values())
     promised = {one["site"]: one for one in read_packed(promises).values()}
     table = [counted(one, promised.get(one["site"])) for one in looked if one["row"] == ROW]
-    trained = [counted(one, None) for one in looked if one["row"] != ROW]
-    write_text(PAGE, render(table, trained))
+    others = [one for one in looked if one["row"] != ROW]
+    trained = [counted(one, None) for one in others]
+    write_text(PAGE, render(table, trained, len({one["row"] for one in others})))
 
 
 def counted(looked: Mapping[str, Any], promised: Mapping[str, Any] | None) -> Kept:
@@ -108,12 +109,13 @@ def _most_drawn(drawn: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     return max(given, key=lambda one: one["patients"], default=None)
 
 
-def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
+def render(sites: Sequence[Kept], trained: Sequence[Kept] = (), models: int = 0) -> str:
     """The page, Markdown with a final newline.
 
     Args:
         sites: What was counted of the row of the table.
         trained: What was counted of rows whose encoder the sites trained.
+        models: How many such rows there are.
     """
     strange = [site for site in sites if site.cameras.value >= 0.1]
     strange = strange or [max(sites, key=lambda site: site.cameras.value)]
@@ -158,7 +160,7 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
             "## What it does not do",
             "",
             *_cameras(strange),
-            *_others(trained),
+            *_others(trained, models),
             "* **A promise does not make the model better.** It is paid for with patients sent to a doctor: "
             f"{100 * sent[0]:.0f} to {100 * sent[-1]:.0f} of 100 at these hospitals. A better model sends fewer."
             if sent
@@ -181,12 +183,18 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
     )
 
 
+_LOOKED: tuple[tuple[str, Callable[[Kept], Share], Callable[[float], bool]], ...] = (
+    ("own held back", lambda site: site.own, lambda share: share > 0.02),
+    ("another kind unnoticed", lambda site: site.other, lambda share: share > 0.02),
+    ("spoiled unnoticed", lambda site: site.spoiled, lambda share: share > 0.02),
+    ("other cameras: ill who passed", lambda site: site.cameras, lambda share: share >= 0.1),
+)
+"""What the first look is to keep: in words, of whom, and when it is broken."""
+
+
 def _table(sites: Sequence[Kept]) -> list[str]:
     columns: tuple[tuple[str, Callable[[Kept], Share | None], Callable[[float], bool]], ...] = (
-        ("own held back", lambda site: site.own, lambda share: share > 0.02),
-        ("another kind unnoticed", lambda site: site.other, lambda share: share > 0.02),
-        ("spoiled unnoticed", lambda site: site.spoiled, lambda share: share > 0.02),
-        ("other cameras: ill who passed", lambda site: site.cameras, lambda share: share >= 0.1),
+        *_LOOKED,
         ("ill who passed", lambda site: site.missed, lambda share: share > MISSED),
         ("promise kept", lambda site: site.kept, lambda share: share < SURE),
         ("sent to a doctor", lambda site: site.sent, lambda share: False),
@@ -225,18 +233,19 @@ def _cameras(strange: Sequence[Kept]) -> list[str]:
     ]
 
 
-def _others(trained: Sequence[Kept]) -> list[str]:
-    def told(of: Callable[[Kept], Share], least: float) -> str:
-        found = [f"{_cell(of(one), lambda share: False)} at {one.name}" for one in trained if of(one).value >= least]
-        return " and ".join(found) if found else "none to speak of"
-
+def _others(trained: Sequence[Kept], models: int) -> list[str]:
+    """The worst of what the gate is to keep, over models whose encoder the sites trained."""
     if not trained:
         return []
+    told = []
+    for name, of, broken in _LOOKED:
+        worst = max(trained, key=lambda site: of(site).value)
+        where = f" ({worst.name})" if of(worst).found else ""
+        told.append(f"{name} {_cell(of(worst), broken)}{where}")
     return [
-        "* **Not every model looks equally well.** The table is of a model whose picture-reading part stayed as it was "
-        "made. Of one that the hospitals trained for a short while, of pictures of another kind went unnoticed "
-        f"{told(lambda one: one.other, 0.02)}, and of ill eyes of another camera "
-        f"{told(lambda one: one.cameras, 0.1)}.",
+        "* **A model that the hospitals train looks with other eyes.** The table is of one whose picture-reading part "
+        f"stayed as it was made. Of {models} that hospitals like these trained for a short while, the worst found at "
+        f"any hospital: {'; '.join(told)}.",
     ]
 
 
