@@ -146,9 +146,9 @@ def _ways(held: Sequence[Mapping[str, Any]]) -> list[str]:
         "a row: head, loss, correction, weights of the sites and doubt act through the encoder's weights alone. So one "
         "row of each way in which an encoder comes to be what it is was measured. What *passes* depends on the row's "
         "own grades and doubt as well, which refer more than the gate does; where the gate alone keeps a promise, "
-        "every row of its line does. Sizes of images, encoders and numbers of rounds beside those measured, and recordings, "
-        "whose looks nobody knows, were not tried: the card of each model says what its own gate did with spoiled "
-        "images.",
+        "every row of its line does. Sizes of images, encoders and numbers of rounds beside those measured were not "
+        "tried, nor recordings, whose looks nobody knows: the card of each model says what its own gate did with "
+        "spoiled images.",
         "",
         "| the encoder is | measured | stands for |",
         "|---|---|---|",

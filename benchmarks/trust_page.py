@@ -137,8 +137,8 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = (), models: int = 0)
             "2. **It says when it is not sure.** A patient with a grade that calls for a doctor, or with a doubtful "
             "answer, is referred.",
             "3. **It keeps a promise, if you ask for one.** You say how many of your ill patients may pass unseen, "
-            f"for instance {100 * MISSED:.0f} of 100. Your own validation patients, whom the model has not learned "
-            "from, then set how careful it must be.",
+            f"for instance {100 * MISSED:.0f} of 100. Patients of yours that were set aside, from whom the model has "
+            "not learned, then decide how careful it must be.",
             "",
             "## How that was kept",
             "",
@@ -147,15 +147,24 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = (), models: int = 0)
             "",
             *_table(sites),
             "",
-            "*Own held back*: own photographs that the first look stopped, though nothing was wrong; at most 2 of 100 "
-            "are promised. *Another kind*: OCT scans or photographs, skin, flowers, blank pictures, that went through "
-            "unnoticed; *spoiled*: own photographs, darkened, blurred or half covered, that did; at most 2 of 100 of "
-            "either. *Other cameras*: ill eyes of that other hospital which fared worst here, neither marked nor "
-            f"referred; under 10 of 100. *Ill who passed*: with a promise of {100 * MISSED:.0f} of 100, on average. "
-            f"*Promise kept*: in how many of 100 draws of the validation patients it held; {100 * SURE:.0f} are "
-            "claimed. *Sent to a doctor*: of all patients, with that promise. *Grades*: patients whose true grade was "
-            'among those that the answer named ("mild to moderate"); 90 of 100 are promised. **Bold** is a promise '
-            "that was not kept.",
+            "What the columns count, and what was promised (**bold** is a promise that was not kept):",
+            "",
+            "* *own held back*: own photographs that the first look stopped, though nothing was wrong with them. "
+            "Promised: at most 2 of 100.",
+            "* *another kind unnoticed*: OCT scans or photographs, skin, flowers, blank pictures, that were answered "
+            "and sent to nobody. Promised: at most 2 of 100.",
+            "* *spoiled unnoticed*: own photographs, darkened, blurred or half covered until nobody could read them, "
+            "that were answered and sent to nobody. Promised: at most 2 of 100.",
+            "* *other cameras: ill who passed*: ill eyes from that other hospital which fared worst here, neither "
+            "marked nor sent to a doctor. Promised: fewer than 10 of 100.",
+            f"* *ill who passed*: own ill patients who were sent to nobody, with a promise of {100 * MISSED:.0f} of "
+            "100; the mean of all trials.",
+            "* *promise kept*: in how many trials no more of them passed than promised. A trial draws other patients "
+            f"to set the model by, and looks at all the rest. Promised: {100 * SURE:.0f} of 100.",
+            "* *sent to a doctor*: of all patients, with that promise. Nothing is promised here, and it is the price: "
+            "where nearly all are sent, the model saves no work.",
+            '* *grades*: patients whose true grade was among those that the answer named ("mild to moderate"). '
+            "Promised: 90 of 100, on average.",
             "",
             "## What it does not do",
             "",
@@ -244,7 +253,7 @@ def _others(trained: Sequence[Kept], models: int) -> list[str]:
         told.append(f"{name} {_cell(of(worst), broken)}{where}")
     return [
         "* **A model that the hospitals train looks with other eyes.** The table is of one whose picture-reading part "
-        f"stayed as it was made. Of {models} that hospitals like these trained for a short while, the worst found at "
+        f"stayed as it was made. Of {models} {'model' if models == 1 else 'models'} that hospitals like these trained for a short while, the worst found at "
         f"any hospital: {'; '.join(told)}.",
     ]
 
