@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fedretina.cli.shared import LazyGroup
+from fedretina.process_end import end_quickly
 from fedretina.version import __version__
 
 
@@ -48,3 +49,4 @@ from fedretina.version import __version__
 )
 def main(json_lines: bool) -> None:
     """Federated learning for retinal images on NVIDIA FLARE. Research software, not a medical device."""
+    end_quickly()

@@ -28,6 +28,7 @@ from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.local.site import Site
 from fedretina.local.site_state import History
 from fedretina.networks.build import build_on_meta
+from fedretina.process_end import end_quickly
 from fedretina.seeds import devices_seen
 from fedretina.settings.exchange import Kind
 from fedretina.settings.plan import Plan
@@ -61,8 +62,10 @@ class TrainerExecutor(Executor):
         return self._host.handle(shareable, fl_ctx, lambda: bool(abort_signal.triggered))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Let go of the run's folder at the job's end."""
-        if event_type == EventType.END_RUN:
+        """Let go of the run's folder at the job's end, whose process then ends without ado."""
+        if event_type == EventType.START_RUN:
+            end_quickly()
+        elif event_type == EventType.END_RUN:
             self._host.close()
 
 

@@ -23,6 +23,7 @@ from fedretina.flare.fork_server import one_process_per_site, share_imports
 from fedretina.flare.job_context import RUN, load_experiment, load_server_settings, state_root, with_weights_file
 from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.results_upload import publish, publish_steps
+from fedretina.process_end import end_quickly
 from fedretina.settings.plan import new_run_name
 from fedretina.storage import folder_lock
 from fedretina.tracking.curves import server_points
@@ -166,6 +167,7 @@ class ServerRun(FLComponent):
         In the simulator its start sees to how sites are started.
         """
         if event_type == EventType.START_RUN:
+            end_quickly()
             if isinstance(engine := fl_ctx.get_engine(), SimulatorServerEngine):
                 share_imports(engine.args.threads or 1)
                 one_process_per_site()
