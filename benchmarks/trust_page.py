@@ -253,7 +253,8 @@ def _others(trained: Sequence[Kept], models: int) -> list[str]:
         told.append(f"{name} {_cell(of(worst), broken)}{where}")
     return [
         "* **A model that the hospitals train looks with other eyes.** The table is of one whose picture-reading part "
-        f"stayed as it was made. Of {models} {'model' if models == 1 else 'models'} that hospitals like these trained for a short while, the worst found at "
+        f"stayed as it was made. Of {models} {'model' if models == 1 else 'models'} that hospitals like these trained "
+        "for a short while, the worst found at "
         f"any hospital: {'; '.join(told)}.",
     ]
 

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from benchmarks import gate, gate_page, promise, promise_page, trust_page
 
+from fedretina.rows import ROWS
+from fedretina.settings.experiment import Experiment
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.site import PromiseSettings
+from fedretina_papers.packed import read_packed
 
 
 @pytest.mark.parametrize(("study", "page"), [(gate, gate_page), (promise, promise_page)], ids=["gate", "promise"])
@@ -20,6 +23,12 @@ def test_the_doctors_page_says_what_both_studies_stored(tmp_path, monkeypatch):
     monkeypatch.setattr(trust_page, "PAGE", tmp_path / "page.md")
     trust_page.write_page(gate.STORED, promise.STORED)
     assert (tmp_path / "page.md").read_text() == (gate.ROOT / "docs" / "before_you_trust_it.md").read_text()
+
+
+def test_each_row_of_pictures_has_a_measured_one_whose_encoder_came_to_be_in_the_same_way():
+    measured = {gate.way(Experiment.resolve({"row": one["row"]})) for one in read_packed(gate.STORED).values()}
+    rows = [Experiment.resolve({"row": name}) for name in ROWS]
+    assert {gate.way(one) for one in rows if not one.images.signal} == measured
 
 
 def test_the_worst_of_each_column_stands_last_and_a_broken_promise_is_bold():
