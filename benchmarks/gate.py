@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.common import RESULTS, ROOT, machine
 from benchmarks.small_sites import BASE, SETS
+from fedretina.data.manifest import PRETRAIN, UNLABELLED
 from fedretina.data.site_data import SiteData, Split, load_site_data
 from fedretina.gate.spoils import SPOILS
 from fedretina.loop import run_loop
@@ -137,7 +138,8 @@ def _few(data: SiteData) -> SiteData:
     rows = np.linspace(0, len(split.labels) - 1, min(_TRAIN, len(split.labels))).astype(int)
     names = [tuple(one[at] for at in rows) for one in (split.patients, split.files, split.pixel_digests())]
     train = Split(split.images[rows], split.labels[rows], *names)
-    taken = {"train": train, "val": data.split("val"), "test": data.split("test")}
+    blind = train._replace(labels=torch.full_like(train.labels, UNLABELLED))
+    taken = {"train": train, "val": data.split("val"), "test": data.split("test"), PRETRAIN: blind}
     counts = {name: len(one.labels) for name, one in taken.items()}
     return replace(data, _read=taken.__getitem__, counts=counts, min_count=1)
 
