@@ -62,7 +62,7 @@ break is none for that site. Images that a site itself calls ungradable have no 
 |---|---|---|
 | no colour where photographs are expected, colour where scans are | refused: *another kind of image* | no |
 | black, blank, too dark, overexposed, without detail, blurred, covered, colours exchanged | *ungradable* | no |
-| unlike the site's own in features or looks | *unlike this site's photographs* | yes, with the mark |
+| unlike the site's own in features, middle or looks | *unlike this site's photographs* | yes, with the mark |
 | within it, but among the least usual of the site's own | *unusual for this site* | yes, and it counts |
 
 Each is referred, with a sentence on what was seen. A model folder whose card names a gate answers nothing without it;
@@ -106,8 +106,9 @@ Rows were run in the plain loop with 400 training images a site: `analytic` (hea
 encoder, 224 pixels), and rows that train three rounds at 96 pixels, on photographs with three frozen stages. "Stopped"
 is by the gate; "passed" is neither stopped nor referred for its grade or doubt. With `analytic` only the last three
 columns of the first table count what is unusual (`python -m benchmarks.gate_unusual`), and not for scans; with the
-others everything does. No test image and no stranger had a part in any fit or limit. The gate was designed on held-out
-training and validation images, before any test image was looked at.
+others everything does. The face was not at hand when those were measured. No test image and no stranger had a part in
+any fit or limit. The gate was designed on held-out training and validation images, before any test image was looked at,
+and the middle stage on the training, validation and other images named above.
 
 """
 
