@@ -178,8 +178,8 @@ def test_it_is_read_as_it_was_written_and_another_is_refused(sites, tmp_path):
     assert again.look(Shown(images, None)) == gate.look(Shown(images, None))
     with pytest.raises(StateError, match="do not belong together"):
         Gate.read(tmp_path, {**gate.record, "limit": 99.0}, gate.expected)
-    with pytest.raises(StateError, match="format 2"):
-        Gate.read(tmp_path, {**gate.record, "format": 2}, gate.expected)
+    with pytest.raises(StateError, match="format 3, this version reads 1 and 2"):
+        Gate.read(tmp_path, {**gate.record, "format": 3}, gate.expected)
     (tmp_path / module.FILE).unlink()
     with pytest.raises(StateError, match="missing"):
         Gate.read(tmp_path, gate.record, gate.expected)

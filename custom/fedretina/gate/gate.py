@@ -41,7 +41,9 @@ from fedretina.gate.appearance import Appearance, appearance
 from fedretina.storage import read_tensors, write_tensors
 
 FILE = "gate.safetensors"
-FORMAT = 1
+FORMAT = 2
+_READ = (1, FORMAT)
+"""Gates of format 1 have no distance in the middle stage; a version that knew no other must not leave one out."""
 STOPPED = 0.02
 """Share of a site's own patients that the gate may stop, of those whose image the model could have answered."""
 SURE = 0.9
@@ -321,10 +323,10 @@ class Gate:
         Raises:
             StateError: It is missing, damaged, of another version, or not the one that the card names.
         """
-        if record.get("format") != FORMAT:
+        if record.get("format") not in _READ:
             raise StateError(
-                f"the gate in {folder} has format {record.get('format')}, this version reads {FORMAT}: predict with "
-                "the version that made it."
+                f"the gate in {folder} has format {record.get('format')}, this version reads "
+                f"{' and '.join(map(str, _READ))}: predict with the version that made it."
             )
         tensors, header = read_tensors(folder / FILE)
         if header.get("gate") != dict(record) or tensors_digest(tensors) != record["tensors"]:
