@@ -24,6 +24,7 @@ from fedretina.version import __version__
         "methods": "fedretina.cli.methods:methods",
         "partition": "fedretina.cli.methods:partition",
         "predict": "fedretina.cli.predict:predict",
+        "receive": "fedretina.cli.receive:receive",
         "repair": "fedretina.cli.run:repair",
         "report": "fedretina.cli.loop:report",
         "results": "fedretina.cli.run:results",
