@@ -199,7 +199,8 @@ def _gradable(data: SiteData, test: Split) -> np.ndarray:
 
 
 def _spread(rows: np.ndarray, most: int) -> np.ndarray:
-    return rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int)]
+    found: np.ndarray = rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int)]
+    return found
 
 
 def _counted(rows: Iterable[ImageRow], ill: np.ndarray) -> dict[str, Any]:

@@ -28,12 +28,12 @@ def measure(scratch: Path, quick: bool = False) -> Result:
 
     Args:
         scratch: For jobs, workspaces and state.
-        quick: Two sites and two rounds.
+        quick: One site and two rounds.
 
     Raises:
         RuntimeError: A job failed, took too long, or its log lacks a round.
     """
-    sites, rounds = (2, 2) if quick else (_SITES, _ROUNDS)
+    sites, rounds = (1, 2) if quick else (_SITES, _ROUNDS)
     site_file = write_site_file(scratch / "site.yaml")
     ours = _rounds(write_our_job(scratch / "ours", rounds), scratch, sites, rounds, site_file)
     theirs = _rounds(write_flare_job(scratch / "flare", rounds, sites), scratch, sites, rounds, site_file)

@@ -26,7 +26,7 @@ from fedretina.flare.job_context import load_experiment, load_site_settings, sta
 from fedretina.flare.wire import APPROVED, WAITS, is_question, pack_error, pack_payload, unpack_order, why
 from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.local.site import Site
-from fedretina.local.site_state import History
+from fedretina.local.site_state import read_history
 from fedretina.networks.build import build_on_meta
 from fedretina.process_end import end_quickly
 from fedretina.seeds import devices_seen
@@ -131,7 +131,7 @@ class SiteHost:
     def _track(self, where: dict[str, Any], reply: Shareable, seconds: float) -> None:
         if self._tracker is None or self._folder is None:
             return
-        history = self._folder / "history.json"
+        folder = self._folder
         good = reply.get_return_code() == ReturnCode.OK
         if self._last is not None:
             done: dict[str, Any] = {"state": "answered", "answered": time.time()} if good else {"state": "failed"}
@@ -140,7 +140,7 @@ class SiteHost:
             )
         if good:
             self._tracker.note("answered", where, seconds=round(seconds, 1))
-            self._tracker.follow(lambda: site_points(History(history).numbered()))
+            self._tracker.follow(lambda: site_points(read_history(folder).numbered()))
         else:
             self._tracker.note("failed", where, seconds=round(seconds, 1), why=why(reply))
 
