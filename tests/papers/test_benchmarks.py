@@ -9,7 +9,6 @@ from benchmarks.common import NAMES
 from benchmarks.render import section
 
 ELSEWHERE = {
-    "round_overhead": "tests/flare/test_round_overhead.py",  # it starts the simulator
     "predict_throughput": "tests/prediction/test_export.py",  # with the export that is made there
 }
 
