@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-import psutil  # type: ignore[import-untyped]  # FLARE depends on it
+import psutil
 
 from benchmarks.common import ROOT, Result, result
 from benchmarks.processes import end_tree
