@@ -172,6 +172,7 @@ class Federation:
         self.running: dict[str, Participant] = {}
         self.ended: dict[str, dict[str, Any]] = {}  # what the server said of jobs at their end, by name
         self.project = loopback_project(folder, self.port)
+        self.proxy: Any = None  # the squid that site-2 is behind, where there is one (conftest.py)
 
     @property
     def state(self) -> Path:

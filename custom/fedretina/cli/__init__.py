@@ -35,6 +35,7 @@ from fedretina.version import __version__
         "status": "fedretina.cli.run:status",
         "submit": "fedretina.cli.run:submit",
         "watch": "fedretina.cli.run:watch",
+        "wheelhouse": "fedretina.cli.wheelhouse:wheelhouse",
     },
     context_settings={"help_option_names": ["-h", "--help"]},  # of all commands below too
     absent={

@@ -24,6 +24,8 @@ def kit() -> None:
 @click.option("--storage", type=click.Path(path_type=Path), help="Server: folder of jobs and runs [KIT/storage].")
 @click.option("--site-file", type=click.Path(path_type=Path), help="Site: its site file [KIT/local/site.yaml].")
 @click.option("--require-approval", is_flag=True, help="Site: no run begins without its hospital's approval.")
+@click.option("--proxy", metavar="URL", help="Site, admin: go out through it, such as http://proxy.example:3128; none.")
+@click.option("--proxy-login", type=click.Path(path_type=Path), help="The file that holds its user:password.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 def harden(
     folder: Path,
@@ -31,6 +33,8 @@ def harden(
     storage: Path | None,
     site_file: Path | None,
     require_approval: bool,
+    proxy: str | None,
+    proxy_login: Path | None,
     dry_run: bool,
 ) -> None:
     """Harden a startup KIT, once or again after an upgrade.
@@ -38,14 +42,15 @@ def harden(
     No code comes with a job and nobody gets a shell; jobs must be signed and may name only the classes of this
     package's jobs; logs are not streamed; a server listens where it is told and keeps its jobs in a lasting folder; at
     a site every scope of privacy.json ends with our filter; files are the owner's alone. What is already so is left.
-    Run it where the kit will live, stopped, and start the service afterwards.
+    A site or an admin that can only go out through a proxy names it once; `--proxy none` takes it back. Run it where
+    the kit will live, stopped, and start the service afterwards.
     """
     from fedretina.kit.harden import apply, changes
     from fedretina.kit.startup_kit import open_kit
 
     try:
         kit = open_kit(folder)
-        todo = changes(kit, bind, storage, site_file, require_approval)
+        todo = changes(kit, bind, storage, site_file, require_approval, proxy, proxy_login)
         if dry_run:
             click.echo("".join(change.diff() for change in todo) or "nothing would change.")
             return
@@ -86,9 +91,10 @@ def check(folder: Path, as_json: bool) -> None:
 def addresses(folder: Path, given: tuple[str, ...], unit: str | None, out: Path | None, dry_run: bool) -> None:
     """Let the service of a KIT speak with some addresses and no others, by a drop-in for its systemd unit.
 
-    A site: those of its server, looked up now and kept in a hosts file of the service's own, so that it needs no DNS;
-    or those given. A server: those that hospitals and admins come from, given as addresses or ranges, or `any`. Run it
-    as root; `systemctl daemon-reload` and a restart of the service make it hold. Run it again when an address changes.
+    A site: those of its server, or of its proxy, looked up now and kept in a hosts file of the service's own, so that
+    it needs no DNS; or those given. A server: those that hospitals and admins come from, given as addresses or ranges,
+    or `any`; and below port 1024 the right to listen there. Run it as root; `systemctl daemon-reload` and a restart of
+    the service make it hold. Run it again when an address changes.
     """
     from fedretina.kit.addresses import UNIT_FOLDER, UNITS, drop_in, write
     from fedretina.kit.startup_kit import open_kit
