@@ -166,6 +166,14 @@ def test_the_same_answer_is_the_same_instance(answered, gated, tmp_path):
     assert all(uid.startswith("2.25.") and len(uid) <= 64 for uid in (*uids, *pages))
 
 
+def test_two_patients_under_one_study_share_no_report(hospital, gated, tmp_path):
+    pixels = decode_image(hospital.images / hospital.files[0])
+    one = write_dicom(tmp_path / "in" / "a.dcm", pixels, "MRN0001")
+    write_dicom(tmp_path / "in" / "b.dcm", pixels, "MRN0002", StudyInstanceUID=dcmread(one).StudyInstanceUID)
+    assert call(tmp_path / "in", "--model", gated, "--out", tmp_path / "out").exit_code == 0
+    assert sorted(report.PatientID for report in reports(tmp_path / "out").values()) == ["MRN0001", "MRN0002"]
+
+
 def test_a_page_is_a_pdf_of_the_study(answered):
     _, out, _ = answered
     name, report = by_patient(out, "MRN0001", "left")

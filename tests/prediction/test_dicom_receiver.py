@@ -168,6 +168,32 @@ def test_a_queue_that_cannot_be_written_confirms_nothing(hospital, gated, tmp_pa
             Peer.named(text)
 
 
+def test_a_study_that_fails_is_put_aside_without_its_header_and_a_full_disk_is_waited_for(
+    hospital, gated, tmp_path, monkeypatch, caplog
+):
+    found = Receiver(
+        Predictor.load(gated, "cpu"), tmp_path, "FEDRETINA", ("ARCHIVE",), Peer("ARCHIVE", "127.0.0.1", 4242)
+    )
+    (tmp_path / "failed").mkdir()
+    pixels = decode_image(hospital.images / hospital.files[0])
+    with warnings_held_back():
+        study = write_dicom(tmp_path / "waiting" / "one" / "a.dcm", pixels, PatientSex="DOE").parent
+
+    def full(*_, **__):
+        raise StateError("the disk is full.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_answers", full)
+        found._do(study)
+    assert study.exists()
+    assert "make room" in caplog.text
+    found._do(study)
+    assert not study.exists()
+    assert (tmp_path / "failed" / "one" / "a.dcm").exists()
+    assert "put aside in failed" in caplog.text
+    assert "DOE" not in caplog.text
+
+
 ORTHANC = shutil.which("Orthanc") or shutil.which("Orthanc", path="/usr/sbin:/usr/bin")
 
 

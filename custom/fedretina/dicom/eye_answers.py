@@ -163,7 +163,7 @@ def eye_answers(patients: Sequence[Patient], pictures: Mapping[str, DicomPicture
     from pydicom import dcmread
 
     read: dict[Path, Any] = {}
-    groups: dict[tuple[str, Eye], list[AnsweredPicture]] = {}
+    groups: dict[tuple[str, str, Eye], list[AnsweredPicture]] = {}
     without = 0
     for patient in patients:
         for row, eye in patient.photographs:
@@ -178,8 +178,11 @@ def eye_answers(patients: Sequence[Patient], pictures: Mapping[str, DicomPicture
             if instance is None or not (instance.get("StudyInstanceUID") and instance.get("SOPInstanceUID")):
                 without += 1
                 continue
-            groups.setdefault((str(instance.StudyInstanceUID), eye), []).append(AnsweredPicture(row, source, instance))
-    found = [EyeAnswer(study, eye, tuple(some), _joined(some)) for (study, eye), some in groups.items()]
+            # Two patients under one study UID, as a bad export has them, must not share a report.
+            whose = "" if source.header is None else source.header.patient
+            key = (whose, str(instance.StudyInstanceUID), eye)
+            groups.setdefault(key, []).append(AnsweredPicture(row, source, instance))
+    found = [EyeAnswer(study, eye, tuple(some), _joined(some)) for (_, study, eye), some in groups.items()]
     return tuple(found), without
 
 

@@ -36,6 +36,7 @@ _SENT = ("1.2.840.10008.5.1.4.1.1.88.33", "1.2.840.10008.5.1.4.1.1.104.1")  # Co
 _UID = re.compile(r"[0-9][0-9.]{0,63}")
 # Status of C-STORE: PS3.4, B.2.3.
 _SUCCESS, _NO_ROOM, _NO_FIT, _NOT_UNDERSTOOD = 0x0000, 0xA700, 0xA900, 0xC000
+_STORED_WARNED = 0xB
 _LOOK_S = 0.2
 _RETRY_S = (5.0, 300.0)
 _WAITING, _ANSWERED, _FAILED = "waiting", "answers", "failed"
@@ -195,16 +196,19 @@ class Receiver:
         answers = self._folder / _ANSWERED / study.name
         try:
             self._answer(study, answers)
-        except FedretinaError:
-            _log.exception("a study cannot be answered, and is put aside in %s: look at it yourself.", _FAILED)
+        except StateError:  # a full disk is no fault of the study
+            self._put_off(study, "answers could not be written: make room in the queue")
+            return
+        except FedretinaError as error:
+            # Its kind alone: what it was raised from may quote a header.
+            kind = type(error.__cause__ or error).__name__
+            _log.error("a study cannot be answered (%s), and is put aside in %s: look at it yourself.", kind, _FAILED)
             with self._lock:
                 shutil.rmtree(self._folder / _FAILED / study.name, ignore_errors=True)
                 study.rename(self._folder / _FAILED / study.name)
             return
         if not self._send(answers):
-            wait = min(_RETRY_S[1], 2 * self._later.get(study.name, (0.0, _RETRY_S[0] / 2))[1])
-            self._later[study.name] = (time.time() + wait, wait)
-            _log.warning("answers could not be sent to %s; tried again in %.0f s", self._to.title, wait)
+            self._put_off(study, f"answers could not be sent to {self._to.title}")
             return
         shutil.rmtree(answers)
         self._later.pop(study.name, None)
@@ -215,6 +219,12 @@ class Receiver:
             if not any(study.iterdir()):
                 study.rmdir()
         _log.info("a study was answered: %s", counted(len(pictures), "picture"))
+
+    def _put_off(self, study: Path, why: str) -> None:
+        """Try a study again after a while, twice as long each time."""
+        wait = min(_RETRY_S[1], 2 * self._later.get(study.name, (0.0, _RETRY_S[0] / 2))[1])
+        self._later[study.name] = (time.time() + wait, wait)
+        _log.warning("%s; tried again in %.0f s", why, wait)
 
     def _answer(self, study: Path, answers: Path) -> None:
         """The way of `fedretina predict --dicom`: the same gate, list and files."""
@@ -242,7 +252,8 @@ class Receiver:
             for path in sorted(answers.glob("*.dcm")):
                 with warnings_held_back():
                     status = association.send_c_store(dcmread(path))
-                if "Status" not in status or status.Status != _SUCCESS:
+                # A warning (0xB000 and up) says that it is stored, with something altered.
+                if "Status" not in status or not (status.Status == _SUCCESS or status.Status >> 12 == _STORED_WARNED):
                     return False
         except (RuntimeError, ValueError):  # the other end has gone, or takes no such instances
             return False
