@@ -17,7 +17,7 @@ from fedretina.dicom.codes import grade_words
 from fedretina.errors import DataError, SettingsError
 from fedretina.prediction.photographs import DicomPicture, picture_of
 from fedretina.prediction.predictor import Answering, ImageRow
-from fedretina.prediction.worklist import Patient
+from fedretina.prediction.worklist import Patient, gate_stopped
 from fedretina.settings.scheme import GradingScheme
 from fedretina.storage import write_bytes, write_json
 from fedretina.uncertainty.promise import chance_of_disease
@@ -83,6 +83,12 @@ class AnsweredPicture(NamedTuple):
     def counts(self) -> bool:
         """Whether there is a grade that the gate lets count."""
         return self.row.grade is not None and not self.row.fault
+
+    @property
+    def referral(self) -> Referral:
+        """Whether a doctor must see it, and why; where the gate stopped it the gate's reason alone, since no answer counts."""
+        found = self.row.referral
+        return Referral(True, found.reasons[-1:]) if gate_stopped(self.row) else found
 
     @property
     def frames(self) -> int:
@@ -254,7 +260,7 @@ def pixels_of(picture: AnsweredPicture) -> Any:
 
 
 def _joined(pictures: Sequence[AnsweredPicture]) -> Referral:
-    found = {reason for one in pictures for reason in one.row.referral.reasons}
+    found = {reason for one in pictures for reason in one.referral.reasons}
     return Referral(bool(found), tuple(reason for reason in get_args(ReferralReason) if reason in found))
 
 

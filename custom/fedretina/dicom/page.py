@@ -116,6 +116,6 @@ def _draw(figure: Any, one: AnsweredPicture, model: AnsweringModel, left: float,
         assert row.grade is not None
         words += [grade_words(row.grade, model.scheme), f"doubt {row.uncertainty:.2f}"]
         words += [f"set: {row.grades}"] if row.grades else []
-    words += ["refer:" if row.referral.refer else "no referral", *row.referral.reasons]
+    words += ["refer:" if one.referral.refer else "no referral", *one.referral.reasons]
     words += wrap(row.fault, 30) if row.fault else []
     figure.text(left + 0.21, top - 0.005, "\n".join(words), size=8, va="top")

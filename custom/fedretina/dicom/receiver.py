@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fedretina.data.dicom_file import warnings_held_back
 from fedretina.dicom.eye_answers import AnsweringModel, write_answers
-from fedretina.errors import DataError, FedretinaError, SettingsError, StateError
+from fedretina.errors import DataError, SettingsError, StateError
 from fedretina.plurals import counted
 from fedretina.prediction.eyes import by_header
 from fedretina.prediction.predictor import Answering
@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 
 TAKEN: Mapping[str, str] = MappingProxyType(
     {
-        "1.2.840.10008.5.1.4.1.1.77.1.5.1": "Ophthalmic Photography 8 Bit Image Storage",
-        "1.2.840.10008.5.1.4.1.1.77.1.5.2": "Ophthalmic Photography 16 Bit Image Storage",
-        "1.2.840.10008.5.1.4.1.1.77.1.5.4": "Ophthalmic Tomography Image Storage",
+        "1.2.840.10008.5.1.4.1.1.77.1.5.1": "OP",  # Ophthalmic Photography 8 Bit Image Storage
+        "1.2.840.10008.5.1.4.1.1.77.1.5.2": "OP",  # Ophthalmic Photography 16 Bit Image Storage
+        "1.2.840.10008.5.1.4.1.1.77.1.5.4": "OPT",  # Ophthalmic Tomography Image Storage
     }
 )
-"""SOP classes of pictures that are taken, and their names."""
+"""SOP classes of pictures that are taken, and the modality of the models that answer them."""
 _SENT = ("1.2.840.10008.5.1.4.1.1.88.33", "1.2.840.10008.5.1.4.1.1.104.1")  # Comprehensive SR, Encapsulated PDF
 _UID = re.compile(r"[0-9][0-9.]{0,63}")
 # Status of C-STORE: PS3.4, B.2.3.
@@ -94,6 +94,10 @@ class Receiver:
             raise SettingsError("nobody may send to this receiver: name the archive's application entity title.")
         self._model, self._folder, self._title, self._callers, self._to = model, folder, title, callers, to
         self._quiet_s, self._most = quiet_s, most_bytes
+        modality = model.operating.settings.images.dicom
+        self._kinds = [kind for kind, of in TAKEN.items() if of == modality]
+        if not self._kinds:
+            raise SettingsError("this model is for no kind of picture that DICOM has: use `fedretina predict`.")
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._later: dict[str, tuple[float, float]] = {}
@@ -139,7 +143,9 @@ class Receiver:
         except Exception:  # noqa: BLE001 - whatever a damaged message makes pydicom raise, the sender hears of it
             _log.warning("a picture was refused: its header cannot be read, or names no study.")
             return _NOT_UNDERSTOOD
-        if event.request.AffectedSOPClassUID not in TAKEN or not (_UID.fullmatch(instance) and _UID.fullmatch(study)):
+        if event.request.AffectedSOPClassUID not in self._kinds or not (
+            _UID.fullmatch(instance) and _UID.fullmatch(study)
+        ):
             _log.warning("an instance was refused: it is none of the kinds of pictures that are taken.")
             return _NO_FIT
         # A study's name here is a digest: its UID belongs into no path that a log may show.
@@ -165,13 +171,21 @@ class Receiver:
             raise SettingsError(
                 'a receiver needs pynetdicom, which is not installed: run `pip install "fedretina[dicom]"`.'
             ) from error
+        from pydicom.pixels import get_decoder
         from pynetdicom import ALL_TRANSFER_SYNTAXES
+
+        def is_read(syntax: Any) -> bool:
+            try:
+                return bool(get_decoder(syntax).is_available)
+            except NotImplementedError:
+                return False
 
         logging.getLogger("pynetdicom").setLevel(logging.CRITICAL)  # its log shows headers
         entity = AE(ae_title=self._title)
         entity.add_supported_context(sop_class.Verification)
-        for kind in TAKEN:
-            entity.add_supported_context(kind, ALL_TRANSFER_SYNTAXES)
+        # What cannot be decompressed here is not offered: the sender then sends it in another form.
+        for kind in self._kinds:
+            entity.add_supported_context(kind, list(filter(is_read, ALL_TRANSFER_SYNTAXES)))
         entity.require_calling_aet = list(self._callers)
         entity.require_called_aet = True
         return entity
@@ -199,7 +213,7 @@ class Receiver:
         except StateError:  # a full disk is no fault of the study
             self._put_off(study, "answers could not be written: make room in the queue")
             return
-        except FedretinaError as error:
+        except Exception as error:  # noqa: BLE001 - of whatever kind: it must not end the receiver, now and at each start
             # Its kind alone: what it was raised from may quote a header.
             kind = type(error.__cause__ or error).__name__
             _log.error("a study cannot be answered (%s), and is put aside in %s: look at it yourself.", kind, _FAILED)

@@ -132,7 +132,7 @@ def _eye(answer: EyeAnswer, model: AnsweringModel) -> Any:
 def _picture(one: AnsweredPicture, answer: EyeAnswer, model: AnsweringModel) -> Any:
     from pydicom.sr.codedict import codes
 
-    row, evaluated = one.row, _referral(one.row.referral)
+    row, evaluated = one.row, _referral(one.referral)
     measured: list[Any] = []
     texts: list[tuple[Any, str]] = []
     if one.counts:
