@@ -148,6 +148,7 @@ def test_what_was_stopped_or_cannot_be_read_has_no_grade_in_any_form(answered, p
         assert not {CONCEPTS[code] for code in ("GRADE", "GRADES", "PROBABILITY", "DOUBT", "CHANCE")} & set(said)
         assert said[CONCEPTS["REFER"]] == ["Yes"]
         assert said[CONCEPTS["REASON"]]
+        assert not {"referable grade", "doubtful", "chance of disease"} & set(said[CONCEPTS["REASON"]])
     assert picture["Comment"][0]
     bundle = json.loads((out / "dicom" / f"{name}-fhir.json").read_text())
     kinds = [one["resource"]["resourceType"] for one in bundle["entry"]]

@@ -30,7 +30,7 @@ from pydicom import dcmread
 from pynetdicom import AE, evt
 from pynetdicom.sop_class import ComprehensiveSRStorage, EncapsulatedPDFStorage, Verification
 
-from dicom_writing import OP_8, write_dicom
+from dicom_writing import OCT, OP_8, write_dicom
 
 WAIT_S = 120
 
@@ -132,6 +132,9 @@ def test_what_cannot_be_taken_is_refused_by_a_status(hospital, served, tmp_path,
     _, port = served(free_port(), quiet_s=3600, most_bytes=path.stat().st_size + 100)
     assert store(port, path, title="STRANGER") is None
     assert store(port, path, called="OTHER") is None
+    scans = AE(ae_title="ARCHIVE")
+    scans.add_requested_context(OCT)  # of a model of photographs
+    assert not scans.associate("127.0.0.1", port, ae_title="FEDRETINA").is_established
     nameless = write_dicom(tmp_path / "in" / "nameless", dcmread(path).pixel_array, StudyInstanceUID=None)
     assert store(port, nameless) == 0xC000
     with warnings_held_back():

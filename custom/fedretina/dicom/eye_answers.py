@@ -86,7 +86,7 @@ class AnsweredPicture(NamedTuple):
 
     @property
     def referral(self) -> Referral:
-        """Whether a doctor must see it, and why; where the gate stopped it the gate's reason alone, since no answer counts."""
+        """Whether a doctor must see it, and why: the gate's reason alone where that stopped it."""
         found = self.row.referral
         return Referral(True, found.reasons[-1:]) if gate_stopped(self.row) else found
 
