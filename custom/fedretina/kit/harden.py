@@ -57,6 +57,7 @@ def changes(
     storage: Path | None = None,
     site_file: Path | None = None,
     approval: bool = False,
+    cards: tuple[int, float] | None = None,
 ) -> list[Change]:
     """Work out what hardening changes in a kit; a kit that is hardened needs none.
 
@@ -67,12 +68,13 @@ def changes(
             `storage` in the kit.
         site_file: For a site: its site file; by default what the kit says, else `local/site.yaml`.
         approval: For a site: require its hospital's approval of each run, whatever its site file says.
+        cards: For a site: see `hardened.site_resources`.
 
     Raises:
         DataError: A file of the kit cannot be read, or the storage would lie in a temporary folder.
         SettingsError: An option does not belong to the kit, or a needed one is missing.
     """
-    _check_options(kit, bind, storage, site_file, approval)
+    _check_options(kit, bind, storage, site_file, approval, cards)
     local = kit.folder / "local"
     wanted: dict[Path, Mapping[str, Any] | str] = {}
     if kit.role == "admin":
@@ -85,7 +87,7 @@ def changes(
         wanted[local / "resources.json"] = hardened.server_resources(kit.local("resources.json"), folder)
         wanted[local / "privacy.json"] = hardened.server_privacy(kit.local("privacy.json"), folder)
     else:
-        wanted[local / "resources.json"] = hardened.site_resources(kit.local("resources.json"))
+        wanted[local / "resources.json"] = hardened.site_resources(kit.local("resources.json"), cards)
         chosen = None if site_file is None else str(site_file.resolve())
         privacy = hardened.site_privacy(kit.local("privacy.json"), chosen, approval)
         wanted[local / "privacy.json"] = privacy
@@ -143,12 +145,21 @@ def _site_files(privacy: Mapping[str, Any], local: Path) -> set[Path]:
 
 
 def _check_options(
-    kit: StartupKit, bind: str | None, storage: Path | None, site_file: Path | None, approval: bool
+    kit: StartupKit,
+    bind: str | None,
+    storage: Path | None,
+    site_file: Path | None,
+    approval: bool,
+    cards: tuple[int, float] | None,
 ) -> None:
     if kit.role != "server" and (bind is not None or storage is not None):
         raise SettingsError("--bind and --storage are for a server's kit: leave them out.")
-    if kit.role != "site" and (site_file is not None or approval):
-        raise SettingsError("--site-file and --require-approval are for a site's kit: leave them out.")
+    if kit.role != "site" and (site_file is not None or approval or cards is not None):
+        raise SettingsError("--site-file, --require-approval and --gpus are for a site's kit: leave them out.")
+    if cards is not None and cards[0] > 0 and cards[1] <= 0:
+        raise SettingsError(
+            "say how much memory each GPU has for jobs: --gpu-memory GIB, below what `nvidia-smi` shows."
+        )
     if kit.role == "server" and bind is None and kit.target[0] not in hardened.LISTENS.values():
         raise SettingsError(
             "say where the server listens: --bind all (every interface of this machine) or --bind loopback."

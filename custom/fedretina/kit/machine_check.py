@@ -8,6 +8,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from fedretina.kit.findings import Finding, bad, judged, note
 from fedretina.seeds import devices_seen
 
@@ -70,7 +72,7 @@ def locks(kit: Path, root: Path, name: str, serves: bool) -> Finding:
         pid = _pid(path)
         if pid is not None and _runs_another(pid, kit):
             faults.append(f"{path.name} names process {pid}, which is another program's")
-    held = [] if serves else [path.parent.parent.name for path in sorted(root.glob(f"*/{name}/lock")) if _held(path)]
+    held = [] if serves else held_runs(root, name)
     if held:
         faults.append(f"a process still holds {', '.join(f'run {run}' for run in held)}, and the service does not run")
     return judged(
@@ -79,6 +81,26 @@ def locks(kit: Path, root: Path, name: str, serves: bool) -> Finding:
         "none left behind",
         "end what is left of an old process (`fuser -v` on the run's lock names it); remove another's .fl file.",
     )
+
+
+def held_runs(root: Path, name: str) -> list[str]:
+    """Runs whose folders a process of an end holds.
+
+    Args:
+        root: Where the runs lie.
+        name: The end's folder in each.
+    """
+    return [path.parent.parent.name for path in sorted(root.glob(f"*/{name}/lock")) if _held(path)]
+
+
+def processes_of(kit: Path) -> list[int]:
+    """Processes of FLARE, the lasting one and those of jobs, that run with a kit on this machine."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        words = process.info["cmdline"] or []
+        if str(kit) in words and any("nvflare" in word for word in words):
+            found.append(int(process.info["pid"]))
+    return sorted(found)
 
 
 def _pid(path: Path) -> int | None:
