@@ -17,7 +17,7 @@ from hostile_jobs import ENVIRONMENT, PLANTED  # noqa: E402
 from jobs import SITES, WORDS, change_in_store, export  # noqa: E402
 from simulation import write_job  # noqa: E402
 
-from federation import LEAD, Federation, distributed_kit, ended, fedretina, hurry  # noqa: E402
+from federation import LEAD, WITH_CARDS, Federation, distributed_kit, ended, fedretina, hurry  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +40,8 @@ def kits(tmp_path_factory: pytest.TempPathFactory, lasting: None) -> Iterator[Fe
     for seed, (site, grades) in enumerate(GRADES.items()):
         hospital = federation.hospital(site)
         write_hospital(hospital, grades, seed, state_root="runs")
-        fedretina("kit", "harden", federation.kit(site), "--site-file", hospital / "site.yaml")
+        cards = ("--gpus", 2, "--gpu-memory", 20) if site == WITH_CARDS else ()
+        fedretina("kit", "harden", federation.kit(site), "--site-file", hospital / "site.yaml", *cards)
     fedretina("kit", "harden", federation.kit(LEAD))
     for name in ("server", "site-3"):  # as `nvflare package` writes the script: with no config folder
         script = federation.kit(name) / "startup" / "sub_start.sh"

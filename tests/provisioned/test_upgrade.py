@@ -176,6 +176,7 @@ def test_from_one_version_to_the_next_and_back(fresh, hospital, tmp_path):
     assert f"{NEW} is the version in use" in upgrade().stderr
 
     (kit / "local" / "log_config.json").write_text("{}")  # the hospital's own change
+    (kit / "local" / "log_config.json").chmod(0o600)
     assert command("site", "upgrade", kit, "--roll-back", step="switch").returncode == -signal.SIGKILL
     works(NEW)
     assert (kit / "local" / "resources.json").read_text() == before

@@ -121,6 +121,10 @@ class Upgrade:
             self._refuse_what_runs()
             self._refuse_unfinished(f"fedretina {record['from']} cannot end what {record['to']} began")
             self._back(record)
+            faults = [found for found in self._found_by(record["from"], ["kit", "check"]) if found.good is False]
+            if faults:
+                raise DataError(f"{record['from']} is in place, and its `kit check` finds:\n{render(faults)}")
+            self._tell("check", f"`kit check` of {record['from']} finds nothing to mend")
 
     def _back(self, record: dict[str, Any]) -> None:
         kept = self._restore(record)
@@ -130,10 +134,6 @@ class Upgrade:
         self._record.unlink()
         if kept:
             self._tell("kit", f"changed by somebody since, and left as they are: {', '.join(kept)}")
-        faults = [found for found in self._found_by(record["from"], ["kit", "check"]) if found.good is False]
-        if faults:
-            raise DataError(f"{record['from']} is in place, and its `kit check` finds:\n{render(faults)}")
-        self._tell("check", f"`kit check` of {record['from']} finds nothing to mend")
 
     def _check(self, before: str, wheels: Wheels) -> None:
         """All that can be said against it before anything is written."""
