@@ -136,12 +136,12 @@ def test_a_kit_that_an_earlier_version_hardened_is_found_and_mended(request, rol
 
 
 def manager_of(folder):
-    """FLARE's own manager as the kit words it; the machine's cards are not looked at."""
+    """FLARE's own manager as the kit words it."""
     from nvflare.app_common.resource_managers.gpu_resource_manager import GPUResourceManager
 
     components = json.loads((folder / "local" / "resources.json").read_text())["components"]
     (found,) = [part for part in components if part["id"] == "resource_manager"]
-    return GPUResourceManager(**found["args"], ignore_host=True)
+    return GPUResourceManager(**found["args"])
 
 
 def test_jobs_are_given_the_cards_that_the_hospital_offers_and_one_each(kit):

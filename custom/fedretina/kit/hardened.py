@@ -248,7 +248,9 @@ def cards_offered(resources: Mapping[str, Any]) -> tuple[int, float]:
 def _with_cards(components: list[dict[str, Any]], count: int, memory: float) -> list[dict[str, Any]]:
     had = {component.get("id"): component.get("args") or {} for component in components}
     manager, consumer = CARDS["resource_manager"], CARDS["resource_consumer"]
-    args = {**had.get(manager["id"], {}), GPUS: count, GPU_MEMORY: memory}
+    # Not held against the machine: a job's process builds the manager too, sees its one card, and would refuse a kit
+    # that offers two (FLARE 2.9.0). `site check` compares, and the consumer looks at the card before a job gets it.
+    args = {**had.get(manager["id"], {}), GPUS: count, GPU_MEMORY: memory, "ignore_host": True}
     others = [component for component in components if component.get("id") not in CARDS]
     return [{**manager, "args": args}, dict(consumer), *others]
 

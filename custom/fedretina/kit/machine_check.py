@@ -20,8 +20,12 @@ _PROCESSES = Path("/proc")
 _PID_FILES = ("daemon_pid.fl", "pid.fl")
 
 
-def gpu() -> Finding:
-    """Whether this process sees the GPUs that the machine has."""
+def gpu(offered: int = 0) -> Finding:
+    """Whether this process sees the GPUs that the machine has.
+
+    Args:
+        offered: How many the kit lets jobs ask for.
+    """
     there = [path for path in _DEVICES.glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()]
     seen = devices_seen()
     if there and not seen:
@@ -31,6 +35,9 @@ def gpu() -> Finding:
             "look at `nvidia-smi`, CUDA_VISIBLE_DEVICES, the device rights of the unit or the container, and whether "
             "torch was built for CUDA.",
         )
+    if offered > len(seen):
+        mend = "offer as many as there are: `fedretina kit harden --gpus`."
+        return bad("GPU", f"the kit offers jobs {offered}, this process sees {len(seen)}", mend)
     return note("GPU", f"this process sees {', '.join(seen) or 'none: the processor does the work'}")
 
 
