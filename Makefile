@@ -4,9 +4,10 @@ VENV   ?= .venv
 PYTHON ?=
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-SPREAD := -n auto --maxprocesses 4 --dist worksteal --durations 15 --durations-min 5
+# Three workers for two cores: each waits now and then, for a process that it has started or for a disk.
+SPREAD := -n 3 --dist worksteal --durations 15 --durations-min 5
 FLARE  := tests/faults tests/flare tests/poc tests/provisioned
-WAIT   := -n 2 --dist loadfile --durations 15 --durations-min 5
+WAIT   := -n 3 --dist loadfile --durations 15 --durations-min 5
 
 .PHONY: demo poc test test-alone test-flare test-papers everyday jobs docs site house lint lock licences dist benchmark clean
 
@@ -28,7 +29,7 @@ test: $(READY)
 test-alone: $(READY)
 	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned" --ignore tests/papers
 
-# Two files at a time; files that share a federation are done one after another (tests/conftest.py). Collecting the
+# Three files at a time; files that share a federation are done one after another (tests/conftest.py). Collecting the
 # other folders would take each process six seconds.
 test-flare: $(READY)
 	$(BIN)/python -m pytest $(WAIT) -m "flare or provisioned" $(FLARE)

@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument(
         "--scratch", type=Path, default=ROOT / "scratch", help="folder for up to 7 GB, erased at the end"
     )
+    parser.add_argument("--resume", action="store_true", help="pass over those whose figures are of this commit")
     chosen = parser.parse_args()
     unknown = sorted(set(chosen.names) - set(NAMES))
     if unknown:
@@ -32,7 +33,11 @@ def main() -> int:
     chosen.scratch.mkdir(parents=True, exist_ok=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
     failed = 0
+    commit = _commit()
     for name in chosen.names or NAMES:
+        if chosen.resume and not chosen.quick and _measured(name) == commit:
+            print(f"{name}: measured on this commit", flush=True)
+            continue
         began = time.monotonic()
         print(f"{name} ...", flush=True)
         with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=chosen.scratch) as folder:
@@ -41,15 +46,27 @@ def main() -> int:
                 failed += 1
                 print(f"{name}: failed after {time.monotonic() - began:.0f} s; its stored figures stay", flush=True)
                 continue
-            text = out.read_text(encoding="utf-8")
+            found = {**json.loads(out.read_text(encoding="utf-8")), "commit": commit}
         if not chosen.quick:
-            (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
-        print("\n".join(section(json.loads(text))), flush=True)
+            (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        print("\n".join(section(found)), flush=True)
         print(f"{name}: {time.monotonic() - began:.0f} s\n", flush=True)
     if not chosen.quick:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
         PAGE.write_text(page(load(RESULTS, NAMES)), encoding="utf-8")
     return failed
+
+
+def _commit() -> str:
+    """The commit that is measured; empty where this is no checkout."""
+    told = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return told.stdout.strip()
+
+
+def _measured(name: str) -> str | None:
+    """The commit that a benchmark's stored figures are of."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")).get("commit") if path.exists() else None
 
 
 def _run(name: str, scratch: Path, out: Path, quick: bool) -> bool:

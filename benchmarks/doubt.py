@@ -272,18 +272,20 @@ class _Doubts:
             "distance_all": self._everyone(phi),
             "nearest": 1 - near.max(1).values,
             "evidence": evidence.uncertainty,
-            "ranked": sum(_rank(u, shown) for u, shown in zip((least, single), self._shown, strict=True)),
+            "ranked": _rank(least, self._shown[0]) + _rank(single, self._shown[1]),
             "gated": torch.where(ratio <= 1, least, torch.ones_like(least)),  # as the row has it
         }
         return {name: u.numpy() for name, u in found.items()}
 
 
 def _inverse(gram: Tensor, strength: float) -> Tensor:
-    return torch.linalg.inv(gram + strength * torch.eye(len(gram), dtype=torch.float64))
+    inverse: Tensor = torch.linalg.inv(gram + strength * torch.eye(len(gram), dtype=torch.float64))
+    return inverse
 
 
 def _entropy(p: Tensor) -> Tensor:
-    return torch.special.entr(p).sum(1)
+    terms: Tensor = torch.special.entr(p)
+    return terms.sum(1)
 
 
 def _rank(u: Tensor, shown: Tensor) -> Tensor:
@@ -300,10 +302,10 @@ def _evidential(phi: Tensor, labels: Tensor, grades: int) -> Tensor:
     def closure() -> Tensor:
         optimiser.zero_grad()
         loss = evidential_loss(opinion(phi @ weight).alpha, labels, 1.0).mean() + 0.01 * weight.square().sum()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    optimiser.step(closure)
+    optimiser.step(closure)  # type: ignore[no-untyped-call]
     return weight.detach()
 
 

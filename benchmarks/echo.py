@@ -13,23 +13,35 @@ from nvflare.apis.signal import Signal
 from torch import nn
 from torchvision.models import resnet50
 
+from fedretina.corrections.correction import LocalRound
 from fedretina.data.site_data import Split
+from fedretina.exchange.payload import Tensors
 from fedretina.flare.executor import SiteHost, TrainerExecutor
 from fedretina.local.site import Site
-from fedretina.local.supervised import Predictions
+from fedretina.local.supervised import EpochResult, Predictions
 from fedretina.local.trainer import LocalTrainer
 from fedretina.settings.plan import Step
+from fedretina.settings.training import TrainingSettings
 
 
 class EchoTrainer(LocalTrainer):
-    """The local trainer with random logits in place of the network's; all else is as it is."""
+    """The local trainer with random answers in place of the network's; all else is as it is."""
 
-    def _epochs(self, split: Split, step: Step, stop: Callable[[], bool]) -> tuple[Predictions, list[float]]:
-        return self._pass(split), [0.0]
+    def _epochs(
+        self,
+        split: Split,
+        correction: LocalRound,
+        step: Step,
+        stop: Callable[[], bool],
+        settings: TrainingSettings,
+        memory: Tensors,
+    ) -> EpochResult:
+        return EpochResult(self._pass(split), [0.0], {})
 
     def _pass(self, split: Split) -> Predictions:
         draws = torch.Generator().manual_seed(1)
-        return Predictions(torch.randn(len(split.labels), self._data.scheme.num_classes, generator=draws), split.labels)
+        logits = torch.randn(len(split.labels), self._data.scheme.num_classes, generator=draws)
+        return Predictions(logits, split.labels, torch.randn(len(split.labels), 8, generator=draws))
 
 
 class EchoHost(SiteHost):
@@ -37,6 +49,7 @@ class EchoHost(SiteHost):
 
     def _open(self, run: str, fl_ctx: FLContext) -> Site:
         site = super()._open(run, fl_ctx)
+        assert isinstance(site, Site)  # the benchmark's sites train in their own process
         if not isinstance(site.trainer, EchoTrainer):
             site.trainer = EchoTrainer(site._experiment, site._data)
         return site

@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.common import RESULTS, ROOT, machine
 from benchmarks.small_sites import BASE, SETS
+from fedretina.data.manifest import PRETRAIN, UNLABELLED
 from fedretina.data.site_data import SiteData, Split, load_site_data
 from fedretina.gate.spoils import SPOILS
 from fedretina.loop import run_loop
@@ -45,9 +46,19 @@ ROWS: Mapping[str, dict[str, Any]] = {
         row: {**_TRAINED, "row": row, "verdict": "off"}
         for row in ("feduaa", "fedbn", "fedavg", "fedprox", "scaffold", "fedee_tweu", "singleset")
     },
+    "oct_moco_scaffold": {
+        "row": "oct_moco_scaffold",
+        "verdict": "off",
+        "images": {"image_size": 96},
+        "phases": [
+            {"name": "pretrain", "rounds": 2, "training": {"epochs": 1}},
+            {"name": "train", "rounds": 3, "training": {"epochs": 1}},
+        ],
+        "training": {"threads": 1},
+    },
 }
-"""Heads from sums on a frozen encoder at 224 pixels, and rows that train at 96: one of each way in which an encoder is
-trained and mixed."""
+"""Heads from sums on a frozen encoder at 224 pixels, and rows that train at 96: one of each `way` in which an encoder
+comes to be what it is, and more."""
 _TRAIN, _OWN, _AWAY, _SPOILED = 400, 300, 200, 60
 MORE: Mapping[str, Callable[[Any], Any]] = {
     **SPOILS,
@@ -74,6 +85,23 @@ def main() -> int:
 
     write_page(STORED)
     return 0
+
+
+def way(experiment: Experiment) -> str:
+    """How a run's encoder comes to be what it is, which is all of a row that its gate depends on.
+
+    A gate is fitted on pixels and on what the encoder gives of them. Head, loss, weights of the sites and corrections
+    act on it through the encoder's weights alone.
+    """
+    if any(phase.task == "pretrain" for phase in experiment.phases):
+        return "pre-trained without labels, then trained"
+    if not any(phase.task == "train" for phase in experiment.phases):
+        return "frozen"
+    if experiment.network.exits is not None:
+        return "trained, early exits on its stages"
+    if experiment.exchange.personal == "everything" or experiment.exchange.batchnorm in ("local_all", "local_stats"):
+        return "trained, BatchNorm of the site's own"
+    return "trained, BatchNorm of all"
 
 
 def _run_all(
@@ -110,7 +138,8 @@ def _few(data: SiteData) -> SiteData:
     rows = np.linspace(0, len(split.labels) - 1, min(_TRAIN, len(split.labels))).astype(int)
     names = [tuple(one[at] for at in rows) for one in (split.patients, split.files, split.pixel_digests())]
     train = Split(split.images[rows], split.labels[rows], *names)
-    taken = {"train": train, "val": data.split("val"), "test": data.split("test")}
+    blind = train._replace(labels=torch.full_like(train.labels, UNLABELLED))
+    taken = {"train": train, "val": data.split("val"), "test": data.split("test"), PRETRAIN: blind}
     counts = {name: len(one.labels) for name, one in taken.items()}
     return replace(data, _read=taken.__getitem__, counts=counts, min_count=1)
 
@@ -170,7 +199,8 @@ def _gradable(data: SiteData, test: Split) -> np.ndarray:
 
 
 def _spread(rows: np.ndarray, most: int) -> np.ndarray:
-    return rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int)]
+    found: np.ndarray = rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int)]
+    return found
 
 
 def _counted(rows: Iterable[ImageRow], ill: np.ndarray) -> dict[str, Any]:

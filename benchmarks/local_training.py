@@ -39,7 +39,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
         scratch: For the data's cache; phantoms need none.
         quick: Two batches, one pair and one encoder.
     """
-    sizes = {64: 64} if quick else _IMAGES
+    sizes = {32: 64} if quick else _IMAGES
     encoders = list(_ENCODERS)[:1] if quick else list(_ENCODERS)
     cases = {
         f"{_ENCODERS[encoder]}, {size} px": _case(scratch, encoder, size, images, quick)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-import psutil  # type: ignore[import-untyped]  # FLARE depends on it
+import psutil  # FLARE depends on it
 
 
 def end_tree(process: subprocess.Popen[bytes] | subprocess.Popen[str], wait_s: float = 10.0) -> None:

@@ -168,8 +168,8 @@ def of_site(
                     by = scores[0].chance if rule == "alone" else scores[0].of_all
                     tallies[at, rule].add(_limit(rule, scores, asked), own, drawn[0], by, asked)
         for (at, rule), tally in tallies.items():
-            asked = {"patients": patients, **PROMISES[at].model_dump()}
-            records.append({**asked, "rule": rule, "draws": draws, **tally.told()})
+            promised = {"patients": patients, **PROMISES[at].model_dump()}
+            records.append({**promised, "rule": rule, "draws": draws, **tally.told()})
         if covered:
             sets.append({"patients": patients, "held": float(np.mean(covered)), "size": float(np.mean(sizes))})
     return {"patients": own.ill.size, "ill": int(own.ill.sum()), "drawn": records, "sets": sets}

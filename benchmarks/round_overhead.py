@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
+
+import psutil  # type: ignore[import-untyped]  # FLARE depends on it
 
 from benchmarks.common import ROOT, Result, result
 from benchmarks.processes import end_tree
@@ -17,52 +23,77 @@ from benchmarks.round_jobs import POLL_S, write_flare_job, write_our_job, write_
 
 _SITES = 5
 _ROUNDS = 4
+_PASSES = 2
 _TIMEOUT_S = 240.0
+FLOWER = "FEDRETINA_FLOWER_PYTHON"
+"""Variable of the environment that names a Python with `flwr[simulation]` and torch; unset, Flower is left out."""
 _LINE = re.compile(
     r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\b.*?(?:train-(\d{4}): (begun|done)|Round (\d+) (started|finished)\.)"
 )
 
 
+class Rounds(NamedTuple):
+    """What the rounds of a run took.
+
+    Attributes:
+        seconds: Of each round, the first one with the start of the sites' processes.
+        cpu: CPU seconds of all processes in each round after the first.
+    """
+
+    seconds: list[float]
+    cpu: list[float]
+
+
 def measure(scratch: Path, quick: bool = False) -> Result:
-    """Run both jobs in the simulator, one after the other, and read their rounds from the server's log.
+    """Run the jobs in the simulator, one after the other, and read their rounds from the server's log.
 
     Args:
         scratch: For jobs, workspaces and state.
-        quick: Two sites and two rounds.
+        quick: One site, two rounds and one pass.
 
     Raises:
         RuntimeError: A job failed, took too long, or its log lacks a round.
     """
-    sites, rounds = (2, 2) if quick else (_SITES, _ROUNDS)
+    sites, rounds = (1, 2) if quick else (_SITES, _ROUNDS)
     site_file = write_site_file(scratch / "site.yaml")
-    ours = _rounds(write_our_job(scratch / "ours", rounds), scratch, sites, rounds, site_file)
-    theirs = _rounds(write_flare_job(scratch / "flare", rounds, sites), scratch, sites, rounds, site_file)
-    figures = {
-        "median of ours / median of FLARE's": [median(ours[1:]) / median(theirs[1:])],
-        "ours, s a round": ours[1:],
-        "FLARE's FedAvg, s a round": theirs[1:],
-        "ours, s of the first round": ours[:1],
-        "FLARE's FedAvg, s of the first round": theirs[:1],
+    jobs = {
+        "ours": write_our_job(scratch / "ours", rounds),
+        "FLARE's FedAvg": write_flare_job(scratch / "flare", rounds, sites),
     }
+    found: dict[str, list[Rounds]] = {}
+    for _ in range(1 if quick else _PASSES):  # interleaved, so that what else the machine does meets all of them
+        for name, job in jobs.items():
+            found.setdefault(name, []).append(_rounds(job, scratch, sites, rounds, site_file))
+        if python := os.environ.get(FLOWER):
+            found.setdefault("Flower's simulation", []).append(_flower(python, sites, rounds))
+    figures: dict[str, Sequence[float]] = {}
+    later = {name: [second for one in runs for second in one.seconds[1:]] for name, runs in found.items()}
+    for name in list(later)[1:]:
+        figures[f"median of ours / median of {name}"] = [median(later["ours"]) / median(later[name])]
+    for name, runs in found.items():
+        figures[f"{name}, s a round"] = later[name]
+        figures[f"{name}, CPU s a round, all processes"] = [second for one in runs for second in one.cpu]
+        figures[f"{name}, s of the first round"] = [one.seconds[0] for one in runs]
     return result(
         "A round without training",
         f"Seconds of a round of {sites} sites that exchange a whole ResNet-50 and do not train: ours (stamps, filters "
         "at both ends, ledger, durable state at sites and server, theta and figures from random logits) against "
         "FLARE's own FedAvg (ScatterAndGather, InTimeAccumulateWeightedAggregator, PTFileModelPersistor, no filter, "
-        "no ledger, no state at a site).",
+        "no ledger, no state at a site) and, where it is installed, Flower's simulation (FedAvg on ray, nothing on "
+        "disk).",
         {f"{sites} sites, rounds after the first": figures},
         None,
         {"sites": sites, "rounds": rounds, "poll interval, s": POLL_S, "torch threads": 1},
         [
-            "Both run in `nvflare simulator` with a thread a site, one job after the other. Every site loads what it "
-            "receives into its network and reads it out again.",
+            "Ours and FLARE's run in `nvflare simulator` with a thread a site; the runs are interleaved. Every site "
+            "loads what it receives into its network and reads it out again.",
             "A round is timed at the server, from its beginning to the model on disk; the first one holds the start of "
             "the sites' processes as well.",
         ],
     )
 
 
-def _rounds(job: Path, scratch: Path, sites: int, rounds: int, site_file: Path) -> list[float]:
+def _rounds(job: Path, scratch: Path, sites: int, rounds: int, site_file: Path) -> Rounds:
     workspace = scratch / f"workspace-{job.name}"
     state = scratch / f"state-{job.name}"
     environment = {
@@ -75,26 +106,63 @@ def _rounds(job: Path, scratch: Path, sites: int, rounds: int, site_file: Path) 
     }
     command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job), "-w", str(workspace)]
     command += ["-n", str(sites), "-t", str(sites)]
-    console = scratch / f"{job.name}.txt"
+    console, file = scratch / f"{job.name}.txt", workspace / "server" / "log.txt"
     with open(console, "w", encoding="utf-8") as handle:
         process = subprocess.Popen(command, cwd=scratch, env=environment, stdout=handle, stderr=subprocess.STDOUT)
         try:
-            code = process.wait(_TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
-            raise RuntimeError(f"the job {job.name} did not end in {_TIMEOUT_S:.0f} s.") from error
+            cpu = _followed(process, file)
         finally:
             end_tree(process)
-    log = (workspace / "server" / "log.txt").read_text(encoding="utf-8")
+    times = round_times(file.read_text(encoding="utf-8"))
     shutil.rmtree(workspace)
     shutil.rmtree(state, ignore_errors=True)
-    times = _times(log)
-    if code != 0 or sorted(times) != list(range(rounds)):
+    if process.returncode != 0 or sorted(times) != list(range(rounds)):
         tail = "\n".join(console.read_text(encoding="utf-8").splitlines()[-20:])
-        raise RuntimeError(f"the job {job.name} ended with {code} after {len(times)} of {rounds} rounds:\n{tail}")
-    return [times[number] for number in range(rounds)]
+        raise RuntimeError(
+            f"the job {job.name} ended with {process.returncode} after {len(times)} of {rounds} rounds:\n{tail}"
+        )
+    return Rounds([times[number] for number in range(rounds)], cpu)
 
 
-def _times(log: str) -> dict[int, float]:
+def _followed(process: subprocess.Popen[bytes], log: Path) -> list[float]:
+    """Wait for a job, and count the CPU seconds of its processes from the end of each round to that of the next."""
+    until, found, before = time.monotonic() + _TIMEOUT_S, list[float](), dict[int, float]()
+    seen = 0
+    while process.poll() is None:
+        if time.monotonic() > until:
+            raise RuntimeError(f"the job did not end in {_TIMEOUT_S:.0f} s.")
+        time.sleep(0.05)
+        ended = len(round_times(log.read_text(encoding="utf-8"))) if log.exists() else 0
+        if ended != seen:
+            now = cpu_seconds(process.pid)
+            if seen:
+                found.append(sum(seconds - before.get(number, 0.0) for number, seconds in now.items()))
+            seen, before = ended, now
+    return found
+
+
+def cpu_seconds(pid: int) -> dict[int, float]:
+    """CPU seconds of a process and of all that it has started, by process id."""
+    found = {}
+    try:
+        for one in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+            times = one.cpu_times()
+            found[one.pid] = times.user + times.system
+    except psutil.NoSuchProcess:
+        pass
+    return found
+
+
+def _flower(python: str, sites: int, rounds: int) -> Rounds:
+    command = [python, str(ROOT / "benchmarks" / "flower_rounds.py"), str(sites), str(rounds)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
+    ).stdout
+    return Rounds(**json.loads(done.splitlines()[-1]))
+
+
+def round_times(log: str) -> dict[int, float]:
     """Seconds by round, from the stamps of the lines in which the controllers begin and end it."""
     begun: dict[int, datetime] = {}
     took: dict[int, float] = {}

@@ -77,8 +77,9 @@ def write_page(gates: Path, promises: Path) -> None:
     looked = list(read_packed(gates).values())
     promised = {one["site"]: one for one in read_packed(promises).values()}
     table = [counted(one, promised.get(one["site"])) for one in looked if one["row"] == ROW]
-    trained = [counted(one, None) for one in looked if one["row"] != ROW]
-    write_text(PAGE, render(table, trained))
+    others = [one for one in looked if one["row"] != ROW]
+    trained = [counted(one, None) for one in others]
+    write_text(PAGE, render(table, trained, len({one["row"] for one in others})))
 
 
 def counted(looked: Mapping[str, Any], promised: Mapping[str, Any] | None) -> Kept:
@@ -108,12 +109,13 @@ def _most_drawn(drawn: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     return max(given, key=lambda one: one["patients"], default=None)
 
 
-def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
+def render(sites: Sequence[Kept], trained: Sequence[Kept] = (), models: int = 0) -> str:
     """The page, Markdown with a final newline.
 
     Args:
         sites: What was counted of the row of the table.
         trained: What was counted of rows whose encoder the sites trained.
+        models: How many such rows there are.
     """
     strange = [site for site in sites if site.cameras.value >= 0.1]
     strange = strange or [max(sites, key=lambda site: site.cameras.value)]
@@ -135,8 +137,8 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
             "2. **It says when it is not sure.** A patient with a grade that calls for a doctor, or with a doubtful "
             "answer, is referred.",
             "3. **It keeps a promise, if you ask for one.** You say how many of your ill patients may pass unseen, "
-            f"for instance {100 * MISSED:.0f} of 100. Your own validation patients, whom the model has not learned "
-            "from, then set how careful it must be.",
+            f"for instance {100 * MISSED:.0f} of 100. Patients of yours that were set aside, from whom the model has "
+            "not learned, then decide how careful it must be.",
             "",
             "## How that was kept",
             "",
@@ -145,20 +147,29 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
             "",
             *_table(sites),
             "",
-            "*Own held back*: own photographs that the first look stopped, though nothing was wrong; at most 2 of 100 "
-            "are promised. *Another kind*: OCT scans or photographs, skin, flowers, blank pictures, that went through "
-            "unnoticed; *spoiled*: own photographs, darkened, blurred or half covered, that did; at most 2 of 100 of "
-            "either. *Other cameras*: ill eyes of that other hospital which fared worst here, neither marked nor "
-            f"referred; under 10 of 100. *Ill who passed*: with a promise of {100 * MISSED:.0f} of 100, on average. "
-            f"*Promise kept*: in how many of 100 draws of the validation patients it held; {100 * SURE:.0f} are "
-            "claimed. *Sent to a doctor*: of all patients, with that promise. *Grades*: patients whose true grade was "
-            'among those that the answer named ("mild to moderate"); 90 of 100 are promised. **Bold** is a promise '
-            "that was not kept.",
+            "What the columns count, and what was promised (**bold** is a promise that was not kept):",
+            "",
+            "* *own held back*: own photographs that the first look stopped, though nothing was wrong with them. "
+            "Promised: at most 2 of 100.",
+            "* *another kind unnoticed*: OCT scans or photographs, skin, flowers, blank pictures, that were answered "
+            "and sent to nobody. Promised: at most 2 of 100.",
+            "* *spoiled unnoticed*: own photographs, darkened, blurred or half covered until nobody could read them, "
+            "that were answered and sent to nobody. Promised: at most 2 of 100.",
+            "* *other cameras: ill who passed*: ill eyes from that other hospital which fared worst here, neither "
+            "marked nor sent to a doctor. Promised: fewer than 10 of 100.",
+            f"* *ill who passed*: own ill patients who were sent to nobody, with a promise of {100 * MISSED:.0f} of "
+            "100; the mean of all trials.",
+            "* *promise kept*: in how many trials no more of them passed than promised. A trial draws other patients "
+            f"to set the model by, and looks at all the rest. Promised: {100 * SURE:.0f} of 100.",
+            "* *sent to a doctor*: of all patients, with that promise. Nothing is promised here, and it is the price: "
+            "where nearly all are sent, the model saves no work.",
+            '* *grades*: patients whose true grade was among those that the answer named ("mild to moderate"). '
+            "Promised: 90 of 100, on average.",
             "",
             "## What it does not do",
             "",
             *_cameras(strange),
-            *_others(trained),
+            *_others(trained, models),
             "* **A promise does not make the model better.** It is paid for with patients sent to a doctor: "
             f"{100 * sent[0]:.0f} to {100 * sent[-1]:.0f} of 100 at these hospitals. A better model sends fewer."
             if sent
@@ -181,12 +192,18 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
     )
 
 
+_LOOKED: tuple[tuple[str, Callable[[Kept], Share], Callable[[float], bool]], ...] = (
+    ("own held back", lambda site: site.own, lambda share: share > 0.02),
+    ("another kind unnoticed", lambda site: site.other, lambda share: share > 0.02),
+    ("spoiled unnoticed", lambda site: site.spoiled, lambda share: share > 0.02),
+    ("other cameras: ill who passed", lambda site: site.cameras, lambda share: share >= 0.1),
+)
+"""What the first look is to keep: in words, of whom, and when it is broken."""
+
+
 def _table(sites: Sequence[Kept]) -> list[str]:
     columns: tuple[tuple[str, Callable[[Kept], Share | None], Callable[[float], bool]], ...] = (
-        ("own held back", lambda site: site.own, lambda share: share > 0.02),
-        ("another kind unnoticed", lambda site: site.other, lambda share: share > 0.02),
-        ("spoiled unnoticed", lambda site: site.spoiled, lambda share: share > 0.02),
-        ("other cameras: ill who passed", lambda site: site.cameras, lambda share: share >= 0.1),
+        *_LOOKED,
         ("ill who passed", lambda site: site.missed, lambda share: share > MISSED),
         ("promise kept", lambda site: site.kept, lambda share: share < SURE),
         ("sent to a doctor", lambda site: site.sent, lambda share: False),
@@ -225,18 +242,20 @@ def _cameras(strange: Sequence[Kept]) -> list[str]:
     ]
 
 
-def _others(trained: Sequence[Kept]) -> list[str]:
-    def told(of: Callable[[Kept], Share], least: float) -> str:
-        found = [f"{_cell(of(one), lambda share: False)} at {one.name}" for one in trained if of(one).value >= least]
-        return " and ".join(found) if found else "none to speak of"
-
+def _others(trained: Sequence[Kept], models: int) -> list[str]:
+    """The worst of what the gate is to keep, over models whose encoder the sites trained."""
     if not trained:
         return []
+    told = []
+    for name, of, broken in _LOOKED:
+        worst = max(trained, key=lambda site: of(site).value)
+        where = f" ({worst.name})" if of(worst).found else ""
+        told.append(f"{name} {_cell(of(worst), broken)}{where}")
     return [
-        "* **Not every model looks equally well.** The table is of a model whose picture-reading part stayed as it was "
-        "made. Of one that the hospitals trained for a short while, of pictures of another kind went unnoticed "
-        f"{told(lambda one: one.other, 0.02)}, and of ill eyes of another camera "
-        f"{told(lambda one: one.cameras, 0.1)}.",
+        "* **A model that the hospitals train looks with other eyes.** The table is of one whose picture-reading part "
+        f"stayed as it was made. Of {models} {'model' if models == 1 else 'models'} that hospitals like these trained "
+        "for a short while, the worst found at "
+        f"any hospital: {'; '.join(told)}.",
     ]
 
 

@@ -74,14 +74,14 @@ def _case(size: int, pairs: int) -> dict[str, list[float]]:
 
 def _step(images: torch.Tensor, size: int) -> Callable[[], None]:
     experiment = Experiment.resolve({"network": {"encoder": "resnet18"}, "images": {"image_size": size}})
-    net = build_network(experiment.network, 4, 1).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = build_network(experiment.network, 4, 1).to(memory_format=torch.channels_last)
     optimiser = torch.optim.SGD(net.parameters(), lr=1e-3)
     labels = torch.arange(len(images)) % 4
     ready = images.float().div_(255).to(memory_format=torch.channels_last)
 
     def step() -> None:
         optimiser.zero_grad()
-        F.cross_entropy(net(ready), labels).backward()
+        F.cross_entropy(net(ready), labels).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
 
     return step

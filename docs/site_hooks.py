@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 STARTS = ("README.md", "CHANGELOG.md", "docs/**/*.md", "docs/**/*.ipynb")
 COPIED = {".svg", ".png", ".gz", ".html"}
 """Endings of what is given as it is; any other linked file is shown as text."""
+LOOKS = ("docs/site.css", "docs/site.js")
+"""What the pages have beside the theme's own."""
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".service": "ini", ".cff": "yaml"}
 FENCE = re.compile(r"^(```+)[^\n]*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\()([^)\s#]+)([^)\s]*\))")
@@ -109,7 +111,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             places.append(
                 File.generated(config, shown(target), content=_source(target), inclusion=InclusionLevel.NOT_IN_NAV)
             )
-    return Files([*(file for file in files if file.src_dir != config.docs_dir), *places])
+    own = [File.generated(config, name, abs_src_path=str(ROOT / name)) for name in LOOKS]
+    return Files([*(file for file in files if file.src_dir != config.docs_dir), *places, *own])
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -34,10 +34,10 @@ def killed_at_every_write(
     """
     real, died = storage._replace, set()
 
-    def dying(path: Path, write: Callable[[Path], None], durable: bool = True) -> None:
+    def dying(path: Path, write: Callable[[Path], None], *how: bool) -> None:
         for when in ("before", "after"):
             if when == "after":
-                real(path, write, durable)
+                real(path, write, *how)
             if which(path) and (when, path) not in died:
                 died.add((when, path))
                 raise Killed
@@ -60,10 +60,10 @@ def killed_at_write(run: Callable[[], object], number: int) -> None:
     """
     real, left = storage._replace, iter(range(number))
 
-    def dying(path: Path, write: Callable[[Path], None], durable: bool = True) -> None:
+    def dying(path: Path, write: Callable[[Path], None], *how: bool) -> None:
         if next(left, None) is None:
             raise Killed
-        real(path, write, durable)
+        real(path, write, *how)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage, "_replace", dying)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from fedretina.cli import main
-from fedretina.kit import hardened
+from fedretina.kit import hardened, proxy
 
 CUSTOM = Path(__file__).resolve().parents[1] / "custom"
 PRODUCT = sorted((CUSTOM / "fedretina").rglob("*.py"))
@@ -140,7 +140,7 @@ def test_importing_the_settings_loads_no_torch():
 def test_the_lasting_process_of_a_site_or_server_loads_no_torch():
     """Its memory and its start are a hospital's; a job's process has torch, and ends."""
     parts = [*hardened.ONE_MACHINE.values(), hardened.PAGE, hardened.AUDIT, hardened.DEPLOYER, hardened.VALIDATOR]
-    modules = {str(part["path"]).rpartition(".")[0] for part in parts}
+    modules = {str(path).rpartition(".")[0] for path in (*(part["path"] for part in parts), proxy.COMPONENT)}
     said = fresh(f"import sys, {', '.join(sorted(modules))}; {LOADED}")
     assert (said.returncode, set(said.stdout.split()) & {"torch", "monai", "scipy", "cv2"}) == (0, set()), said.stderr
 

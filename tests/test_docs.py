@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 import yaml
 from docs import render_house
+from PIL import Image
 
 from fedretina.exchange.partition import partition
 from fedretina.flare import job_context
@@ -73,6 +74,19 @@ def test_every_relative_link_resolves(page):
         assert target.is_relative_to(ROOT), link
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_every_picture_of_pixels_is_shown_and_is_of_phantoms_alone():
+    """`docs/draw_pages.py` and `docs/draw_phantoms.py` mark what they draw, and a page shows it by its name."""
+    words = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    shown = {Path(name).name for name in re.findall(r"""(?:\]\(|src=")([^)"\s]+\.png)""", words)}
+    drawn = {path.name: path for path in (DOCS / "pictures").rglob("*.png")}
+    assert drawn.keys() == shown
+    for path in drawn.values():
+        with Image.open(path) as picture:
+            assert picture.info["Synthetic"] == "fedretina phantom, not a patient"
+            assert picture.mode == "P"  # of few colours
+            assert path.stat().st_size < 150_000
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

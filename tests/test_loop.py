@@ -12,6 +12,7 @@ from fedretina.errors import QuorumError, RefusedError, SettingsError, StateErro
 from fedretina.exchange.payload import tensors_digest
 from fedretina.gate.gate import Gate as EntranceGate
 from fedretina.local.site import Site
+from fedretina.local.site_state import read_history
 from fedretina.loop import run_loop
 from fedretina.losses.objective import Clock, build_objective
 from fedretina.networks.build import build_network, build_on_meta
@@ -19,6 +20,7 @@ from fedretina.networks.gate import Gate
 from fedretina.rows import ROWS
 from fedretina.seeds import generator
 from killed import killed_at_every_write
+from power_cut import survives_power_cuts
 
 
 def figures(results):
@@ -215,6 +217,46 @@ def test_a_run_killed_at_every_write_ends_with_the_same_bits(tiny, phantoms, tmp
             json.loads((tmp_path / run / site / "final" / "figures.json").read_text()) for run in ("whole", "cut")
         )
         assert whole == cut
+
+
+@pytest.mark.attack(
+    "an accident",
+    "the power is cut at the server and the sites, at any moment",
+    "the run goes on and ends with the same bits",
+)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_run_under_which_the_power_goes_ends_with_the_same_bits(tiny, phantoms, tmp_path, seed):
+    experiment = tiny(phases=[{"name": "train", "rounds": 3}], exchange={"codec": {"name": "int4", "smallest": 100}})
+    data = phantoms(experiment, "site-1", "site-2")
+    expected = run_loop(experiment, data, tmp_path, "whole")
+    got, cuts = survives_power_cuts(lambda: run_loop(experiment, data, tmp_path, "cut"), tmp_path / "cut", seed, 12)
+    assert cuts > 4
+    assert figures(got) == figures(expected)
+    for site in data:
+        assert read_history(tmp_path / "cut" / site).steps() == read_history(tmp_path / "whole" / site).steps()
+        whole, cut = (
+            json.loads((tmp_path / run / site / "final" / "figures.json").read_text()) for run in ("whole", "cut")
+        )
+        assert whole == cut
+
+
+def test_a_round_waits_for_the_disk_twice_at_a_site_and_four_times_at_the_server(tiny, phantoms, tmp_path, monkeypatch):
+    """And once more at a site of FLARE, for its ledger."""
+    experiment = tiny(phases=[{"name": "train", "rounds": 3}])
+    seen = []
+    monkeypatch.setattr(storage, "sync", lambda path: seen.append(path.relative_to(tmp_path / "r")))
+    run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path, "r")
+    names = [
+        f"{path.parent}/{path.name.removeprefix('.').partition('.')[0]}" if path.suffix == ".tmp" else str(path)
+        for path in seen
+    ]
+    first = names.index("server/run") + 2  # the run's beginning, then round by round
+    for number in range(3):
+        step = f"train-{number:04d}"
+        sites = [word for site in ("site-1", "site-2") for word in (f"{site}/{step}", site)]
+        expected = [*sites, f"server/{step}", f"server/{step}", "server/run", "server"]
+        assert names[first + 8 * number : first + 8 * (number + 1)] == expected
 
 
 def test_the_test_split_is_read_once(tiny, phantoms, tmp_path, monkeypatch):

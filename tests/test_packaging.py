@@ -1,5 +1,6 @@
 """What is built is complete, says the same of itself everywhere, and starts from the wheel alone."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -108,3 +109,97 @@ def test_the_wheel_alone_runs_the_demo(built, tmp_path):
     assert list(results["sites"]) == ["site-1", "site-2"]
     assert f"run demo_quick, model of {results['chosen']}, digest {results['model_digest'][:12]}" in told
     assert (tmp_path / "fedretina_runs" / "demo_quick" / "site-1" / "final" / "report.html").exists()
+
+
+def little_wheel(folder, name):
+    """A wheel of one module."""
+    info = f"{name}-1.0.dist-info"
+    files = {
+        f"{name}.py": "here = True\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for inside, text in files.items():
+            archive.writestr(inside, text)
+    return path
+
+
+def little_sources(folder, name):
+    """An archive of sources of one module, of which pip makes a wheel."""
+    root = folder / "sources" / f"{name}-1.0"
+    root.mkdir(parents=True)
+    (root / f"{name}.py").write_text("here = True\n")
+    (root / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    build = "[build-system]\nrequires = ['setuptools']\nbuild-backend = 'setuptools.build_meta'\n"
+    project = f"[project]\nname = '{name}'\nversion = '1.0'\n[tool.setuptools]\npy-modules = ['{name}']\n"
+    (root / "pyproject.toml").write_text(build + project)
+    path = folder / f"{name}-1.0.tar.gz"
+    with open_tar(path, "w:gz") as archive:
+        archive.add(root, root.name)
+    return path
+
+
+@pytest.mark.slow
+def test_a_wheelhouse_installs_without_a_network_and_refuses_a_file_that_was_changed(built, tmp_path):
+    pytest.importorskip("pip", reason="this environment has no pip")
+    _, _, wheel = built
+    index = tmp_path / "index"
+    index.mkdir()
+    files = [little_wheel(index, "blue"), little_sources(index, "green")]
+    hashes = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    lock = tmp_path / "small.lock"
+    lock.write_text("".join(f"{path.name[:-7].split('-')[0]}==1.0 --hash=sha256:{hashes[path]}\n" for path in files))
+    # pip's own settings: no network, the little index, and setuptools from this environment.
+    by_hand = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "PIP_NO_BUILD_ISOLATION": "0"}
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHONPATH"))}
+    house, make = tmp_path / "house", ("-m", "fedretina", "wheelhouse")
+    where = {"cwd": ROOT, "env": {**plain, **by_hand, "PYTHONPATH": str(ROOT / "custom")}}
+    told = run(*make, house, "--lock", lock, **where)  # of this repository
+    listed = (house / "requirements.txt").read_bytes()
+    assert told.splitlines() == [
+        f"3 wheels, {sum(path.stat().st_size for path in house.glob('*.whl')) / 1e6:.0f} MB, in {house}; "
+        "`sh install.sh ENVIRONMENT` installs them.",
+        f"sha256 of requirements.txt: {hashlib.sha256(listed).hexdigest()}",
+    ]
+    assert [line.partition("==")[0] for line in listed.decode().splitlines()] == ["blue", "fedretina", "green"]
+    assert hashes[files[1]] not in listed.decode()  # green came as sources, and travels as a wheel
+    with zipfile.ZipFile(wheel) as ours, zipfile.ZipFile(house / wheel.name) as theirs:
+        assert set(theirs.namelist()) == set(ours.namelist())
+
+    def install(folder):
+        call = ["sh", house / "install.sh", folder]
+        return subprocess.run(call, capture_output=True, text=True, env=plain, check=False)
+
+    done = install(tmp_path / "installed")
+    assert done.stdout.startswith(f"Looking in links: {house}\n")
+    # All is there but what the small lock leaves out, which the script's own last line says.
+    assert "fedretina" in done.stdout
+    assert "requires torch, which is not installed" in done.stdout, done.stdout + done.stderr
+    code = "import blue, green, fedretina.version; print(fedretina.version.__version__)"
+    python = tmp_path / "installed" / "bin" / "python"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, env=plain, cwd=tmp_path, check=False)
+    assert found.stdout.strip() == __version__, found.stderr
+    with zipfile.ZipFile(house / "blue-1.0-py3-none-any.whl", "a") as archive:
+        archive.writestr("more.py", "there = True\n")
+    subprocess.run([python, "-m", "pip", "uninstall", "--yes", "blue"], capture_output=True, env=plain, check=True)
+    refused = install(tmp_path / "installed")
+    assert refused.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in refused.stderr, refused.stdout + refused.stderr
+    for words, said in (
+        ((house, "--lock", lock, "--package", wheel), "is there and not empty"),
+        ((tmp_path / "new", "--lock", tmp_path / "none.lock"), "there is no lock"),
+        ((tmp_path / "new", "--lock", lock, "--package", tmp_path), "is no wheel and no repository's folder"),
+    ):
+        call = [sys.executable, *make, *words]
+        assert said in subprocess.run(call, capture_output=True, text=True, check=False, **where).stderr
+    run(*make, tmp_path / "from-a-wheel", "--lock", lock, "--package", wheel, **where)
+    assert (tmp_path / "from-a-wheel" / wheel.name).read_bytes() == wheel.read_bytes()
+    lock.write_text(lock.read_text().replace(hashes[files[0]], "0" * 64))
+    call = [sys.executable, *make, tmp_path / "new", "--lock", lock, "--package", wheel]
+    failed = subprocess.run(call, capture_output=True, text=True, check=False, **where)
+    assert "pip wheel ended with code 1" in failed.stderr
+    assert not (tmp_path / "new").exists()
+    assert "DO NOT MATCH THE HASHES" in failed.stderr

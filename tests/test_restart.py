@@ -9,6 +9,7 @@ from fedretina.aggregation import run_store
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import RefusedError, TrainingError
 from fedretina.local.site import Site
+from fedretina.local.site_state import read_history
 from fedretina.loop import run_loop
 from fedretina.losses.evidential import TweuObjective
 from fedretina.settings.plan import RestartSettings
@@ -80,7 +81,7 @@ def test_it_ends_with_the_bits_of_a_run_that_never_did_what_is_dropped(spoilt, t
     for site in data:
         ends = [json.loads((tmp_path / run / site / "final/figures.json").read_text()) for run in ("whole", "r")]
         assert ends[0] == ends[1]
-        history = [read_json(tmp_path / run / site / "history.json") for run in ("whole", "r")]
+        history = [read_history(tmp_path / run / site).steps() for run in ("whole", "r")]
         assert history[0] == history[1]
     # Nothing is erased: what was dropped, and what the run said of itself then, lies in a folder beside.
     aside = server / "dropped-ab12"
@@ -200,6 +201,6 @@ def test_a_site_that_was_away_while_the_run_went_back_before_forgets_those_round
     drive(experiment, data, tmp_path, 4)
     drive(back_to(experiment, "train-0001", "aaaa"), data, tmp_path, 2, absent=lambda step: ("site-2",))
     drive(back_to(experiment, "train-0003", "bbbb"), data, tmp_path, 1)
-    steps = read_json(tmp_path / "r" / "site-2" / "history.json")
-    assert "loss" in steps["00000"]
-    assert not [key for key in ("00001", "00002") if "loss" in steps.get(key, {})]
+    steps = read_history(tmp_path / "r" / "site-2").numbered()
+    assert "loss" in steps[0]
+    assert not [number for number in (1, 2) if "loss" in steps.get(number, {})]

@@ -71,19 +71,21 @@ def require_sites(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def write_json(path: Path, record: Mapping[str, Any], durable: bool = True) -> None:
+def write_json(path: Path, record: Mapping[str, Any], durable: bool = True, named: bool = True) -> None:
     """Write a JSON record atomically; keys are sorted so that equal records are equal files.
 
     Args:
         path: The file.
         record: Plain values.
         durable: Wait until the disk has it; False for what may be lost with the machine's power.
+        named: Wait until the disk has its name, too; False where a later durable write into the same folder does it
+            for both.
 
     Raises:
         StateError: The disk is full or not writable; the old file is whole.
     """
     text = json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n"
-    write_bytes(path, text.encode("utf-8"), durable=durable)
+    write_bytes(path, text.encode("utf-8"), durable=durable, named=named)
 
 
 def write_text(path: Path, text: str, mode: int | None = None) -> None:
@@ -101,7 +103,7 @@ def write_text(path: Path, text: str, mode: int | None = None) -> None:
     write_bytes(path, text.encode("utf-8"), mode)
 
 
-def write_bytes(path: Path, content: bytes, mode: int | None = None, durable: bool = True) -> None:
+def write_bytes(path: Path, content: bytes, mode: int | None = None, durable: bool = True, named: bool = True) -> None:
     """Write a file atomically.
 
     Args:
@@ -109,6 +111,7 @@ def write_bytes(path: Path, content: bytes, mode: int | None = None, durable: bo
         content: What it is to hold.
         mode: See `write_text`.
         durable: See `write_json`.
+        named: See `write_json`.
 
     Raises:
         StateError: The disk is full or not writable; the old file is whole.
@@ -120,7 +123,7 @@ def write_bytes(path: Path, content: bytes, mode: int | None = None, durable: bo
             os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
         temporary.write_bytes(content)
 
-    _replace(path, write, durable)
+    _replace(path, write, durable, named)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -141,7 +144,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, torch.Tensor], record: Mapping[str, Any], durable: bool = True
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    record: Mapping[str, Any],
+    durable: bool = True,
+    named: bool = True,
 ) -> None:
     """Write tensors and a JSON record into one safetensors file, atomically.
 
@@ -150,6 +157,7 @@ def write_tensors(
         tensors: By key.
         record: Plain values for the file's header.
         durable: Wait until the disk has it; False for files that a restart erases anyway.
+        named: See `write_json`.
 
     Raises:
         StateError: The disk is full or not writable; the old file is whole.
@@ -158,7 +166,7 @@ def write_tensors(
 
     header = json.dumps({"format": FORMAT, **record}, sort_keys=True, allow_nan=False)
     plain = {key: tensor.detach().cpu().contiguous() for key, tensor in sorted(tensors.items())}
-    _replace(path, lambda temporary: save_file(plain, temporary, metadata={HEADER: header}), durable)
+    _replace(path, lambda temporary: save_file(plain, temporary, metadata={HEADER: header}), durable, named)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -212,8 +220,10 @@ class TensorFile:
         self._places: dict[str, dict[str, Any]] = json.loads(self._file.read(length))
         self._begin, self._path = 8 + length, path
 
-    def close(self) -> None:
-        """Let go of the file."""
+    def __enter__(self) -> TensorFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def dtype(self, key: str) -> torch.dtype:
@@ -261,8 +271,8 @@ def set_aside(paths: Iterable[Path], folder: Path) -> None:
                 os.link(path, kept)
             except OSError:
                 shutil.copyfile(path, kept)
-                _sync(kept)
-        _sync(folder)
+                sync(kept)
+        sync(folder)
     except OSError as error:
         raise StateError(f"{folder} cannot be written ({error}): make room, and resume the run.") from error
 
@@ -353,16 +363,16 @@ def folder_lock(folder: Path, wait_s: float) -> Iterator[int]:
         yield handle.fileno()
 
 
-def _replace(path: Path, write: Callable[[Path], Any], durable: bool = True) -> None:
+def _replace(path: Path, write: Callable[[Path], Any], durable: bool = True, named: bool = True) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
         if durable:
-            _sync(temporary)
+            sync(temporary)
         os.replace(temporary, path)
-        if durable:
-            _sync(path.parent)
+        if durable and named:
+            sync(path.parent)
     except (OSError, SafetensorError) as error:
         with suppress(OSError):  # whatever kept it from being written keeps it from being looked for, too
             temporary.unlink(missing_ok=True)
@@ -373,7 +383,8 @@ def _replace(path: Path, write: Callable[[Path], Any], durable: bool = True) -> 
         ) from error
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until the disk has a file's content, or the names in a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

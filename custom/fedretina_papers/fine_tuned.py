@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fedretina.data.site_data import SiteData
 from fedretina.exchange.payload import Tensors
-from fedretina.local.site_state import History, Snapshot
+from fedretina.local.site_state import STATE, Snapshot, read_history
 from fedretina.local.trainer import LocalTrainer
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import TUNE, Plan, Step
@@ -81,8 +81,9 @@ def tune_on(experiment: Experiment, sites: Mapping[str, SiteData], start: Path, 
         if (start / name / "final" / "model.safetensors").exists():  # a site may have had no accepted update
             tuned = _tuned(experiment, sites[name], start / name, step)
             write_tensors(folder / name / "final" / "model.safetensors", tuned.model, {})
-            write_json(folder / name / "history.json", read_json(start / name / "history.json"))
-            History(folder / name / "history.json").note(step, **tuned.record)
+            history = read_history(start / name)
+            history.note(step, **tuned.record)
+            write_json(folder / name / STATE, {"history": history.noted})
             scalars[name] = tuned.scalars
     results = read_json(start / "server" / "results.json")
     validated = results["steps"][-1]  # what moves for fine-tuning is what moved for it

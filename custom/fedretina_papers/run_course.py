@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedretina.local.site_state import History
+from fedretina.local.site_state import read_history
 
 
 def moved_by_phase(steps: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
@@ -36,7 +36,7 @@ def rounds_of_sites(folder: Path, sites: Sequence[str]) -> list[dict[str, Any]]:
         folder: The run's folder.
         sites: Names of the folders of its sites.
     """
-    histories = [History(folder / site / "history.json").numbered() for site in sites]
+    histories = [read_history(folder / site).numbered() for site in sites]
     found = []
     for number in sorted({number for history in histories for number in history}):
         there = [history[number] for history in histories if number in history]

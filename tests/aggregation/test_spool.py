@@ -73,11 +73,10 @@ def test_a_file_that_was_cut_after_its_header_is_told(tmp_path):
     spool = Spool(tmp_path / "s")
     spool.put("a", updates()["a"])
     (path,) = (tmp_path / "s").iterdir()
-    file = TensorFile(path)
-    os.truncate(path, path.stat().st_size - 8)  # the last number of w
-    with pytest.raises(StateError, match="ends too early"):
-        file.read_into("w", 0, torch.empty(15))
-    file.close()
+    with TensorFile(path) as file:
+        os.truncate(path, path.stat().st_size - 8)  # the last number of w
+        with pytest.raises(StateError, match="ends too early"):
+            file.read_into("w", 0, torch.empty(15))
     with pytest.raises(StateError, match="cannot be read"):
         spool.weighted_mean({"a": 1.0}, DTYPES)
 

@@ -51,6 +51,9 @@ def test_a_site_that_joins_later_has_the_head_that_it_would_have_had(analytic, p
     card, figures = read_json(out / "final" / "card.json"), read_json(out / "final" / "figures.json")
     assert (card["site"], card["sums"]["answer"], card["chosen"]) == ("later", "federated", "sums-0000")
     assert figures["test"]["auc"]["value"] > 0.5
+    supported = figures["test"]["auc_supported"]["value"]
+    told = f"{supported:.3f}, the mean over the grades with enough" if supported else "the mean over all grades"
+    assert told in said
     assert (out / "final" / "report.json").exists()
     assert Predictor.load(out / "final").card["run"] == "r"
     assert called("head", "take", tmp_path / "head.safetensors", "--site", "x", "--file", later, "--out", out)[0] == 0

@@ -8,7 +8,7 @@ import torch
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.exchange.partition import CONTROL, partition_of
 from fedretina.local.site import Site
-from fedretina.local.site_state import History, SiteState
+from fedretina.local.site_state import SiteState, read_history
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
 from fedretina.settings.exchange import Kind
@@ -38,7 +38,7 @@ def test_switched_off_every_correction_is_fedavg_to_the_last_bit(name, tiny, pha
     on = tiny(row="fedavg", correction={"name": name})
     assert digests(run_loop(on, data, tmp_path, "on")) != expected
     if name != "moon":  # which adds to the loss, and nothing to its gradient
-        rounds = History(tmp_path / "on" / "site-1" / "history.json").steps()
+        rounds = read_history(tmp_path / "on" / "site-1").steps()
         assert [math.isfinite(one["correction_ratio"]) for one in rounds if "weight" in one] == [True] * 2
 
 
@@ -121,7 +121,7 @@ def test_under_sgd_with_momentum_and_adam_scaffold_trains_to_finite_weights(tiny
         experiment = tiny(row="scaffold", training=training, phases=[{"name": "train", "rounds": 3}])
         results = run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path, optimizer)
         assert len(digests(results)) == 3
-        points = site_points(History(tmp_path / optimizer / "site-1" / "history.json").numbered())
+        points = site_points(read_history(tmp_path / optimizer / "site-1").numbered())
         curve = [point.value for step in points for point in step if point.name == "correction_ratio"]
         assert curve[0] == 0  # nobody knows a variate yet
         assert min(curve[1:]) > 0

@@ -51,6 +51,18 @@ def test_isic_centres_diagnoses_and_lesions(tmp_path):
     assert len(look("isic2019", tmp_path).photographs) == 3
 
 
+def test_isic_tells_sex_and_age_where_a_table_does(tmp_path):
+    isic(tmp_path, [(name, 1, 0, "train") for name in "abcd"])
+    table = (("a", "55.0", "F", "L1"), ("b", "30", "male", "L2"), ("c", "85", "female", "L2"), ("d", "0", "", "L3"))
+    sets.table(tmp_path / "HAM10000_metadata", ("image_id", "age", "sex", "lesion_id"), *table)
+    found = look("isic2019", tmp_path).photographs
+    assert [(one.beside["sex"], one.beside["age_band"]) for one in found] == [
+        ("female", "from_50"),
+        *(("", "under_40"), ("", "from_70")),  # a lesion of a man and a woman tells of neither
+        ("", ""),
+    ]
+
+
 def many(shared=3):
     rows, lesions = [], []
     for number in range(40):

@@ -1,6 +1,7 @@
 """The ledger: a line for all that leaves, whole lines only."""
 
 import json
+import os
 from datetime import UTC, datetime
 
 import pytest
@@ -37,6 +38,16 @@ def test_a_line_says_what_leaves_and_what_the_policy_did(tmp_path):
     }
     assert second.pop("time")
     assert second == {**first, "scalar_digits": 3}
+
+
+def test_a_line_waits_for_the_disk_once_and_the_first_for_its_name_too(tmp_path, monkeypatch):
+    waits, real = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: waits.append(handle) or real(handle))
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.note(PAYLOAD, PARTS)
+    assert len(waits) == 2
+    ledger.note(PAYLOAD, PARTS)
+    assert len(waits) == 3
 
 
 def test_a_line_that_was_cut_off_is_no_line_and_does_not_spoil_the_next(tmp_path):

@@ -1,13 +1,15 @@
 """How long the controller waits for a site, against tasks that end by themselves; no FLARE process."""
 
+import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 from nvflare.apis.controller_spec import TaskCompletionStatus
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import make_reply
 
 from fedretina.flare.controller import RoundController
 from fedretina.flare.server_run import ServerRun
@@ -159,3 +161,63 @@ def test_who_is_dead_in_one_workflow_is_reported_to_the_next(controller, monkeyp
     controller.communicator = SimpleNamespace(process_dead_client_report=lambda site, fl_ctx: reported.append(site))
     controller.start_controller(FLContext())
     assert reported == ["b"]
+
+
+class Server:
+    """Sites that answer at once, each under FLARE's lock, and a server that takes a while to check and store."""
+
+    def __init__(self, sites, accept):
+        self.asked, self.plan, self.refused = sites, SimpleNamespace(learning=range(3)), []
+        self.accept, self.handed, self.lock = accept, [], threading.Lock()
+
+    def refuse(self, site, why):
+        self.refused.append((site, why))
+
+    def waited(self, controller, number):
+        self.step, server, make = SimpleNamespace(number=number, task="train"), self, controller._task
+        controller._aggregator = lambda fl_ctx: server
+
+        def task(site, coordinator, held, question):
+            found = make(site, coordinator, held, question)
+            result = make_reply(ReturnCode.OK)
+            result.set_peer_props({ReservedKey.IDENTITY_NAME: site})
+            with self.lock:
+                found.result_received_cb(SimpleNamespace(result=result), FLContext())
+            self.handed.append(site)
+            found.completion_status = OK
+            return found
+
+        controller._task, controller.send = task, lambda task, fl_ctx, targets: None
+        controller._ask(self, GOES_ON, None)
+
+
+def test_answers_are_taken_outside_flares_lock_and_a_step_waits_until_all_are(controller):
+    begun, taken, free = threading.Event(), [], threading.Event()
+
+    def accept(result, fl_ctx):
+        begun.set()
+        assert free.wait(30)
+        taken.append(result.get_peer_prop(ReservedKey.IDENTITY_NAME, None))
+
+    server = Server(("a", "b"), accept)
+    asking = threading.Thread(target=server.waited, args=(controller, 2))
+    asking.start()
+    assert begun.wait(30)
+    while server.handed != ["a", "b"]:  # FLARE's lock was given back for both while the first is being stored
+        asking.join(0.01)
+    assert server.lock.acquire(timeout=30)
+    assert taken == []
+    assert asking.is_alive()
+    free.set()
+    asking.join(30)
+    assert not asking.is_alive()
+    assert (taken, server.refused) == (["a", "b"], [])
+
+
+def test_an_answer_that_cannot_be_taken_is_refused_and_the_step_goes_on(controller):
+    def accept(result, fl_ctx):
+        raise ZeroDivisionError("/srv/patients/smith.jpg")
+
+    server = Server(("a",), accept)
+    server.waited(controller, 2)
+    assert server.refused == [("a", "the server could not take its answer (ZeroDivisionError).")]

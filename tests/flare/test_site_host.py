@@ -148,7 +148,7 @@ def test_a_damaged_history_costs_curves_and_no_word_of_a_path_leaves(tmp_path, m
     """What escaped, FLARE would log as an error, and stream."""
     folder = tmp_path / "patient_data" / "site-1"
     folder.mkdir(parents=True)
-    (folder / "history.json").write_text("")
+    (folder / "state.json").write_text("")
     followed = []
 
     class Curves:
@@ -165,7 +165,7 @@ def test_a_damaged_history_costs_curves_and_no_word_of_a_path_leaves(tmp_path, m
     order = Order("train", payload.stamp, None, None, 1.0, None)
     assert unpack_payload(host.handle(pack_order(order, {}), Context(), lambda: False)).scalars == {"val_auc": 0.5}
     assert followed == []
-    assert "history.json" in caplog.text  # a warning, which stays in the site's own log
+    assert "state.json" in caplog.text  # a warning, which stays in the site's own log
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 

@@ -94,6 +94,22 @@ def test_the_models_features_count_too_and_a_number_that_is_none_is_no_pass(site
     assert [one.reason is None for one in signals.look(Shown(images[:3] * 0, strange))] == [False, False, True]
 
 
+def test_what_the_middle_stage_saw_stops_what_the_features_pass(sites):
+    _, images = sites["fundus"]
+    draws = torch.Generator().manual_seed(3)
+    train, val = torch.randn(60, 8, generator=draws), torch.randn(40, 8, generator=draws)
+    patients = [str(at) for at in range(40)]
+    look = modality.of(Experiment.resolve({"row": "feduaa"}).images).look
+    own = Shown(images[:40], val, middle=val.flip(1))
+    gate = Gate.fitted(Shown(images, train, middle=train.flip(1)), own, patients, look, "m", 0.2)
+    assert set(gate.record["usual"]) == {"share", "appearance", "features", "middle"}
+    told = gate.look(Shown(images[:2], val[:2], middle=torch.stack([val[0] + 50, val[1].flip(0)])))
+    assert [one.reason for one in told] == ["unlike this site's photographs", None]
+    # A gate from before there was one does not look at it.
+    older = Gate.fitted(Shown(images, train), Shown(images[:40], val), patients, look, "m", 0.2)
+    assert older.look(own) == older.look(Shown(images[:40], val))
+
+
 @pytest.mark.attack(
     "an accident", "eyes of a camera that looks nearly like the site's are given to predict", "a doctor looks as well"
 )
@@ -162,8 +178,8 @@ def test_it_is_read_as_it_was_written_and_another_is_refused(sites, tmp_path):
     assert again.look(Shown(images, None)) == gate.look(Shown(images, None))
     with pytest.raises(StateError, match="do not belong together"):
         Gate.read(tmp_path, {**gate.record, "limit": 99.0}, gate.expected)
-    with pytest.raises(StateError, match="format 2"):
-        Gate.read(tmp_path, {**gate.record, "format": 2}, gate.expected)
+    with pytest.raises(StateError, match="format 3, this version reads 1 and 2"):
+        Gate.read(tmp_path, {**gate.record, "format": 3}, gate.expected)
     (tmp_path / module.FILE).unlink()
     with pytest.raises(StateError, match="missing"):
         Gate.read(tmp_path, gate.record, gate.expected)

@@ -116,7 +116,7 @@ def test_a_child_gives_the_bits_of_a_site_in_this_process_after_a_death_too(reci
     assert drive(host, child.experiment, tmp_path / "child", killed) == expected
     files = {path.relative_to(inline.folder) for path in inline.folder.rglob("*") if path.is_file()}
     assert {path.relative_to(child.folder) for path in child.folder.rglob("*") if path.is_file()} == files
-    for name in ("state.json", "history.json", "final/figures.json", "final/card.json", "final/report.json"):
+    for name in ("state.json", "final/figures.json", "final/card.json", "final/report.json"):
         assert (child.folder / name).read_bytes() == (inline.folder / name).read_bytes()
 
 

@@ -52,13 +52,16 @@ def test_only_what_may_be_asked_for_is_kept(tmp_path):
     site.open(7, 1)
     assert value(site.kept(1)) == 1
     assert value(site.kept(9)) == 7
+    site.keep()
     assert files(tmp_path) == [1, 3, 4, 5, 6, 7]
     for step in (8, 9, 10, 11):
         site.stage(step, snapshot(step))
         site.open(step, step - 1)
+    site.keep()
     assert files(tmp_path) == [1, 7, 8, 9, 10, 11]  # 1 was the best when 7 was the last
     site.stage(12, snapshot(12))
     site.open(12, 7)
+    site.keep()
     assert files(tmp_path) == [7, 8, 9, 10, 11, 12]
 
 
@@ -124,7 +127,9 @@ def test_a_server_that_is_further_behind_is_refused(tmp_path):
         site = state(tmp_path)
         site.open(step - 1 if step else None, 1 if step > 2 else None)
         site.stage(step, snapshot(step))
-    state(tmp_path).open(6, 1)
+    site = state(tmp_path)
+    site.open(6, 1)
+    site.keep()
     for lost in (0, 1, 2):  # 1 and 2 are here still, but perhaps not what their own best needs
         with pytest.raises(StateError, match=f"does not hold the state after train-000{lost}"):
             state(tmp_path).open(lost, None)

@@ -8,6 +8,7 @@ import torch
 from fedretina.errors import SettingsError
 from fedretina.exchange.partition import partition, partition_of
 from fedretina.networks.build import build_network, build_on_meta
+from fedretina.networks.dropout import answered_with_features
 from fedretina.settings.encoder import EncoderTraits
 from fedretina.settings.exchange import ExchangeSettings, Kind
 from fedretina.settings.experiment import Experiment
@@ -64,6 +65,35 @@ def test_answers_are_those_of_a_network_that_rounds_between(little_encoder, enco
         rows = net.frozen_outputs(images)
         assert rows.dtype == torch.float16
         assert torch.equal(net(rows), found)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "frozen", "stage"),
+    [
+        (LITE, "nothing", 2),
+        (LITE, 3, 2),
+        (LITE, 4, 3),
+        (LITE, "all", None),
+        ("vit_small", "nothing", 2),
+        ("signal_cnn", 2, 1),
+    ],
+)
+def test_what_the_middle_stage_gives_is_noted_with_the_bits_of_the_answer(little_encoder, encoder, frozen, stage):
+    net = made(encoder, frozen=frozen).eval()
+    images = pictures(5, encoder)
+    with torch.no_grad():
+        said = answered_with_features(net, images, 1)
+        assert torch.equal(said.logits, net(images))
+        assert net.encoder.middle == stage
+        if stage is None:
+            assert said.middle is None
+            return
+        seen = net.normalised(images)
+        for number in range(stage + 1):
+            seen = net.encoder.stages[number](seen)
+        torch.testing.assert_close(said.middle, net.encoder.average(seen), rtol=2e-3, atol=2e-3)
+        if frozen != "nothing":
+            assert torch.equal(answered_with_features(net, net.frozen_outputs(images), 1).middle, said.middle)
 
 
 def test_outputs_have_the_same_bits_in_any_batch(little_encoder):

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 from benchmarks import gate, gate_page, promise, promise_page, trust_page
 
+from fedretina.rows import ROWS
+from fedretina.settings.experiment import Experiment
 from fedretina.settings.scheme import GradingScheme
+from fedretina.settings.site import PromiseSettings
+from fedretina_papers.packed import read_packed
 
 
 @pytest.mark.parametrize(("study", "page"), [(gate, gate_page), (promise, promise_page)], ids=["gate", "promise"])
@@ -19,6 +23,12 @@ def test_the_doctors_page_says_what_both_studies_stored(tmp_path, monkeypatch):
     monkeypatch.setattr(trust_page, "PAGE", tmp_path / "page.md")
     trust_page.write_page(gate.STORED, promise.STORED)
     assert (tmp_path / "page.md").read_text() == (gate.ROOT / "docs" / "before_you_trust_it.md").read_text()
+
+
+def test_each_row_of_pictures_has_a_measured_one_whose_encoder_came_to_be_in_the_same_way():
+    measured = {gate.way(Experiment.resolve({"row": one["row"]})) for one in read_packed(gate.STORED).values()}
+    rows = [Experiment.resolve({"row": name}) for name in ROWS]
+    assert {gate.way(one) for one in rows if not one.images.signal} == measured
 
 
 def test_the_worst_of_each_column_stands_last_and_a_broken_promise_is_bold():
@@ -57,3 +67,25 @@ def test_the_study_keeps_its_promise_where_sites_are_alike():
         assert few or one["kept"] / one["given"] > 0.74
         assert few or one["mean_missed"] < one["missed"]
     assert all(one["held"] > 0.87 for one in found["sets"])
+
+
+def test_drawn_towards_others_a_promise_is_broken_at_the_site_that_is_unlike_them():
+    """One in eight of its ill patients looks healthy to its model, none of theirs, and 30 of its own are known."""
+    rng, asked = np.random.default_rng(1), PromiseSettings(missed=0.1, sure=0.9)
+    scheme = GradingScheme(grades=("none", "ill"), referable=("ill",))
+    kept = {rule: [] for rule in ("own", "pooled", "drawn")}
+
+    def site(patients, unseen):
+        chance = np.where(rng.uniform(size=patients) < unseen, 0.2, 1.0) * rng.uniform(0.5, 1, patients)
+        plain = (chance, chance < 0, np.ones(patients), [str(at) for at in range(patients)])
+        return promise._Scored(chance, chance, np.sort(chance), plain, scheme)
+
+    for _ in range(200):
+        scores = [site(30, 1 / 8), *(site(60, 0) for _ in range(3))]
+        for rule, found in kept.items():
+            limit = promise._limit(rule, scores, asked)
+            passes = np.clip((limit - np.array([0.1, 0.5])) / np.array([0.1, 0.5]), 0, 1)
+            found.append(passes @ [1 / 8, 7 / 8] <= asked.missed)
+    assert np.mean(kept["own"]) >= 0.84  # 90 %, less three standard deviations
+    assert np.mean(kept["drawn"]) < 0.6
+    assert np.mean(kept["pooled"]) < 0.05

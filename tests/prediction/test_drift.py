@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fedretina.gate.gate import Gate, Shown
+from fedretina.gate.gate import Gate
 from fedretina.prediction.drift import LEAST, SURE, drift, foretold
 from fedretina.prediction.eyes import Owner
 from fedretina.prediction.phrases import Phrases
@@ -122,12 +122,12 @@ def test_the_gate_measures_a_shift_of_brightness_that_it_lets_pass(gated, hospit
     predictor = Predictor.load(gated, "cpu")
     assert isinstance(predictor.gate, Gate)
     own = hospital.data.split("val").images
-    features = predictor.answered(own)[1]
-    steps = predictor.gate.steps(Shown(own, features))
-    assert set(steps) == {"features", "appearance", "bright"}
+    shown = predictor.answered(own)[1]
+    steps = predictor.gate.steps(shown)
+    assert set(steps) == {"features", "middle", "appearance", "bright"}
     assert abs(np.mean(steps["features"])) < 0.6  # in steps of the same images, but for those called ungradable
     darker = (own.float() * 0.8).to(torch.uint8)
-    moved = predictor.gate.steps(Shown(darker, features))["bright"]
+    moved = predictor.gate.steps(shown._replace(images=darker))["bright"]
     assert np.median(moved) < np.median(steps["bright"]) - 0.3
     rows = predictor.answer([str(at) for at in range(8)], own[:8])
     assert [row.steps["bright"] for row in rows] == pytest.approx(steps["bright"][:8].tolist())

@@ -42,8 +42,8 @@ def write_model(folder, experiment, data):
     for name in ("train", "val", "test"):
         split = data.split(name)
         with torch.no_grad():
-            logits, features = answered_with_features(net, split.images.float() / 255, 1)
-        seen[name] = Shown(split.images, features)
+            logits, features, middle = answered_with_features(net, split.images.float() / 255, 1)
+        seen[name] = Shown(split.images, features, middle=middle)
         given = build_estimator(experiment.evaluation).predict(logits)
         said[name] = LabelledPredictions(
             given.probabilities, given.uncertainty, split.labels.numpy(), tuple(split.patients)

@@ -125,7 +125,7 @@ def test_a_list_joins(tmp_path):
     assert joined.owners == (Owner("Ann", "left"), Owner("Ann", "right"), Owner("Bob", ""), Owner("d.jpg", ""))
     assert "by the list patients.csv" in joined.how[0]
     assert "1 photograph that the list does not name" in joined.how[1]
-    assert "1 photograph of the list were not in the folder" in joined.how[2]
+    assert "1 photograph of the list was not in the folder and has no line here." in joined.how[2]
     assert str(tmp_path) not in " ".join(joined.how)
 
 
@@ -136,7 +136,12 @@ def test_a_list_as_a_spreadsheet_saves_it(tmp_path):
 
 def test_a_list_without_eyes_joins_too(tmp_path):
     (tmp_path / "p.csv").write_text("file,patient\na.jpg,Ann\n")
-    assert by_list(["a.jpg"], tmp_path / "p.csv").owners == (Owner("Ann", ""),)
+    joined = by_list(["a.jpg"], tmp_path / "p.csv")
+    assert (joined.owners, len(joined.how)) == ((Owner("Ann", ""),), 1)
+    (tmp_path / "p.csv").write_text("file,patient\na_left.jpg,Ann\nb_OD.jpg,Ann\nc.jpg,Ann\n")
+    joined = by_list(["a_left.jpg", "b_OD.jpg", "c.jpg"], tmp_path / "p.csv")
+    assert [one.eye for one in joined.owners] == ["left", "right", ""]
+    assert "read from the names of the files" in joined.how[1]
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import string
 
 import pytest
 
+from fedretina.data.decode import read_pixels
+from fedretina.errors import DataError
+from fedretina.evaluation.bootstrap import exact_interval
+from fedretina.evaluation.figures import FigureInterval, Triage
+from fedretina.evaluation.verdict import FEDERATED, OWN, TWIN
 from fedretina.gate import gate
 from fedretina.prediction import predictor, worklist_page
+from fedretina.prediction.eyes import by_pattern
 from fedretina.prediction.phrases import LANGUAGES, Phrases, phrases
 from fedretina.prediction.worklist_page import TEMPLATES
 from fedretina.report import card
+from fedretina.report.card_words import promise_words, set_sentences, verdict_words
+from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.scheme_presets import SCHEMES
-from fedretina.uncertainty.referral import ReferralReason
+from fedretina.uncertainty.referral import ReferralReason, ReferralThreshold
 
 FOLDER = TEMPLATES.parents[1] / "prediction" / "languages"
 
@@ -46,7 +55,7 @@ def test_a_translation_is_none_that_was_forgotten(language):
 def test_no_phrase_is_kept_that_nothing_says():
     used = (TEMPLATES / "worklist.html.j2").read_text() + (TEMPLATES / "worklist.js").read_text()
     used += inspect.getsource(worklist_page) + inspect.getsource(Phrases)
-    said_elsewhere = ("reason.", "grade.", "u.", "said.", "drift.", "eye.", "eyes.", "language")
+    said_elsewhere = ("reason.", "grade.", "u.", "said.", "part.", "drift.", "eye.", "eyes.", "language")
     idle = [key for key in phrases("en") if not key.startswith(said_elsewhere) and key.removesuffix(".one") not in used]
     assert idle == []
 
@@ -83,11 +92,35 @@ def test_no_words_stand_in_the_script():
     assert set(said) <= selectors
 
 
-def test_what_card_and_gate_say_is_translated():
+def limits():
+    """What a card says of a model that refers nearly all, and of one that was not tested and refers nobody by grade."""
+    scheme, threshold = GradingScheme(grades=("a", "b")), ReferralThreshold(0.5, "measured", 40, 10, 8, 5)
+    triage = Triage(exact_interval(37, 37), None, None, None, None)
+    orders = (None, FigureInterval(0.7, 0.6, 0.8, 100), FigureInterval(0.6, 0.4, 0.8, 100))
+    found = [card._limits(scheme, False, threshold, "fitted", triage, order) for order in orders]
+    return {*itertools.chain(*found, card._limits(scheme, True, threshold, "fitted", None, None))}
+
+
+def _fault(data, path):
+    """What the list says of a file that cannot be read."""
+    path.write_bytes(data)
+    with pytest.raises(DataError) as error:
+        read_pixels(path)
+    return f"the file {str(error.value).removeprefix(str(path)).strip()}"
+
+
+def test_what_card_and_gate_say_is_translated(tmp_path):
     """Constants of other files, with the same words; one that is changed there must be changed in every language."""
     constants = [
         card.NOT_A_DEVICE,
         *filter(None, card.THRESHOLD_WORDS.values()),
+        *filter(None, card.TEMPERATURE_WORDS.values()),
+        *card._changed(["train-0001"]),
+        *card._changed(["train-0001", "train-0002"]),
+        *card._seen({"sets": ["aptos2019"]}, ["aptos2019"]),
+        *limits(),
+        *(_fault(data, tmp_path / "file") for data in (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"words")),
+        *by_pattern(["a1.png", "b.png", "c.png"], r"(?P<patient>a)").how,
         *card._not_intended(),
         card.UNMEASURED,
         card.GATED,
@@ -107,6 +140,67 @@ def test_a_sentence_with_a_name_in_it_keeps_the_name_and_an_unknown_one_stays_en
     found = say.said("Photographs were joined into patients by the pattern ^(a.b).")
     assert found == ("Fotos wurden nach dem Muster ^(a.b) zu Patienten zusammengeführt.", "de")
     assert say.said("Nobody knows this one.") == ("Nobody knows this one.", "en")
+
+
+def verdicts():
+    """A record for each sentence that `verdict_words` can say."""
+    shares = itertools.product(
+        ("gained", "lost", "none"), (True, False), ("referable_auc", "auc"), (OWN, TWIN), ("none", "file")
+    )
+    for outcome, shared, measure, rival, start in shares:
+        low, high = {"gained": (0.001, 0.05), "lost": (-0.2, -0.1), "none": (-0.01, 0.03)}[outcome]
+        test = {
+            "models": {name: {measure: 0.9} for name in (FEDERATED, OWN, TWIN)},
+            "differences": {rival: {measure: {"low": low, "high": high}}},
+            "images": 1200,
+            "patients": 1 if start == "none" else 37,
+        }
+        values = {FEDERATED: 0.9, OWN: 0.8, TWIN: None}
+        for reason in ("better", "not_better", "too_few_patients", "undefined", "only_one"):
+            kept = rival if reason == "better" else FEDERATED
+            validation = {"values": {**values, rival: 0.95}, "patients": 30}
+            one = {"rival": rival, "start": start, "measure": measure, "shared": shared, "outcome": outcome}
+            yield {**one, "test": test, "kept": kept, "reason": reason, "validation": validation}
+        no_interval = {**test, "differences": {rival: {measure: {"low": None, "high": None}}}}
+        yield {**one, "test": no_interval, "kept": FEDERATED, "reason": "undefined", "validation": validation}
+    yield {**one, "rival": None, "test": test, "kept": FEDERATED, "reason": "only_one", "validation": validation}
+
+
+def cards():
+    """Cards that say together whatever stands in `verdict_words`, `promise_words` and `set_sentences`."""
+    share = {"k": 34.0, "n": 37.0, "value": 0.919, "low": 0.781, "high": 0.983}
+    for verdict in verdicts():
+        yield {"verdict": verdict, "model": FEDERATED}
+    asked = {"missed": 0.05, "sure": 0.9, "patients": 12, "needed": 45, "passed": 1, "allowed": 2}
+    for reason, threshold in (
+        ("kept", None),
+        ("kept", 0.123),
+        ("too_few_patients", None),
+        ("no_referable_grades", None),
+    ):
+        yield {"promise": {**asked, "reason": reason, "threshold": threshold}}
+    for ordered, limit in itertools.product((True, False), (None, 0.2)):
+        rule = {"wrong": 0.1, "patients": 30, "ordered": ordered, "limit": limit}
+        yield {"sets": {**rule, "test": {"held": share, "size": 1.74}}}
+
+
+@pytest.mark.parametrize("language", [one for one in LANGUAGES if one != "en"])
+def test_verdict_promise_and_sets_are_translated_with_their_numbers(language):
+    """Every word of them: what stands in a sentence is looked up as well."""
+    say = Phrases(language)
+    words = [(*verdict_words(card), *promise_words(card), *set_sentences(card)) for card in cards()]
+    sentences = {sentence for said in words for sentence in said}
+    assert len(sentences) > 60
+    for sentence in sentences:
+        found = say.said(sentence)
+        assert found.language == language, sentence
+        assert (
+            re.findall(r"\b(?:the|model|your|with|patients?\b(?<=of patients)|grades of|head)\b", found.text) == []
+        ), found.text
+        decimals = re.findall(r"\d[.,]\d+", sentence)
+        assert sorted(one.replace(".", say.phrase("decimal")) for one in decimals) == sorted(
+            re.findall(r"\d[.,]\d+", found.text)
+        ), found.text
 
 
 def test_numbers_follow_the_language_and_one_has_a_form_of_its_own():

@@ -16,6 +16,7 @@ from hospital import GRADES, write_hospital  # noqa: E402
 from hostile_jobs import ENVIRONMENT, PLANTED  # noqa: E402
 from jobs import SITES, WORDS, change_in_store, export  # noqa: E402
 from simulation import write_job  # noqa: E402
+from squid import LOGIN, NO_WAY, SQUID, Squid  # noqa: E402
 
 from federation import LEAD, WITH_CARDS, Federation, distributed_kit, ended, fedretina, hurry  # noqa: E402
 
@@ -32,7 +33,10 @@ def lasting() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def kits(tmp_path_factory: pytest.TempPathFactory, lasting: None) -> Iterator[Federation]:
-    """Kits of the whole consortium, those of the server, three sites and the lead hardened; nothing runs."""
+    """Kits of the whole consortium, those of the server, three sites and the lead hardened; nothing runs but squid.
+
+    Where there is a squid, site-2 is behind it.
+    """
     federation = Federation(tmp_path_factory.mktemp("federation"))
     federation.provision()
     fedretina("kit", "harden", federation.kit("server"), "--bind", "loopback")
@@ -43,6 +47,13 @@ def kits(tmp_path_factory: pytest.TempPathFactory, lasting: None) -> Iterator[Fe
         cards = ("--gpus", 2, "--gpu-memory", 20) if site == WITH_CARDS else ()
         fedretina("kit", "harden", federation.kit(site), "--site-file", hospital / "site.yaml", *cards)
     fedretina("kit", "harden", federation.kit(LEAD))
+    if SQUID:  # else site-2 goes straight to the server, as the others do
+        federation.proxy = Squid(federation.port)
+        login = federation.hospital("site-2") / "proxy.login"
+        login.touch(mode=0o600)
+        login.write_text(f"{LOGIN}\n")
+        through = ("--proxy", federation.proxy.address, "--proxy-login", login)
+        fedretina("kit", "harden", federation.kit("site-2"), *through)
     for name in ("server", "site-3"):  # as `nvflare package` writes the script: with no config folder
         script = federation.kit(name) / "startup" / "sub_start.sh"
         script.write_text(script.read_text().replace("config_folder=config", "config_folder="))
@@ -50,6 +61,8 @@ def kits(tmp_path_factory: pytest.TempPathFactory, lasting: None) -> Iterator[Fe
         yield federation
     finally:
         federation.stop()
+        if federation.proxy is not None:
+            federation.proxy.stop()
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +85,8 @@ def federation(kits: Federation, once: Callable[[str], None]) -> Iterator[Federa
         change_in_store(kits.storage, changed)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(ENVIRONMENT, PLANTED["environment"])  # the server has another
+            for name, value in NO_WAY.items():  # none of the sites' processes follows it
+                patch.setenv(name, value)
             for site in SITES:
                 kits.start(site)
         for site in SITES:

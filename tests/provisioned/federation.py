@@ -187,6 +187,7 @@ class Federation:
         self._driver.mkdir()
         (self._driver / "nvidia-smi").write_text(_NVIDIA_SMI)
         (self._driver / "nvidia-smi").chmod(0o755)
+        self.proxy: Any = None  # the squid that site-2 is behind, where there is one (conftest.py)
 
     @property
     def state(self) -> Path:

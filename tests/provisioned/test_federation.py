@@ -53,7 +53,7 @@ ENVELOPE = {
     *("__client_name__", "__current_job_id__", "__fqsn__", "__identity_name__", "__is_leaf__", "__run_num__"),
     *("__task_id__", "__task_name__", "__workflow__"),
 }
-OUR_WORDS = {"fedretina", "stamp", "scalars", "train", "validate", "finalise", "good", *SITES}
+OUR_WORDS = {"fedretina", "fedretina_plain_bytes", "stamp", "scalars", "train", "validate", "finalise", "good", *SITES}
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -123,10 +123,11 @@ def test_sign_ins_and_jobs_stand_in_each_ends_audit_log(federation):
 
 @pytest.fixture(scope="module")
 def tapped(federation):
-    """What the server decoded, message by message, of those that sites sent."""
+    """What the server decoded, message by message, of those that sites sent outside of jobs and in `good`."""
     lines = [line for path in (federation.folder / "tap").glob("*.jsonl") for line in path.read_text().splitlines()]
+    origins = {*SITES, *(f"{site}.{federation.ended['good']['job_id']}" for site in SITES)}
     messages = [json.loads(line) for line in lines]
-    return [message for message in messages if message["headers"].get("cn__origin", "").startswith("site-")]
+    return [message for message in messages if message["headers"].get("cn__origin", "") in origins]
 
 
 def test_a_run_ends_with_the_bits_of_the_plain_loop(federation, oracle):

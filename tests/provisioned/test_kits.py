@@ -11,7 +11,7 @@ from credentials import certify, expire
 from jobs import SITES
 from nvflare.apis.fl_context import FLContext
 
-from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare
+from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare, point_to
 from fedretina.kit import addresses
 from fedretina.kit.job_folder import ALLOWED_CLASSES
 
@@ -338,6 +338,93 @@ def test_certificates_that_end_or_do_not_fit_are_found(site, fresh, server):
     assert "not issued by" in findings(server, 1)["certificate"]["found"]
 
 
+@pytest.fixture
+def login(tmp_path):
+    """A file with the login of a proxy."""
+    path = tmp_path / "login"
+    path.touch(mode=0o600)
+    path.write_text("hospital:secret\n")
+    return path
+
+
+def test_a_proxy_is_named_once_kept_and_taken_back(site, login):
+    files = [site / "startup" / "fed_client.json", site / "local" / "resources.json"]
+    before = [json.loads(path.read_text()) for path in files]
+    assert findings(site, 0)["proxy"]["found"] == "none: it goes straight to the server"
+    fedretina("kit", "harden", site, "--proxy", "http://proxy.hospital.example:3128", "--proxy-login", login)
+    assert "secret" not in "".join(path.read_text() for path in files)
+    assert "wrote" not in fedretina("kit", "harden", site)  # as after an upgrade
+    found = findings(site, 0)["proxy"]
+    assert found["good"] is True
+    assert found["found"].startswith(f"http://proxy.hospital.example:3128, with the login in {login};")
+    fedretina("kit", "harden", site, "--proxy", "none")
+    assert [json.loads(path.read_text()) for path in files] == before
+
+
+def shared_login(site, login):
+    login.chmod(0o640)
+
+
+def no_login(site, login):
+    login.unlink()
+
+
+def no_password(site, login):
+    login.write_text("hospital\n")
+
+
+def loopback_by_grpc(site, login):
+    path = site / "local" / "comm_config.json"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps({"internal": {"scheme": "grpc", "resources": {"host": "localhost"}}}))
+
+
+def scheme_lost(site, login):
+    edit(site / "startup" / "fed_client.json", lambda words: words["servers"][0]["service"].update(scheme="http"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (shared_login, "can be read by others"),
+        (no_login, "cannot be read (FileNotFoundError)"),
+        (no_password, "holds no login"),
+        (loopback_by_grpc, "this machine's own processes speak 'grpc'"),
+        (scheme_lost, "startup/ says nothing of the proxy"),
+    ],
+)
+def test_each_fault_of_a_kits_proxy_is_found(site, login, damage, said):
+    fedretina("kit", "harden", site, "--proxy", "http://192.0.2.1:3128", "--proxy-login", login)
+    damage(site, login)
+    found = findings(site, 1)
+    assert [name for name, finding in found.items() if finding["good"] is False] == ["proxy"]
+    assert said in found["proxy"]["found"]
+    assert found["proxy"]["mend"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("site-1", ("--proxy", "proxy.example:3128"), "is no address of a proxy"),
+        ("site-1", ("--proxy", "https://proxy.example:3128"), "is no address of a proxy"),
+        ("site-1", ("--proxy", "http://proxy.example"), "is no address of a proxy"),
+        ("site-1", ("--proxy", "http://me:secret@proxy.example:3128"), "name it with --proxy-login"),
+        ("site-1", ("--proxy-login", "login"), "name the proxy, too"),
+        ("site-1", ("--proxy", "http://192.0.2.1:3128", "--proxy-login", "login"), "cannot be read"),
+        ("server", ("--bind", "all", "--proxy", "http://192.0.2.1:3128"), "hospitals connect to the server"),
+    ],
+)
+def test_a_proxy_that_cannot_be_is_refused(kit, name, words, said):
+    shown = fedretina("kit", "harden", kit(name), *words, code=2)
+    assert said in shown
+    assert "secret" not in shown
+
+
+def test_a_kit_that_speaks_another_way_goes_through_no_proxy(site):
+    edit(site / "startup" / "fed_client.json", lambda words: words["servers"][0]["service"].update(scheme="grpc"))
+    assert "speaks 'grpc'" in fedretina("kit", "harden", site, "--proxy", "http://192.0.2.1:3128", code=2)
+
+
 @pytest.mark.parametrize("which", ["certificate", "authority"])
 def test_a_clock_that_is_behind_is_named(site, fresh, which):
     names = {"certificate": "client.crt", "authority": "rootCA.pem"}
@@ -413,6 +500,29 @@ def test_a_sites_service_is_held_to_its_server(site, units):
     ]
     assert all(path.read_text() in shown for path in (hosts, conf))
     assert "speak with 192.0.2.10 and this machine" in findings(site, 0)["addresses"]["found"]
+
+
+def test_a_service_behind_a_proxy_is_held_to_the_proxy(site, units):
+    shutil.copy(REPOSITORY / "provisioning" / "fedretina-site.service", units)
+    fedretina("kit", "harden", site, "--proxy", "http://proxy.hospital.example:3128")
+    fedretina("kit", "addresses", site, "10.1.2.3")
+    folder = units / "fedretina-site.service.d"
+    assert (folder / "hosts").read_text().splitlines()[
+        -1
+    ] == "10.1.2.3 proxy.hospital.example"  # it asks for the server
+    assert "IPAddressAllow=127.0.0.1 ::1 10.1.2.3" in (folder / "addresses.conf").read_text().splitlines()
+
+
+def test_a_server_below_port_1024_gets_the_right_to_listen_there_and_no_other(server, units):
+    conf = units / "fedretina-server.service.d" / "addresses.conf"
+    fedretina("kit", "addresses", server, "any")
+    assert "Capabilit" not in conf.read_text()
+    point_to(server, 443)
+    fedretina("kit", "addresses", server, "any")
+    assert conf.read_text().splitlines()[-2:] == [
+        "AmbientCapabilities=CAP_NET_BIND_SERVICE",
+        "CapabilityBoundingSet=CAP_NET_BIND_SERVICE",
+    ]
 
 
 def test_a_container_and_a_server_are_held_to_addresses_too(site, server, units):

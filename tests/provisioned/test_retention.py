@@ -39,7 +39,7 @@ def written(folder, begin):
 def plain(place, site):
     """A file by the words of the page: a job's id, a step, a run and a site are no names."""
     place = STEP.sub("STEP", JOB.sub("JOB", place)).replace(f"app_{site}", "app_SITE")
-    place = re.sub(r"^RUNS/(?!cache|status|noise)[^/]+/", "RUNS/RUN/", place)
+    place = re.sub(r"^RUNS/(?!cache|status|noise|privacy)[^/]+/", "RUNS/RUN/", place)
     place = re.sub(r"storage/runs/(?!status)[^/]+/", "storage/runs/RUN/", place)
     return place.replace(f"/{site}/", "/SITE/").replace(f"/{site}-check/", "/SITE-check/")
 

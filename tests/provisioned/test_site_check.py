@@ -4,12 +4,16 @@ import csv
 import json
 import os
 import shutil
+import socket
 import ssl
+import subprocess
 import time
 from collections import namedtuple
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -17,6 +21,7 @@ import yaml
 from credentials import certify
 from hospital import SECRETS, write_hospital
 from simulation import SMALL
+from squid import LOGIN, NO_WAY, SQUID, Squid
 
 from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare, point_to
 from fedretina.kit import addresses, hardened, site_check
@@ -97,7 +102,8 @@ def test_a_kit_of_another_generation_than_the_servers(look, kit, monkeypatch, be
 
 def test_a_server_that_is_not_there(look):
     found = look(code=1)
-    assert "cannot be reached" in found["server"]["found"] or "refused" in found["server"]["found"]
+    assert "cannot be reached" in found["server"]["found"]
+    assert "name the proxy that does" in found["server"]["mend"]
     assert [what for what, finding in found.items() if finding["good"] is False] == ["server"]
 
 
@@ -174,6 +180,96 @@ def test_a_clock_that_is_wrong_is_told_from_a_server_that_is(look, door, days, a
 def test_a_server_that_takes_an_old_tls_is_told_of(look, door):
     door((-1, 300))
     assert "TLSv1.3, and takes TLS 1.2 as well" in look(code=0)["server's TLS"]["found"]
+
+
+@pytest.fixture
+def behind(kit, door, tmp_path):
+    """A squid between the site and a server that answers; gives the squid and the file of the login."""
+    if SQUID is None:
+        pytest.skip("squid is not on this machine")
+    door((-1, 300))
+    squid = Squid(open_kit(kit).target[1])
+    login = tmp_path / "proxy.login"
+    login.touch(mode=0o600)
+    login.write_text(f"{LOGIN}\n")
+    yield squid, login
+    squid.stop()
+
+
+def test_a_proxy_is_named_in_what_the_site_check_says(look, kit, behind, monkeypatch):
+    """Each thing that a proxy may refuse, with what mends it; at last it lets the site through."""
+    squid, login = behind
+    port = open_kit(kit).target[1]
+
+    def said(*options):
+        fedretina("kit", "harden", kit, "--proxy", squid.address, *options)
+        door = site_check.knock(open_kit(kit))
+        assert door.mend
+        return door.problem
+
+    assert said() == f"the proxy {squid.address} asks for a login"
+    login.write_text("hospital:wrong\n")
+    assert said("--proxy-login", login) == f"the proxy {squid.address} refuses the login"
+    login.write_text(f"{LOGIN}\n")
+    point_to(kit, port, "127.0.0.2")  # where nobody listens
+    assert f"does not reach 127.0.0.2:{port} (it answers 503)" in said("--proxy-login", login)
+    point_to(kit, free_port(), "localhost")
+    assert f"the proxy {squid.address} forbids CONNECT to localhost" in said("--proxy-login", login)
+    point_to(kit, port)
+    squid.kill()
+    assert f"the proxy {squid.address} cannot be reached" in said("--proxy-login", login)
+    squid.start()
+    for name, value in NO_WAY.items():
+        monkeypatch.setenv(name, value)
+    found = look(code=0)
+    assert f"knows this site's certificate, through the proxy {squid.address}" in found["server"]["found"]
+    assert "127.0.0.1:9, which the site does not use" in found["proxy of the environment"]["found"]
+    fedretina("kit", "harden", kit, "--proxy", "none")
+    point_to(kit, free_port())
+    found = look(code=1)["proxy of the environment"]
+    assert (found["good"], "--proxy http://127.0.0.1:9" in found["mend"]) == (False, True)
+
+
+def test_a_proxy_that_opens_tls_is_told_from_the_server(kit, tmp_path):
+    """Its certificate is of another authority, and this site's own is not shown to it."""
+    ca, leaf, chain = (tmp_path / name for name in ("ca", "leaf", "chain"))
+    made = (
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    )
+    for path, subject, more in (
+        (ca, "/O=Hospital/CN=Hospital TLS Inspection", ()),
+        (leaf, "/CN=localhost", ("-CA", f"{ca}.crt", "-CAkey", f"{ca}.key")),
+    ):
+        files = ("-keyout", f"{path}.key", "-out", f"{path}.crt")
+        subprocess.run([*made, *files, "-subj", subject, *more], capture_output=True, check=True)
+    chain.write_text("".join(Path(f"{path}.crt").read_text() for path in (leaf, ca)))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(chain, f"{leaf}.key")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer():
+            for _ in range(2):
+                with suppress(OSError), context.wrap_socket(listener.accept()[0], server_side=True) as opened:
+                    opened.recv(1)
+
+        thread = Thread(target=answer, daemon=True)
+        thread.start()
+        port = listener.getsockname()[1]
+        point_to(kit, port)
+        found = site_check.knock(open_kit(kit))
+        thread.join()
+    page = (REPOSITORY / "docs" / "network.md").read_text()
+    assert f"FAIL  server: {found.problem.replace(f'localhost:{port}', 'fl.consortium.example:443')}\n" in page
+    assert "pass unopened" in found.mend
 
 
 def test_a_server_that_has_moved_is_told_from_one_that_is_away(look, kit, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ import pytest
 PROVISIONING = Path(__file__).resolve().parents[2] / "provisioning"
 UNITS = ("fedretina-site.service", "fedretina-server.service")
 ADDRESSES = "[Service]\nIPAddressDeny=\nIPAddressDeny=any\nIPAddressAllow=\nIPAddressAllow=127.0.0.1 ::1 192.0.2.10\n"
+LOW_PORT = "[Service]\nAmbientCapabilities=CAP_NET_BIND_SERVICE\nCapabilityBoundingSet=CAP_NET_BIND_SERVICE\n"
 ANALYZE = shutil.which("systemd-analyze")
 needs_analyze = pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not on this machine")
 needs_systemd = pytest.mark.skipif(
@@ -80,7 +81,7 @@ def test_a_unit_says_what_is_promised_of_it(unit):
 
 @needs_analyze
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("more", ["", ADDRESSES], ids=["as it is", "with addresses"])
+@pytest.mark.parametrize("more", ["", ADDRESSES, LOW_PORT], ids=["as it is", "with addresses", "below port 1024"])
 def test_systemd_finds_no_fault_in_a_unit_and_little_exposure(unit, more, tmp_path):
     path = tmp_path / unit
     path.write_text((PROVISIONING / unit).read_text() + more)

@@ -222,9 +222,11 @@ def test_what_was_missed_is_the_first_tile():
     record = site_report(site_inputs())
     for missed, value, span in ((share, "8 of 26", "14 to 52"), (None, "–", "cannot be told")):
         page = render_site(
-            json.loads(json.dumps(record)) | {"referral": CARD["referral"] | {"test": {"missed": missed}}}
+            json.loads(json.dumps(record))
+            | {"referral": CARD["referral"] | {"test": {"missed": missed, "load": missed}}}
         )
         tile = re.findall(r'<div class="tile.*?</div></div>', page, re.DOTALL)[0]
         assert re.sub("<[^>]*>", " ", tile).split()[0] == "missed"
+        assert ("It refers 8 of 26 patients" in tile) == bool(missed)  # who refers everyone misses nobody
         assert value in tile
         assert span in tile

@@ -6,11 +6,13 @@ An update that is out of all proportion to the others' and to what was sent woul
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from statistics import median_high
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedretina.aggregation.spool import Spool
 from fedretina.analytic.sums import Sums
@@ -270,17 +272,18 @@ def proportions(
     once = task in ("prepare", "calibrate", "sums")
     changes: dict[str, list[float]] = {}
     lengths: dict[str, list[float]] = {}
-    known: Tensors | None = None
-    own: list[float] = []
-    for site in names:
-        start: Tensors = {} if once else sent(site)
-        changes[site] = []
-        if listed:
-            with spool.opened(site) as tensor:
-                changes[site] = [_length(group.keys, tensor, start) for group in listed]
-        if start is not known:
-            own, known = [_own_length(group.keys, start) for group in listed], start
-        lengths[site] = own
+    nothing: Tensors = {}
+    waiting = list(names)
+    start = nothing if once or not names else sent(names[0])
+    while waiting:
+        # Sites that were sent the same are measured in one pass; of what each was sent alone, one is in memory at once.
+        together, other = [waiting.pop(0)], start
+        while waiting and (other := nothing if once else sent(waiting[0])) is start:
+            together.append(waiting.pop(0))
+        changes |= _changes(spool, together, listed, start)
+        own = [_own_length(group.keys, start) for group in listed]
+        lengths |= dict.fromkeys(together, own)
+        start = other
     found: dict[str, Proportion] = {}
     for site in names:
         others = [other for other in names if other != site]
@@ -297,22 +300,34 @@ def proportions(
     return found
 
 
-def _length(keys: Collection[str], tensor: Callable[[str], torch.Tensor], start: Tensors) -> float:
-    """||x - w|| over some keys; ||x|| where there is no w, as of controls, which are changes themselves."""
-    total = 0.0
-    for key in keys:
-        way = _even(key, tensor(key))
+def _changes(spool: Spool, sites: list[str], listed: list[Group], start: Tensors) -> dict[str, list[float]]:
+    """||x_i - w|| by site and group; ||x_i|| where there is no w, as of controls, which are changes themselves."""
+    places = {key: at for at, group in enumerate(listed) for key in group.keys}
+
+    def visit(key: str, which: slice, numbers: Iterator[tuple[str, NDArray[np.float64]]]) -> tuple[int, list[float]]:
+        begun = None
         if key in start and not key.startswith(CONTROL):
-            way = way - _even(key, start[key])
-        total += float(way.square().sum())
-    return math.sqrt(total)
+            begun = _even(key, start[key].reshape(-1)[which]).numpy()
+        squares = []
+        for _, values in numbers:
+            way = _even(key, torch.from_numpy(values)).numpy()
+            if begun is not None:
+                way -= begun
+            squares.append(float(np.square(way, out=way).sum()))
+        return places[key], squares
+
+    totals = np.zeros((len(sites), len(listed)))
+    for at, squares in spool.walk(sites, list(places), visit) if places else ():
+        totals[:, at] += squares
+    return dict(zip(sites, np.sqrt(totals).tolist(), strict=True))
 
 
 def _own_length(keys: Collection[str], start: Tensors) -> float:
     """||w|| over some keys; of controls the server's own or their parameters', whichever is longer."""
     steered = [key.removeprefix(CONTROL) for key in keys if key.startswith(CONTROL)]
     own, parameters = (
-        _length([key for key in these if key in start], start.__getitem__, {}) for these in (keys, steered)
+        math.sqrt(sum(float(_even(key, start[key]).square().sum()) for key in these if key in start))
+        for these in (keys, steered)
     )
     return max(own, parameters)
 

@@ -167,6 +167,10 @@ class Coordinator:
         """
         return self._model.down(site, self._repeated)
 
+    def same_for(self, site: str) -> str | None:
+        """A name for what `down` gives a site in the running step, one for all that get the same; None for its own."""
+        return self._model.same_for(site, self._repeated or self._encoding is None)
+
     def accept(self, site: str, payload: Payload) -> None:
         """Take one site's answer into the running step.
 

@@ -191,11 +191,19 @@ class ServerModel:
         """
         state, calibrated = self.state(site if self._personal else ""), self._lineage.calibrated
         state = state if calibrated is None else {**state, **self._store.model(calibrated)}
-        took_part = bool(site) and self._lineage.accepted(site) == self._lineage.base
         found = {key: state[key] for key in self._down_keys() if key in state}
-        if whole or not took_part:
+        if whole or not self._holds(site):
             return found
         return {key: state.get(f"{FRAME}{key}", tensor) for key, tensor in found.items()}
+
+    def same_for(self, site: str, whole: bool = False) -> str | None:
+        """A name for what `down` gives a site, one for all that get the same; None where it is the site's own."""
+        if self._personal:
+            return None
+        return "whole" if whole or not self._holds(site) else "held"
+
+    def _holds(self, site: str) -> bool:
+        return bool(site) and self._lineage.accepted(site) == self._lineage.base
 
     def bytes_down(self, sites: Sequence[str] = (), whole: bool = False) -> int:
         """Bytes of these tensors to one site; counted, not read, where nothing is sealed or encoded.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,13 +59,15 @@ class RoundUpdates(NamedTuple):
 
     def norms(self, keys: list[str]) -> dict[str, float]:
         """Length ||x_i - w_t|| of each site's difference from what it was sent, over these keys."""
-        squares = dict.fromkeys(self.sites, 0.0)
-        for site in squares:
-            with self.spool.opened(site) as tensor:
-                for key in keys:
-                    way = tensor(key).to(torch.float64).sub_(self.received[key])
-                    squares[site] += float(way.square_().sum())
-        return {site: float(np.sqrt(total)) for site, total in squares.items()}
+
+        def visit(key: str, which: slice, numbers: Iterator[tuple[str, NDArray[np.float64]]]) -> list[float]:
+            begun = self.received[key].reshape(-1)[which].to(torch.float64).numpy()
+            return [float(np.square(values - begun).sum()) for _, values in numbers]
+
+        totals = np.zeros(len(self.sites))
+        for squares in self.spool.walk(self.sites, keys, visit):
+            totals += squares
+        return {site: float(np.sqrt(total)) for site, total in zip(self.sites, totals, strict=True)}
 
 
 class AggregationResult(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from fedretina.settings.plan import Plan
 from fedretina.storage import DROPPED, read_json, read_tensors, set_aside, write_json, write_tensors
 from fedretina.version import versions
 
+_log = logging.getLogger(__name__)
 _ENDS = ("results", "report", "encoder")  # files of a run's end, which is no more
 _OF = "@"  # between a step and the site whose own model it is; neither holds the sign
 
@@ -28,8 +30,9 @@ _OF = "@"  # between a step and the site whose own model it is; neither holds th
 class RunStore:
     """Records and models of a run under one folder.
 
-    A step is done once `run.json` names it: its model and its record are durable before that. For each step that the
-    run can go back to, `run.json` names the models that it stood on then.
+    A step is done once `run.json` names it and its files are there. Their content is durable before `run.json` is
+    written, their names with its name: a power cut in that moment may keep the one and not the others, and the step is
+    done again. For each step that the run can go back to, `run.json` names the models that it stood on then.
 
     Args:
         folder: The server's folder of the run.
@@ -56,6 +59,10 @@ class RunStore:
         else:
             self._run = {**head, "digest": digest, "done": 0, "kept": [], "back": {"0": []}, "restarts": []}
             write_json(self._path, self._run)
+        if self.done and not self._whole(self.done - 1):
+            last = self.done - 1
+            _log.warning("%s is not whole, as after a power cut: it is done again", name_of(last))
+            self._run = {**self._run, "done": last, "kept": self._back().get(last, [])}
         self.records = [self._read_record(step) for step in range(self.done)]
 
     @property
@@ -120,12 +127,12 @@ class RunStore:
             StateError: The disk is full or not writable; the run stands where it stood.
         """
         if tensors is not None:
-            write_tensors(self._model(step), tensors, {"step": step})
+            write_tensors(self._model(step), tensors, {"step": step}, named=False)
         for path in self.folder.glob(f"{self._name_of(step)}{_OF}*.safetensors"):
             # Of an attempt that was not committed, or left by a kill while the run went back.
             if path.stem.partition(_OF)[2] not in record.get("mixing", {}):
                 path.unlink(missing_ok=True)
-        write_json(self._record(step), record)
+        write_json(self._record(step), record, named=False)
         kept = sorted(keep | ({step} if tensors is not None else set()))
         back = {number: models for number, models in self._back().items() if oldest <= number <= step}
         back[step + 1] = kept
@@ -153,12 +160,20 @@ class RunStore:
 
     def put_for(self, step: int, site: str, tensors: Tensors) -> None:
         """Store a site's own model of a step that is about to be committed."""
-        write_tensors(self._model(step, site), tensors, {"step": step})
+        write_tensors(self._model(step, site), tensors, {"step": step}, named=False)
 
     def model(self, step: int, site: str = "") -> dict[str, torch.Tensor]:
         """The model after a training step: all sites', or the site's own where it has one."""
         own = self._model(step, site)
         return read_tensors(own if own.exists() else self._model(step))[0]
+
+    def _whole(self, step: int) -> bool:
+        """Whether the files of a step are there; whose name is there, the content is."""
+        if not self._record(step).exists():
+            return False
+        models = [self._model(step)] if step in self._run["kept"] else []
+        own = self._read_record(step).get("mixing", {}) if models else {}
+        return all(path.exists() for path in [*models, *(self._model(step, site) for site in own)])
 
     def _back(self) -> dict[int, list[int]]:
         """By step, the models that the run stood on before it; one that an older version began knows of now alone."""

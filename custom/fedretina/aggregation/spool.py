@@ -5,24 +5,45 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedretina.exchange.payload import Tensors
 from fedretina.storage import TensorFile, open_tensors, read_tensors, require_name, write_tensors
 
+Found = TypeVar("Found")
+Visit = Callable[[str, slice, Iterator[tuple[str, NDArray[np.float64]]]], Found]
+"""What is done with a stretch of one tensor: key, places in the tensor laid flat, and names and numbers of sites.
+
+The numbers are the visit's own until it asks for the next site's.
+"""
 Adapt = Callable[[str, str, slice, torch.Tensor], torch.Tensor]
 """Changes some of a site's numbers before they are mixed: site, key, their places in the tensor laid flat, float64."""
 
 _BLOCK = 2**21  # numbers of all sites that stand side by side at once: 17 MB in float64
-_STRETCH = 2**18  # numbers of one site that are mixed at once
-THREADS = min(4, os.cpu_count() or 1)
-"""How many of them are mixed at the same time."""
+_STRETCH = 2**18  # numbers of one site that are worked on at once
+_THREADS = min(4, os.cpu_count() or 1)
+
+
+class _Buffers(threading.local):
+    """Memory that a thread uses again for each stretch: to be given fresh pages takes as long as all that is done."""
+
+    def __init__(self) -> None:
+        self._held: dict[torch.dtype, torch.Tensor] = {}
+
+    def of(self, size: int, dtype: torch.dtype) -> torch.Tensor:
+        """Room for some numbers, at most a stretch; what it held is of no use any more."""
+        if dtype not in self._held:
+            self._held[dtype] = torch.empty(_STRETCH, dtype=dtype)
+        return self._held[dtype][:size]
 
 
 class Spool:
@@ -52,18 +73,9 @@ class Spool:
         self._path(site).unlink(missing_ok=True)
 
     def tensor(self, site: str, key: str) -> torch.Tensor:
-        """One tensor of one site; see `opened` for many."""
-        with self.opened(site) as tensor:
-            return tensor(key)
-
-    @contextmanager
-    def opened(self, site: str) -> Iterator[Callable[[str], torch.Tensor]]:
-        """Read one site's tensors by key.
-
-        One site at a time: a file that is open keeps all its pages in memory (7 GB at 64 sites).
-        """
+        """One tensor of one site."""
         with open_tensors(self._path(site)) as (handle, _):
-            yield handle.get_tensor
+            return cast(torch.Tensor, handle.get_tensor(key))
 
     def blocks(self, key: str, sites: Sequence[str]) -> Iterator[torch.Tensor]:
         """The sites' values of one tensor side by side, flat, in stretches that fit into memory.
@@ -75,7 +87,8 @@ class Spool:
         Yields:
             [sites, numbers]; together all numbers of the tensor, in order.
         """
-        with self._files(sites) as files:
+        with ExitStack() as held:
+            files = [held.enter_context(TensorFile(self._path(site))) for site in sites]
             size = math.prod(files[0].shape(key))
             numbers = max(1, _BLOCK // len(sites))
             for begin in range(0, size, numbers):
@@ -104,41 +117,60 @@ class Spool:
         sites = sorted(weights)
         if not like or not sites:  # who sends nothing has no file
             return {}
-        with self._files(sites) as files, ThreadPoolExecutor(THREADS) as threads:
-            mixed = {key: torch.empty(files[0].shape(key), dtype=like[key]) for key in sorted(like)}
+        with TensorFile(self._path(sites[0])) as file:
+            mixed = {key: torch.empty(file.shape(key), dtype=like[key]) for key in sorted(like)}
+        buffers = _Buffers()
 
-            def mix(key: str, begin: int) -> None:
-                # Of a size that stays in the processor's cache from its reading to the sum. NumPy, since torch would
-                # start threads of its own in each of these.
-                out = mixed[key].view(-1)[begin : begin + _STRETCH]
-                values = torch.empty(len(out), dtype=files[0].dtype(key))
-                total, share = np.empty(len(out)), np.empty(len(out))
-                for at, (site, file) in enumerate(zip(sites, files, strict=True)):
-                    file.read_into(key, begin, values)
-                    into = share if at else total
-                    if adapt is None:
-                        plain = (values.float() if values.dtype is torch.bfloat16 else values).numpy()
-                        np.multiply(plain, weights[site], out=into, dtype=np.float64)
-                    else:
-                        changed = adapt(site, key, slice(begin, begin + len(out)), values.to(torch.float64))
-                        np.multiply(changed.numpy(), weights[site], out=into)
-                    if at:
-                        total += share
-                out.copy_(torch.from_numpy(total))
+        def mix(key: str, which: slice, numbers: Iterator[tuple[str, NDArray[np.float64]]]) -> None:
+            total = buffers.of(which.stop - which.start, torch.float64)
+            for site, share in numbers:
+                if adapt is not None:
+                    share[:] = adapt(site, key, which, torch.from_numpy(share)).numpy()
+                if site == sites[0]:
+                    np.multiply(share, weights[site], out=total.numpy())
+                else:
+                    np.multiply(share, weights[site], out=share)
+                    np.add(total.numpy(), share, out=total.numpy())
+            mixed[key].view(-1)[which] = total
 
-            stretches = [(key, at) for key, tensor in mixed.items() for at in range(0, tensor.numel(), _STRETCH)]
-            for done in [threads.submit(mix, *stretch) for stretch in stretches]:
-                done.result()
+        self.walk(sites, list(mixed), mix)
         return mixed
 
-    @contextmanager
-    def _files(self, sites: Sequence[str]) -> Iterator[list[TensorFile]]:
-        with ExitStack() as held:
-            files = []
-            for site in sites:
-                files.append(TensorFile(self._path(site)))
-                held.callback(files[-1].close)
-            yield files
+    def walk(self, sites: Sequence[str], keys: Sequence[str], visit: Visit[Found]) -> list[Found]:
+        """Pass over the sites' numbers once, in stretches that stay in the processor's cache, several at a time.
+
+        Args:
+            sites: In the order in which a visit meets them.
+            keys: Tensors of one shape at all of them.
+            visit: Called for each stretch, in any thread.
+
+        Returns:
+            What the visits gave, in the order of the keys and, of one, of the stretches.
+        """
+        with ExitStack() as held, ThreadPoolExecutor(_THREADS) as threads:
+            files = [held.enter_context(TensorFile(self._path(site))) for site in sites]
+            raw, even = _Buffers(), _Buffers()
+
+            def numbers(key: str, which: slice) -> Iterator[tuple[str, NDArray[np.float64]]]:
+                size = which.stop - which.start
+                read = raw.of(size, files[0].dtype(key))
+                known = read if read.dtype is not torch.bfloat16 else even.of(size, torch.float32)
+                # NumPy, since torch would start threads of its own in each of these.
+                values = even.of(size, torch.float64).numpy()
+                for site, file in zip(sites, files, strict=True):
+                    file.read_into(key, which.start, read)
+                    if known is not read:
+                        known.copy_(read)  # NumPy does not know the type
+                    np.copyto(values, known.numpy())
+                    yield site, values
+
+            def work(key: str, which: slice) -> Found:
+                return visit(key, which, numbers(key, which))
+
+            sizes = {key: math.prod(files[0].shape(key)) for key in keys}
+            parts = [(key, at, sizes[key]) for key in keys for at in range(0, sizes[key], _STRETCH)]
+            asked = [threads.submit(work, key, slice(at, min(at + _STRETCH, size))) for key, at, size in parts]
+            return [one.result() for one in asked]
 
     def erase(self) -> None:
         """Remove all of it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fedretina.cli.shared import LazyGroup
+from fedretina.process_end import end_quickly
 from fedretina.version import __version__
 
 
@@ -23,6 +24,7 @@ from fedretina.version import __version__
         "methods": "fedretina.cli.methods:methods",
         "partition": "fedretina.cli.methods:partition",
         "predict": "fedretina.cli.predict:predict",
+        "receive": "fedretina.cli.receive:receive",
         "repair": "fedretina.cli.run:repair",
         "report": "fedretina.cli.loop:report",
         "results": "fedretina.cli.run:results",
@@ -33,6 +35,7 @@ from fedretina.version import __version__
         "status": "fedretina.cli.run:status",
         "submit": "fedretina.cli.run:submit",
         "watch": "fedretina.cli.run:watch",
+        "wheelhouse": "fedretina.cli.wheelhouse:wheelhouse",
     },
     context_settings={"help_option_names": ["-h", "--help"]},  # of all commands below too
     absent={
@@ -48,3 +51,4 @@ from fedretina.version import __version__
 )
 def main(json_lines: bool) -> None:
     """Federated learning for retinal images on NVIDIA FLARE. Research software, not a medical device."""
+    end_quickly()

@@ -59,5 +59,9 @@ def take(total: Path, site: str, site_file: Path, out: Path) -> None:
             figures = take_head(total, site, read_site_file(site_file, site), out, tell)
     except FedretinaError as error:
         fail(str(error))
-    auc = figures["test"].get("auc", {}).get("value")
-    click.echo(f"wrote {out / 'final'}" + ("" if auc is None else f": test AUC {auc:.3f}"))
+    found = {name: figures["test"].get(name, {}).get("value") for name in ("auc_supported", "auc")}
+    supported, every = found["auc_supported"], found["auc"]
+    told = f": test AUC {every:.3f}, the mean over all grades" if every is not None else ""
+    if supported is not None:
+        told = f": test AUC {supported:.3f}, the mean over the grades with enough patients"
+    click.echo(f"wrote {out / 'final'}{told}")

@@ -26,6 +26,8 @@ def kit() -> None:
 @click.option("--require-approval", is_flag=True, help="Site: no run begins without its hospital's approval.")
 @click.option("--gpus", type=click.IntRange(0), help="Site: how many GPUs jobs may ask for [what the kit says].")
 @click.option("--gpu-memory", type=float, metavar="GIB", help="Site: how much memory of each; with --gpus.")
+@click.option("--proxy", metavar="URL", help="Site, admin: go out through it, such as http://proxy.example:3128; none.")
+@click.option("--proxy-login", type=click.Path(path_type=Path), help="The file that holds its user:password.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 def harden(
     folder: Path,
@@ -35,6 +37,8 @@ def harden(
     require_approval: bool,
     gpus: int | None,
     gpu_memory: float | None,
+    proxy: str | None,
+    proxy_login: Path | None,
     dry_run: bool,
 ) -> None:
     """Harden a startup KIT, once or again after an upgrade.
@@ -42,7 +46,8 @@ def harden(
     No code comes with a job and nobody gets a shell; jobs must be signed and may name only the classes of this
     package's jobs; logs are not streamed; a server listens where it is told and keeps its jobs in a lasting folder; at
     a site every scope of privacy.json ends with our filter; files are the owner's alone. What is already so is left.
-    Run it where the kit will live, stopped, and start the service afterwards.
+    A site or an admin that can only go out through a proxy names it once; `--proxy none` takes it back. Run it where
+    the kit will live, stopped, and start the service afterwards.
     """
     from fedretina.kit.harden import apply, changes
     from fedretina.kit.startup_kit import open_kit
@@ -50,7 +55,7 @@ def harden(
     try:
         kit = open_kit(folder)
         cards = None if gpus is None else (gpus, gpu_memory or 0.0)
-        todo = changes(kit, bind, storage, site_file, require_approval, cards)
+        todo = changes(kit, bind, storage, site_file, require_approval, proxy, proxy_login, cards)
         if dry_run:
             click.echo("".join(change.diff() for change in todo) or "nothing would change.")
             return
@@ -91,9 +96,10 @@ def check(folder: Path, as_json: bool) -> None:
 def addresses(folder: Path, given: tuple[str, ...], unit: str | None, out: Path | None, dry_run: bool) -> None:
     """Let the service of a KIT speak with some addresses and no others, by a drop-in for its systemd unit.
 
-    A site: those of its server, looked up now and kept in a hosts file of the service's own, so that it needs no DNS;
-    or those given. A server: those that hospitals and admins come from, given as addresses or ranges, or `any`. Run it
-    as root; `systemctl daemon-reload` and a restart of the service make it hold. Run it again when an address changes.
+    A site: those of its server, or of its proxy, looked up now and kept in a hosts file of the service's own, so that
+    it needs no DNS; or those given. A server: those that hospitals and admins come from, given as addresses or ranges,
+    or `any`; and below port 1024 the right to listen there. Run it as root; `systemctl daemon-reload` and a restart of
+    the service make it hold. Run it again when an address changes.
     """
     from fedretina.kit.addresses import UNIT_FOLDER, UNITS, drop_in, write
     from fedretina.kit.startup_kit import open_kit

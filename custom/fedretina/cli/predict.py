@@ -12,10 +12,12 @@ import click
 
 from fedretina.cli.shared import counted, fail, progress
 from fedretina.errors import DataError, FedretinaError
+from fedretina.plurals import counted as counts
 from fedretina.prediction.phrases import LANGUAGES, Language, Phrases
 
 if TYPE_CHECKING:
     from fedretina.data.dicom_file import DicomFrame
+    from fedretina.dicom.eye_answers import Written
     from fedretina.prediction.eyes import Joining
     from fedretina.prediction.photographs import PhotographFolder
     from fedretina.prediction.predictor import Predictor
@@ -70,6 +72,12 @@ class _Page(NamedTuple):
     help="Whether the page can show, for each of these photographs, which parts of it the answer rests on.",
 )
 @click.option(
+    "--dicom",
+    is_flag=True,
+    help="Also answer DICOM files in kind, in OUT/dicom: for each eye of each study a structured report, a page, and a "
+    "FHIR bundle. It takes the extra dicom.",
+)
+@click.option(
     "--language",
     type=click.Choice(LANGUAGES),
     default="en",
@@ -94,6 +102,7 @@ def predict(
     thumbnails: int,
     originals: bool,
     maps: bool,
+    dicom: bool,
     language: Language,
     device: Literal["auto", "cpu", "cuda"],
     replace: bool,
@@ -122,11 +131,23 @@ def predict(
 
     Research software, not a medical device: a doctor decides, whatever it says.
     """
+    from fedretina.dicom.eye_answers import require_highdicom
+
     if patients is not None and patient_pattern is not None:
         fail("--patients and --patient-pattern both say whose photograph it is: give one of them.")
     try:
+        if dicom:
+            require_highdicom()  # before hours of answers
         record, lines = _predict(
-            images, model, out, patients, patient_pattern, _Page(thumbnails, originals, maps, language), device, replace
+            images,
+            model,
+            out,
+            patients,
+            patient_pattern,
+            _Page(thumbnails, originals, maps, language),
+            device,
+            replace,
+            dicom,
         )
     except FedretinaError as error:
         fail(str(error))
@@ -142,7 +163,9 @@ def _predict(
     wanted: _Page,
     device: Literal["auto", "cpu", "cuda"],
     replace: bool,
+    in_kind: bool,
 ) -> tuple[dict[str, Any], list[str]]:
+    from fedretina.dicom.eye_answers import FOLDER, AnsweringModel, write_answers
     from fedretina.prediction.decisions import LIST_FILE, list_record
     from fedretina.prediction.drift import drift
     from fedretina.prediction.photographs import FULL_FOLDER, clear_copies
@@ -184,6 +207,7 @@ def _predict(
     pictures = _pictures(sources, found, out, wanted, predictor)
     write_images(paths["images.csv"], found, predictor.scheme)
     write_patients(paths["patients.csv"], found, predictor.scheme)
+    kinds = write_answers(out / FOLDER, found, photographs.dicom, AnsweringModel.of(predictor)) if in_kind else None
     told = drift(predictor.card, found)
     listed = list_record(paths["images.csv"], predictor.card)
     write_json(paths[LIST_FILE], listed)
@@ -214,14 +238,27 @@ def _predict(
         "left_out_dicom": dict(photographs.other_dicom),
         "drift": drift_words(told, english) if told.found else [],
         "joining": list(joining.how),
+        "dicom": None if kinds is None else {**kinds._asdict(), "folder": str(out / FOLDER)},
         "written": {name: str(path) for name, path in paths.items()},
     }
     warning = [english("drift.found"), *drift_words(told, english)] if told.found else []
     lines = [*warning, *summary_words(found, english), *notes, *(f"{name}: {path}" for name, path in paths.items())]
-    lines += verdict_words(predictor.card)
+    lines += [*_said_in_kind(kinds, out / FOLDER), *verdict_words(predictor.card)]
     if predictor.card["synthetic"]:
         lines.append("This model learned from drawn images. What it says of a real photograph means nothing.")
     return record, [*lines, predictor.card["notice"]]
+
+
+def _said_in_kind(kinds: Written | None, folder: Path) -> list[str]:
+    if kinds is None:
+        return []
+    told = [f"{folder}: {counts(kinds.answers, 'eye')} answered in kind."]
+    if kinds.without:
+        left = counts(kinds.without, "DICOM picture")
+        told.append(
+            f"{left} not answered in kind: the file names no study or instance, or has no header that can be read."
+        )
+    return told
 
 
 def _pictures(

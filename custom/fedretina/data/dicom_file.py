@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -34,7 +34,7 @@ _DAMAGE = (
     struct.error,
 )
 _GREYS = ("MONOCHROME1", "MONOCHROME2")
-_READING = Lock()
+_READING = RLock()
 
 
 class DicomPhotograph(NamedTuple):
@@ -258,23 +258,32 @@ def _header(path: Path, stop_before_pixels: bool) -> Any:
 
 
 @contextmanager
+def warnings_held_back() -> Iterator[None]:
+    """Neither show nor log what pydicom warns of: its warnings quote values of the header.
+
+    Python keeps what is shown for all threads at once, so one thread is in here at a time.
+    """
+    logger = logging.getLogger("pydicom")
+    with _READING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spoke, logger.disabled = not logger.disabled, True
+        try:
+            yield
+        finally:
+            logger.disabled = not spoke
+
+
+@contextmanager
 def _named(path: Path, fault: str, mend: str) -> Iterator[None]:
     """Turn what pydicom raises on damaged files into a sentence that names the file.
 
-    Its warnings quote values of the header, so they are neither shown nor logged. Python keeps what is shown for all
-    threads at once, so one thread reads at a time.
+    What it warns of is held back.
     """
     from pydicom.errors import BytesLengthException, InvalidDicomError
 
-    logger = logging.getLogger("pydicom")
     try:
-        with _READING, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            spoke, logger.disabled = not logger.disabled, True
-            try:
-                yield
-            finally:
-                logger.disabled = not spoke
+        with warnings_held_back():
+            yield
     except (*_DAMAGE, BytesLengthException, InvalidDicomError) as error:
         # pydicom says in many lines which plugins were looked for; the first names the compression.
         first = str(error).strip().split("\n", 1)[0] or type(error).__name__

@@ -188,11 +188,16 @@ def require_sealed(key: str, tensor: torch.Tensor, numbers: int) -> None:
     """
     if tensor.dtype != torch.uint8 or tensor.dim() != 1:
         raise RefusedError(f"tensor {key!r} must travel encrypted, got {tensor.dtype} of shape {tuple(tensor.shape)}.")
-    most = _ID + math.ceil(numbers / _SLOTS) * (_LARGEST + _LENGTH)
+    most = sealed_bytes(numbers)
     if tensor.numel() > most:
         raise RefusedError(
             f"tensor {key!r} holds {tensor.numel()} bytes, {numbers} encrypted numbers take at most {most}."
         )
+
+
+def sealed_bytes(numbers: int) -> int:
+    """Most bytes that a sealed tensor of so many numbers takes."""
+    return _ID + math.ceil(numbers / _SLOTS) * (_LARGEST + _LENGTH)
 
 
 def new_keys(folder: Path) -> tuple[Path, Path]:

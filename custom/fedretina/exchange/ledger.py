@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedretina.errors import StateError
+from fedretina.storage import sync
 from fedretina.told import one_line
 
 if TYPE_CHECKING:  # a site's lasting process notes refusals, and is to stay without torch
@@ -100,11 +101,14 @@ class Ledger:
     def _append(self, line: Mapping[str, Any]) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            new = not self._path.exists()
             self._cut_unfinished()
             with open(self._path, "a", encoding="utf-8") as handle:
                 handle.write(json.dumps({"time": datetime.now(UTC).isoformat(timespec="seconds"), **line}) + "\n")
                 handle.flush()
                 os.fsync(handle.fileno())
+            if new:
+                sync(self._path.parent)
         except OSError as error:
             raise StateError(f"{self._path} cannot be written ({error}), so nothing leaves: make room.") from error
 

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedretina.errors import SettingsError
+from fedretina.exchange.encryption import sealed_bytes
 from fedretina.exchange.payload import Tensors
 from fedretina.settings.exchange import ExchangeSettings, Kind
 from fedretina.settings.experiment import Experiment
@@ -66,6 +67,9 @@ _PARAMETER = 1e6
 _SQUARE = _PARAMETER**2
 _SUM = _SQUARE * 1e6
 _LARGEST: Mapping[Kind, float] = {Kind.STATISTIC: _SQUARE, Kind.CALIBRATION: _SUM, Kind.SUMS: _SUM}
+
+
+_FORM = 4096  # bytes that encoding may add to a tensor where it saves none
 
 
 class StepKeys(NamedTuple):
@@ -169,6 +173,16 @@ class Partition:
     def receivable(self) -> tuple[str, ...]:
         """All keys that a site is ever sent."""
         return (*self.travelling, *self.calibrator, *self.sums)
+
+    def most_bytes(self, keys: Collection[str]) -> int:
+        """Most bytes that a message of these tensors can have, whatever form they travel in.
+
+        Args:
+            keys: Their keys, `sendable` or `receivable`.
+        """
+        sealed = set(self.sealed)
+        numbers = ((key, self.sizes[key]) for key in keys)
+        return sum(sealed_bytes(n) if key in sealed else size + _FORM for key, (n, size) in numbers)
 
     def shared_kinds(self) -> frozenset[Kind]:
         """Return the kinds that travel."""

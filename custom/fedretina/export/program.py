@@ -6,7 +6,7 @@ What leaves is this and no bare network, so that nobody gets a grade that the ga
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedretina.data.check.limits import COLOURED
 from fedretina.errors import SettingsError
 from fedretina.gate.appearance import Appearance, measured
-from fedretina.gate.gate import Gate, Look
+from fedretina.gate.gate import Gate, Look, seen_inside
 from fedretina.networks.dropout import answered_with_features
 from fedretina.prediction.predictor import NOT_FINITE, Predictor
 from fedretina.seeds import reproducible_torch
@@ -110,14 +110,15 @@ class AnsweringProgram(nn.Module):
         """Answer images uint8 [N, 3, H, W] as the site's pipeline makes them; see `Answers`."""
         net, operating = self.net, self._operating
         scaled = images.float() / 255
-        logits, features = answered_with_features(net, net.frozen_at_once(scaled) if net.frozen else scaled, 1)
+        given = net.frozen_at_once(scaled) if net.frozen else scaled
+        logits, features, middle = answered_with_features(net, given, 1)
         members = (logits if logits.dim() == 3 else logits.unsqueeze(1)).double()
         most = self._estimator.settings.most_members
         raw, u = self._estimator.answer(members if most is None else members[:, -most:])
         if operating.doubt.used == "unlikely":
             u = 1 - raw.amax(1)
         shown = _tempered(raw, operating.temperature.value)
-        look = self._look(images, features)
+        look = self._look(images, seen_inside(features, middle))
         finite = torch.isfinite(logits).flatten(1).all(1)
         stopped = look > 0
         look = torch.where(finite | (stopped & ~self._answered[look]), look, torch.full_like(look, len(self.looks) - 1))
@@ -139,9 +140,9 @@ class AnsweringProgram(nn.Module):
             )
         )
 
-    def _look(self, images: Tensor, features: Tensor) -> Tensor:
+    def _look(self, images: Tensor, inside: Mapping[str, Tensor]) -> Tensor:
         seen: Appearance | None = None if self._gate.expected is None else measured(images)
-        look = self._gate.kind(seen, features, images.shape[0])
+        look = self._gate.kind(seen, inside, images.shape[0])
         if seen is None or self._gate.expected is None or not self._gate.expected.grey:
             return look
         # The site's pipeline takes colours away; a picture that has some came here by another way.

@@ -26,8 +26,9 @@ from nvflare.fuel.flare_api.flare_api import Session
 from nvflare.fuel.hci.client.api import ResultKey
 from nvflare.tool.kit.kit_config import StartupKitConfigError, resolve_admin_user_and_dir_from_startup_kit
 
-from fedretina.errors import AdminError, NotDoneError, NotFoundError, TimeOverError, UnreachableError
+from fedretina.errors import AdminError, DataError, NotDoneError, NotFoundError, TimeOverError, UnreachableError
 from fedretina.flare.progress_board import GROUP, Report
+from fedretina.kit.proxy import OF_ADMIN, stated
 from fedretina.kit.second_machine import COMMAND as SECOND_MACHINES
 from fedretina.kit.second_machine import SecondMachine
 
@@ -86,7 +87,8 @@ class AdminSession:
             self.user, self._kit = resolve_admin_user_and_dir_from_startup_kit(str(kit))
             admin = json.loads((kit / "startup" / "fed_admin.json").read_text(encoding="utf-8"))["admin"]
             self.server = f"{admin['host']}:{admin['port']}"
-        except (StartupKitConfigError, OSError, ValueError, KeyError) as error:
+            self._proxy = stated(admin.get(OF_ADMIN))
+        except (StartupKitConfigError, OSError, ValueError, KeyError, DataError) as error:
             raise AdminError(f"the admin kit {kit} cannot be used: {error}") from error
         self._timeout_s = timeout_s
         self._ends = ends
@@ -110,6 +112,10 @@ class AdminSession:
             AdminError: No server answers, or it does not know this admin.
         """
         self.close()
+        if self._proxy is not None:
+            from fedretina.flare.proxied import go_through  # which imports FLARE's drivers
+
+            go_through(self._proxy)
         try:
             with self._quiet("connect"):
                 # Held before it connects: when Ctrl-C interrupts it and nobody closes it, its threads go on for ever.

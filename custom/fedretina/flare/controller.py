@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
@@ -18,9 +19,11 @@ from nvflare.app_common.app_constant import AppConstants
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.aggregation.results import results_table
 from fedretina.errors import FedretinaError, QuorumError, TrainingError
+from fedretina.exchange.payload import Order
 from fedretina.flare.aggregator import SpoolAggregator
+from fedretina.flare.plain_bytes import understood
 from fedretina.flare.server_run import ServerRun
-from fedretina.flare.wire import APPROVED, WAITS, pack_order, pack_question
+from fedretina.flare.wire import APPROVED, WAITS, Arrays, for_all, pack_order, pack_question
 from fedretina.plurals import counted
 from fedretina.settings.scalars import BY_TASK
 from fedretina.storage import read_json
@@ -109,6 +112,9 @@ class RoundController(Controller):
         self._run_id = run_id
         self._missed: frozenset[str] = frozenset()
         self._opened = False
+        self._down: dict[str, Arrays] = {}
+        self._taker = ThreadPoolExecutor(1, "taker")
+        self._taken: dict[str, Future[None]] = {}
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Open the run; a fault there ends the job with its sentence."""
@@ -140,8 +146,9 @@ class RoundController(Controller):
             self.log_info(fl_ctx, f"run {coordinator.run} is complete\n{results_table(read_json(results))}\n{results}")
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Cancel what is still waiting."""
+        """Cancel what is still waiting, and end what is being taken."""
         self.cancel_all_tasks(fl_ctx=fl_ctx)
+        self._taker.shutdown()
 
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
@@ -201,6 +208,7 @@ class RoundController(Controller):
     def _ask(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> None:
         tasks: dict[str, Task] = {}
         held = Held()
+        self._taken.clear()
 
         def send(site: str, question: bool = False) -> None:
             tasks[site] = self._task(site, coordinator, held, question)
@@ -214,6 +222,7 @@ class RoundController(Controller):
         grace_ends = float("inf")
         while not abort_signal.triggered:
             open_ = {site for site, task in tasks.items() if task.completion_status is None}
+            open_ |= {site for site, taking in list(self._taken.items()) if not taking.done()}
             for site, question in held.due(open_):
                 send(site, question)
                 open_.add(site)
@@ -235,7 +244,9 @@ class RoundController(Controller):
             self.cancel_task(tasks[site], fl_ctx=fl_ctx)
             if not abort_signal.triggered:
                 coordinator.refuse(site, "it did not answer in time.")
+        wait(list(self._taken.values()))
         self._missed = frozenset(late)
+        self._down.clear()
 
     def _task(self, site: str, coordinator: Coordinator, held: Held, question: bool) -> Task:
         step = coordinator.step
@@ -243,7 +254,7 @@ class RoundController(Controller):
         # FLARE holds its lock in these callbacks, and a task that is sent again passes them again.
         def before(client_task: ClientTask, fl_ctx: FLContext) -> None:
             order = coordinator.order(site)
-            data = pack_question(order) if question else pack_order(order, coordinator.down(site))
+            data = pack_question(order) if question else self._packed(order, site, coordinator, understood(fl_ctx))
             data.set_header(AppConstants.CURRENT_ROUND, step.round)
             data.set_header(AppConstants.NUM_ROUNDS, step.rounds)
             client_task.task.data = data
@@ -261,7 +272,7 @@ class RoundController(Controller):
             elif claimed == site:
                 held.sites.discard(site)
                 if not question or result.get_return_code() != APPROVED:
-                    self._aggregator(fl_ctx).accept(result, fl_ctx)
+                    self._taken[site] = self._taker.submit(self._take, site, result, coordinator, fl_ctx)
             else:
                 coordinator.refuse(site, "its answer came under another site's name.")
 
@@ -273,6 +284,23 @@ class RoundController(Controller):
             after_task_sent_cb=after,
             result_received_cb=received,
         )
+
+    def _packed(self, order: Order, site: str, coordinator: Coordinator, plainly: bool) -> Shareable:
+        """An order with its tensors; where others get the same tensors, they are put together once."""
+        same = coordinator.same_for(site)
+        if not plainly or same is None:
+            return pack_order(order, coordinator.down(site), plainly)
+        if same not in self._down:
+            self._down[same] = for_all(coordinator.down(site))
+        return pack_order(order, self._down[same], plainly)
+
+    def _take(self, site: str, result: Shareable, coordinator: Coordinator, fl_ctx: FLContext) -> None:
+        """Have an answer checked and stored in a thread of its own: FLARE's holds the lock that all sites wait for."""
+        try:
+            self._aggregator(fl_ctx).accept(result, fl_ctx)
+        except Exception as error:  # noqa: BLE001 - nobody asks this thread, and the step would wait for nothing
+            self.log_exception(fl_ctx, f"the answer of {site} could not be taken")
+            coordinator.refuse(site, f"the server could not take its answer ({type(error).__name__}).")
 
     def _aggregator(self, fl_ctx: FLContext) -> SpoolAggregator:
         aggregator: SpoolAggregator = fl_ctx.get_engine().get_component(self._aggregator_id)

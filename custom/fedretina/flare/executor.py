@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,15 @@ from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Order
 from fedretina.exchange.policy import require_kinds, require_numbers
 from fedretina.flare.approval_gate import require_approval
+from fedretina.flare.handover import handover_of
 from fedretina.flare.job_context import load_experiment, load_site_settings, state_root, with_weights_file
+from fedretina.flare.plain_bytes import register, speak
 from fedretina.flare.wire import APPROVED, WAITS, is_question, pack_error, pack_payload, unpack_order, why
 from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.local.site import Site
-from fedretina.local.site_state import History
+from fedretina.local.site_state import read_history
 from fedretina.networks.build import build_on_meta
+from fedretina.process_end import end_quickly
 from fedretina.seeds import devices_seen
 from fedretina.settings.exchange import Kind
 from fedretina.settings.plan import Plan
@@ -61,8 +64,16 @@ class TrainerExecutor(Executor):
         return self._host.handle(shareable, fl_ctx, lambda: bool(abort_signal.triggered))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Let go of the run's folder at the job's end."""
-        if event_type == EventType.END_RUN:
+        """Tell the server which form of tensors is taken here; let go of the run's folder at the job's end.
+
+        The process then ends without ado.
+        """
+        if event_type == EventType.START_RUN:
+            end_quickly()
+            speak(fl_ctx)
+            with suppress(FedretinaError):  # settings that cannot be used: the first answer says so
+                register().handover = handover_of(fl_ctx, load_site_settings(fl_ctx))
+        elif event_type == EventType.END_RUN:
             self._host.close()
 
 
@@ -128,7 +139,7 @@ class SiteHost:
     def _track(self, where: dict[str, Any], reply: Shareable, seconds: float) -> None:
         if self._tracker is None or self._folder is None:
             return
-        history = self._folder / "history.json"
+        folder = self._folder
         good = reply.get_return_code() == ReturnCode.OK
         if self._last is not None:
             done: dict[str, Any] = {"state": "answered", "answered": time.time()} if good else {"state": "failed"}
@@ -137,7 +148,7 @@ class SiteHost:
             )
         if good:
             self._tracker.note("answered", where, seconds=round(seconds, 1))
-            self._tracker.follow(lambda: site_points(History(history).numbered()))
+            self._tracker.follow(lambda: site_points(read_history(folder).numbered()))
         else:
             self._tracker.note("failed", where, seconds=round(seconds, 1), why=why(reply))
 

@@ -37,6 +37,7 @@ __all__ = [
     "load_experiment",
     "load_server_settings",
     "load_site_settings",
+    "simulated",
     "state_root",
     "with_weights_file",
 ]
@@ -89,6 +90,11 @@ def load_server_settings(fl_ctx: FLContext) -> ServerSettings:
     return read_server_settings(_scope_properties(fl_ctx))
 
 
+def simulated(fl_ctx: FLContext) -> bool:
+    """Whether the job runs in FLARE's simulator."""
+    return bool(fl_ctx.get_job_id() == _SIMULATED_JOB)
+
+
 def state_root(fl_ctx: FLContext, settings: SiteSettings | ServerSettings) -> Path:
     """Where the state of runs lies: the site's setting, the environment, else beside FLARE's workspace.
 
@@ -98,7 +104,7 @@ def state_root(fl_ctx: FLContext, settings: SiteSettings | ServerSettings) -> Pa
     if chosen:
         return Path(str(chosen).replace("{SITE_NAME}", fl_ctx.get_identity_name())).resolve()
     root = Path(fl_ctx.get_engine().get_workspace().get_root_dir()).resolve()
-    if fl_ctx.get_job_id() == _SIMULATED_JOB:
+    if simulated(fl_ctx):
         root = root.parent.parent
     return root / "fedretina_runs"
 

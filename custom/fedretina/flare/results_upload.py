@@ -58,7 +58,8 @@ def publish_steps(coordinator: Coordinator, job_folder: Path) -> None:
         StateError: The disk is full or not writable.
     """
     done = [{"step": record["step"], "accepted": sorted(record["scalars"])} for record in coordinator.records]
-    write_json(job_folder / FOLDER / STEPS, {"done": done, "returns": [step.name for step in coordinator.returns]})
+    steps = {"done": done, "returns": [step.name for step in coordinator.returns]}
+    write_json(job_folder / FOLDER / STEPS, steps, durable=False)  # FLARE's copy; the run's own record is durable
 
 
 def published(downloaded: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,15 +21,19 @@ from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import StateError
 from fedretina.exchange.encryption import cipher_for
 from fedretina.flare.fork_server import one_process_per_site, share_imports
+from fedretina.flare.handover import Handover, handover_of
 from fedretina.flare.job_context import RUN, load_experiment, load_server_settings, state_root, with_weights_file
+from fedretina.flare.plain_bytes import register, speak
 from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.results_upload import publish, publish_steps
+from fedretina.process_end import end_quickly
 from fedretina.settings.plan import new_run_name
 from fedretina.storage import folder_lock
 from fedretina.tracking.curves import server_points
 from fedretina.tracking.last_step import LastStep
 from fedretina.tracking.tracker import Event, Tracker
 
+_ARRIVALS = "arrivals"
 _LOCK_WAIT_S = 60.0
 _END_ANSWER_S, _END_TRIED_S = 2.0, 5.0
 
@@ -98,6 +103,13 @@ class ServerRun(FLComponent):
                 self._tracker = Tracker(settings.tracking, folder, run, "server", experiment.name)
                 self._held = opening.pop_all()
             self._coordinator, self._last = coordinator, LastStep(folder, run)
+            wire = register()
+            wire.largest = coordinator.partition.most_bytes(coordinator.partition.sendable)
+            wire.handover = handover_of(fl_ctx, settings)
+            try:
+                wire.arrivals = wire.handover or Handover(folder / _ARRIVALS)
+            except OSError as error:  # a full disk is said where the answer is stored
+                self.log_warning(fl_ctx, f"answers are kept in memory until they are stored: {error}")
             self.publish_steps(fl_ctx)
             self.note("opened", done=coordinator.done, steps=len(coordinator.plan))
             self.log_info(fl_ctx, f"run {run}: {self._coordinator.done} of {len(self._coordinator.plan)} steps done")
@@ -166,6 +178,8 @@ class ServerRun(FLComponent):
         In the simulator its start sees to how sites are started.
         """
         if event_type == EventType.START_RUN:
+            end_quickly()
+            speak(fl_ctx)
             if isinstance(engine := fl_ctx.get_engine(), SimulatorServerEngine):
                 share_imports(engine.args.threads or 1)
                 one_process_per_site()
@@ -185,7 +199,9 @@ class ServerRun(FLComponent):
                 self._tracker.close()
             if self._coordinator is not None:
                 self._coordinator.forget_answers()
+                shutil.rmtree(self._coordinator.folder / _ARRIVALS, ignore_errors=True)
             self._held.close()
+            register().arrivals = register().handover = None
             self._coordinator = self._tracker = self._last = None
 
     def _end_at_sites(self, fl_ctx: FLContext) -> None:

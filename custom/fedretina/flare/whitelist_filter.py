@@ -26,6 +26,7 @@ from fedretina.exchange.payload import Payload, Tensors, tensors_digest
 from fedretina.exchange.policy import apply_policy, require_budget, require_kinds
 from fedretina.flare.approval_gate import require_approval
 from fedretina.flare.job_context import load_experiment, load_server_settings, load_site_settings, state_root
+from fedretina.flare.plain_bytes import register, understood
 from fedretina.flare.wire import ENTRIES, META, WAITS, WHY, pack_error, pack_payload, unpack_order, unpack_payload
 from fedretina.kit.job_folder import FILTER, RESULT_FILTERS
 from fedretina.networks.build import build_on_meta
@@ -139,7 +140,7 @@ class WhitelistFilter(Filter):
         if not self._answers_for(fl_ctx):
             return shareable
         try:
-            return pack_payload(self._under_policy(payload, parts, fl_ctx))
+            return pack_payload(self._under_policy(payload, parts, fl_ctx), understood(fl_ctx))
         except NotApprovedError:  # its approval ended while it was at work: it is asked again, and the answer stays
             return make_reply(WAITS)
         except RefusedError as error:  # the site's own rule, not a fault: raised, FLARE would tell its code and no word
@@ -220,6 +221,8 @@ class WhitelistFilter(Filter):
             parts = partition_of(experiment, net, experiment.sums is not None and self._has_keys(fl_ctx))
             self._encoding = encoding_of(experiment, parts)
             self._rules = experiment, parts
+            if self._at_site(fl_ctx):
+                register().largest = parts.most_bytes(parts.receivable)
         return self._rules
 
     def _has_keys(self, fl_ctx: FLContext) -> bool:

@@ -13,9 +13,11 @@ from nvflare.apis.shareable import Shareable, make_reply
 
 from fedretina.errors import RefusedError
 from fedretina.exchange.payload import Order, Payload, Stamp, Tensors
+from fedretina.flare.plain_bytes import in_one_buffer, leaving
 from fedretina.settings.scalars import Task
 from fedretina.told import one_line
 
+Arrays = Mapping[str, np.ndarray]
 META = "fedretina"
 QUESTION = "question"
 """Entry of an order that brings no tensors and asks only whether the hospital has approved the plan by now."""
@@ -35,11 +37,22 @@ WHY = "fedretina_why"
 """Header of an error reply: a sentence that names no path, file or patient."""
 
 
-def pack_order(order: Order, tensors: Tensors) -> Shareable:
-    """Turn an order and the tensors that go with it into a task's data."""
+def pack_order(order: Order, tensors: Tensors | Arrays, plainly: bool = False) -> Shareable:
+    """Turn an order and the tensors that go with it into a task's data.
+
+    Args:
+        order: The order.
+        tensors: What goes with it, or the arrays of `for_all`.
+        plainly: Whether the receiver takes plain bytes; FLARE's own form else.
+    """
     meta = {"task": order.task, "accepted": order.accepted, "best": order.best}
     own = {"share": order.share, "weight": order.weight}
-    return _dxo(tensors, {"stamp": list(order.stamp), **meta, **own})
+    return _dxo(tensors, {"stamp": list(order.stamp), **meta, **own}, plainly)
+
+
+def for_all(tensors: Tensors) -> Arrays:
+    """The arrays of tensors that go with the orders of many sites, put together once for all of them."""
+    return in_one_buffer({key: tensor.detach().cpu().numpy() for key, tensor in tensors.items()})
 
 
 def pack_question(order: Order) -> Shareable:
@@ -73,9 +86,9 @@ def unpack_order(shareable: Shareable) -> tuple[Order, dict[str, torch.Tensor]]:
     return order, tensors
 
 
-def pack_payload(payload: Payload) -> Shareable:
-    """Turn a site's answer into a task's result."""
-    return _dxo(payload.tensors, {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)})
+def pack_payload(payload: Payload, plainly: bool = False) -> Shareable:
+    """Turn a site's answer into a task's result; see `pack_order`."""
+    return _dxo(payload.tensors, {"stamp": list(payload.stamp), "scalars": dict(payload.scalars)}, plainly)
 
 
 def unpack_payload(shareable: Shareable) -> Payload:
@@ -107,8 +120,10 @@ def why(shareable: Shareable) -> str:
     return one_line(str(shareable.get_header(WHY) or means))
 
 
-def _dxo(tensors: Tensors, meta: Mapping[str, Any]) -> Shareable:
-    arrays = {key: tensor.detach().cpu().numpy() for key, tensor in tensors.items()}
+def _dxo(tensors: Tensors | Arrays, meta: Mapping[str, Any], plainly: bool) -> Shareable:
+    arrays = {key: one.detach().cpu().numpy() if isinstance(one, torch.Tensor) else one for key, one in tensors.items()}
+    if plainly:
+        arrays = leaving(arrays)
     return cast(Shareable, DXO(DataKind.WEIGHTS, data=arrays, meta={META: dict(meta)}).to_shareable())
 
 
@@ -127,6 +142,8 @@ def _read(shareable: Shareable) -> tuple[dict[str, torch.Tensor], dict[str, Any]
 
 
 def _tensor(key: str, value: Any) -> torch.Tensor:
+    if isinstance(value, RefusedError):  # stands for an array whose bytes were not taken
+        raise value
     try:
         array = np.asarray(value)
         if array.dtype.kind in "fiub":

@@ -3,9 +3,10 @@
 A model answers whatever it is given, and is often surest of what it has never seen (docs/gate.md). So each site fits a
 gate at the end of a run, on its own images and on its own model, whatever the row: it is a file beside the model, which
 no run sends, and asks for no second network. It measures three things: how far the image's features, as the model
-itself computes them, lie from those of the site's training images; how far its looks do; and light, sharpness and
-cover. Each is told in steps of the site's own validation images, and the largest of them counts, against one limit.
-Beside it stand the rules of `data check` that hold at any site.
+itself computes them, lie from those of the site's training images, and where the encoder trains what its middle stage
+gives as well, which training changes less; how far its looks do; and light, sharpness and cover. Each is told in steps
+of the site's own validation images, and the largest of them counts, against one limit. Beside it stand the rules of
+`data check` that hold at any site.
 
 What is within that limit but among the least usual of the site's own is answered, and a doctor looks as well: no limit
 that lets a site's own eyes pass stops another camera's at a site with photographs of many.
@@ -40,7 +41,9 @@ from fedretina.gate.appearance import Appearance, appearance
 from fedretina.storage import read_tensors, write_tensors
 
 FILE = "gate.safetensors"
-FORMAT = 1
+FORMAT = 2
+_READ = (1, FORMAT)
+"""Gates of format 1 have no distance in the middle stage; a version that knew no other must not leave one out."""
 STOPPED = 0.02
 """Share of a site's own patients that the gate may stop, of those whose image the model could have answered."""
 SURE = 0.9
@@ -81,15 +84,28 @@ class Shown(NamedTuple):
         images: uint8 [N, 3, H, W], as the network gets them.
         features: What enters the model's head, float32 [N, F] on the CPU; None where nobody has them.
         looks: What they look like, where that was measured before, for another model; else it is measured.
+        middle: What the encoder's middle stage gave of them, float32 [N, C] on the CPU (`networks.dropout.Answered`);
+            None where nobody has it.
     """
 
     images: Tensor
     features: Tensor | None
     looks: Appearance | None = None
+    middle: Tensor | None = None
+
+    @property
+    def seen(self) -> Mapping[str, Tensor]:
+        """What the model saw of them, by the name of the distance that is measured in it."""
+        return seen_inside(self.features, self.middle)
 
     def measured(self) -> Appearance:
         """What they look like; there is at least one."""
         return appearance(self.images) if self.looks is None else self.looks
+
+
+def seen_inside(features: Tensor | None, middle: Tensor | None) -> dict[str, Tensor]:
+    """See `Shown.seen`."""
+    return {name: one for name, one in (("features", features), ("middle", middle)) if one is not None}
 
 
 class _Rule(NamedTuple):
@@ -192,19 +208,21 @@ class Gate:
             if measures and own is not None:
                 tensors |= _steps(torch.stack([fact.of(own) for fact in _FACTS.values()], 1))
                 tensors |= _distance("appearance", seen[0].numbers, seen[1].numbers, _APPEARANCE_SHRINK, scaled=True)
-        if measures and train.features is not None and validation.features is not None:
-            tensors |= _distance("features", train.features, validation.features, SHRINK, scaled=False)
+        if measures:
+            for name, inside in train.seen.items():
+                if name in validation.seen:
+                    tensors |= _distance(name, inside, validation.seen[name], SHRINK, scaled=False)
         record = {"format": FORMAT, "model": model, "rules": rules, "tensors": tensors_digest(tensors)}
         gate = cls({**record, "limit": None}, tensors, expected)
         if not tensors:
             return gate
         own_looks = None if expected is None else seen[-1]
-        steps = gate._steps(own_looks, validation.features, len(validation.images))
+        steps = gate._steps(own_looks, validation.seen, len(validation.images))
         broken, far = steps[0].numpy(), steps[1].numpy()
         worst = np.where(broken.any(1), math.inf, far.max(1))
         limit, stopped = _limit([float(max(worst[rows])) for rows in _by_patient(patients)])
         record |= {"limit": limit, "patients": len(set(patients)), "stopped": stopped}
-        if unusual > 0 and (limits := _usual(far, patients, gate._distances(own_looks, validation.features), unusual)):
+        if unusual > 0 and (limits := _usual(far, patients, gate._distances(own_looks, validation.seen), unusual)):
             record["usual"] = {"share": unusual, **limits}
         return cls(record, tensors, expected)
 
@@ -219,20 +237,21 @@ class Gate:
             return []
         kinds = self.kinds()
         seen = None if self.expected is None else shown.measured()
-        return [kinds[at] for at in self.kind(seen, shown.features, len(shown.images)).tolist()]
+        return [kinds[at] for at in self.kind(seen, shown.seen, len(shown.images)).tolist()]
 
     def steps(self, shown: Shown) -> dict[str, NDArray[np.float64]]:
         """How far images lie from the site's own, each [N], in steps of its validation images; {} where it cannot tell.
 
-        "features" is the distance in the model's features, "appearance" that in looks: 0 is the middle of the site's
-        own, and one in six of them lies beyond 1. "bright" is brightness, of which -1 is as far on the dark side. A
-        whole folder may be shifted of which no image is odd enough to be stopped.
+        "features" is the distance in the model's features, "middle" that in what its middle stage gives, "appearance"
+        that in looks: 0 is the middle of the site's own, and one in six of them lies beyond 1. "bright" is brightness,
+        of which -1 is as far on the dark side. A whole folder may be shifted of which no image is odd enough to be
+        stopped.
         """
         if not self.measures or not len(shown.images):
             return {}
         seen = None if self.expected is None else shown.measured()
-        _, every, facts = self._steps(seen, shown.features, len(shown.images))
-        names = self._distances(seen, shown.features)
+        _, every, facts = self._steps(seen, shown.seen, len(shown.images))
+        names = self._distances(seen, shown.seen)
         found = {name: every[:, len(_FACTS) + at] for at, name in enumerate(names)}
         if "facts.middle" in self.tensors and seen is not None:
             dark, bright = (facts[:, list(_FACTS).index(name)] for name in ("dark", "bright"))
@@ -246,24 +265,24 @@ class Gate:
         last = (UNUSUAL,) if "usual" in self.record else ()
         return (FINE, *rules, *facts, Look("unlike this site's photographs", _UNLIKE, True), *last)
 
-    def kind(self, seen: Appearance | None, features: Tensor | None, count: int) -> Tensor:
+    def kind(self, seen: Appearance | None, inside: Mapping[str, Tensor], count: int) -> Tensor:
         """What it says of each image: its place in `kinds`, int64 [N].
 
         Tensors alone, with no question about a value, so that an exported model has it in its graph.
 
         Args:
             seen: What the images look like; None for signals.
-            features: What enters the model's head [N, F].
+            inside: What the model saw of them; see `Shown.seen`.
             count: N.
         """
-        broken, far, facts = self._steps(seen, features, count)
+        broken, far, facts = self._steps(seen, inside, count)
         if self.measures:  # what is no number is not within the limit
             limit = float(self.record["limit"])
             odd = torch.cat([broken, ~(facts <= limit), ~(far <= limit).all(1, keepdim=True)], 1)
         else:
             odd = torch.nn.functional.pad(broken, (0, len(_FACTS) + 1))
         if "usual" in self.record:
-            limits = [float(self.record["usual"][name]) for name in self._distances(seen, features)]
+            limits = [float(self.record["usual"][name]) for name in self._distances(seen, inside)]
             unusual = far[:, len(_FACTS) :] > torch.tensor(limits, dtype=far.dtype)
             odd = torch.cat([odd, unusual.any(1, keepdim=True)], 1)
         places = torch.arange(odd.shape[1], 0, -1)
@@ -304,10 +323,10 @@ class Gate:
         Raises:
             StateError: It is missing, damaged, of another version, or not the one that the card names.
         """
-        if record.get("format") != FORMAT:
+        if record.get("format") not in _READ:
             raise StateError(
-                f"the gate in {folder} has format {record.get('format')}, this version reads {FORMAT}: predict with "
-                "the version that made it."
+                f"the gate in {folder} has format {record.get('format')}, this version reads "
+                f"{' and '.join(map(str, _READ))}: predict with the version that made it."
             )
         tensors, header = read_tensors(folder / FILE)
         if header.get("gate") != dict(record) or tensors_digest(tensors) != record["tensors"]:
@@ -317,24 +336,23 @@ class Gate:
             )
         return cls(record, tensors, expected)
 
-    def _distances(self, seen: Appearance | None, features: Tensor | None) -> list[str]:
+    def _distances(self, seen: Appearance | None, inside: Mapping[str, Tensor]) -> list[str]:
         """Names of the distances that images have, in the order of the last columns of all their steps."""
-        has = {"appearance": seen is not None, "features": features is not None}
-        return [name for name, there in has.items() if there and f"{name}.weight" in self.tensors]
+        names = (*(("appearance",) if seen is not None else ()), *inside)
+        return [name for name in names if f"{name}.weight" in self.tensors]
 
-    def _steps(self, seen: Appearance | None, features: Tensor | None, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _steps(
+        self, seen: Appearance | None, inside: Mapping[str, Tensor], count: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Which rules each image breaks [N, rules], all its steps [N, L], and those of `_FACTS` [N, 5]."""
         columns = [] if seen is None else [_RULES[code].odd(seen) for code in self.record["rules"]]
         broken = torch.stack(columns, 1) if columns else torch.zeros(count, 0, dtype=torch.bool)
-        steps, facts = [], torch.full((count, len(_FACTS)), -math.inf, dtype=torch.float64)
-        if seen is not None:
-            if "facts.middle" in self.tensors:
-                raw = torch.stack([fact.of(seen) for fact in _FACTS.values()], 1)
-                facts = (raw - self.tensors["facts.middle"]) / self.tensors["facts.step"]
-            if "appearance.weight" in self.tensors:
-                steps.append(self._far("appearance", seen.numbers))
-        if "features.weight" in self.tensors and features is not None:
-            steps.append(self._far("features", features.double()))
+        facts = torch.full((count, len(_FACTS)), -math.inf, dtype=torch.float64)
+        if seen is not None and "facts.middle" in self.tensors:
+            raw = torch.stack([fact.of(seen) for fact in _FACTS.values()], 1)
+            facts = (raw - self.tensors["facts.middle"]) / self.tensors["facts.step"]
+        numbers = {**({} if seen is None else {"appearance": seen.numbers}), **inside}
+        steps = [self._far(name, numbers[name].double()) for name in self._distances(seen, inside)]
         return broken, torch.cat([facts, *(one.unsqueeze(1) for one in steps)], 1), facts
 
     def _far(self, name: str, numbers: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from fedretina.errors import DataError, SettingsError
 from fedretina.kit.findings import Finding, bad, good, note
+from fedretina.kit.proxy import proxy_of
 from fedretina.kit.startup_kit import StartupKit
 from fedretina.storage import write_text
 
@@ -23,6 +24,8 @@ LOOPBACK = ("127.0.0.1", "::1")
 """Not all of 127.0.0.0/8: a resolver of the machine itself, such as 127.0.0.53, would carry words out as names."""
 
 _ANY = "any"
+_FREE_PORT = 1024
+"""Ports below it need a right of their own."""
 _WHAT = "addresses"
 
 
@@ -54,7 +57,7 @@ def drop_in(kit: StartupKit, given: Sequence[str], unit: str, folder: Path) -> d
     Args:
         kit: A site's kit or a server's.
         given: Addresses or ranges (192.0.2.0/24); for a server also `any`. By default, for a site, those that the name
-            of its server has now.
+            of its server has now, or that of the proxy, where its kit names one.
         unit: The systemd unit that gets the drop-in: a service, or a slice that containers are started in.
         folder: Where the drop-in is to lie.
 
@@ -64,13 +67,14 @@ def drop_in(kit: StartupKit, given: Sequence[str], unit: str, folder: Path) -> d
     Raises:
         SettingsError: It is an admin's kit, the unit is of another kind, an address is none, a server's kit comes
             without addresses, a site's with a range or `any`, or the server's name has no address here.
+        DataError: A file of the kit cannot be read.
     """
     if kit.role not in UNITS:
         raise SettingsError("an admin's kit runs as no service: addresses are for a site's or a server's kit.")
     section = {".service": "Service", ".slice": "Slice"}.get(Path(unit).suffix, "")
     if not section:
         raise SettingsError(f"{unit} is no unit that this can be said of: name a .service or a .slice.")
-    host = kit.target[0]
+    host = first_host(kit)
     if kit.role == "server" and not given:
         raise SettingsError(
             "say which addresses the hospitals and the admins come from, such as 192.0.2.0/24 198.51.100.7; "
@@ -83,7 +87,9 @@ def drop_in(kit: StartupKit, given: Sequence[str], unit: str, folder: Path) -> d
                 f"{word!r} is no address: write 192.0.2.10, 2001:db8::10 or a range such as 192.0.2.0/24."
             )
     if kit.role == "site" and not all(map(_is_address, asked)):
-        raise SettingsError("a site speaks with its server alone: give single addresses of the server, no range.")
+        raise SettingsError(
+            "a site speaks with its server, or its proxy, alone: give single addresses of it, no range."
+        )
     allowed = _ANY if _ANY in asked else " ".join((*LOOPBACK, *asked))
     command = f"fedretina kit addresses {kit.folder}"
     lines = [
@@ -95,12 +101,26 @@ def drop_in(kit: StartupKit, given: Sequence[str], unit: str, folder: Path) -> d
         "IPAddressAllow=",
         f"IPAddressAllow={allowed}",
     ]
+    if kit.role == "server" and kit.target[1] < _FREE_PORT and section == "Service":
+        right = "CAP_NET_BIND_SERVICE"
+        lines += [f"# Port {kit.target[1]}: no other right of root's.", f"AmbientCapabilities={right}"]
+        lines.append(f"CapabilityBoundingSet={right}")
     files = {}
     if kit.role == "site" and section == "Service" and not _is_address(host):
         names = [(one, "localhost") for one in LOOPBACK] + [(one, host) for one in asked]
         files[folder / HOSTS] = "".join(f"{address} {name}\n" for address, name in names)
         lines.append(f"BindReadOnlyPaths={folder / HOSTS}:/etc/hosts")
     return {**files, folder / CONF: "\n".join(lines) + "\n"}
+
+
+def first_host(kit: StartupKit) -> str:
+    """Whom a kit's connections go to first: its proxy, or the server.
+
+    Raises:
+        DataError: A file of the kit cannot be read.
+    """
+    proxy = proxy_of(kit)
+    return kit.target[0] if proxy is None else proxy.host
 
 
 def write(files: dict[Path, str]) -> None:
@@ -122,7 +142,7 @@ def write(files: dict[Path, str]) -> None:
 
 
 def addresses_of(host: str) -> list[str]:
-    """The addresses that a server's name has on this machine now, each once.
+    """The addresses that a name, or an address itself, has on this machine now, each once.
 
     Raises:
         SettingsError: It has none.
@@ -133,7 +153,7 @@ def addresses_of(host: str) -> list[str]:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise SettingsError(
-            f"{host} has no address on this machine ({error}): give the server's address yourself, after the kit."
+            f"{host} has no address on this machine ({error}): give its address yourself, after the kit."
         ) from error
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
@@ -179,13 +199,13 @@ def unit_finding(kit: StartupKit) -> Finding:
 
 
 def moved_finding(kit: StartupKit) -> Finding | None:
-    """The fault that the server's name has an address which a site's service may not speak with; None when all is well.
+    """The fault that a site's service may not speak with any address of its server, or proxy; None when all is well.
 
     Raises:
         DataError: A file of the unit cannot be read.
     """
     allowed = unit_allows(kit)
-    host = kit.target[0]
+    host = first_host(kit)
     try:
         now = addresses_of(host)
     except SettingsError:
@@ -193,7 +213,7 @@ def moved_finding(kit: StartupKit) -> Finding | None:
     if allowed is None or any(allowed.lets(address) for address in now):
         return None
     return bad(
-        "server's address",
+        "server's address" if proxy_of(kit) is None else "proxy's address",
         f"{host} has {', '.join(now)} now, with which the service may not speak",
         _mend(kit),
     )

@@ -9,12 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedretina.errors import DataError
 from fedretina.kit import hardened
 from fedretina.kit.addresses import unit_finding
 from fedretina.kit.authority import state_beside, state_finding
 from fedretina.kit.findings import Finding, bad, good, judged, note
 from fedretina.kit.harden import modes
 from fedretina.kit.job_folder import ALLOWED_CLASSES
+from fedretina.kit.proxy import SCHEME, proxy_of
 from fedretina.kit.startup_kit import Certificate, StartupKit, belongs_to_key, is_issued_by, read_certificate
 from fedretina.plurals import counted
 
@@ -60,7 +62,7 @@ def check_kit(kit: StartupKit) -> list[Finding]:
     findings += [state_finding(state)] if state is not None else []
     if kit.role == "admin":
         role = kit.certificate.role or "none"
-        return [*findings, note("role", role)]
+        return [*findings, note("role", role), _proxy(kit)]
     resources = kit.local("resources.json")
     findings += [
         _mutual_tls(kit),
@@ -78,7 +80,7 @@ def check_kit(kit: StartupKit) -> list[Finding]:
     ]
     if kit.role == "server":
         return [*findings, _bind(kit), _storage(resources)]
-    return [*findings, _tells_server(kit, resources), _scopes(kit), _cards(resources)]
+    return [*findings, _tells_server(kit, resources), _scopes(kit), _cards(resources), _proxy(kit)]
 
 
 def _certificate(kit: StartupKit) -> Finding:
@@ -301,6 +303,25 @@ def _storage(resources: Mapping[str, Any]) -> Finding:
 
 def _readable_by_others(folder: Path) -> bool:
     return folder.exists() and bool(folder.stat().st_mode & 0o077)
+
+
+def _proxy(kit: StartupKit) -> Finding:
+    """Which proxy the kit goes through, and whether its own processes speak past it, as they do by FLARE's `tcp`."""
+    try:
+        proxy = proxy_of(kit)
+    except DataError as error:
+        return bad("proxy", str(error), _HARDEN)
+    if (proxy is not None) is not (kit.scheme == SCHEME):
+        there = "startup/ says nothing of the proxy" if proxy is not None else "startup/ says one that local/ does not"
+        return bad("proxy", there, "run `fedretina kit harden` with --proxy, or with `--proxy none`.")
+    if proxy is None:
+        return note("proxy", "none: it goes straight to the server")
+    inner = (kit.local("comm_config.json").get("internal") or {}).get("scheme", "tcp")
+    faults = [] if inner == "tcp" else [f"comm_config.json lets this machine's own processes speak {inner!r}"]
+    login = "without a login" if proxy.login is None else f"with the login in {proxy.login}"
+    text = f"{proxy}, {login}; this machine's own processes speak past it"
+    mend = "chmod 600 the login's file, which must be the service's; take `internal` out of comm_config.json."
+    return judged("proxy", [*proxy.login_faults(), *faults], text, mend)
 
 
 def _tells_server(kit: StartupKit, resources: Mapping[str, Any]) -> Finding:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from fedretina.errors import DataError, SettingsError
 from fedretina.kit import hardened
 from fedretina.kit.authority import make_private, state_beside
+from fedretina.kit.proxy import DIRECT, FLARES_SCHEME, SCHEME, Proxy, proxy_of
 from fedretina.kit.startup_kit import StartupKit
 from fedretina.settings.site import PROPERTY
 from fedretina.storage import write_text
@@ -57,6 +58,8 @@ def changes(
     storage: Path | None = None,
     site_file: Path | None = None,
     approval: bool = False,
+    proxy: str | None = None,
+    login: Path | None = None,
     cards: tuple[int, float] | None = None,
 ) -> list[Change]:
     """Work out what hardening changes in a kit; a kit that is hardened needs none.
@@ -68,18 +71,25 @@ def changes(
             `storage` in the kit.
         site_file: For a site: its site file; by default what the kit says, else `local/site.yaml`.
         approval: For a site: require its hospital's approval of each run, whatever its site file says.
+        proxy: For a site or an admin: address of the proxy to go through, or "none"; by default what the kit says.
+        login: File with the proxy's login; by default, and without a proxy, what the kit says.
         cards: For a site: see `hardened.site_resources`.
 
     Raises:
-        DataError: A file of the kit cannot be read, or the storage would lie in a temporary folder.
+        DataError: A file of the kit cannot be read, the storage would lie in a temporary folder, or the proxy's login
+            cannot be read or others can read it.
         SettingsError: An option does not belong to the kit, or a needed one is missing.
     """
     _check_options(kit, bind, storage, site_file, approval, cards)
+    through = _proxy(kit, proxy, login)
+    scheme = None if proxy is None else FLARES_SCHEME if through is None else SCHEME
     local = kit.folder / "local"
     wanted: dict[Path, Mapping[str, Any] | str] = {}
     if kit.role == "admin":
-        return []
-    wanted[kit.config_path] = hardened.startup_config(kit.config, bind)
+        if proxy is not None:
+            wanted[kit.config_path] = hardened.admin_config(kit.config, through)
+        return _changed(wanted)
+    wanted[kit.config_path] = hardened.startup_config(kit.config, bind, scheme)
     wanted[local / "authorization.json"] = hardened.authorization()
     wanted[local / hardened.TLS_FILE] = hardened.TLS_CONFIG
     if kit.role == "server":
@@ -87,13 +97,18 @@ def changes(
         wanted[local / "resources.json"] = hardened.server_resources(kit.local("resources.json"), folder)
         wanted[local / "privacy.json"] = hardened.server_privacy(kit.local("privacy.json"), folder)
     else:
-        wanted[local / "resources.json"] = hardened.site_resources(kit.local("resources.json"), cards)
+        resources = hardened.site_resources(kit.local("resources.json"), through, cards)
+        wanted[local / "resources.json"] = resources
         chosen = None if site_file is None else str(site_file.resolve())
         privacy = hardened.site_privacy(kit.local("privacy.json"), chosen, approval)
         wanted[local / "privacy.json"] = privacy
         own = local / hardened.SITE_FILE
         if not own.exists() and own.resolve() in _site_files(privacy, local):
             wanted[own] = SITE_TEMPLATE
+    return _changed(wanted)
+
+
+def _changed(wanted: Mapping[Path, Mapping[str, Any] | str]) -> list[Change]:
     texts = {
         path: content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
         for path, content in wanted.items()
@@ -164,6 +179,27 @@ def _check_options(
         raise SettingsError(
             "say where the server listens: --bind all (every interface of this machine) or --bind loopback."
         )
+
+
+def _proxy(kit: StartupKit, asked: str | None, login: Path | None) -> Proxy | None:
+    """The proxy that the kit shall go through: the one that is asked for, or the one that it names already."""
+    if asked is None and login is None:
+        return proxy_of(kit)
+    if kit.role == "server":
+        raise SettingsError("--proxy is for a site's or an admin's kit: hospitals connect to the server.")
+    if asked is None or (asked == DIRECT and login is not None):
+        raise SettingsError("--proxy-login belongs to --proxy: name the proxy, too.")
+    if asked == DIRECT:
+        return None
+    if kit.scheme not in (FLARES_SCHEME, SCHEME):
+        raise SettingsError(
+            f"this kit speaks {kit.scheme!r} with its server, and only {FLARES_SCHEME!r}, FLARE's default, goes "
+            "through a proxy here: ask the project admin to provision with that."
+        )
+    found = Proxy.read(asked, None if login is None else login.resolve())
+    if faults := found.login_faults():
+        raise DataError(f"{faults[0]}: it must be a file of the service's user alone (chmod 600), with user:password.")
+    return found
 
 
 def _storage(kit: StartupKit, storage: Path | None) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedretina.kit.job_folder import ALLOWED_CLASSES, FILTER, GPU_MEMORY, GPUS
+from fedretina.kit.proxy import COMPONENT, FLARES_SCHEME, OF_ADMIN, SCHEME, Proxy
 from fedretina.settings.site import APPROVAL, PROPERTY, REQUIRED, SERVER_PROPERTY
 
 SITE_FILE = "site.yaml"
@@ -107,33 +108,50 @@ def authorization() -> dict[str, Any]:
     return {"format_version": "1.0", "permissions": {role: dict(rights) for role, rights in PERMISSIONS.items()}}
 
 
-def startup_config(config: Mapping[str, Any], bind: str | None) -> dict[str, Any]:
-    """The kit's file in `startup`: signed jobs only, and for a server the address it listens on.
+def startup_config(config: Mapping[str, Any], bind: str | None, scheme: str | None = None) -> dict[str, Any]:
+    """The file in `startup` of a server or a site: signed jobs only, where a server listens, how a site speaks.
 
     Args:
         config: What it says now.
         bind: "loopback" or "all" for a server; None leaves the address as it is.
+        scheme: How a site speaks with the server: through a proxy or not; None leaves it as it is.
     """
     changed = {**config, "require_signed_jobs": True}
+    if bind is None and scheme is None:
+        return changed
+    servers = [dict(entry) for entry in config["servers"]]
+    service = dict(servers[0]["service"])
+    if scheme is not None:
+        service["scheme"] = scheme
     if bind is not None:
-        servers = [dict(entry) for entry in config["servers"]]
-        service = dict(servers[0]["service"])
         _, _, port = str(service["target"]).partition(":")
         # FLARE 2.9 listens on loopback when the name is a loopback name, and on every interface otherwise.
         host = LISTENS[bind]
         service["target"] = f"{host}:{port}"
-        changed["servers"] = [{**servers[0], "service": service}, *servers[1:]]
+    changed["servers"] = [{**servers[0], "service": service}, *servers[1:]]
     return changed
 
 
-def site_resources(resources: Mapping[str, Any], cards: tuple[int, float] | None = None) -> dict[str, Any]:
+def admin_config(config: Mapping[str, Any], proxy: Proxy | None) -> dict[str, Any]:
+    """The file in `startup` of an admin, with the proxy that it goes through, or with none."""
+    admin = {name: value for name, value in (config.get("admin") or {}).items() if name != OF_ADMIN}
+    admin["scheme"] = FLARES_SCHEME if proxy is None else SCHEME
+    return {**config, "admin": admin if proxy is None else {**admin, OF_ADMIN: proxy.words}}
+
+
+def site_resources(
+    resources: Mapping[str, Any], proxy: Proxy | None = None, cards: tuple[int, float] | None = None
+) -> dict[str, Any]:
     """A site's resources.json: jobs in JSON alone, the allow-list enforced, no log leaves, a second machine told.
 
     Args:
         resources: What it says now.
+        proxy: The proxy that the site goes through, if there is one.
         cards: How many GPUs jobs may ask for, and how much memory of each, in GiB; None keeps what it says.
     """
     components = _without_ours([entry for entry in _without_streamers(resources) if entry.get("id") != DEPLOYER["id"]])
+    components = [component for component in components if component.get("path") != COMPONENT]
+    components += [] if proxy is None else [proxy.component]
     if cards is not None:
         components = _with_cards(components, *cards)
     return {

@@ -7,22 +7,21 @@ import logging
 import os
 import platform
 import shutil
-import socket
-import ssl
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from fedretina.errors import DataError, FedretinaError, StateError
 from fedretina.kit import machine_check
 from fedretina.kit.addresses import moved_finding
 from fedretina.kit.check import WARN_DAYS, check_kit
+from fedretina.kit.door import Door, knock
 from fedretina.kit.findings import Finding, bad, good, judged, note
 from fedretina.kit.hardened import cards_offered, is_temporary
+from fedretina.kit.proxy import of_environment, proxy_of
 from fedretina.kit.startup_kit import StartupKit
 from fedretina.kit.waiting_plans import WaitingPlans
 from fedretina.plurals import counted
@@ -37,10 +36,6 @@ if TYPE_CHECKING:
     from fedretina.data.site_data import SiteData
 
 _log = logging.getLogger(__name__)
-# OpenSSL's own numbers, which Python's ssl has no names for.
-_NOT_YET_VALID = 9
-_EXPIRED = 10
-_NO_CHECK_TIME = ssl.VerifyFlags(0x200000)
 _FLARE = ("2.9", "2.10")
 _CLOCK_S = 30.0
 STATUS = "status"
@@ -205,19 +200,33 @@ def _server(kit: StartupKit) -> list[Finding]:
     door = knock(kit)
     moved = moved_finding(kit)
     found = [] if moved is None else [moved]
+    found += _environment(kit, door)
     if not door.timely:
         return [*found, *_untimely(door)]
     if door.problem:
-        mend = "ask the project admin whether the server runs; see docs/joining.md, Firewall."
-        return [*found, bad("server", door.problem, mend)]
+        return [*found, bad("server", door.problem, door.mend or _OTHER_CERTIFICATE)]
     host, port = kit.target
-    found.append(good("server", f"{host}:{port} knows this site's certificate"))
+    proxy = proxy_of(kit)
+    way = "" if proxy is None else f", through the proxy {proxy}, which does not open TLS"
+    found.append(good("server", f"{host}:{port} knows this site's certificate{way}"))
     if door.tls:
         beside = ", and takes TLS 1.2 as well: its admin starts it with OPENSSL_CONF" if door.takes_old else ""
         found.append(note("server's TLS", f"{door.tls}{beside}"))
     if door.begins is not None and door.ends is not None:
         found.append(_generation(kit, door.begins, door.ends))
     return [*found, note("clock", "the server does not say its time") if door.ahead_s is None else _clock(door.ahead_s)]
+
+
+def _environment(kit: StartupKit, door: Door) -> list[Finding]:
+    """A proxy that this process's environment names and the kit does not, or not as the same: FLARE does not ask it."""
+    named, proxy = of_environment(), proxy_of(kit)
+    if named is None or str(proxy) == f"http://{named}":
+        return []
+    text = f"the environment names {named}, which the site does not use: its kit names {proxy or 'none'}"
+    if proxy is not None or not door.problem:
+        return [note("proxy of the environment", text)]
+    mend = f"if it is the way out: `fedretina kit harden {kit.folder} --proxy http://{named}`; docs/network.md."
+    return [bad("proxy of the environment", text, mend)]
 
 
 def _generation(kit: StartupKit, begins: datetime, ends: datetime) -> Finding:
@@ -339,109 +348,3 @@ def _forward(site: SiteData, experiment: Experiment) -> Finding:
         text += f"; the encoder was pre-trained on {', '.join(seen)}, which this site's images are of: figures on them "
         text += "may be too good"
     return judged("dry forward pass", faults, text, "look at the images with `fedretina data check`.")
-
-
-class Door(NamedTuple):
-    """What a knock at the server's door brought.
-
-    FLARE's own preflight check registers with the site's kit and takes the registration of a running site away. A knock
-    is one TLS handshake with the site's certificate and one HTTP request for a page that is not there; the answer
-    carries the server's clock. A second handshake asks whether the server takes an old version of TLS.
-
-    Attributes:
-        problem: Why the server was not reached, in a sentence; empty when it was.
-        ahead_s: Seconds that this machine's clock is ahead of the server's; None when the server does not say.
-        timely: Whether the server's certificate holds now, by this machine's clock.
-        tls: The version of TLS that was agreed on, such as "TLSv1.3"; empty when none was.
-        takes_old: Whether the server takes TLS 1.2 as well.
-        begins: First moment of the server's certificate; None where it was not seen.
-        ends: Its last moment.
-    """
-
-    problem: str
-    ahead_s: float | None = None
-    timely: bool = True
-    tls: str = ""
-    takes_old: bool = False
-    begins: datetime | None = None
-    ends: datetime | None = None
-
-
-def knock(kit: StartupKit, timeout_s: float = 10.0) -> Door:
-    """Connect as the site would, over mutual TLS, and ask for a page that is not there."""
-    host, port = kit.target
-    try:
-        said = _ask(kit, host, port, timeout_s)
-    except ssl.SSLCertVerificationError as error:
-        if error.verify_code in (_NOT_YET_VALID, _EXPIRED):
-            return _knock_untimely(kit, error, timeout_s)
-        return Door(f"{host}:{port} is not the server of this kit: {error.verify_message}")
-    except (ssl.SSLError, ConnectionError) as error:
-        return Door(f"{host}:{port} refused this site's certificate, or something on the way did ({error})")
-    except OSError as error:
-        return Door(f"{host}:{port} cannot be reached ({error}): let the firewall pass outbound TCP to it")
-    if not said.text:
-        return Door(f"{host}:{port} refused this site's certificate")
-    old = _takes_old(kit, host, port, timeout_s)
-    return Door("", _ahead(said.text), tls=said.tls, takes_old=old, begins=said.begins, ends=said.ends)
-
-
-class _Answer(NamedTuple):
-    """What the server said, and over which version of TLS."""
-
-    text: str
-    tls: str
-    begins: datetime | None = None
-    ends: datetime | None = None
-
-
-def _knock_untimely(kit: StartupKit, error: ssl.SSLCertVerificationError, timeout_s: float) -> Door:
-    """The server's certificate does not hold by this clock: ask the server for its own time, all else being right."""
-    host, port = kit.target
-    word = "is not yet valid" if error.verify_code == _NOT_YET_VALID else "has ended"
-    problem = f"the certificate of {host}:{port} {word} by this machine's clock"
-    try:
-        said = _ask(kit, host, port, timeout_s, any_time=True)
-    except OSError:
-        return Door(problem, timely=False)
-    return Door(problem, _ahead(said.text), timely=False)
-
-
-def _takes_old(kit: StartupKit, host: str, port: int, timeout_s: float) -> bool:
-    try:
-        return bool(_ask(kit, host, port, timeout_s, old=True).text)
-    except OSError:  # of which ssl.SSLError is one
-        return False
-
-
-def _ask(kit: StartupKit, host: str, port: int, timeout_s: float, any_time: bool = False, old: bool = False) -> _Answer:
-    context = ssl.create_default_context(cafile=str(kit.root_path))
-    context.load_cert_chain(kit.certificate_path, kit.key_path)
-    if any_time:
-        context.verify_flags |= _NO_CHECK_TIME
-    if old:
-        context.options &= ~ssl.OP_NO_TLSv1_2  # which this process's own OPENSSL_CONF may have set
-        context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with (
-        socket.create_connection((host, port), timeout_s) as plain,
-        context.wrap_socket(plain, server_hostname=host) as secure,
-    ):
-        secure.sendall(f"HEAD / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-        begins, ends = (_moment(secure.getpeercert(), name) for name in ("notBefore", "notAfter"))
-        return _Answer(secure.recv(4096).decode("latin-1"), secure.version() or "", begins, ends)
-
-
-def _moment(certificate: Mapping[str, Any] | None, name: str) -> datetime | None:
-    """A moment that a peer's certificate, as Python's ssl shows it, says."""
-    said = (certificate or {}).get(name)
-    return datetime.fromtimestamp(ssl.cert_time_to_seconds(said), UTC) if isinstance(said, str) else None
-
-
-def _ahead(said: str) -> float | None:
-    """Seconds that this clock is ahead of the date in an HTTP answer."""
-    now = datetime.now(UTC)
-    dates = [line.partition(":")[2].strip() for line in said.splitlines() if line.lower().startswith("date:")]
-    try:
-        return (now - parsedate_to_datetime(dates[0])).total_seconds() if dates else None
-    except ValueError:
-        return None

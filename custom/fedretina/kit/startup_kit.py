@@ -101,6 +101,12 @@ class StartupKit:
         host, _, port = str((self.service.get("service") or {}).get("target", "")).partition(":")
         return host, int(port) if port.isdigit() else 0
 
+    @property
+    def scheme(self) -> str:
+        """How this kit speaks with the server, or the server listens: FLARE finds the driver by it."""
+        words = self.config.get("admin") if self.role == "admin" else self.service.get("service")
+        return str((words or {}).get("scheme", "grpc"))
+
     def local(self, name: str) -> dict[str, Any]:
         """Read a file of `local`: the hospital's own if there is one, else the default that came with the kit.
 

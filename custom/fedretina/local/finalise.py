@@ -19,7 +19,7 @@ from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.min_count import OUTCOMES, encode
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.local.gate import Pictures, SiteGate, expected_look, site_gate
-from fedretina.local.site_state import History, Snapshot
+from fedretina.local.site_state import Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.verdict import Contestant, Splits, contestants, judged
 from fedretina.networks.encoder_file import write_encoder
@@ -51,6 +51,7 @@ class Ending(NamedTuple):
         shared: The aggregate of that step.
         kept: The site's personal part of that step.
         data_changes: Steps that the site began with other data than those before.
+        history: As `History.steps` gives it.
         twin: Gives the same row trained at home, where the run asks for it.
     """
 
@@ -63,6 +64,7 @@ class Ending(NamedTuple):
     shared: Tensors
     kept: Snapshot
     data_changes: tuple[str, ...] = ()
+    history: Sequence[Mapping[str, Any]] = ()
     twin: Callable[[Splits], Contestant | None] = lambda splits: None
 
 
@@ -221,7 +223,7 @@ def _inputs(ending: Ending, model: Contestant, card: dict[str, Any], split: Spli
             gate.silent,
             _columns(ending.data, split),
         ),
-        history=rounds_of(History(ending.folder / "history.json").steps()),
+        history=rounds_of(ending.history),
         card=card,
         partition=ending.trainer.partition.by_kind(),
         settings=ending.experiment.agreed() | {"evaluation": model.experiment.agreed()["evaluation"]},

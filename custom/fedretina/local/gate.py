@@ -109,7 +109,7 @@ def site_gate(
         pictures = Pictures.of(data, splits, expected)
     validation, looks = pictures.validation, pictures.looks
     gate = Gate.fitted(
-        Shown(pictures.train.images, answered(model, pictures.train), looks.get("train")),
+        answered(model, pictures.train)._replace(looks=looks.get("train")),
         shown(model, splits, "val", validation)._replace(looks=looks.get("val")),
         [splits["val"].patients[at] for at in validation],
         expected,
@@ -153,15 +153,19 @@ def part(split: Split, rows: NDArray[np.int64]) -> Split:
     return Split(split.images[rows], split.labels[rows], names[0], names[1], digests)
 
 
-def answered(model: Contestant, split: Split) -> torch.Tensor | None:
-    """Features that a model computes of images; see `LocalTrainer.answers`."""
-    return model.trainer.answers({}, model.model, split).features if len(split.labels) else None
+def answered(model: Contestant, split: Split) -> Shown:
+    """Images with what a model sees in them, as a gate looks at them; see `LocalTrainer.answers`."""
+    if not len(split.labels):
+        return Shown(split.images, None)
+    said = model.trainer.answers({}, model.model, split)
+    return Shown(split.images, said.features, middle=said.middle)
 
 
 def shown(model: Contestant, splits: Splits, name: str, rows: NDArray[np.int64]) -> Shown:
     """Images of a split that the model has answered, as a gate looks at them."""
-    features = model.answers[name].features
-    return Shown(splits[name].images[rows], None if features is None else features[rows])
+    said = model.answers[name]
+    features, middle = (None if one is None else one[rows] for one in (said.features, said.middle))
+    return Shown(splits[name].images[rows], features, middle=middle)
 
 
 def _spoiled(own: Split) -> Split:
@@ -181,7 +185,7 @@ def _tried(gate: Gate, model: Contestant, pictures: Pictures) -> dict[str, Spoil
     # All of them in one pass, for a model is loaded for each. What frozen stages make of them is kept like that of the
     # site's other images: a second model on the same encoder, and the next run, find it.
     said: Any = model.trainer.answers({}, model.model, spoiled)
-    looks = gate.look(Shown(spoiled.images, said.features, pictures.looks["spoiled"]))
+    looks = gate.look(Shown(spoiled.images, said.features, pictures.looks["spoiled"], said.middle))
     stopped = np.array([one.reason is not None for one in looks])
     few = len(stopped) // len(SPOILS)
     logits = said.logits.split(few)

@@ -20,7 +20,7 @@ from fedretina.exchange.payload import Order, Payload, Tensors
 from fedretina.local.finalise import Ending, finalise, finalise_encoder
 from fedretina.local.heads_from_sums import HeadsFromSums, SiteNoise, folded, packed, parted, unpacked
 from fedretina.local.pretrainer import Pretrainer
-from fedretina.local.site_state import History, SiteState, Snapshot
+from fedretina.local.site_state import SiteState, Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.twin import Twin
 from fedretina.local.verdict import Contestant, Splits, twin_model
@@ -28,7 +28,6 @@ from fedretina.settings.exchange import Kind
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
 from fedretina.settings.scalars import Task
-from fedretina.storage import DROPPED
 
 _NOTED = ("theta", "loss", "accuracy", "contrast_loss", RATIO)
 _HELD, _ERROR = "codec:held:", "codec:error:"  # in a snapshot's memory: what came down, and what going up lost
@@ -143,17 +142,14 @@ class Site:
             leaving, scalars = self.trainer.statistics(tensors), {"images": float(self._data.counts["train"])}
         else:
             leaving, scalars = self._done[order.task](self._since(request))
+        state.keep()
         return Payload(leaving, scalars, order.stamp)
 
     def _restart(self, state: SiteState, accepted: int | None) -> None:
         """Go back to where the job's settings say that the run starts again, unless that was done before."""
         restart = self._experiment.restart
         if restart is not None and restart.mark not in state.restarts:
-            number = self._plan.named(restart.step).number
-            # A site that was away when the run went back before kept figures of rounds that no longer count.
-            void = self._history().own_after(-1 if accepted is None else accepted)
-            self._history().go_back(min([number, *void]), self._folder / f"{DROPPED}-{restart.mark}")
-            state.go_back(number, restart.mark)
+            state.go_back(self._plan.named(restart.step).number, restart.mark, accepted)
             _log.warning("%s: the run starts again from %s", self._data.name, restart.step)
 
     def _since(self, request: _Request) -> _Request:
@@ -162,7 +158,7 @@ class Site:
         start, order = request.start, request.order
         if order.accepted is not None and start is not None:
             own = {name: start.record[name] for name in _NOTED if name in start.record}
-            self._history().note(self._plan[order.accepted], **own, weight=order.weight)
+            request.state.history.note(self._plan[order.accepted], **own, weight=order.weight)
             if self._plan[order.accepted].task != request.step.task:
                 start = start._replace(memory={})  # of another objective: variates, drifts, queues begin anew
                 request = request._replace(lost={})
@@ -325,11 +321,8 @@ class Site:
         found = self._validate(start, tensors)
         if found is not None:
             noted = {**found.plain._asdict(), "auc_supported": found.supported}
-            self._history().note(self._plan[request.step.number - 1], validation=noted)
+            request.state.history.note(self._plan[request.step.number - 1], validation=noted)
         return found
-
-    def _history(self) -> History:
-        return History(self._folder / "history.json")
 
     def _opened(self, tensors: Tensors) -> Tensors:
         """The aggregate in the clear; before the first round the seed gives what is sealed later."""
@@ -402,9 +395,14 @@ class Site:
         calibrator = {key: tensors[key] for key in self.trainer.partition.calibrator}
         shared = {key: tensor for key, tensor in tensors.items() if key not in calibrator}
         whole = kept._replace(tensors={**kept.tensors, **calibrator})
-        changes = tuple(state.data_changes)
-        ending = Ending(run, self._folder, self._experiment, self._data, self.trainer, chosen, shared, whole, changes)
-        return finalise(ending._replace(twin=lambda splits: self._ended_twin(splits, request.stop)))
+        changes, history = tuple(state.data_changes), state.history.steps()
+        ending = Ending(
+            *(run, self._folder, self._experiment, self._data, self.trainer, chosen, shared, whole),
+            data_changes=changes,
+            history=history,
+            twin=lambda splits: self._ended_twin(splits, request.stop),
+        )
+        return finalise(ending)
 
     def _ended_twin(self, splits: Splits, stop: Callable[[], bool]) -> Contestant | None:
         """The twin's model, trained to its end; None where it is not asked for or could not be trained."""

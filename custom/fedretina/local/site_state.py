@@ -1,8 +1,12 @@
-"""The durable state of one site in one run: one file per round, and a small record that says which count.
+"""The durable state of one site in one run: one file per round, and a record that says which count and how they went.
 
 A round's snapshot is first staged. The next order of the server says whether the update was accepted: then the
 staged snapshot counts, otherwise it is dropped and the round starts again from its predecessor. Nothing in memory
 is needed from one task to the next, so a killed process loses at most the round it was in.
+
+The record stands in the header of the file that is staged, so that one durable write keeps both; `state.json` holds it
+as well, without a wait for the disk. After a power cut the newer of them counts. What is only in `state.json` follows
+again from the order that the server then repeats, since nothing has left for it.
 
 A run keeps the site's last five rounds that count and, for each of them, what the best step of then needs. That is
 enough: a step becomes the best when it is measured, right after it, or never (`aggregation.choice`), so the best of
@@ -22,10 +26,13 @@ from typing import Any, NamedTuple
 from fedretina.errors import StateError, TrainingError
 from fedretina.exchange.payload import Tensors
 from fedretina.settings.plan import ROUNDS_BACK, Step
-from fedretina.storage import DROPPED, read_json, read_tensors, set_aside, write_json, write_tensors
+from fedretina.storage import DROPPED, open_tensors, read_json, read_tensors, set_aside, write_json, write_tensors
 
+STATE = "state.json"
+"""In the site's folder of a run."""
 _log = logging.getLogger(__name__)
 _MEMORY = "memory:"
+_SITE, _WRITES = "site", "writes"  # in a snapshot's header: the site's record; in that: how often it was written
 # Before the oldest round that a run goes back to, the site has one more; tuning gives one too.
 _ROUNDS = ROUNDS_BACK + 2
 
@@ -47,6 +54,9 @@ class Snapshot(NamedTuple):
 class SiteState:
     """State of a site under one folder.
 
+    Attributes:
+        history: Figures by step; what is noted there becomes durable with the next `stage` or `keep`.
+
     Args:
         folder: The site's own folder of this run, outside FLARE's.
         digest: What both ends agreed on; state of other settings or another version is refused.
@@ -61,17 +71,16 @@ class SiteState:
         self._folder = folder
         self._listed = listed
         self._name_of = name_of
-        self._path = folder / "state.json"
-        if self._path.exists():
-            self._record = read_json(self._path)
-            found = str(self._record.get("digest", ""))
-            if found != digest:
-                raise StateError(
-                    f"{folder} holds state of other settings or another version (digest {found[:12]} against "
-                    f"{digest[:12]}): continue with the job and version that began it, or start a new run."
-                )
-        else:
-            self._record = {"digest": digest, "counted": [], "staged": None}
+        self._path = folder / STATE
+        self._durable, known = _recorded(folder)
+        self._record = known or {"digest": digest, "counted": [], "staged": None}
+        found = str(self._record.get("digest", ""))
+        if found != digest:
+            raise StateError(
+                f"{folder} holds state of other settings or another version (digest {found[:12]} against "
+                f"{digest[:12]}): continue with the job and version that began it, or start a new run."
+            )
+        self.history = History(self._record.get("history", {}))
 
     @property
     def data_changes(self) -> list[str]:
@@ -83,7 +92,7 @@ class SiteState:
         """Marks of the times that the site went back with its run, in order."""
         return tuple(self._record.get("restarts", ()))
 
-    def go_back(self, step: int, mark: str) -> None:
+    def go_back(self, step: int, mark: str, accepted: int | None) -> None:
         """Take a step and all after it as not done; what they left is moved into a folder beside, never erased.
 
         Killed at any point, it is done again by the next call with the same mark.
@@ -91,6 +100,7 @@ class SiteState:
         Args:
             step: Where the run starts again.
             mark: Names the folder, and is one of `restarts` from now on; see `RestartSettings`.
+            accepted: Step of the last update that the server accepted, None for none.
 
         Raises:
             StateError: The disk is full or not writable; the state is what it was.
@@ -101,9 +111,12 @@ class SiteState:
         bests = {told: best for told, best in self._record.get("bests", {}).items() if int(told) < step}
         staged = self._record["staged"]
         staged = staged if staged is not None and staged < step else None
+        # A site that was away when the run went back before kept figures of rounds that no longer count.
+        self.history.go_back(min([step, *self.history.own_after(-1 if accepted is None else accepted)]))
         self._settle(
             counted=counted, bests=bests, staged=staged, oldest=0, restarts=[*self.restarts, mark], restarted=step
         )
+        self.keep()
 
     def open(self, accepted: int | None, best: int | None) -> Snapshot | None:
         """Settle what was staged and return the state that the next round starts from.
@@ -170,6 +183,7 @@ class SiteState:
         tensors, record = read_tensors(self._file(nearest))
         write_tensors(self._file(accepted), tensors, {"step": accepted, "record": record["record"]})
         self._settle(counted=[*counted, accepted])
+        self.keep()
         return False
 
     def require_data(self, step: int, accept: bool) -> None:
@@ -197,10 +211,30 @@ class SiteState:
         self._settle(data=self._listed, data_changes=[*self.data_changes, self._name_of(step)])
 
     def stage(self, step: int, snapshot: Snapshot) -> None:
-        """Keep a round's snapshot until the server says whether its update was accepted."""
+        """Keep a round's snapshot until the server says whether its update was accepted; durable when it returns.
+
+        Raises:
+            StateError: The disk is full or not writable; the state is what it was, or has the round staged.
+        """
+        record = self._changed(staged=step, data=self._listed)
         memory = {f"{_MEMORY}{name}": tensor for name, tensor in snapshot.memory.items()}
-        write_tensors(self._file(step), {**snapshot.tensors, **memory}, {"step": step, "record": dict(snapshot.record)})
-        self._settle(staged=step, data=self._listed)
+        header = {"step": step, "record": dict(snapshot.record), _SITE: record}
+        write_tensors(self._file(step), {**snapshot.tensors, **memory}, header)
+        write_json(self._path, record, durable=False)
+        self._record, self._durable = record, record[_WRITES]
+        self._tidy()
+
+    def keep(self) -> None:
+        """Make durable what was settled and noted since the last time, for an answer that stages nothing.
+
+        Raises:
+            StateError: The disk is full or not writable; the state is what it was.
+        """
+        record = self._changed()
+        if record.get(_WRITES, 0) > self._durable:
+            write_json(self._path, record)
+            self._record, self._durable = record, record[_WRITES]
+            self._tidy()
 
     def kept(self, best: int) -> Snapshot | None:
         """The snapshot that belongs to the model of a step: of that round, or the site's last one before it."""
@@ -214,12 +248,22 @@ class SiteState:
         return Snapshot(tensors, record["record"], memory)
 
     def _settle(self, **changed: Any) -> None:
-        record: dict[str, Any] = {**self._record, **changed}
-        if record != self._record or not self._path.exists():
-            write_json(self._path, record)
+        """Note what follows from an order; it follows again from the next one where a power cut takes it."""
+        record = self._changed(**changed)
+        if record != self._record:
+            write_json(self._path, record, durable=False)
             self._record = record
-        # Files are removed only after the record that no longer names them is durable.
-        steps = [*record["counted"], *([] if record["staged"] is None else [record["staged"]])]
+
+    def _changed(self, **changed: Any) -> dict[str, Any]:
+        """The record with changes, counted where it is another; which of two is newer is told by that."""
+        record: dict[str, Any] = {**self._record, **changed}
+        if self.history.noted != record.get("history", {}):
+            record["history"] = self.history.noted
+        return record if record == self._record else {**record, _WRITES: record.get(_WRITES, 0) + 1}
+
+    def _tidy(self) -> None:
+        """Remove files that the record does not name; only once it is durable."""
+        steps = [*self._record["counted"], *([] if self._record["staged"] is None else [self._record["staged"]])]
         wanted = {self._file(step).name for step in steps}
         for path in self._folder.glob("*.safetensors"):
             if path.name not in wanted:
@@ -235,41 +279,66 @@ def _belonging(counted: Sequence[int], best: int | None) -> int | None:
     return older[-1] if older else None
 
 
-class History:
-    """Figures by step under one file; noted twice, they stand there once.
+def _recorded(folder: Path) -> tuple[int, dict[str, Any]]:
+    """The newest record of a site, empty where there is none, and how often it had been written when it was durable."""
+    durable, newest = 0, {}
+    for path in folder.glob("*.safetensors"):
+        try:
+            with open_tensors(path) as (_, header):
+                record = header.get(_SITE, {})
+        except StateError:  # told when the round is asked for
+            continue
+        if record.get(_WRITES, 0) > durable:
+            durable, newest = record[_WRITES], record
+    path = folder / STATE
+    try:
+        record = read_json(path) if path.exists() else {}
+    except StateError:
+        if not newest:
+            raise
+        record = {}
+    if record and record.get(_WRITES, 0) >= durable:
+        return durable, record
+    if newest:
+        _log.warning("%s is older than the last staged round, as after a power cut: that round's record counts", path)
+    return durable, newest
+
+
+def read_history(folder: Path) -> History:
+    """Figures by step of a site, for who only reads them.
 
     Args:
-        path: The file, in the site's own folder of the run.
+        folder: The site's own folder of the run.
+
+    Raises:
+        StateError: They cannot be read.
+    """
+    return History(_recorded(folder)[1].get("history", {}))
+
+
+class History:
+    """Figures by step; noted twice, they stand there once.
+
+    Args:
+        noted: What was noted before, as in `noted`.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._steps: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
+    def __init__(self, noted: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> None:
+        self._steps = dict(noted)
+
+    @property
+    def noted(self) -> dict[str, dict[str, Any]]:
+        """The entries in a form that a file can hold."""
+        return dict(self._steps)
 
     def note(self, step: Step, **figures: Any) -> None:
-        """Add figures to a step; durable when it returns.
-
-        Raises:
-            StateError: The file cannot be written.
-        """
+        """Add figures to a step."""
         key = f"{step.number:05d}"
-        entry = {"step": step.name, **self._steps.get(key, {}), **figures}
-        if self._steps.get(key) != entry:
-            steps = {**self._steps, key: entry}
-            write_json(self._path, steps)
-            self._steps = steps
+        self._steps[key] = {"step": step.name, **self._steps.get(key, {}), **figures}
 
-    def go_back(self, step: int, aside: Path) -> None:
-        """Forget a step and all after it; the file as it was is kept in a folder.
-
-        Raises:
-            StateError: The file cannot be written.
-        """
-        steps = {key: entry for key, entry in self._steps.items() if int(key) < step}
-        if steps != self._steps:
-            set_aside([self._path], aside)
-            write_json(self._path, steps)
-            self._steps = steps
+    def go_back(self, step: int) -> None:
+        """Forget a step and all after it."""
+        self._steps = {key: entry for key, entry in self._steps.items() if int(key) < step}
 
     def own_after(self, step: int) -> list[int]:
         """Steps after this one of which a round of the site's own is noted, in order."""

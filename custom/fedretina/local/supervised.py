@@ -36,11 +36,13 @@ class Predictions(NamedTuple):
         logits: float32 [N, K], or [N, M, K] of a network with several answers, the final head's last.
         labels: int64 [N].
         features: What entered the head, float32 [N, F]; None where nobody noted it.
+        middle: See `Answered.middle`; None where there is none, or nobody noted it.
     """
 
     logits: Tensor
     labels: Tensor
     features: Tensor | None = None
+    middle: Tensor | None = None
 
 
 class EpochResult(NamedTuple):

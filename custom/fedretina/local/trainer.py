@@ -39,7 +39,7 @@ from fedretina.local.supervised import (
     require_a_batch,
 )
 from fedretina.losses.objective import Clock, build_objective
-from fedretina.networks.dropout import answered_with_features
+from fedretina.networks.dropout import Answered, answered_with_features
 from fedretina.networks.encoder import Encoder
 from fedretina.networks.weights import Provenance
 from fedretina.seeds import reproducible_torch
@@ -359,13 +359,19 @@ class LocalTrainer:
 
     def _pass(self, split: Split) -> Predictions:
         net = self.model.net.eval()
-        found: list[tuple[Tensor, Tensor]] = []
+        found: list[Answered] = []
         with torch.inference_mode():
             for there in self._seen(split):
-                answered = answered_with_features(net, there, self._experiment.evaluation.passes)
-                found.append((answered[0].float().cpu(), answered[1].cpu()))
-        logits, features = zip(*found, strict=True)
-        return Predictions(torch.cat(logits), split.labels, torch.cat(features))
+                said = answered_with_features(net, there, self._experiment.evaluation.passes)
+                middle = None if said.middle is None else said.middle.cpu()
+                found.append(Answered(said.logits.float().cpu(), said.features.cpu(), middle))
+        middles = [one.middle for one in found if one.middle is not None]
+        return Predictions(
+            torch.cat([one.logits for one in found]),
+            split.labels,
+            torch.cat([one.features for one in found]),
+            torch.cat(middles) if middles else None,
+        )
 
 
 def activation_statistics(encoder: Encoder, batches: Iterable[Tensor], run: Any) -> dict[str, Tensor]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedretina.networks.encoder import Encoder
 from fedretina.seeds import derive_seed
 
 
@@ -67,8 +70,23 @@ def answered_in_passes(net: nn.Module, images: Tensor, passes: int) -> Tensor:
     return torch.cat(answers, 1)
 
 
-def answered_with_features(net: nn.Module, images: Tensor, passes: int) -> tuple[Tensor, Tensor]:
-    """Ask a network as `answered_in_passes` does, and note what entered its head: one pass serves both.
+class Answered(NamedTuple):
+    """What a network says of images, and what it saw of them on the way.
+
+    Attributes:
+        logits: As `answered_in_passes` gives them.
+        features: What entered the head, float32 [B, F].
+        middle: The average of the map of the encoder's middle stage (`Encoder.middle`), float32 [B, C]; None where it
+            has none.
+    """
+
+    logits: Tensor
+    features: Tensor
+    middle: Tensor | None
+
+
+def answered_with_features(net: nn.Module, images: Tensor, passes: int) -> Answered:
+    """Ask a network as `answered_in_passes` does, and note what a gate looks at: one pass serves both.
 
     Args:
         net: A network in evaluation mode, with a `head`.
@@ -76,14 +94,28 @@ def answered_with_features(net: nn.Module, images: Tensor, passes: int) -> tuple
         passes: As `answered_in_passes`.
 
     Returns:
-        The logits, with the same bits, and the features float32 `[B, F]`; the mean over the passes.
+        The logits, with the same bits, and what was seen; the mean over the passes.
     """
-    head = net.head
+    head, encoder = net.head, getattr(net, "encoder", None)
     assert isinstance(head, nn.Module)
     seen: list[Tensor] = []
-    handle = head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach().float()))
+    early: list[Tensor] = []
+    handles = [head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach().float()))]
+    if isinstance(encoder, Encoder) and encoder.middle is not None:
+        # What enters the stage after it: the stage itself may be frozen, and its output come from a cache.
+        after = encoder.stages[encoder.middle + 1]
+        handles.append(
+            after.register_forward_pre_hook(
+                lambda module, inputs: early.append(encoder.average(inputs[0].detach()).float())
+            )
+        )
     try:
         logits = answered_in_passes(net, images, passes)
     finally:
-        handle.remove()
-    return logits, torch.stack(seen).mean(0) if len(seen) > 1 else seen[0]
+        for handle in handles:
+            handle.remove()
+    return Answered(logits, _mean(seen), _mean(early) if early else None)
+
+
+def _mean(passes: list[Tensor]) -> Tensor:
+    return torch.stack(passes).mean(0) if len(passes) > 1 else passes[0]

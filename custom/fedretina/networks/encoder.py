@@ -143,6 +143,16 @@ class Encoder(nn.Module):
         """Return what an early exit reads of a stage's map `[B, C, h, w]`: its mean over all places, `[B, C]`."""
         return seen.mean(dim=(2, 3))
 
+    @property
+    def middle(self) -> int | None:
+        """The stage from whose map a gate reads what training has changed less than the features (docs/gate.md).
+
+        It is the last frozen stage, or the one in the middle where that comes later; None where all are frozen, since
+        the features then are those of the start.
+        """
+        at = max(self.frozen, (len(self.stages) + 1) // 2) - 1
+        return at if at < len(self.stages) - 1 else None
+
     def load_exactly(self, state: Mapping[str, Tensor]) -> None:
         """Load a state whose keys are ours, all of it or nothing.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from fedretina.data.eyes import EYES, NAMED, Eye
+from fedretina.data.eyes import EYES, NAMED, Eye, named_eye
 from fedretina.data.manifest import csv_rows
 from fedretina.errors import DataError, SettingsError
 from fedretina.prediction.photographs import DicomPicture
@@ -164,7 +164,8 @@ def by_list(files: Sequence[str], path: Path) -> Joining:
 
     Args:
         files: Names relative to the folder, with '/'.
-        path: The list; `file` is written as in `files`, other columns are ignored.
+        path: The list; `file` is written as in `files`, other columns are ignored. Where it names no eye at all, the
+            files' names do, if they end with one.
 
     Raises:
         DataError: The list cannot be read, lacks a column, names a file twice or an eye that is none, or fits no file.
@@ -189,10 +190,17 @@ def by_list(files: Sequence[str], path: Path) -> Joining:
     if files and alone == len(files):
         raise DataError(f"{path} names none of the photographs: write their names relative to the folder, with '/'.")
     absent = len(known.keys() - set(files))
+    told = any(owner.eye for owner in known.values())
+    if not told:  # then the names may tell, as they do for a site's own report
+        known = {file: Owner(owner.patient, named_eye(file)) for file, owner in known.items()}
     how = [
         f"Photographs were joined into patients by the list {path.name}.",
+        "Which eye each shows is read from the names of the files, since the list does not say."
+        if not told and any(known[file].eye for file in files if file in known)
+        else "",
         _unlisted(alone, "the list does not name"),
-        f"{_count(absent, 'photograph', 'photographs')} of the list were not in the folder and have no line here."
+        _count(absent, "photograph of the list was", "photographs of the list were")
+        + f" not in the folder and {'has' if absent == 1 else 'have'} no line here."
         if absent
         else "",
     ]

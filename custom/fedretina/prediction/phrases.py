@@ -2,7 +2,8 @@
 
 A phrase may hold {names}; one that counts something has a form for 1 besides, under its key with `.one`. What the
 model's card and the gate say is English in their files. Where a phrase below `said.` has the same English words it is
-translated; else it stays English, and the page marks it as such.
+translated; else it stays English, and the page marks it as such. What stands in such a sentence is a number, words that
+have a phrase below `part.` and the name of their place, or a name that stays as it is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ Language = Literal["en", "de", "zh", "fr"]
 LANGUAGES: tuple[Language, ...] = get_args(Language)
 _FOLDER = Path(__file__).resolve().parent / "languages"
 _NAME = re.compile(r"\\\{([a-z_]+)\\\}")
+_NUMBER = re.compile(r"\u2212?\d+(?:\.\d+)?")
 
 
 class Said(NamedTuple):
@@ -98,11 +100,22 @@ class Phrases:
         """A sentence of the card, the gate or the list, translated where the files know it."""
         if self.language == "en":
             return Said(sentence, "en")
-        for key, pattern in _patterns():
-            found = pattern.fullmatch(sentence)
+        found = self._translated("said.", sentence)
+        return Said(sentence, "en") if found is None else Said(found, self.language)
+
+    def _translated(self, family: str, text: str) -> str | None:
+        for key, pattern in _patterns(family):
+            found = pattern.fullmatch(text)
             if found:
-                return Said(self._phrases[key].format(**found.groupdict()), self.language)
-        return Said(sentence, "en")
+                values = {name: self._part(name, value) for name, value in found.groupdict().items()}
+                return self._phrases[key].format(**values)
+        return None
+
+    def _part(self, name: str, text: str) -> str:
+        """What stands in a sentence: with the language's decimal mark, in its words, or as it is."""
+        if _NUMBER.fullmatch(text):
+            return text.replace(".", self._phrases["decimal"])
+        return self._translated(f"part.{name}.", text) or text
 
 
 @cache
@@ -115,10 +128,18 @@ def phrases(language: Language) -> dict[str, str]:
 
 
 @cache
-def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Regular expressions that find the English sentences below `said.`."""
+def _patterns(family: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Regular expressions that find the English phrases of a family, "said." or "part." with a place's name."""
+    english = phrases("en")
+
+    def place(found: re.Match[str]) -> str:
+        """Whatever may stand there; where only some words may, these, so that two places beside each other are told."""
+        words = [re.escape(value) for key, value in english.items() if key.startswith(f"part.{found[1]}.")]
+        fixed = words and not any("\\{" in one for one in words)
+        return f"(?P<{found[1]}>{'|'.join(words) if fixed else '.+?'})"
+
     return tuple(
-        (key, re.compile(_NAME.sub(r"(?P<\1>.+?)", re.escape(value)), re.DOTALL))
-        for key, value in phrases("en").items()
-        if key.startswith("said.")
+        (key, re.compile(_NAME.sub(place, re.escape(value)), re.DOTALL))
+        for key, value in english.items()
+        if key.startswith(family)
     )

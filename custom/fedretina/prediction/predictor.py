@@ -384,12 +384,13 @@ class Predictor(Answering):
         """Logits float32 [N, K], or [N, M, K] of members, of at most `BATCH` images uint8 [N, 3, S, S], on the CPU."""
         return self.answered(images)[0]
 
-    def answered(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same, and the features [N, F] that the gate looks at."""
+    def answered(self, images: torch.Tensor) -> tuple[torch.Tensor, Shown]:
+        """The same, and the images with what the gate looks at."""
         with reproducible_torch(self._training), torch.inference_mode():
             scaled = images.float().div_(255).to(device=self._device, memory_format=self._layout)
-            logits, features = answered_with_features(self.net, scaled, self.operating.settings.evaluation.passes)
-            return logits.float().cpu(), features.cpu()
+            said = answered_with_features(self.net, scaled, self.operating.settings.evaluation.passes)
+            middle = None if said.middle is None else said.middle.cpu()
+            return said.logits.float().cpu(), Shown(images, said.features.cpu(), middle=middle)
 
     def evidence(self, images: torch.Tensor) -> list[EvidenceMap | None]:
         """What the answers to images rest on; None where the encoder has no grid.
@@ -405,25 +406,25 @@ class Predictor(Answering):
                 for one, said in zip(scaled, logits, strict=True)
             ]
 
-    def looks(self, images: torch.Tensor, features: torch.Tensor) -> list[Look]:
-        """What the gate says of images uint8 [N, 3, S, S] with their features; nothing odd where there is no gate."""
+    def looks(self, shown: Shown) -> list[Look]:
+        """What the gate says of images; nothing odd where there is no gate."""
         if self.gate is None:
-            return [FINE] * len(images)
+            return [FINE] * len(shown.images)
         with reproducible_torch(self._training):
-            return self.gate.look(Shown(images, features))
+            return self.gate.look(shown)
 
-    def steps(self, images: torch.Tensor, features: torch.Tensor) -> list[Mapping[str, float]]:
+    def steps(self, shown: Shown) -> list[Mapping[str, float]]:
         """How far each image lies from the site's own; see `gate.Gate.steps`."""
         if self.gate is None:
-            return [{}] * len(images)
+            return [{}] * len(shown.images)
         with reproducible_torch(self._training):
-            found = self.gate.steps(Shown(images, features))
-        return [{name: float(column[at]) for name, column in found.items()} for at in range(len(images))]
+            found = self.gate.steps(shown)
+        return [{name: float(column[at]) for name, column in found.items()} for at in range(len(shown.images))]
 
     def said(self, images: torch.Tensor) -> list[Said]:
         """See `Answering.said`."""
         operating = self.operating
-        logits, features = self.answered(images)
+        logits, shown = self.answered(images)
         given = self.estimator.predict(logits)
         answer = doubted(
             LabelledPredictions(given.probabilities, given.uncertainty, _NO_LABELS, ()), operating.doubt.used
@@ -431,8 +432,8 @@ class Predictor(Answering):
         finite = torch.isfinite(logits).flatten(1).all(1).tolist()
         chances = chance_of_disease(answer.probabilities, self.scheme)
         found = []
-        steps = self.steps(images, features)
-        for at, look in enumerate(self.looks(images, features)):
+        steps = self.steps(shown)
+        for at, look in enumerate(self.looks(shown)):
             raw = answer.probabilities[at]
             if not look.answered:
                 found.append(Said(None, None, None, None, (), look, steps[at]))

@@ -250,6 +250,7 @@ def card_page(card: Mapping[str, Any]) -> str:
                 "its chance of referable disease is more than the site lets pass" if _chance(card) else "",
                 "it cannot be read",
                 "the gate stops it" if "look" in card else "",
+                "it is among the least usual for this site" if "usual" in card.get("look", {}).get("gate", {}) else "",
             ]
         ),
         "",

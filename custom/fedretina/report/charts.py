@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 from fedretina.report.svg import (
@@ -137,6 +138,7 @@ def forest(
     known = [(site, figure) for site, figure in rows if figure.get("value") is not None]
     if not known:
         return None
+    labels = [_label(site) for site, _ in known]
 
     def paint(axes: Any) -> None:
         for at, (_, figure) in enumerate(known):
@@ -145,7 +147,7 @@ def forest(
             axes.scatter([figure["value"]], [at], s=34, c=BLUE, zorder=3)
         if mean is not None:
             axes.axvline(mean, color=BLACK, linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
-        name_rows(axes, [_short(site) for site, _ in known])
+        name_rows(axes, labels)
         axes.set_xlabel(label)
         lowest = min(
             value for _, figure in known for value in (figure["value"], figure.get("low")) if value is not None
@@ -155,13 +157,13 @@ def forest(
             axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
 
     told = "; ".join(f"{site} {number(figure['value'])}" for site, figure in known)
-    longest = max(len(_short(site)) for site, _ in known)
+    lines = [line for label in labels for line in label.split("\n")]
     return draw(
         name,
-        f"{label} a site: {told}; mean {number(mean)}.",
+        f"{label} per site: {told}; mean {number(mean)}.",
         paint,
-        height=0.65 + 0.3 * len(known),
-        left=0.3 + 0.078 * longest,
+        height=0.65 + (0.3 if len(lines) == len(labels) else 0.38) * len(known),
+        left=0.3 + 0.078 * max(map(len, lines)),
     )
 
 
@@ -174,8 +176,10 @@ def _median_end(edges: Sequence[float], images: Sequence[int]) -> float | None:
     return None
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 18 else f"{name[:17]}…"
+def _label(name: str) -> str:
+    """A site's name in two lines at most; of one that is longer the end, in which clinics of one hospital differ."""
+    first, *rest = wrap(name, 24)
+    return "\n".join([first, *rest] if len(rest) < 2 else [first, f"…{name[-23:]}"])
 
 
 class Line(NamedTuple):
@@ -199,11 +203,11 @@ class Line(NamedTuple):
 
 
 def site_lines(values: Mapping[str, Values], mean: Values | None = None) -> list[Line]:
-    """A line per site and their mean; above seven sites the lines are grey, for nobody tells more colours apart."""
+    """A line per site in the order of `values`, and their mean; above seven sites all grey: nobody tells more apart."""
     few = len(values) <= len(COLOURS)
     lines = [
         Line(site, column, COLOURS[at] if few else _MANY, DASHES[at] if few else "")
-        for at, (site, column) in enumerate(sorted(values.items()))
+        for at, (site, column) in enumerate(values.items())
     ]
     return lines if mean is None else [*lines, Line("mean", mean, BLACK, bold=True)]
 

@@ -93,15 +93,15 @@ def render_server(report: Mapping[str, Any]) -> str:
         StateError: The record is no server's report of this format.
     """
     _require(report, "server")
-    sites, pooled = report["sites"], report["pooled"]
+    sites, pooled = text.by_site(report["sites"]), report["pooled"]
     trained = [entry for entry in report["rounds"] if entry["task"] == "train"]
     steps = [entry["step"] for entry in trained]
-    names = sorted({site for entry in trained for site in entry["theta"]} | set(sites))
+    names = {site for entry in trained for site in entry["theta"]} | set(sites)
 
     blind = [entry for entry in report["rounds"] if entry["task"] == "pretrain"]
 
     def by_site(key: str, rounds: Sequence[Mapping[str, Any]] = trained) -> dict[str, list[float | None]]:
-        found = {site: [entry.get(key, {}).get(site) for entry in rounds] for site in names}
+        found = {site: [entry.get(key, {}).get(site) for entry in rounds] for site in text.by_name(names)}
         return {site: column for site, column in found.items() if any(value is not None for value in column)}
 
     moved = {
@@ -213,6 +213,8 @@ def _render(template: str, **values: Any) -> str:
         "shown": text.shown,
         "grade": in_words,
         "flat": _flat,
+        "by_name": text.by_name,
+        "by_site": text.by_site,
     }
     environment.globals |= {"words": text, "between": text.between}
     page: str = environment.get_template(template).render(**values)

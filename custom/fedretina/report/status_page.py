@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedretina.errors import AWAITS
 from fedretina.plurals import counted
-from fedretina.report.text import size
+from fedretina.report.text import by_name, by_site, size
 
 if TYPE_CHECKING:  # the record is made of names and numbers; who draws it needs nothing of a kit
     from jinja2 import Template
@@ -52,6 +52,7 @@ def status_page(status: EndStatus) -> str:
         step=step_words,
         state=_state,
         report=_report(first),
+        absent=_absent(status, first),
         patients=_patients(first),
         awaits=AWAITS,
         mending=[finding for finding in status.findings if finding.good is False],
@@ -72,7 +73,7 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"size": size, "moment": moment, "span": span}
+    environment.filters |= {"size": size, "moment": moment, "span": span, "by_site": by_site}
     return environment.get_template("status.html.j2")
 
 
@@ -150,6 +151,15 @@ def _state(run: RunStatus, alive: bool) -> str:
 def _report(run: RunStatus | None) -> Mapping[str, Any] | None:
     found: Mapping[str, Any] | None = (run.last or {}).get("report") if run is not None else None
     return found
+
+
+def _absent(status: EndStatus, run: RunStatus | None) -> list[str]:
+    """Sites that the running step asks and that are not connected: whom somebody must call."""
+    report = _report(run)
+    if run is None or report is None or not _alive(status.process) or not _running(run):
+        return []
+    connected = status.process.sites if status.process else {}
+    return by_name({*report["answered"], *report["waiting"], *report["refused"]} - connected.keys())
 
 
 def _patients(run: RunStatus | None) -> str:

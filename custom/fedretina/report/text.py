@@ -6,7 +6,8 @@ sentences, and a test holds it to them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, SupportsFloat
 
@@ -15,6 +16,9 @@ PERCENT = "\u00a0%"  # the sign stays with its number at the end of a line
 NOTICE = "Research software, not a medical device: a doctor decides, whatever it says."
 SYNTHETIC = "SYNTHETIC IMAGES (phantom hospital): drawn by a program. No figure here says anything about patients."
 STAYS = "This page names files and shows images of patients: it stays at this hospital."
+UNFOLD = (
+    "Only what was unfolded on the screen is printed here: unfold the tables of this part before printing to have them."
+)
 MISSED_TILE = "missed"
 MISSED_UNKNOWN = "cannot be told from the test patients"
 READING_STAYS = "This page names patients and what doctors wrote of them: it stays at this hospital."
@@ -179,6 +183,22 @@ SERVER_LIMITS = (
     "An interval says how much a figure would move with other patients of the same kind. It knows nothing of another "
     "camera, another clinic or another year.",
 )
+
+
+def by_name(sites: Iterable[str]) -> list[str]:
+    """Names in the order in which people look for them: site-2 before site-10, capital letters like small ones."""
+    parts = re.compile(r"\d+|\D+")
+
+    def place(name: str) -> tuple[list[tuple[bool, int, str]], str]:
+        found = parts.findall(name.lower())
+        return [(not one.isdecimal(), int(one) if one.isdecimal() else 0, one) for one in found], name
+
+    return sorted(sites, key=place)
+
+
+def by_site(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What belongs to sites, in the order of `by_name`."""
+    return {name: values[name] for name in by_name(values)}
 
 
 def rounded(value: SupportsFloat | None) -> float | None:

@@ -13,6 +13,7 @@ import sys
 import threading
 
 _LISTS = ("strings", "floats", "tensors", "scalars", "objects")
+_ARRAYS = ("ndarray", "PlainArray")
 _LOCK = threading.Lock()
 
 
@@ -28,12 +29,12 @@ def _walk(node, found, depth=0):  # noqa: PLR0912 - one branch a type
         pass
     elif isinstance(node, float):
         found["floats"].append(node)
-    elif kind == "ndarray":
+    elif kind in _ARRAYS:
         found["loose_arrays"] += 1
     elif isinstance(node, bytes | bytearray | memoryview):
         found["bytes"] += len(node)
     elif isinstance(node, dict):
-        arrays = {key: value for key, value in node.items() if type(value).__name__ == "ndarray"}
+        arrays = {key: value for key, value in node.items() if type(value).__name__ in _ARRAYS}
         if arrays and len(arrays) == len(node):
             digest, size = hashlib.sha256(), 0
             for key in sorted(arrays):

@@ -6,18 +6,20 @@ from pathlib import Path
 
 from fedretina.data.readers.image_folder import ImageFolder
 from fedretina.data.readers.survey import ImportSettings, Photograph, PublicSet, Survey
-from fedretina.data.readers.tables import read_table, require_grade
+from fedretina.data.readers.tables import read_table, require_grade, sex_and_age
 from fedretina.errors import DataError, SettingsError
+from fedretina.settings.columns import Column
 
 SPLIT_FILE = "train_test_split"
 CENTRES = ("BCN", "HAM vidir molemax", "HAM vidir modern", "HAM rosendahl", "MSK", "HAM vienna dias")
 _DIAGNOSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 _IMAGES = ("ISIC_2019_Training_Input", "ISIC_2019_Training_Input_preprocessed", "images")
-# Where lesions are named: the challenge's own table, or that of HAM10000, which FLamby brings along.
+# Where lesions are named, and age and sex of whose they are: the challenge's own table, or that of HAM10000, which
+# FLamby brings along.
 _LESIONS = (
-    ("ISIC_2019_Training_Metadata.csv", "image"),
-    ("HAM10000_metadata", "image_id"),
-    ("HAM10000_metadata.csv", "image_id"),
+    ("ISIC_2019_Training_Metadata.csv", "image", "age_approx"),
+    ("HAM10000_metadata", "image_id", "age"),
+    ("HAM10000_metadata.csv", "image_id", "age"),
 )
 
 
@@ -59,20 +61,32 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
         if part not in ("train", "test"):
             raise DataError(f"{table}, row {row.number}: the fold is {part!r}: it must be train or test.")
         label = _DIAGNOSES[int(require_grade(table, row, "target", "01234567"))]
-        lesion = lesions.get(name) or name
+        lesion, person = lesions.get(name, ("", {}))
+        lesion = lesion or name
         sides.setdefault(lesion, set()).add(part)
         patient = f"{lesion} {part}" if settings.as_published else lesion
-        found.append(Photograph(images.find(name, ".jpg"), label, patient, part))
+        found.append(Photograph(images.find(name, ".jpg"), label, patient, part, person))
     if not found:
         raise DataError(f"{table} lists no image of centre {settings.client}: name another, or unpack the set again.")
     return Survey(tuple(found), "isic8", warnings=_warnings(sides, bool(lesions)))
 
 
-def _lesions(root: Path) -> dict[str, str]:
-    for name, image in _LESIONS:
-        if (root / name).is_file():
-            rows = read_table(root / name, [image], optional=["lesion_id"])
-            return {row.cells[image]: row.cells["lesion_id"] for row in rows}
+def _lesions(root: Path) -> dict[str, tuple[str, dict[Column, str]]]:
+    """Lesion of each picture, and sex and age of the person; of a lesion with several sexes none is told."""
+    for name, image, age in _LESIONS:
+        if not (root / name).is_file():
+            continue
+        rows = read_table(root / name, [image], optional=["lesion_id", age, "sex"])
+        told = {
+            row.cells[image]: (row.cells["lesion_id"], sex_and_age(row.cells["sex"], row.cells[age])) for row in rows
+        }
+        sexes: dict[str, set[str]] = {}
+        for lesion, person in told.values():
+            sexes.setdefault(lesion, set()).add(person["sex"])
+        for lesion, person in told.values():
+            if lesion and len(sexes[lesion] - {""}) > 1:
+                person["sex"] = ""
+        return told
     return {}
 
 

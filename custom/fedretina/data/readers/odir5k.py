@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedretina.data.readers.image_folder import ImageFolder
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, PublicSet, Survey
-from fedretina.data.readers.tables import Row, read_table
+from fedretina.data.readers.tables import Row, read_table, sex_and_age
 from fedretina.errors import DataError
 from fedretina.settings.columns import Column
 
@@ -77,7 +77,9 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
                     left_out.append(LeftOut(file, reason))
                 else:
                     beside += grade != "0" and any(word not in _GRADES and word not in _PICTURE for word in words)
-                    found.append(Photograph(file, grade, row.cells["ID"], table.part, _beside(row, side)))
+                    person = sex_and_age(row.cells[_SEX], row.cells[_AGE])
+                    told: dict[Column, str] = {"eye": side.lower(), **person}
+                    found.append(Photograph(file, grade, row.cells["ID"], table.part, told))
     warnings = ["grades are read from the doctor's keywords and are noisier than those of a graded set."]
     if beside:
         warnings.append(f"{beside} of the graded eyes have other findings beside retinopathy.")
@@ -122,15 +124,6 @@ def _sides(path: Path, row: Row) -> list[str]:
     if len(sides) != 1:
         raise DataError(f"{path}, row {row.number}: filename is {file!r}, which is none of the patient's two images.")
     return sides
-
-
-def _beside(row: Row, side: str) -> dict[Column, str]:
-    """Eye, sex and age of a row; ages below 2, which stand where nobody entered one, are not known."""
-    sex, age = row.cells[_SEX].lower(), row.cells[_AGE].removesuffix(".0")
-    years = int(age) if age.isdecimal() else 0
-    bands = ("under_40", "from_40", "from_50", "from_60", "from_70")
-    band = bands[min(max(years // 10 - 3, 0), len(bands) - 1)] if years > 1 else ""
-    return {"eye": side.lower(), "sex": sex if sex in ("female", "male") else "", "age_band": band}
 
 
 def _tables(root: Path) -> list[_Table]:

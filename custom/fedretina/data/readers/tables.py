@@ -98,6 +98,19 @@ def oedema(path: Path, row: Row, column: str, worst: str) -> dict[Column, str]:
     return {"macular_oedema": "yes" if grade == worst else "no"}
 
 
+def sex_and_age(sex: str, age: str) -> dict[Column, str]:
+    """What a table says of a person, in the words of the optional columns; "" where it is not known.
+
+    Ages below 2 are not known: they stand where nobody entered one.
+    """
+    told = {"f": "female", "m": "male"}.get(sex.lower(), sex.lower())
+    whole = age.removesuffix(".0")
+    years = int(whole) if whole.isdecimal() else 0
+    bands = ("under_40", "from_40", "from_50", "from_60", "from_70")
+    band = bands[min(max(years // 10 - 3, 0), len(bands) - 1)] if years > 1 else ""
+    return {"sex": told if told in ("female", "male") else "", "age_band": band}
+
+
 def _place(titles: Sequence[str], name: str) -> int | None:
     for choice in name.split("|"):
         if choice.casefold() in titles:

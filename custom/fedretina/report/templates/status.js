@@ -12,4 +12,10 @@
   }
   look();
   setInterval(look, 10000);
+  // Whoever reads slowly, or by a screen reader, must be able to stop it.
+  var hold = document.getElementById("hold");
+  if (hold) {
+    hold.hidden = false;
+    setInterval(function () { if (!hold.querySelector("input").checked) location.reload(); }, 60000);
+  }
 })();

@@ -260,6 +260,7 @@
     picture.onerror = function () {
       if (picture.src === small.src) return;
       veil.hidden = true;
+      picture.classList.remove("mapped");
       byId("view-map-words").textContent = "";
       note = ". " + words["view.small"];
       picture.src = small.src;
@@ -267,6 +268,7 @@
     picture.removeAttribute("style");
     const map = mapped && Boolean(photo.dataset.map) && !unseen();
     veil.hidden = !map;
+    picture.classList.toggle("mapped", map);
     view.querySelector("[data-view=map]").setAttribute("aria-pressed", String(mapped));
     byId("view-map-words").textContent = mapped && !map ? words["view.map_none"] : "";
     picture.src = map ? photo.dataset.seen : photo.dataset.full || small.src;
@@ -345,7 +347,7 @@
   list.addEventListener("input", function (event) {
     if (event.target.matches("input[data-do=note]")) change(event.target.closest("figure.photo"), { note: event.target.value });
   });
-  form.addEventListener("input", update);
+  form.addEventListener("input", (event) => event.target !== form.elements.reader && update());
   form.addEventListener("submit", (event) => event.preventDefault());
   form.elements.reader.value = made.reader;
   form.elements.reader.addEventListener("input", function (event) {
@@ -366,6 +368,16 @@
     photos.forEach(draw);
     count();
   });
+  // What is folded on the screen is not on paper.
+  const worth = byId("worth");
+  if (worth) {
+    let folded = false;
+    window.addEventListener("beforeprint", function () {
+      folded = !worth.open;
+      worth.open = true;
+    });
+    window.addEventListener("afterprint", () => folded && (worth.open = false));
+  }
   window.addEventListener("beforeunload", function (event) {
     if (!keeps && !made.saved) event.preventDefault();
   });

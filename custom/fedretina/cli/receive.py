@@ -1,0 +1,92 @@
+"""`fedretina receive`: pictures that an archive sends are answered, and the answers sent on."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from fedretina.cli.shared import fail
+from fedretina.errors import FedretinaError
+
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--model", required=True, type=_FOLDER, help="A site's folder of a finished run, such as RUN/SITE/final.")
+@click.option("--queue", required=True, type=click.Path(file_okay=False, path_type=Path), help="Where pictures wait.")
+@click.option("--aet", default="FEDRETINA", show_default=True, help="Own application entity title.")
+@click.option("--bind", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=11112, show_default=True, type=click.IntRange(1, 65535), help="Port to listen on.")
+@click.option(
+    "--from",
+    "callers",
+    required=True,
+    multiple=True,
+    metavar="AET",
+    help="Title of an archive or camera that may send; may be given again. All others are refused.",
+)
+@click.option("--send-to", required=True, metavar="AET@HOST:PORT", help="Where reports and pages are sent.")
+@click.option(
+    "--quiet",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Seconds without a further picture after which a study is answered.",
+)
+@click.option(
+    "--most",
+    default=20.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Gigabytes of pictures that may wait; beyond them senders are told to try again.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where to compute; auto is CUDA where there is one.",
+)
+def receive(
+    model: Path,
+    queue: Path,
+    aet: str,
+    bind: str,
+    port: int,
+    callers: tuple[str, ...],
+    send_to: str,
+    quiet: float,
+    most: float,
+    device: Literal["auto", "cpu", "cuda"],
+) -> None:
+    """Take ophthalmic DICOM pictures by C-STORE, answer them with a site's own model, and send the answers on.
+
+    It does what `fedretina predict --dicom` does, for each study once nothing of it has come for --quiet seconds: the
+    same gate, the same report and page. A picture is confirmed once it lies durably in --queue; after a kill or a power
+    cut it is answered when this runs again. Answers that cannot be sent are tried again. Studies that cannot be
+    answered are put aside in QUEUE/failed and stay there.
+
+    It speaks DICOM without TLS, as most archives do: keep it on the hospital's own network, or on the archive's
+    machine. It takes the extra `dicom`, and runs until SIGTERM or Ctrl-C.
+
+    Research software, not a medical device: a doctor decides, whatever it says.
+    """
+    from fedretina.dicom.eye_answers import require_highdicom
+    from fedretina.dicom.receiver import Peer, Receiver
+    from fedretina.prediction.predictor import Predictor
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        require_highdicom()
+        to = Peer.named(send_to)
+        receiver = Receiver(Predictor.load(model, device), queue, aet, callers, to, quiet, round(most * 1e9))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: receiver.stop())
+        receiver.serve(bind, port)
+    except FedretinaError as error:
+        fail(str(error))

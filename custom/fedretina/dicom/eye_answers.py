@@ -1,0 +1,261 @@
+"""What a model says of one eye in one study: the unit of an answer in kind; and their files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+import numpy as np
+
+from fedretina.data.dicom_file import warnings_held_back
+from fedretina.data.eyes import Eye
+from fedretina.dicom.codes import grade_words
+from fedretina.errors import DataError, SettingsError
+from fedretina.prediction.photographs import DicomPicture, picture_of
+from fedretina.prediction.predictor import Answering, ImageRow
+from fedretina.prediction.worklist import Patient
+from fedretina.settings.scheme import GradingScheme
+from fedretina.storage import write_bytes, write_json
+from fedretina.uncertainty.promise import chance_of_disease
+from fedretina.uncertainty.referral import Referral, ReferralReason
+
+FOLDER = "dicom"
+_OURS = re.compile(r"[0-9]{4,}(-left|-right)?-(report\.dcm|page\.dcm|fhir\.json)")
+
+
+class AnsweringModel(NamedTuple):
+    """What every answer says of the model that gave it.
+
+    Attributes:
+        row: The method, by the name of its row.
+        version: Of fedretina, when the model was made.
+        digest: Of the model's tensors, 64 hex digits.
+        notice: That it is research software.
+        synthetic: Whether it learned from drawn images.
+        scheme: The site's grades.
+    """
+
+    row: str
+    version: str
+    digest: str
+    notice: str
+    synthetic: bool
+    scheme: GradingScheme
+
+    @classmethod
+    def of(cls, predictor: Answering) -> AnsweringModel:
+        """Read it off a model's card."""
+        card = predictor.card
+        return cls(
+            str(card.get("row", "unknown")),
+            str(card.get("fedretina", "unknown")),
+            predictor.operating.model_digest,
+            str(card["notice"]),
+            bool(card["synthetic"]),
+            predictor.scheme,
+        )
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What stands on every answer."""
+        drawn = "The model learned from drawn images: what it says of a real photograph means nothing."
+        return (self.notice, drawn) if self.synthetic else (self.notice,)
+
+
+class AnsweredPicture(NamedTuple):
+    """One picture of a DICOM file and its answer.
+
+    Attributes:
+        row: The answer.
+        source: The picture.
+        instance: What the file says beside its pixels, a pydicom dataset.
+    """
+
+    row: ImageRow
+    source: DicomPicture
+    instance: Any
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is a grade that the gate lets count."""
+        return self.row.grade is not None and not self.row.fault
+
+    @property
+    def frames(self) -> int:
+        """Pictures in its file."""
+        return max(1, int(self.instance.get("NumberOfFrames") or 1))
+
+
+class EyeAnswer(NamedTuple):
+    """What is said of one eye in one study.
+
+    Attributes:
+        study: Study Instance UID.
+        eye: "" where it is not known.
+        pictures: One or more.
+        referral: Referred if any picture is, with all their reasons.
+    """
+
+    study: str
+    eye: Eye
+    pictures: tuple[AnsweredPicture, ...]
+    referral: Referral
+
+    def uuid(self, model: AnsweringModel, what: str) -> UUID:
+        """The name of a part of this answer: the same for the same pictures and model, whenever it is made."""
+        sources = sorted(f"{one.instance.SOPInstanceUID}#{one.source.frame.number}" for one in self.pictures)
+        return uuid5(NAMESPACE_OID, "\n".join(["fedretina", what, model.digest, self.study, self.eye, *sources]))
+
+    def uid(self, model: AnsweringModel, what: str) -> str:
+        """The same as a DICOM UID (PS3.5, B.2: 2.25 and the UUID as a whole number)."""
+        return f"2.25.{self.uuid(model, what).int}"
+
+    def chance(self, scheme: GradingScheme) -> float | None:
+        """The largest chance of a referable grade among its pictures; None where none counts or the site names none."""
+        found = [one.row.probabilities for one in self.pictures if one.counts and one.row.probabilities is not None]
+        if not found or not scheme.referable_classes:
+            return None
+        return float(chance_of_disease(np.stack(found), scheme).max())
+
+    def worst(self, scheme: GradingScheme) -> int | None:
+        """The worst class among its pictures; ungradable only where no other counts, None where none does."""
+        grades = [one.row.grade for one in self.pictures if one.row.grade is not None and one.counts]
+        return max([grade for grade in grades if grade != scheme.ungradable_class] or grades, default=None)
+
+    def summary(self, scheme: GradingScheme) -> list[str]:
+        """The answer in sentences."""
+        grade = self.worst(scheme)
+        graded = None if grade is None else f"Grade: {grade_words(grade, scheme)}."
+        found = [graded or "No picture of this eye has an answer that counts."]
+        if self.referral.refer:
+            found.append(f"A doctor must see it: {', '.join(self.referral.reasons)}.")
+        else:
+            found.append("Nothing here asks for a doctor.")
+        return found
+
+
+class Written(NamedTuple):
+    """What was written.
+
+    Attributes:
+        answers: How many eyes have an answer in kind.
+        without: DICOM pictures without one, since their files name no study or instance, or cannot be read.
+    """
+
+    answers: int
+    without: int
+
+
+def eye_answers(patients: Sequence[Patient], pictures: Mapping[str, DicomPicture]) -> tuple[tuple[EyeAnswer, ...], int]:
+    """Group the answers to DICOM pictures by study and eye, in the order of the work list.
+
+    Args:
+        patients: The work list; photographs that stand in no DICOM file are passed over.
+        pictures: Those that do, by their names.
+
+    Returns:
+        The groups, and the number of pictures that belong to none (see `Written.without`).
+    """
+    from pydicom import dcmread
+
+    read: dict[Path, Any] = {}
+    groups: dict[tuple[str, Eye], list[AnsweredPicture]] = {}
+    without = 0
+    for patient in patients:
+        for row, eye in patient.photographs:
+            source = pictures.get(row.file)
+            if source is None:
+                continue
+            path = source.frame.path
+            if source.header is not None and path not in read:
+                with warnings_held_back():
+                    read[path] = dcmread(path, stop_before_pixels=True)
+            instance = read.get(path)
+            if instance is None or not (instance.get("StudyInstanceUID") and instance.get("SOPInstanceUID")):
+                without += 1
+                continue
+            groups.setdefault((str(instance.StudyInstanceUID), eye), []).append(AnsweredPicture(row, source, instance))
+    found = [EyeAnswer(study, eye, tuple(some), _joined(some)) for (study, eye), some in groups.items()]
+    return tuple(found), without
+
+
+def write_answers(
+    folder: Path, patients: Sequence[Patient], pictures: Mapping[str, DicomPicture], model: AnsweringModel
+) -> Written:
+    """Write, for each eye of each study, a structured report, a page, and a FHIR bundle.
+
+    Their names are numbers, since a patient's name belongs into no name of a file. Files of an older list are removed.
+
+    Args:
+        folder: Where they go; it is made, readable by its owner alone.
+        patients: The work list.
+        pictures: Which of its photographs stand in DICOM files.
+        model: What gave the answers.
+
+    Raises:
+        SettingsError: highdicom is not installed.
+        DataError: A source's header lacks what a report of its study must say.
+        StateError: The disk is full or the folder not writable.
+    """
+    from fedretina.dicom.fhir import bundle
+    from fedretina.dicom.page import encapsulated_page
+    from fedretina.dicom.structured_report import structured_report
+
+    require_highdicom()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for path in folder.iterdir():
+        if _OURS.fullmatch(path.name):
+            path.unlink()
+    answers, without = eye_answers(patients, pictures)
+    for number, answer in enumerate(answers, 1):
+        name = "-".join(filter(None, (f"{number:04d}", answer.eye)))
+        try:
+            with warnings_held_back():
+                report, page = _file(structured_report(answer, model)), _file(encapsulated_page(answer, model))
+        except (AttributeError, TypeError, ValueError) as error:
+            first = answer.pictures[0].source.file
+            raise DataError(
+                f"{first} has a header from which no report of its study can be made ({type(error).__name__}): export "
+                "it again, or leave out --dicom."
+            ) from error
+        write_bytes(folder / f"{name}-report.dcm", report)
+        write_bytes(folder / f"{name}-page.dcm", page)
+        write_json(folder / f"{name}-fhir.json", bundle(answer, model))
+    return Written(len(answers), without)
+
+
+def require_highdicom() -> None:
+    """Check that answers in kind can be written here.
+
+    Raises:
+        SettingsError: highdicom is not installed.
+    """
+    try:
+        import highdicom  # noqa: F401
+    except ImportError as error:
+        raise SettingsError(
+            'answers as DICOM need highdicom, which is not installed: run `pip install "fedretina[dicom]"`.'
+        ) from error
+
+
+def pixels_of(picture: AnsweredPicture) -> Any:
+    """The picture as it was taken, uint8 [H, W, 3]; None where it cannot be read."""
+    try:
+        return picture_of(picture.source.frame)
+    except DataError:
+        return None
+
+
+def _joined(pictures: Sequence[AnsweredPicture]) -> Referral:
+    found = {reason for one in pictures for reason in one.row.referral.reasons}
+    return Referral(bool(found), tuple(reason for reason in get_args(ReferralReason) if reason in found))
+
+
+def _file(dataset: Any) -> bytes:
+    held = BytesIO()
+    dataset.save_as(held, enforce_file_format=True)
+    return held.getvalue()

@@ -1,0 +1,121 @@
+"""A page of one eye for people: an encapsulated PDF in the study of its pictures."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from io import BytesIO
+from textwrap import wrap
+from typing import Any
+
+from fedretina.dicom.codes import grade_words
+from fedretina.dicom.eye_answers import AnsweredPicture, AnsweringModel, EyeAnswer, pixels_of
+from fedretina.dicom.structured_report import concept
+
+_ENCAPSULATED_PDF = "1.2.840.10008.5.1.4.1.1.104.1"
+_SERIES_NUMBER = 9002
+_TITLE = "Answer of a model, preliminary"
+_SHOWN = 6  # pictures on the page
+_SIDE = 320
+_PATIENT = ("PatientName", "PatientID", "IssuerOfPatientID", "PatientBirthDate", "PatientSex")
+_STUDY = ("StudyInstanceUID", "StudyDate", "StudyTime", "StudyID", "AccessionNumber", "ReferringPhysicianName")
+
+
+def encapsulated_page(answer: EyeAnswer, model: AnsweringModel) -> Any:
+    """Make the page as an Encapsulated PDF instance (DICOM PS3.3, A.45.1), a pydicom dataset.
+
+    Args:
+        answer: What is said of the eye.
+        model: What said it.
+    """
+    from pydicom.dataset import Dataset, FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian
+
+    first = answer.pictures[0].instance
+    page, now = Dataset(), datetime.now()  # local time, as DICOM's dates and times are
+    page.SOPClassUID, page.SOPInstanceUID = _ENCAPSULATED_PDF, answer.uid(model, "page")
+    for name in (*_PATIENT, *_STUDY):  # empty where the source has none: the standard asks for most of them
+        value = first.get(name)
+        if value is not None or name != "IssuerOfPatientID":
+            setattr(page, name, value)
+    page.Modality, page.SeriesInstanceUID = "DOC", answer.uid(model, "series of pages")
+    page.SeriesNumber, page.InstanceNumber = _SERIES_NUMBER, 1
+    page.SeriesDescription = _TITLE
+    if answer.eye:
+        page.Laterality = answer.eye[0].upper()
+    page.Manufacturer, page.ConversionType = "fedretina", "SYN"
+    page.ManufacturerModelName, page.SoftwareVersions = model.row, model.version
+    page.ContentDate, page.ContentTime = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
+    page.AcquisitionDateTime = ""
+    page.BurnedInAnnotation, page.DocumentTitle = "YES", _TITLE
+    page.ConceptNameCodeSequence = [concept("EYE")]
+    page.VerificationFlag = "UNVERIFIED"
+    sources = {one.instance.SOPInstanceUID: one.instance for one in answer.pictures}
+    page.SourceInstanceSequence = [_reference(one) for one in sources.values()]
+    page.MIMETypeOfEncapsulatedDocument = "application/pdf"
+    document = _pdf(answer, model)
+    page.EncapsulatedDocumentLength = len(document)
+    page.EncapsulatedDocument = document + b"\0" * (len(document) % 2)
+    page.file_meta = FileMetaDataset()
+    page.file_meta.MediaStorageSOPClassUID, page.file_meta.MediaStorageSOPInstanceUID = (
+        page.SOPClassUID,
+        page.SOPInstanceUID,
+    )
+    page.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    return page
+
+
+def _reference(instance: Any) -> Any:
+    from pydicom.dataset import Dataset
+
+    found = Dataset()
+    found.ReferencedSOPClassUID, found.ReferencedSOPInstanceUID = instance.SOPClassUID, instance.SOPInstanceUID
+    return found
+
+
+def _pdf(answer: EyeAnswer, model: AnsweringModel) -> bytes:
+    """The page itself: whose eye, what is said of it and of each picture, what the model is."""
+    from matplotlib.figure import Figure
+
+    first = answer.pictures[0].instance
+    figure = Figure(figsize=(8.27, 11.69))  # A4
+    head = f"{answer.eye.capitalize()} eye" if answer.eye else "Eye not known"
+    whose = f"Patient ID {first.get('PatientID') or 'not given'}, study of {first.get('StudyDate') or 'no date'}"
+    figure.text(0.08, 0.95, _TITLE, size=15, weight="bold")
+    figure.text(0.08, 0.925, f"{head}. {whose}. No doctor has seen this answer.", size=10)
+    lines = answer.summary(model.scheme)
+    chance = answer.chance(model.scheme)
+    if chance is not None:
+        lines.append(f"Chance of referable disease: {chance:.2f} (largest of its pictures).")
+    figure.text(0.08, 0.895, "\n".join(lines), size=12, va="top", linespacing=1.5)
+    for at, one in enumerate(answer.pictures[:_SHOWN]):
+        left, top = (0.08, 0.54)[at % 2], 0.78 - 0.21 * (at // 2)
+        _draw(figure, one, model, left, top)
+    more = len(answer.pictures) - _SHOWN
+    foot = [f"{more} more pictures are in the structured report."] if more > 0 else []
+    foot += [line for notice in model.notices for line in wrap(notice, 100)]
+    foot.append(f"fedretina {model.version}, {model.row}, model sha256 {model.digest}")
+    figure.text(0.08, 0.04, "\n".join(foot), size=8, va="bottom", linespacing=1.4)
+    held = BytesIO()
+    figure.savefig(held, format="pdf", metadata={"CreationDate": None, "Title": _TITLE})
+    return held.getvalue()
+
+
+def _draw(figure: Any, one: AnsweredPicture, model: AnsweringModel, left: float, top: float) -> None:
+    import cv2
+
+    pixels = pixels_of(one)
+    if pixels is not None:
+        scale = min(1.0, _SIDE / max(pixels.shape[:2]))
+        size = max(1, round(pixels.shape[1] * scale)), max(1, round(pixels.shape[0] * scale))
+        axes = figure.add_axes((left, top - 0.15, 0.2, 0.15))
+        axes.imshow(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA))
+        axes.axis("off")
+    row = one.row
+    words = [f"frame {one.source.frame.number} of {one.frames}"] if one.frames > 1 else []
+    if one.counts:
+        assert row.grade is not None
+        words += [grade_words(row.grade, model.scheme), f"doubt {row.uncertainty:.2f}"]
+        words += [f"set: {row.grades}"] if row.grades else []
+    words += ["refer:" if row.referral.refer else "no referral", *row.referral.reasons]
+    words += wrap(row.fault, 30) if row.fault else []
+    figure.text(left + 0.21, top - 0.005, "\n".join(words), size=8, va="top")

@@ -1,0 +1,252 @@
+"""Takes pictures that an archive sends (C-STORE), answers them, and sends the answers on."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from fedretina.data.dicom_file import warnings_held_back
+from fedretina.dicom.eye_answers import AnsweringModel, write_answers
+from fedretina.errors import DataError, FedretinaError, SettingsError, StateError
+from fedretina.plurals import counted
+from fedretina.prediction.eyes import by_header
+from fedretina.prediction.predictor import Answering
+from fedretina.prediction.worklist import work_list
+from fedretina.storage import folder_lock, write_bytes
+
+_log = logging.getLogger(__name__)
+
+TAKEN: Mapping[str, str] = MappingProxyType(
+    {
+        "1.2.840.10008.5.1.4.1.1.77.1.5.1": "Ophthalmic Photography 8 Bit Image Storage",
+        "1.2.840.10008.5.1.4.1.1.77.1.5.2": "Ophthalmic Photography 16 Bit Image Storage",
+        "1.2.840.10008.5.1.4.1.1.77.1.5.4": "Ophthalmic Tomography Image Storage",
+    }
+)
+"""SOP classes of pictures that are taken, and their names."""
+_SENT = ("1.2.840.10008.5.1.4.1.1.88.33", "1.2.840.10008.5.1.4.1.1.104.1")  # Comprehensive SR, Encapsulated PDF
+_UID = re.compile(r"[0-9][0-9.]{0,63}")
+# Status of C-STORE: PS3.4, B.2.3.
+_SUCCESS, _NO_ROOM, _NO_FIT, _NOT_UNDERSTOOD = 0x0000, 0xA700, 0xA900, 0xC000
+_LOOK_S = 0.2
+_RETRY_S = (5.0, 300.0)
+_WAITING, _ANSWERED, _FAILED = "waiting", "answers", "failed"
+
+
+class Peer(NamedTuple):
+    """Another end: its application entity title, address and port."""
+
+    title: str
+    host: str
+    port: int
+
+    @classmethod
+    def named(cls, text: str) -> Peer:
+        """Read AET@HOST:PORT.
+
+        Raises:
+            SettingsError: It is not written so.
+        """
+        found = re.fullmatch(r"([^@\\]{1,16})@([^@:]+):([0-9]{1,5})", text)
+        if found is None or not 0 < int(found[3]) < 2**16:
+            raise SettingsError(f"{text!r} names no end that answers can be sent to: write AET@HOST:PORT.")
+        return cls(found[1].strip(), found[2], int(found[3]))
+
+
+class Receiver:
+    """A storage provider (C-STORE SCP) with a queue on disk, and the sender of its answers.
+
+    A picture counts as taken, and its sender is told so, once it lies durably in the queue: whatever kills this process
+    after that, it is answered after the next start. A study is answered when nothing of it has come for a while, its
+    answers are sent on, and only then are its pictures removed here. Answers have UIDs that follow from the pictures
+    and the model, so one that is sent again is the same instance. Nothing of a header is logged.
+
+    Args:
+        model: What answers.
+        folder: The queue; one process holds it.
+        title: Own application entity title.
+        callers: Titles of those who may send; all others are refused.
+        to: Where answers go.
+        quiet_s: How long nothing of a study must have come before it is answered, in seconds.
+        most_bytes: Most that may wait; a sender is told to try again later beyond it.
+    """
+
+    def __init__(
+        self,
+        model: Answering,
+        folder: Path,
+        title: str,
+        callers: tuple[str, ...],
+        to: Peer,
+        quiet_s: float = 10.0,
+        most_bytes: int = 20_000_000_000,
+    ) -> None:
+        if not callers:
+            raise SettingsError("nobody may send to this receiver: name the archive's application entity title.")
+        self._model, self._folder, self._title, self._callers, self._to = model, folder, title, callers, to
+        self._quiet_s, self._most = quiet_s, most_bytes
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._later: dict[str, tuple[float, float]] = {}
+
+    def stop(self) -> None:
+        """End after what is being done: the association that is open, the study that is being answered."""
+        self._stop.set()
+
+    def serve(self, host: str, port: int) -> None:
+        """Take and answer until `stop`.
+
+        Raises:
+            StateError: The queue is held by another process or cannot be written.
+            SettingsError: pynetdicom or highdicom is not installed, or the port cannot be had.
+        """
+        from pynetdicom import evt
+
+        with folder_lock(self._folder, 0.0):
+            for name in (_WAITING, _ANSWERED, _FAILED):
+                (self._folder / name).mkdir(mode=0o700, exist_ok=True)
+            entity = self._entity()
+            try:
+                server = entity.start_server((host, port), block=False, evt_handlers=[(evt.EVT_C_STORE, self.take)])
+            except OSError as error:
+                raise SettingsError(f"port {port} cannot be had ({error.strerror}): name another.") from error
+            _log.info("%s takes pictures; %s wait", self._title, counted(self._bytes()[1], "picture"))
+            try:
+                while not self._stop.wait(_LOOK_S):
+                    for study in self._due():
+                        self._do(study)
+            finally:
+                server.shutdown()
+
+    def take(self, event: Any) -> int:
+        """Put a picture into the queue (the handler of EVT_C_STORE).
+
+        Returns:
+            The status of C-STORE: success once the picture is durable.
+        """
+        try:
+            with warnings_held_back():
+                instance, study = str(event.request.AffectedSOPInstanceUID), str(event.dataset.StudyInstanceUID)
+        except Exception:  # noqa: BLE001 - whatever a damaged message makes pydicom raise, the sender hears of it
+            _log.warning("a picture was refused: its header cannot be read, or names no study.")
+            return _NOT_UNDERSTOOD
+        if event.request.AffectedSOPClassUID not in TAKEN or not (_UID.fullmatch(instance) and _UID.fullmatch(study)):
+            _log.warning("an instance was refused: it is none of the kinds of pictures that are taken.")
+            return _NO_FIT
+        # A study's name here is a digest: its UID belongs into no path that a log may show.
+        folder = self._folder / _WAITING / hashlib.sha256(study.encode()).hexdigest()[:32]
+        with self._lock:  # as long as a picture is written its study is not removed
+            try:
+                content = event.encoded_dataset()
+                if self._bytes()[0] + len(content) > self._most:
+                    _log.warning("a picture was refused: as many wait as may.")
+                    return _NO_ROOM
+                folder.mkdir(mode=0o700, exist_ok=True)
+                write_bytes(folder / f"{hashlib.sha256(instance.encode()).hexdigest()[:32]}.dcm", content, 0o600)
+            except (StateError, OSError):
+                _log.exception("a picture was refused: the queue cannot be written.")
+                return _NO_ROOM
+        return _SUCCESS
+
+    def _entity(self) -> Any:
+        """This end, with the kinds of pictures it takes."""
+        try:
+            from pynetdicom import AE, sop_class
+        except ImportError as error:
+            raise SettingsError(
+                'a receiver needs pynetdicom, which is not installed: run `pip install "fedretina[dicom]"`.'
+            ) from error
+        from pynetdicom import ALL_TRANSFER_SYNTAXES
+
+        logging.getLogger("pynetdicom").setLevel(logging.CRITICAL)  # its log shows headers
+        entity = AE(ae_title=self._title)
+        entity.add_supported_context(sop_class.Verification)
+        for kind in TAKEN:
+            entity.add_supported_context(kind, ALL_TRANSFER_SYNTAXES)
+        entity.require_calling_aet = list(self._callers)
+        entity.require_called_aet = True
+        return entity
+
+    def _bytes(self) -> tuple[int, int]:
+        """What waits: bytes, and pictures."""
+        files = [path.stat().st_size for path in (self._folder / _WAITING).glob("*/*.dcm")]
+        return sum(files), len(files)
+
+    def _due(self) -> list[Path]:
+        """Studies of which nothing has come for a while, and whose answers were not tried too lately."""
+        now, found = time.time(), []
+        for folder in sorted((self._folder / _WAITING).iterdir()):
+            newest = max((path.stat().st_mtime for path in folder.glob("*.dcm")), default=now)
+            if now - newest >= self._quiet_s and now >= self._later.get(folder.name, (0.0, 0.0))[0]:
+                found.append(folder)
+        return found
+
+    def _do(self, study: Path) -> None:
+        """Answer one study and send the answers; what was done goes, what cannot be answered is put aside."""
+        pictures = {path: path.stat().st_mtime_ns for path in study.glob("*.dcm")}
+        answers = self._folder / _ANSWERED / study.name
+        try:
+            self._answer(study, answers)
+        except FedretinaError:
+            _log.exception("a study cannot be answered, and is put aside in %s: look at it yourself.", _FAILED)
+            with self._lock:
+                shutil.rmtree(self._folder / _FAILED / study.name, ignore_errors=True)
+                study.rename(self._folder / _FAILED / study.name)
+            return
+        if not self._send(answers):
+            wait = min(_RETRY_S[1], 2 * self._later.get(study.name, (0.0, _RETRY_S[0] / 2))[1])
+            self._later[study.name] = (time.time() + wait, wait)
+            _log.warning("answers could not be sent to %s; tried again in %.0f s", self._to.title, wait)
+            return
+        shutil.rmtree(answers)
+        self._later.pop(study.name, None)
+        with self._lock:
+            for path, at in pictures.items():
+                if path.stat().st_mtime_ns == at:  # one that came anew meanwhile is answered anew
+                    path.unlink()
+            if not any(study.iterdir()):
+                study.rmdir()
+        _log.info("a study was answered: %s", counted(len(pictures), "picture"))
+
+    def _answer(self, study: Path, answers: Path) -> None:
+        """The way of `fedretina predict --dicom`: the same gate, list and files."""
+        found = self._model.find(study)
+        owners = by_header(found.files, found.dicom).owners
+        patients = work_list(self._model.predict(study, found.files, found.frames), owners, self._model.scheme)
+        if not patients:
+            raise DataError("the study has no picture that this model is for")
+        written = write_answers(answers, patients, found.dicom, AnsweringModel.of(self._model))
+        if not written.answers:
+            raise DataError("no picture of the study can be answered in kind")
+
+    def _send(self, answers: Path) -> bool:
+        """Send all reports and pages of a study; whether the other end has taken each."""
+        from pydicom import dcmread
+        from pynetdicom import AE
+
+        entity = AE(ae_title=self._title)
+        for kind in _SENT:
+            entity.add_requested_context(kind)
+        association = entity.associate(self._to.host, self._to.port, ae_title=self._to.title)
+        if not association.is_established:
+            return False
+        try:
+            for path in sorted(answers.glob("*.dcm")):
+                with warnings_held_back():
+                    status = association.send_c_store(dcmread(path))
+                if "Status" not in status or status.Status != _SUCCESS:
+                    return False
+        except (RuntimeError, ValueError):  # the other end has gone, or takes no such instances
+            return False
+        finally:
+            if association.is_established:
+                association.release()
+        return True

@@ -1,0 +1,235 @@
+"""Bytes of tensors that lie in a file rather than in memory: to be handed to another process, or as they arrive.
+
+Two processes of one user on one machine, as the simulator's are, need not send each other a model: one writes it into a
+file of the folder that both have, and tells the other its name. Nothing is taken from the name but that: the receiver
+opens it in its own folder, follows no link, and looks whether the file is a plain one of its own user, closed to all
+others, and of the size that the message claims. What cannot be handed over is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import stat
+import uuid
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from nvflare.apis.fl_context import FLContext
+
+from fedretina.flare.job_context import simulated, state_root
+from fedretina.settings.site import ServerSettings, SiteSettings
+
+_log = logging.getLogger(__name__)
+FOLDER = ".handover"
+WORTH_A_FILE = 2**20
+"""Bytes below which nothing is written into a file."""
+_NAME = re.compile(r"([1-9][0-9]{0,9})-[0-9a-f]{32}")  # of the process that wrote it, and of itself
+
+
+def handover_of(fl_ctx: FLContext, settings: SiteSettings | ServerSettings) -> Handover | None:
+    """Where this process hands files over: in the simulator alone, since elsewhere ends need not trust one another."""
+    if not simulated(fl_ctx):
+        return None
+    try:
+        return Handover(state_root(fl_ctx, settings) / FOLDER)
+    except OSError as error:
+        _log.warning("nothing is handed over: %s", error)
+        return None
+
+
+class Handover:
+    """A folder of such files; each goes when the last array in it does, or when this process ends.
+
+    Attributes:
+        here: A digest of machine, boot, view of the file system, user and folder: what two processes must have in
+            common. It tells nothing of any of them.
+
+    Args:
+        folder: Made when missing, for its owner alone. What processes that are gone have left there is erased.
+
+    Raises:
+        OSError: The folder cannot be made or read, or is not its user's own.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._folder)
+        found = os.fstat(self._folder)
+        _require_own(found)
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        view = os.stat("/proc/self/ns/mnt").st_ino
+        words = f"{boot}|{view}|{os.geteuid()}|{found.st_dev}|{found.st_ino}"
+        self.here = hashlib.sha256(words.encode()).hexdigest()
+        self._path = folder
+        self._sweep()
+
+    def put(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Write bytes into a new file.
+
+        Args:
+            parts: uint8, one behind the other.
+
+        Returns:
+            All of them, uint8 and read-only, as the file holds them.
+
+        Raises:
+            OSError: The disk is full or not writable; nothing is left there.
+        """
+        file = self.begin()
+        try:
+            for part in parts:
+                file.write(part.data)
+            return file.end(writeable=False)
+        except OSError:
+            file.discard()
+            raise
+
+    def begin(self) -> OpenFile:
+        """Begin a file that is filled piece by piece.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        name = f"{os.getpid()}-{uuid.uuid4().hex}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return OpenFile(self._path / name, os.open(name, flags, 0o600, dir_fd=self._folder))
+
+    def take(self, name: str, size: int) -> np.ndarray | None:
+        """The bytes of a file that another process has put here.
+
+        Args:
+            name: The file's.
+            size: How many bytes it must have.
+
+        Returns:
+            uint8 [size]: what is written there stays in this process; None where there is no such file.
+        """
+        if not _NAME.fullmatch(name) or size == 0:
+            return None
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            descriptor = os.open(name, flags, dir_fd=self._folder)
+        except OSError:
+            return None
+        try:
+            found = os.fstat(descriptor)
+            _require_own(found)
+            if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+                return None
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return np.memmap(file, np.uint8, "c", shape=(size,))
+        except (OSError, ValueError) as error:
+            _log.warning("what was handed over is not taken: %s", error)
+            return None
+        finally:
+            os.close(descriptor)
+
+    @staticmethod
+    def name(buffer: np.ndarray) -> str | None:
+        """The name of the file that a buffer of `put` lies in; None for any other buffer."""
+        found = getattr(buffer, "filename", None)
+        return None if found is None else Path(found).name
+
+    def _sweep(self) -> None:
+        for name in os.listdir(self._folder):
+            if (written := _NAME.fullmatch(name)) and not Path(f"/proc/{written[1]}").exists():
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=self._folder)
+
+
+class OpenFile:
+    """A file that is being filled.
+
+    Args:
+        path: Where it lies; it is erased with the last array in it.
+        descriptor: Of the open file.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path, self._size = path, 0
+        self._file = os.fdopen(descriptor, "r+b", buffering=0)
+        self._erase = weakref.finalize(self, path.unlink, missing_ok=True)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write what follows.
+
+        Raises:
+            OSError: The disk is full or not writable.
+        """
+        left = memoryview(data).cast("B")
+        while left:
+            done = self._file.write(left) or 0
+            left, self._size = left[done:], self._size + done
+
+    def read(self, size: int) -> bytes:
+        """The first bytes that were written."""
+        return os.pread(self._file.fileno(), size, 0)
+
+    def discard(self) -> None:
+        """Erase it."""
+        self._file.close()
+        self._erase()
+
+    def end(self, writeable: bool) -> np.ndarray:
+        """The file's bytes, uint8; what is written there stays in this process."""
+        with self._file:
+            found = np.memmap(self._path, np.uint8, "c", shape=(self._size,)) if self._size else np.empty(0, np.uint8)
+        found.flags.writeable = writeable
+        if self._size:
+            self._erase.detach()
+            weakref.finalize(found, self._path.unlink, missing_ok=True)
+        return found
+
+
+class Filling:
+    """Room for bytes that arrive one after the other: a file, and memory where there is none for it on the disk.
+
+    Args:
+        size: How many will come. Of memory no more is taken than what has come.
+        folder: Where the file goes; None keeps all in memory.
+    """
+
+    def __init__(self, size: int, folder: Handover | None) -> None:
+        self._memory = np.empty(size, np.uint8)
+        self._at = 0
+        self._file: OpenFile | None = None
+        if folder is not None and size >= WORTH_A_FILE:
+            try:
+                self._file = folder.begin()
+            except OSError as error:
+                _log.warning("what arrives is kept in memory: %s", error)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write what comes next."""
+        if self._file is not None:
+            try:
+                self._file.write(data)
+            except OSError as error:
+                _log.warning("what arrives is kept in memory: %s", error)
+                self._memory[: self._at] = np.frombuffer(self._file.read(self._at), np.uint8)
+                self.discard()
+        if self._file is None:
+            self._memory[self._at : self._at + len(data)] = np.frombuffer(data, np.uint8)
+        self._at += len(data)
+
+    def end(self) -> np.ndarray:
+        """All bytes, uint8 [size], which may be written to."""
+        return self._memory if self._file is None else self._file.end(writeable=True)
+
+    def discard(self) -> None:
+        """Erase the file."""
+        if self._file is not None:
+            self._file.discard()
+            self._file = None
+
+
+def _require_own(found: os.stat_result) -> None:
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError("it is another user's, or open to others")

@@ -1,0 +1,451 @@
+"""Arrays of a payload travel as plain bytes in large chunks, where both ends know how.
+
+FLARE turns each array into a zip file with checksums and serves it in pieces of 2 MB. A payload's arrays are of a type
+of their own here, which FLARE's serialiser gives to `PlainDecomposer`: their bytes follow one another without a copy of
+the whole, in chunks of 16 MB, each fetched by the receiver as FLARE's own downloads are. Everything above the
+serialiser, such as filters and ledger, sees NumPy arrays as before.
+
+What a peer says of its arrays is checked before a byte is fetched, and what comes is held against what it said. A
+refusal takes the array's place in the message, so that whoever unpacks it can say it in a sentence: an exception here
+would end the server's process.
+
+Where two processes hand files over (`handover`), a message also names a file that holds the bytes; a receiver that does
+not take it fetches them as ever.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from nvflare.apis.fl_context import FLContext
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
+from nvflare.fuel.f3.streaming.download_service import (
+    Consumer,
+    Downloadable,
+    ProduceRC,
+    download_object,
+    request_download_chunk,
+)
+from nvflare.fuel.f3.streaming.obj_downloader import ObjectDownloader
+from nvflare.fuel.f3.streaming.transfer_progress import DEFAULT_STREAMING_IDLE_TIMEOUT, STREAMING_IDLE_TIMEOUT
+from nvflare.fuel.utils import fobs
+from nvflare.fuel.utils.app_config_utils import get_positive_float_var
+from nvflare.fuel.utils.fobs.datum import Datum, DatumManager, DatumType
+
+from fedretina.errors import RefusedError, SettingsError
+from fedretina.flare.handover import WORTH_A_FILE, Filling, Handover
+
+_log = logging.getLogger(__name__)
+FORMAT = 1
+"""Of the bytes on the wire; a peer that names another one, or none, is sent FLARE's own."""
+DOT = 211
+"""FLARE's one-byte number of a kind of data; FLARE 2.9 uses 1 to 6."""
+_SPEAKS = "fedretina_plain_bytes"
+_TYPES = frozenset({"<f2", "<f4", "<f8", "|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8"})
+_CHUNK = 16 * 2**20
+_LARGEST = 8 * 2**30  # before the network is known: the first order
+_MANY = 100_000  # arrays of one message
+_REQUEST_S = 600.0  # how long one chunk may take, as in FLARE's own downloads
+_LET_GO_S = 10.0
+_AT = "at"
+_LEAVING, _ARRIVED = "fedretina_leaving", "fedretina_arrived"
+
+
+class PlainArray(np.ndarray):
+    """An array whose bytes travel plainly."""
+
+
+def speak(fl_ctx: FLContext) -> None:
+    """Tell peers, with all that this process asks and answers from now on, that it takes plain bytes."""
+    register()
+    fl_ctx.set_prop(_SPEAKS, FORMAT, private=False, sticky=True)
+
+
+def understood(fl_ctx: FLContext) -> bool:
+    """Whether the peer of this exchange has said so."""
+    peer = fl_ctx.get_peer_context()
+    return peer is not None and peer.get_prop(_SPEAKS) == FORMAT
+
+
+def register() -> PlainDecomposer:
+    """Have FLARE's serialiser know such arrays in this process.
+
+    Returns:
+        The process's decomposer.
+
+    Raises:
+        SettingsError: FLARE, or another package, uses the same number for something else.
+    """
+    fobs.register(PlainDecomposer)
+    found = fobs.get_dot_handler(DOT)
+    if not isinstance(found, PlainDecomposer):
+        raise SettingsError(f"FLARE's data type {DOT} is taken by {type(found)}: use the FLARE of the lock.")
+    return found
+
+
+def plain(array: np.ndarray) -> np.ndarray:
+    """The same numbers as an array that travels plainly; of a type that cannot, the array itself."""
+    return np.ascontiguousarray(array).reshape(array.shape).view(PlainArray) if array.dtype.str in _TYPES else array
+
+
+def in_one_buffer(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Copy arrays behind one another, once for all receivers: each chunk is then a part of the buffer.
+
+    Where processes hand files over, the buffer is a file, if there is room for it on the disk.
+
+    Args:
+        arrays: By key.
+
+    Returns:
+        The same numbers under the same keys, read-only.
+    """
+    fit = {key: array for key, array in arrays.items() if array.dtype.str in _TYPES}
+    table = Table.of(list(fit.values()))
+    parts, handover = table.parts(list(fit.values())), register().handover
+    buffer: np.ndarray | None = None
+    if handover is not None and table.size >= WORTH_A_FILE:
+        try:
+            buffer = handover.put(parts)
+        except OSError as error:
+            _log.warning("nothing can be handed over, so it is sent: %s", error)
+    if buffer is None:
+        buffer = np.concatenate([np.empty(0, np.uint8), *parts])
+        buffer.flags.writeable = False
+    packed = dict(zip(fit, table.views(buffer), strict=True))
+    return {key: packed.get(key, array) for key, array in arrays.items()}
+
+
+def leaving(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays in the form in which they travel plainly, those of `in_one_buffer` as they are."""
+    if register().handover is not None and not all(isinstance(array, PlainArray) for array in arrays.values()):
+        return in_one_buffer(arrays)
+    return {key: plain(array) for key, array in arrays.items()}
+
+
+class Form(NamedTuple):
+    """An array without its numbers.
+
+    Attributes:
+        dtype: Its type.
+        shape: Its shape.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of its numbers."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Table:
+    """Where each array of a message lies among the message's bytes.
+
+    Those of the largest numbers come first, so that each lies where its type may.
+
+    Attributes:
+        forms: The arrays, in the order of the message.
+        order: Their numbers, in the order of their bytes.
+        begins: The first byte of each.
+        size: Bytes of all.
+
+    Args:
+        forms: The arrays, in the order of the message.
+    """
+
+    def __init__(self, forms: Sequence[Form]) -> None:
+        self.forms = tuple(forms)
+        self.order = sorted(range(len(forms)), key=lambda at: -forms[at].dtype.itemsize)
+        self.begins = [0] * len(forms)
+        self.size = 0
+        for at in self.order:
+            self.begins[at] = self.size
+            self.size += forms[at].size
+
+    @classmethod
+    def of(cls, arrays: Sequence[np.ndarray]) -> Table:
+        """The table of some arrays."""
+        return cls([Form(array.dtype, array.shape) for array in arrays])
+
+    @classmethod
+    def read(cls, words: object) -> Table:
+        """Read what a peer says of its arrays.
+
+        Raises:
+            RefusedError: It is no such list.
+        """
+        if not isinstance(words, list) or len(words) > _MANY:
+            raise RefusedError("the message does not say what its arrays are.")
+        return cls([_form(one) for one in words])
+
+    def words(self) -> list[list[Any]]:
+        """The table for the wire."""
+        return [[form.dtype.str, list(form.shape)] for form in self.forms]
+
+    def parts(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The bytes of the table's arrays, uint8, in their order; none that are empty."""
+        flat = (np.ascontiguousarray(arrays[at]).reshape(-1).view(np.uint8) for at in self.order)
+        return [part for part in flat if part.size]
+
+    def views(self, buffer: np.ndarray) -> list[np.ndarray]:
+        """The arrays in a buffer of their bytes, uint8 [size]."""
+        return [
+            buffer[begin : begin + form.size].view(form.dtype).reshape(form.shape).view(PlainArray)
+            for form, begin in zip(self.forms, self.begins, strict=True)
+        ]
+
+
+def _form(words: object) -> Form:
+    if isinstance(words, list) and len(words) == 2 and words[0] in _TYPES and isinstance(words[1], list):
+        shape = words[1]
+        fit = len(shape) <= 32 and all(type(length) is int and length >= 0 for length in shape)
+        if fit and math.prod(max(1, length) for length in shape) < 2**48:  # NumPy takes no more, even of an empty one
+            return Form(np.dtype(words[0]), tuple(shape))
+    raise RefusedError("the message holds an array of a type or shape that does not travel.")
+
+
+class PlainDecomposer(fobs.Decomposer):
+    """Sends and fetches the bytes of `PlainArray`s.
+
+    Attributes:
+        largest: Most bytes that the arrays of one message may claim to have; smaller once the network is known.
+        handover: Where files are handed over, to and from processes that have the same; None where all is sent.
+        arrivals: Where bytes that come in are written as they come; None keeps them in memory.
+    """
+
+    def __init__(self) -> None:
+        self.largest = _LARGEST
+        self.handover: Handover | None = None
+        self.arrivals: Handover | None = None
+
+    def supported_type(self) -> type[PlainArray]:
+        """The arrays' type."""
+        return PlainArray
+
+    def supported_dots(self) -> list[int]:
+        """FLARE's number of what says where the bytes are."""
+        return [DOT]
+
+    def decompose(self, target: PlainArray, manager: DatumManager | None = None) -> Any:
+        """An array's place among those of the message; outside a message that has a sender, the array itself."""
+        context = {} if manager is None else manager.fobs_ctx
+        if manager is None or context.get(fobs.FOBSContextKey.CELL) is None:
+            return [target.dtype.str, list(target.shape), target.tobytes()]
+        leaving = context.setdefault(_LEAVING, [])
+        if not leaving:
+            manager.register_post_cb(self._offer)
+        leaving.append(target)
+        return len(leaving) - 1
+
+    def _offer(self, manager: DatumManager) -> None:
+        if manager.get_error():
+            return
+        context = manager.fobs_ctx
+        cell, leaving = context[fobs.FOBSContextKey.CELL], Leaving(context[_LEAVING])
+        timeout = get_positive_float_var(STREAMING_IDLE_TIMEOUT, DEFAULT_STREAMING_IDLE_TIMEOUT)
+        receivers = context.get(fobs.FOBSContextKey.NUM_RECEIVERS) or 1
+        ref = ObjectDownloader(cell=cell, timeout=timeout, num_receivers=receivers).add_object(leaving)
+        words = {"from": cell.get_fqcn(), "ref": ref, "arrays": leaving.table.words()}
+        if self.handover is not None and (file := leaving.file) is not None:
+            words |= {"here": self.handover.here, "file": file}
+        manager.add_datum(Datum(DatumType.TEXT, json.dumps(words), dot=DOT))
+
+    def process_datum(self, datum: Datum, manager: DatumManager) -> None:
+        """Fetch the bytes, before the message that they belong to is read.
+
+        Raises:
+            RuntimeError: A task's bytes could not be fetched; FLARE asks for the task again. Nothing is raised for an
+                answer's, since FLARE would end the job.
+        """
+        try:
+            found: list[np.ndarray] | RefusedError = self._fetch(datum.value, manager.fobs_ctx)
+        except RefusedError as refusal:
+            found = refusal
+        manager.fobs_ctx[_ARRIVED] = found
+
+    def _fetch(self, text: object, context: Mapping[str, Any]) -> list[np.ndarray]:
+        try:
+            words = json.loads(str(text))
+            sender, ref, table = words["from"], words["ref"], Table.read(words["arrays"])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise RefusedError("the message does not say where its arrays are.") from error
+        cell, message = context.get(fobs.FOBSContextKey.CELL), context.get(fobs.FOBSContextKey.MESSAGE)
+        if cell is None or message is None or not isinstance(ref, str):
+            raise RefusedError("the message's arrays came by a way on which they cannot be fetched.")
+        if sender != message.get_header(MessageHeaderKey.ORIGIN):
+            raise RefusedError("the message's arrays are said to lie with another than its sender.")
+        if table.size > self.largest:
+            raise RefusedError(
+                f"its tensors are said to have {table.size} bytes; those of this run have at most {self.largest}."
+            )
+        way: dict[str, Any] = {
+            "from_fqcn": sender,
+            "ref_id": ref,
+            "per_request_timeout": _REQUEST_S,
+            "cell": cell,
+            "secure": bool(message.get_header(MessageHeaderKey.SECURE, False)),
+            "abort_signal": context.get(fobs.FOBSContextKey.ABORT_SIGNAL),
+        }
+        taken = self._taken(words, table.size)
+        if taken is not None:
+            way["per_request_timeout"] = _LET_GO_S
+            request_download_chunk(state={_AT: table.size}, **way)  # so that the sender lets go of it
+            return table.views(taken)
+        arriving = Arriving(table.size, self.arrivals)
+        download_object(consumer=arriving, **way)
+        if arriving.refusal is not None:
+            raise arriving.refusal
+        if not arriving.complete:
+            if message.get_header(MessageHeaderKey.MSG_TYPE) == MessageType.REPLY:
+                raise RuntimeError(f"the arrays of a message could not be fetched from {sender}")
+            raise RefusedError("its tensors could not be fetched: it is gone, or does not hold them any more.")
+        return table.views(arriving.buffer)
+
+    def _taken(self, words: Mapping[str, Any], size: int) -> np.ndarray | None:
+        """The bytes, where the sender has handed them over."""
+        file, here = words.get("file"), words.get("here")
+        if self.handover is None or here != self.handover.here or not isinstance(file, str):
+            return None
+        return self.handover.take(file, size)
+
+    def recompose(self, data: Any, manager: DatumManager | None = None) -> Any:
+        """The array of a place, or the refusal in its stead."""
+        if isinstance(data, list) and len(data) == 3:
+            try:
+                form = _form(data[:2])
+                return np.frombuffer(data[2], form.dtype).reshape(form.shape).copy().view(PlainArray)
+            except RefusedError as refusal:
+                return refusal
+            except (ValueError, TypeError):
+                return RefusedError("an array's bytes are not those of its type and shape.")
+        found = None if manager is None else manager.fobs_ctx.get(_ARRIVED)
+        if isinstance(found, RefusedError):
+            return found
+        if isinstance(found, list) and type(data) is int and 0 <= data < len(found):
+            return found[data]
+        return RefusedError("the message names an array that did not come with it.")
+
+
+class Leaving(Downloadable):
+    """The bytes of a message's arrays, cut into chunks as they are fetched.
+
+    Attributes:
+        table: Where each array lies among them.
+
+    Args:
+        arrays: In the order of the message.
+    """
+
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+        super().__init__(None)
+        self.table = Table.of(arrays)
+        self._runs = list(_joined(self.table.parts(arrays)))
+
+    @property
+    def file(self) -> str | None:
+        """Name of the file that holds these bytes and nothing else; None where there is none."""
+        root = _root(self._runs[0]) if len(self._runs) == 1 else None
+        return Handover.name(root) if root is not None and root.size == self.table.size else None
+
+    def produce(self, state: Any, requester: str) -> tuple[str, Any, dict[str, int]]:
+        """The next chunk, and the place behind it."""
+        begin = int(state.get(_AT, 0)) if state else 0
+        if not 0 <= begin < self.table.size:
+            return ProduceRC.EOF, None, {}
+        end = min(begin + _CHUNK, self.table.size)
+        pieces, before = [], 0
+        for run in self._runs:
+            if before < end and before + run.size > begin:
+                pieces.append(run.data[max(begin - before, 0) : end - before])
+            before += run.size
+        return ProduceRC.OK, pieces[0] if len(pieces) == 1 else b"".join(pieces), {_AT: end}
+
+    def release(self) -> None:
+        """Let go of the arrays."""
+        self._runs = []
+
+
+def _joined(parts: Iterable[np.ndarray]) -> Iterable[np.ndarray]:
+    """Parts of bytes; those that follow one another in one buffer as one."""
+    last: np.ndarray | None = None
+    for part in parts:
+        root = _root(part)
+        follows = last is not None and _root(last) is root and _address(last) + last.size == _address(part)
+        if last is not None and follows and root.flags.c_contiguous:
+            whole, begin = root.reshape(-1).view(np.uint8), _address(last) - _address(root)
+            last = whole[begin : begin + last.size + part.size]
+            continue
+        if last is not None:
+            yield last
+        last = part
+    if last is not None:
+        yield last
+
+
+def _root(array: np.ndarray) -> np.ndarray:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+class Arriving(Consumer):
+    """Puts chunks behind one another, and holds the peer to the size that it claimed.
+
+    Attributes:
+        buffer: uint8 [size]; there once all has come.
+        refusal: What was wrong with what came; None where nothing was.
+        complete: Whether all of it came.
+
+    Args:
+        size: Bytes that the peer claims, no more than the receiver takes.
+        folder: Where they are written as they come; None, or a disk without room, keeps them in memory.
+    """
+
+    supports_pipelining = True
+    buffer: np.ndarray
+
+    def __init__(self, size: int, folder: Handover | None = None) -> None:
+        super().__init__()
+        self.refusal: RefusedError | None = None
+        self.complete = False
+        self._size, self._at = size, 0
+        self._filling = Filling(size, folder)
+
+    def consume(self, ref_id: str, state: Any, data: Any) -> Any:
+        """Take one chunk.
+
+        Raises:
+            RefusedError: It is not the next chunk of what was claimed; FLARE ends the download.
+        """
+        size = len(data) if isinstance(data, bytes | bytearray | memoryview) else 0
+        if not size or not isinstance(state, dict) or state.get(_AT) != self._at + size:
+            self.refusal = RefusedError("its tensors did not come in the order of their bytes.")
+        elif self._at + size > self._size:
+            self.refusal = RefusedError(f"it sent more than the {self._size} bytes that it said it has.")
+        if self.refusal is not None:
+            raise self.refusal
+        self._filling.write(data)
+        self._at += size
+        return state
+
+    def download_completed(self, ref_id: str) -> None:
+        """Note that the peer has no more."""
+        if self._at == self._size:
+            self.buffer, self.complete = self._filling.end(), True
+            return
+        self.refusal = RefusedError(f"it sent {self._at} of the {self._size} bytes that it said it has.")
+        self._filling.discard()
+
+    def download_failed(self, ref_id: str, reason: str) -> None:
+        """Let go of what has come; FLARE has logged the reason, and `complete` stays False."""
+        self._filling.discard()

@@ -1,0 +1,288 @@
+"""Arrays over FLARE's own connections, from an honest peer and from hostile ones; two cells, loopback, no job."""
+
+import json
+import socket
+import threading
+
+import numpy as np
+import pytest
+import torch
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.fuel.f3.cellnet.cell import Cell
+from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply, new_cell_message
+from nvflare.fuel.f3.streaming.download_service import ProduceRC
+from nvflare.fuel.utils import fobs
+
+from fedretina.errors import RefusedError
+from fedretina.exchange.encryption import sealed_bytes
+from fedretina.exchange.partition import partition_of
+from fedretina.exchange.payload import Payload, Stamp, tensors_digest
+from fedretina.flare import plain_bytes
+from fedretina.flare.handover import Handover
+from fedretina.flare.plain_bytes import Form, Leaving, PlainArray, Table, in_one_buffer, plain, register
+from fedretina.flare.wire import pack_payload, unpack_payload
+from fedretina.networks.build import build_on_meta
+
+STAMP = Stamp("r", "train", 0, 0, "d" * 64)
+TB = 10**12
+
+
+@pytest.fixture(scope="module")
+def wire():
+    """A server and a site; gives a function that sends from the site and returns what the server unpacked."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        url = f"tcp://localhost:{free.getsockname()[1]}"
+    came = []
+
+    def take(message):
+        came.append(message.payload)
+        return make_reply(ReturnCode.OK)
+
+    server, site = Cell("server", url, False, {}), Cell("site-1", url, False, {})
+    server.register_request_cb(channel=CellChannel.SERVER_COMMAND, topic="*", cb=take)
+    server.start()
+    site.start()
+    register().largest = 64 * 2**20
+
+    def send(payload):
+        message = new_cell_message({}, payload)
+        reply = site.send_request(
+            channel=CellChannel.SERVER_COMMAND, topic="submit", target="server", request=message, timeout=60.0
+        )
+        assert reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK
+        return came.pop()
+
+    yield send
+    register().largest = plain_bytes._LARGEST
+    for cell in (site, server):
+        cell.stop()
+
+
+def tensors():
+    draws = torch.Generator().manual_seed(1)
+    return {
+        "frame": torch.arange(7, dtype=torch.uint8),  # of an odd length, so that what follows would lie askew
+        "large": torch.randn(5_000_000, generator=draws),
+        "counter": torch.tensor(3),
+        "none": torch.empty(0, 4),
+        "turned": torch.randn(3, 5, generator=draws).T,
+        "half": torch.randn(9, generator=draws).half(),
+        "truth": torch.tensor([True, False]),
+        "double": torch.randn(11, generator=draws).double(),
+    }
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_tensors_arrive_bit_for_bit_in_their_types_and_shapes(wire, shared):
+    sent = Payload(tensors(), {"theta": 0.5}, STAMP)
+    message = pack_payload(sent, plainly=True)
+    if shared:
+        message["DXO"]["data"] = in_one_buffer(message["DXO"]["data"])
+    came = wire(message)
+    assert all(type(array) is PlainArray for array in came["DXO"]["data"].values())
+    found = unpack_payload(came)
+    assert tensors_digest(found.tensors) == tensors_digest(sent.tensors)
+    assert found[1:] == sent[1:]
+    for tensor in found.tensors.values():
+        assert tensor.data_ptr() % max(1, tensor.element_size()) == 0
+        tensor.zero_()  # what came may be written to, and nothing else lies there
+    assert not any(tensor.any() for tensor in found.tensors.values())
+
+
+def test_arrays_in_one_buffer_are_sent_without_a_copy_and_cannot_be_changed():
+    arrays = in_one_buffer({key: tensor.numpy() for key, tensor in tensors().items()})
+    leaving = Leaving([plain(array) for array in arrays.values()])
+    assert len(leaving._runs) == 1
+    chunk = leaving.produce(None, "site-1")[1]
+    assert len(chunk) == plain_bytes._CHUNK
+    assert np.shares_memory(np.frombuffer(chunk, np.uint8), arrays["double"])
+    with pytest.raises(ValueError, match="read-only"):
+        arrays["large"] *= 2
+    apart = Leaving([plain(array.copy()) for array in arrays.values()])
+    assert len(apart._runs) > 1
+    for one, other in zip(chunks(leaving), chunks(apart), strict=True):
+        assert bytes(one) == bytes(other)
+
+
+def chunks(leaving):
+    state = None
+    while True:
+        code, chunk, state = leaving.produce(state, "site-1")
+        if code == ProduceRC.EOF:
+            return
+        yield chunk
+
+
+def refused(wire):
+    with pytest.raises(RefusedError) as found:
+        unpack_payload(wire(pack_payload(Payload({"k": torch.zeros(1000)}, {}, STAMP), plainly=True)))
+    return str(found.value)
+
+
+@pytest.mark.attack(
+    "a hostile site",
+    "a message that claims a terabyte of tensors",
+    "refused in a sentence before a byte is fetched or room is made for it",
+)
+def test_a_claim_beyond_the_runs_size_is_refused_before_anything_is_fetched(wire, monkeypatch):
+    fetched = []
+    monkeypatch.setattr(Table, "words", lambda self: [["<f4", [TB // 4]]])
+    monkeypatch.setattr(Leaving, "produce", lambda *_: fetched.append(1) or (ProduceRC.EOF, None, {}))
+    assert refused(wire) == f"its tensors are said to have {TB} bytes; those of this run have at most {64 * 2**20}."
+    assert fetched == []
+
+
+@pytest.mark.parametrize(
+    ("produce", "said"),
+    [
+        (lambda *_: (ProduceRC.OK, bytes(4001), {"at": 4001}), "it sent more than the 4000 bytes"),
+        (lambda *_: (ProduceRC.OK, bytes(4000), {"at": 9}), "did not come in the order"),
+        (lambda *_: (ProduceRC.OK, [bytes(4000)], {"at": 4000}), "did not come in the order"),
+        (lambda *_: (ProduceRC.OK, b"", {"at": 0}), "did not come in the order"),
+        (lambda *_: (ProduceRC.EOF, None, {}), "it sent 0 of the 4000 bytes"),
+        (lambda *_: (ProduceRC.ERROR, None, {}), "could not be fetched"),
+    ],
+    ids=["more", "elsewhere", "list", "nothing", "less", "fault"],
+)
+@pytest.mark.attack(
+    "a hostile site",
+    "more or fewer bytes of tensors than it claimed, or in another order",
+    "refused in a sentence; the server's process goes on",
+)
+def test_what_is_not_as_it_was_claimed_is_refused(wire, monkeypatch, produce, said):
+    monkeypatch.setattr(Leaving, "produce", produce)
+    assert said in refused(wire)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda words: "{", "does not say where"),
+        (lambda words: "[" * 100_000, "does not say where"),
+        (lambda words: json.dumps({**words, "ref": 7}), "cannot be fetched"),
+        (lambda words: json.dumps({**words, "from": "site-2"}), "with another than its sender"),
+        (lambda words: json.dumps({**words, "arrays": [["|O", [1]]]}), "type or shape that does not travel"),
+        (lambda words: json.dumps({**words, "arrays": [["<f4", [-1]]]}), "type or shape that does not travel"),
+        (lambda words: json.dumps({**words, "arrays": [["<f4", [2.5]]]}), "type or shape that does not travel"),
+        (lambda words: json.dumps({**words, "arrays": [[["<f4"], [2]]]}), "does not say where"),
+        (lambda words: json.dumps({**words, "arrays": [["<f4", [0, 2**39, 2**39]]]}), "type or shape"),
+        (lambda words: json.dumps({**words, "arrays": []}), "more than the 0 bytes"),
+        (lambda words: json.dumps({**words, "arrays": {}}), "does not say what its arrays are"),
+    ],
+)
+@pytest.mark.attack(
+    "a hostile site",
+    "malformed words about where its tensors are, of what type and shape, or another's name for them",
+    "refused in a sentence; the server's process goes on",
+)
+def test_malformed_words_about_arrays_are_refused(wire, monkeypatch, change, said):
+    kept = plain_bytes.Datum
+    monkeypatch.setattr(plain_bytes, "Datum", lambda kind, text, dot: kept(kind, change(json.loads(text)), dot=dot))
+    assert said in refused(wire)
+
+
+def test_an_array_without_a_connection_is_its_own_message_and_a_malformed_one_is_refused():
+    register()
+    sent = pack_payload(Payload(tensors(), {}, STAMP), plainly=True)
+    found = unpack_payload(fobs.loads(fobs.dumps(sent)))
+    assert tensors_digest(found.tensors) == tensors_digest(tensors())
+    for words in (["|O", [1], b"x"], ["<f4", [3], b"xy"], ["<f4", [3], 5], 0, "x"):
+        assert isinstance(register().recompose(words), RefusedError)
+
+
+def test_a_peer_of_an_older_version_is_sent_flares_own_form():
+    told, context, peer = FLContext(), FLContext(), FLContext()
+    assert not plain_bytes.understood(context)
+    context.set_peer_context(peer)
+    assert not plain_bytes.understood(context)
+    plain_bytes.speak(told)
+    peer.set_public_props(told.get_all_public_props())  # as FLARE builds a peer's context
+    assert plain_bytes.understood(context)
+    peer.set_public_props({plain_bytes._SPEAKS: plain_bytes.FORMAT + 1})
+    assert not plain_bytes.understood(context)
+    own = pack_payload(Payload(tensors(), {}, STAMP))
+    assert {type(array) for array in own["DXO"]["data"].values()} == {np.ndarray}
+
+
+def test_what_cannot_travel_plainly_stays_as_it_is():
+    odd = np.zeros(2, ">f4")
+    assert plain(odd) is odd
+    assert in_one_buffer({"odd": odd})["odd"] is odd
+
+
+def test_the_largest_message_of_a_run_follows_from_its_network(tiny):
+    experiment = tiny()
+    parts = partition_of(experiment, build_on_meta(experiment.network, experiment.head_width or 2))
+    own = sum(parts.sizes[key][1] for key in parts.sendable)
+    assert own <= parts.most_bytes(parts.sendable) <= own + 4096 * len(parts.sendable)
+    assert sealed_bytes(5000) > 2 * 5000 * 8
+
+
+def test_places_are_those_of_the_largest_numbers_first():
+    table = Table([Form(np.dtype("u1"), (3,)), Form(np.dtype("<f8"), (2,)), Form(np.dtype("<f4"), (1,))])
+    assert (table.begins, table.size) == ([20, 0, 16], 23)
+    assert Table.read(json.loads(json.dumps(table.words()))).begins == table.begins
+
+
+def test_messages_at_the_same_time_do_not_mix(wire):
+    found = {}
+
+    def send(number):
+        found[number] = wire(Shareable({"d": {"k": plain(np.full(3_000_000, number, np.float32))}}))
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(1, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    numbers = sorted(float(message["d"]["k"].max()) for message in found.values())
+    assert numbers == [1.0, 2.0, 3.0]
+    assert all(message["d"]["k"].min() == message["d"]["k"].max() for message in found.values())
+
+
+@pytest.mark.parametrize("way", ["handed over", "elsewhere", "gone", "a name of its own", "as it comes"])
+def test_tensors_arrive_the_same_whether_a_file_is_handed_over_or_not(wire, tmp_path, monkeypatch, way):
+    held, words, pulled = Handover(tmp_path / "held"), {}, []
+    kept, produce = plain_bytes.Datum, Leaving.produce
+    changed = {"elsewhere": {"here": "x"}, "gone": {"file": f"1-{32 * '0'}"}, "a name of its own": {"file": 7}}
+
+    def said(kind, text, dot):
+        words.update(json.loads(text) | changed.get(way, {}))
+        return kept(kind, json.dumps(words), dot=dot)
+
+    def counted(self, state, requester):
+        found = produce(self, state, requester)
+        pulled.append(found[0] == ProduceRC.OK)
+        return found
+
+    monkeypatch.setattr(plain_bytes, "Datum", said)
+    monkeypatch.setattr(Leaving, "produce", counted)
+    monkeypatch.setattr(register(), "handover", None if way == "as it comes" else held)
+    monkeypatch.setattr(register(), "arrivals", held)
+    sent = Payload(tensors(), {"theta": 0.5}, STAMP)
+    found = unpack_payload(wire(pack_payload(sent, plainly=True)))
+    assert tensors_digest(found.tensors) == tensors_digest(sent.tensors)
+    assert ("file" in words) == (way != "as it comes")
+    assert any(pulled) == (way != "handed over")
+    files = len(list((tmp_path / "held").iterdir()))
+    assert files >= 1  # what came lies there, and is erased with the last tensor of it
+    found.tensors["large"].zero_()
+    del found
+    assert len(list((tmp_path / "held").iterdir())) < files or way == "handed over"
+
+
+@pytest.mark.attack(
+    "a hostile site",
+    "a claim of a terabyte with the name of a file that it would hand over",
+    "refused in a sentence; the file is not looked at",
+)
+def test_a_file_is_held_to_the_same_size(wire, tmp_path, monkeypatch):
+    held = Handover(tmp_path / "held")
+    monkeypatch.setattr(register(), "handover", held)
+    monkeypatch.setattr(Handover, "take", lambda *_: pytest.fail("the file is opened"))
+    monkeypatch.setattr(register(), "largest", 10**6)
+    with pytest.raises(RefusedError, match="those of this run have at most 1000000"):
+        unpack_payload(wire(pack_payload(Payload(tensors(), {}, STAMP), plainly=True)))

@@ -1,0 +1,220 @@
+"""`fedretina predict --dicom`: reports, pages and FHIR bundles of DICOM pictures, read back and checked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from fedretina.cli import main
+from fedretina.data.decode import decode_image
+from fedretina.dicom.codes import CONCEPTS, DESIGNATOR, REASONS
+from fedretina.dicom.eye_answers import AnsweringModel
+from fedretina.prediction.predictor import Predictor
+from fedretina.settings.scheme import in_words
+
+pytest.importorskip("highdicom", reason="the extra dicom is not installed")
+
+from highdicom.sr.utils import find_content_items
+from pydicom import dcmread
+from pydicom.sr.codedict import codes
+
+from dicom_writing import write_dicom
+
+
+def call(*words):
+    return CliRunner().invoke(main, ["predict", *(str(word) for word in words), "--device", "cpu", "--dicom"])
+
+
+@pytest.fixture(scope="module")
+def answered(hospital, gated, tmp_path_factory):
+    """A patient with two photographs of the right eye and one of the left in a study; a patient whose photograph is
+    black, one whose file is damaged, and one whose photograph names no study.
+    """
+    root = tmp_path_factory.mktemp("in")
+    pixels = [decode_image(hospital.images / file) for file in hospital.files[:4]]
+    write_dicom(root / "a" / "IM1", pixels[0], "MRN0001", "R")
+    write_dicom(root / "a" / "IM2", pixels[1].astype(np.uint16) * 257, "MRN0001", "R")
+    write_dicom(root / "a" / "IM3", pixels[2], "MRN0001", "L", IssuerOfPatientID="CLINIC")
+    write_dicom(root / "black", np.zeros_like(pixels[0]), "MRN0002", "L")
+    write_dicom(root / "cut", pixels[3], "MRN0003", "L", PixelData=pixels[3].tobytes()[:100])
+    write_dicom(root / "nameless", pixels[3], "MRN0004", "L", StudyInstanceUID="")
+    out = tmp_path_factory.mktemp("out")
+    result = call(root, "--model", gated, "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    return root, out, json.loads(result.stdout)
+
+
+def reports(out):
+    return {path.name.removesuffix("-report.dcm"): dcmread(path) for path in sorted(out.glob("dicom/*-report.dcm"))}
+
+
+def by_patient(out, patient, eye):
+    (found,) = (
+        (name, report)
+        for name, report in reports(out).items()
+        if report.PatientID == patient and name.endswith(f"-{eye}")
+    )
+    return found
+
+
+def groups(report):
+    """The measurement groups of a report, each as what it says by the meaning of its concepts."""
+    found = []
+    for item in find_content_items(report, name=codes.DCM.MeasurementGroup, recursive=True):
+        said = {}
+        for one in item.ContentSequence:
+            name = one.ConceptNameCodeSequence[0].CodeMeaning
+            if one.ValueType == "CODE":
+                value = one.ConceptCodeSequence[0].CodeMeaning
+            elif one.ValueType == "NUM":
+                value = float(one.MeasuredValueSequence[0].NumericValue)
+            elif one.ValueType == "TEXT":
+                value = one.TextValue
+            else:
+                value = one.ValueType
+            said.setdefault(name, []).append(value)
+        found.append(said)
+    return found
+
+
+def test_each_eye_of_each_study_has_a_report_a_page_and_a_bundle(answered):
+    _, out, record = answered
+    assert record["dicom"] == {"answers": 4, "without": 1, "folder": str(out / "dicom")}
+    names = sorted(path.name for path in (out / "dicom").iterdir())
+    kinds = ("fhir.json", "page.dcm", "report.dcm")
+    assert len(names) == 12
+    assert {name.split("-", 2)[2] for name in names} == set(kinds)
+    assert not any("MRN" in name for name in names)
+    assert (out / "dicom").stat().st_mode & 0o077 == 0
+
+
+def test_a_report_says_what_the_list_says(answered, gated):
+    root, out, _ = answered
+    name, report = by_patient(out, "MRN0001", "right")
+    predictor = Predictor.load(gated, "cpu")
+    own = list(predictor.predict(root, ["a/IM1", "a/IM2"], predictor.find(root).frames))
+    source = dcmread(root / "a" / "IM1", stop_before_pixels=True)
+    assert (report.StudyInstanceUID, report.PatientName) == (source.StudyInstanceUID, source.PatientName)
+    assert (report.CompletionFlag, report.PreliminaryFlag, report.VerificationFlag) == (
+        "PARTIAL",
+        "PRELIMINARY",
+        "UNVERIFIED",
+    )
+    eye, *pictures = groups(report)
+    assert len(pictures) == 2
+    grades = [in_words(grade) for grade in predictor.scheme.grades]
+    for said, row in zip(pictures, own, strict=True):
+        if row.fault:  # the gate stopped it
+            assert not {CONCEPTS["GRADE"], CONCEPTS["PROBABILITY"], CONCEPTS["DOUBT"]} & set(said)
+            continue
+        assert said[CONCEPTS["GRADE"]] == [grades[row.grade]]
+        assert said[CONCEPTS["PROBABILITY"]] == pytest.approx(row.probabilities.tolist(), abs=1e-8)
+        assert said[CONCEPTS["DOUBT"]] == [pytest.approx(row.uncertainty, abs=1e-8)]
+        assert said[CONCEPTS["REFER"]] == ["Yes" if row.referral.refer else "No"]
+        assert said.get(CONCEPTS["REASON"], []) == list(row.referral.reasons)
+        assert said.get(CONCEPTS["GRADES"], []) == ([row.grades] if row.grades else [])
+    assert eye[CONCEPTS["GRADE"]] == [grades[max(row.grade for row in own)]]
+    ill = list(predictor.scheme.referable_classes)
+    chance = max(float(row.probabilities[ill].sum()) for row in own)
+    assert eye[CONCEPTS["CHANCE"]] == [pytest.approx(chance, abs=1e-8)]
+    assert "not a medical device" in eye[CONCEPTS["NOTICE"]][0]
+    digest = AnsweringModel.of(predictor).digest
+    assert f"model sha256 {digest}" in eye["Algorithm Parameters"]
+    observer = find_content_items(report, name=codes.DCM.DeviceObserverSerialNumber, recursive=True)
+    assert [item.TextValue for item in observer] == [digest]
+    sides = find_content_items(report, name=codes.SCT.Laterality, recursive=True)
+    assert {item.ConceptCodeSequence[0].CodeMeaning for item in sides} == {"Right"}
+    bundle = json.loads((out / "dicom" / f"{name}-fhir.json").read_text())
+    said = {one["resource"]["resourceType"]: one["resource"] for one in bundle["entry"]}
+    assert said["RiskAssessment"]["prediction"][0]["probabilityDecimal"] == pytest.approx(chance, abs=1e-6)
+    assert said["DiagnosticReport"]["imagingStudy"][0]["identifier"]["value"] == f"urn:oid:{source.StudyInstanceUID}"
+    assert said["DiagnosticReport"]["status"] == said["RiskAssessment"]["status"] == "preliminary"
+    assert "Phantom" not in json.dumps(bundle)
+
+
+@pytest.mark.parametrize("patient", ["MRN0002", "MRN0003"])
+def test_what_was_stopped_or_cannot_be_read_has_no_grade_in_any_form(answered, patient):
+    _, out, _ = answered
+    name, report = by_patient(out, patient, "left")
+    eye, picture = groups(report)
+    for said in (eye, picture):
+        assert not {CONCEPTS[code] for code in ("GRADE", "GRADES", "PROBABILITY", "DOUBT", "CHANCE")} & set(said)
+        assert said[CONCEPTS["REFER"]] == ["Yes"]
+        assert said[CONCEPTS["REASON"]]
+    assert picture["Comment"][0]
+    bundle = json.loads((out / "dicom" / f"{name}-fhir.json").read_text())
+    kinds = [one["resource"]["resourceType"] for one in bundle["entry"]]
+    assert kinds == ["Device", "DiagnosticReport"]
+    assert "A doctor must see it" in bundle["entry"][1]["resource"]["conclusion"]
+
+
+def test_the_same_answer_is_the_same_instance(answered, gated, tmp_path):
+    root, out, _ = answered
+    assert call(root, "--model", gated, "--out", tmp_path / "again").exit_code == 0
+    first, again = reports(out), reports(tmp_path / "again")
+    uids = [report.SOPInstanceUID for report in first.values()]
+    assert uids == [report.SOPInstanceUID for report in again.values()]
+    pages = [dcmread(path).SOPInstanceUID for path in sorted(out.glob("dicom/*-page.dcm"))]
+    assert len({*uids, *pages}) == 8
+    assert all(uid.startswith("2.25.") and len(uid) <= 64 for uid in (*uids, *pages))
+
+
+def test_a_page_is_a_pdf_of_the_study(answered):
+    _, out, _ = answered
+    name, report = by_patient(out, "MRN0001", "left")
+    page = dcmread(out / "dicom" / f"{name}-page.dcm")
+    assert page.EncapsulatedDocument.startswith(b"%PDF")
+    assert page.EncapsulatedDocumentLength <= len(page.EncapsulatedDocument)
+    assert (page.StudyInstanceUID, page.PatientID) == (report.StudyInstanceUID, "MRN0001")
+    assert page.IssuerOfPatientID == "CLINIC"
+    (source,) = page.SourceInstanceSequence
+    (evidence,) = report.CurrentRequestedProcedureEvidenceSequence[0].ReferencedSeriesSequence
+    assert source.ReferencedSOPInstanceUID == evidence.ReferencedSOPSequence[0].ReferencedSOPInstanceUID
+
+
+@pytest.mark.skipif(shutil.which("dciodvfy") is None, reason="dciodvfy (Debian's dicom3tools) is not installed")
+def test_dciodvfy_finds_no_error(answered):
+    _, out, _ = answered
+    files = sorted(out.glob("dicom/*.dcm"))
+    assert len(files) == 8
+    for path in files:
+        told = subprocess.run(["dciodvfy", path], capture_output=True, text=True, check=False)
+        assert "Error" not in told.stdout + told.stderr, f"{path.name}\n{told.stderr}"
+
+
+def test_bundles_are_fhir_r4(answered):
+    fhir = pytest.importorskip("fhir.resources.R4B.bundle", reason="fhir.resources is not installed")
+    _, out, _ = answered
+    for path in out.glob("dicom/*-fhir.json"):
+        text = path.read_text()
+        assert json.loads(fhir.Bundle.model_validate_json(text).model_dump_json(exclude_none=True))
+        bundle = json.loads(text)
+        names = [one["fullUrl"] for one in bundle["entry"]]
+        assert len(set(names)) == len(names)
+        for one in bundle["entry"]:
+            for asked in ("device", "performer"):
+                reference = one["resource"].get(asked, {})
+                if isinstance(reference, dict) and "reference" in reference:
+                    assert reference["reference"] in names
+
+
+def test_the_page_of_the_docs_lists_every_code():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "dicom.md").read_text(encoding="utf-8")
+    assert DESIGNATOR in page
+    for code, words in (CONCEPTS | REASONS).items():
+        assert f"| `{code}` | {words} |" in page
+
+
+def test_without_highdicom_it_says_what_to_install_before_anything_is_answered(hospital, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "highdicom", None)
+    result = call(hospital.images, "--model", hospital.final, "--out", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    assert 'pip install "fedretina[dicom]"' in result.output
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,84 @@
+"""A site and an admin behind a real squid, in a federation whose other sites are not; and the squid that dies."""
+
+import base64
+import json
+
+import psutil
+import pytest
+from jobs import export
+from simulation import results
+from squid import LOGIN, SQUID
+
+from federation import LEAD, MEMBER, copy_kit, ended, fedretina, files_below, processes_of, wait_for
+from fedretina.kit.door import knock
+from fedretina.kit.startup_kit import open_kit
+
+pytestmark = [
+    pytest.mark.flare,
+    pytest.mark.provisioned,
+    pytest.mark.skipif(SQUID is None, reason="squid is not on this machine"),
+]
+
+
+def ends(processes):
+    """Ports of this machine that processes have as their own, and those that they are connected to."""
+    held = [one for process in processes for one in process.net_connections("tcp")]
+    return {one.laddr.port for one in held}, {one.raddr.port for one in held if one.raddr}
+
+
+@pytest.mark.attack(
+    "an outsider",
+    "whoever runs the hospital's proxy keeps what passes it",
+    "the server's name and port, the proxy's own login and the number of bytes; the rest is TLS from end to end",
+)
+@pytest.mark.attack(
+    "an accident",
+    "the hospital's proxy dies in the middle of a run",
+    "once it is back the run goes on by itself, with the same bits",
+)
+def test_all_of_a_site_goes_through_its_proxy_and_the_proxy_may_die(federation):
+    proxy, kit, site = federation.proxy, federation.kit("site-2"), federation.running["site-2"]
+    run = federation.storage / "runs" / "again" / "server" / "run.json"
+    with federation.session(LEAD) as session:
+        job = session.submit_job(str(export(federation, "again")))
+        (child,) = wait_for(lambda: processes_of(kit, job), "the job's process of site-2")
+        wait_for(lambda: proxy.port in ends([psutil.Process(child)])[1], "it is connected through the proxy")
+        own, others = ends(site.processes())
+        assert others - own == {proxy.port}  # what is left over is what they say to each other, past the proxy
+        assert others & own
+        own, others = ends(federation.running["site-1"].processes())
+        assert others - own == {federation.port}
+        wait_for(lambda: run.exists() and json.loads(run.read_text())["done"] >= 1, "round 0")
+        lost = site.text().count("is closed PID")
+        proxy.kill()
+        wait_for(lambda: site.text().count("is closed PID") >= lost + 2, "both processes have noticed")
+        proxy.start()
+        status = ended(session, job)["status"]
+    assert status == "FINISHED:COMPLETED", site.text()[-4000:]
+    runs = federation.storage / "runs"
+    assert results(runs, "again") == results(runs, "good")
+    assert set(proxy.let_through()) == {("CONNECT", f"localhost:{federation.port}", "hospital")}
+    for words in (LOGIN.partition(":")[2], base64.b64encode(LOGIN.encode()).decode()):
+        folders = (kit, federation.kit("server"), federation.hospital("site-2") / "runs", proxy.folder)
+        holds = [path.name for path in files_below(*folders) if words.encode() in path.read_bytes()]
+        assert not holds, words
+        for process in site.processes():
+            assert words not in " ".join([*process.cmdline(), *process.environ().values()])
+
+
+def test_the_way_through_the_proxy_is_looked_at_from_outside(federation):
+    door = knock(open_kit(federation.kit("site-2")))
+    assert (door.problem, door.tls) == ("", "TLSv1.3")
+
+
+def test_an_admin_goes_through_the_proxy_too(federation, tmp_path):
+    login = federation.hospital("site-2") / "proxy.login"
+    kit = copy_kit(federation.kit(MEMBER), tmp_path / MEMBER)
+    fedretina("kit", "harden", kit, "--proxy", federation.proxy.address, "--proxy-login", login)
+    before = len(federation.proxy.let_through())
+    assert "site-2" in fedretina("status", "--kit", kit)
+    wait_for(lambda: len(federation.proxy.let_through()) > before, "its connection is listed when it has ended")
+    fedretina("kit", "harden", kit, "--proxy", "none")
+    assert json.loads((kit / "startup" / "fed_admin.json").read_text()) == json.loads(
+        (federation.kit(MEMBER) / "startup" / "fed_admin.json").read_text()
+    )
