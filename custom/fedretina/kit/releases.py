@@ -224,7 +224,7 @@ def _run(command: Sequence[str], lock: int, what: str, temporary: str | None = N
     try:
         done = subprocess.run(
             command,
-            env={**environment, **more},
+            env={**environment, **more, "PIP_CONFIG_FILE": os.devnull},  # no place of this machine's own settings
             pass_fds=[lock],
             umask=0o022,  # the service's user reads what root installs
             capture_output=True,
