@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -22,6 +23,8 @@ from fedretina.kit.job_folder import (
     CONFIGS,
     EXPERIMENT,
     FILTER,
+    GPU_MEMORY,
+    GPUS,
     LARGEST,
     META,
     SCRIPT,
@@ -44,6 +47,7 @@ _LEARNER_EXECUTOR = "nvflare.app_common.executors.model_learner_executor.ModelLe
 _LEARNER = "fedretina.flare.learner.TrainerLearner"
 # FLARE's sites give up after 60 s where the server's process of the job is slow to start, and take the job with them.
 _PATIENCE_S = 300.0
+_LARGEST_CARD = 1024
 
 _HEAD = """\
 # {title}, at a size that two cores finish in {minutes} minutes{sizes}.
@@ -352,6 +356,7 @@ def export_job(
     mandatory: Sequence[str] = (),
     phantoms: bool = False,
     run: str | None = None,
+    cards: Mapping[str, float] = MappingProxyType({}),
 ) -> Experiment:
     """Write a job in the form that hardened kits accept.
 
@@ -364,6 +369,8 @@ def export_job(
         mandatory: Sites without which the job is not started.
         phantoms: Whether sites without data may take part as phantom hospitals.
         run: Name of the run, to continue an unfinished one or to give to a new one.
+        cards: Sites whose process must have a GPU, and how much of its memory, in GiB; the others get what the
+            machine shows. A site whose kit offers no such card takes no part.
 
     Returns:
         The experiment as it was written.
@@ -374,6 +381,7 @@ def export_job(
         StateError: The disk is full.
     """
     _check(job, out, sites, quorum, mandatory)
+    _check_cards(cards, sites)
     source = job / _APP / "config" / EXPERIMENT
     text = read_text(source, _CALLED)
     parse_yaml(text, _CALLED, source)  # a setting that stands twice would be set twice below
@@ -394,6 +402,8 @@ def export_job(
         "mandatory_clients": sorted(mandatory),
         "deploy_map": {_APP: ["server", *sorted(sites)]},
     }
+    if cards:
+        meta["resource_spec"] = {site: {GPUS: 1, GPU_MEMORY: cards[site]} for site in sorted(cards)}
     if experiment.run:
         meta[RUN_KEY] = experiment.run  # the admin's commands find the run, by whatever means the job is submitted
     with filled_folder(out, "the job") as half:
@@ -448,6 +458,17 @@ def _check(job: Path, out: Path, sites: Sequence[str], quorum: int | None, manda
         raise SettingsError(
             f"the job names {foreign[0]}, which hardened sites refuse: production jobs name only the classes of "
             "fedretina.kit.job_folder."
+        )
+
+
+def _check_cards(cards: Mapping[str, float], sites: Sequence[str]) -> None:
+    unknown = sorted(set(cards) - set(sites))
+    if unknown:
+        raise SettingsError(f"{unknown[0]} is to give a GPU but takes no part: name it among the sites.")
+    if any(not 0 < memory < _LARGEST_CARD for memory in cards.values()):
+        raise SettingsError(
+            f"the memory of a GPU must lie between 0 and {_LARGEST_CARD} GiB; without it FLARE would give several jobs "
+            "the same card."
         )
 
 

@@ -59,6 +59,20 @@ def test_an_exported_job_has_no_code_and_names_its_sites(job, tmp_path):
     assert not any(line.endswith(" ") for line in text.splitlines())
 
 
+def test_a_job_asks_the_named_sites_for_a_card(tmp_path):
+    words = (JOBS / "feduaa", "--sites", "north,south,west", "--gpu", "south,west")
+    export(*words, "--gpu-memory", 12, "--out", tmp_path / "out")
+    meta = json.loads((tmp_path / "out" / "meta.json").read_text())
+    asked = {"num_of_gpus": 1, "mem_per_gpu_in_GiB": 12.0}
+    assert meta["resource_spec"] == {"south": asked, "west": asked}
+    export(JOBS / "feduaa", "--sites", "north", "--out", tmp_path / "none")
+    assert json.loads((tmp_path / "none" / "meta.json").read_text())["resource_spec"] == {}
+    assert "--gpu and --gpu-memory, or neither" in export(*words, "--out", tmp_path / "no", code=2)
+    assert "must lie between 0 and" in export(*words, "--gpu-memory", 0, "--out", tmp_path / "no", code=2)
+    other = (JOBS / "feduaa", "--sites", "north", "--gpu", "east", "--gpu-memory", 1, "--out", tmp_path / "no")
+    assert "east is to give a GPU but takes no part" in export(*other, code=2)
+
+
 def test_the_same_words_give_the_same_bytes(tmp_path):
     for name in ("a", "b"):
         export(JOBS / "feduaa", "--sites", "north,south", "--out", tmp_path / name, "--run", "spring")

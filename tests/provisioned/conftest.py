@@ -18,7 +18,7 @@ from jobs import SITES, WORDS, change_in_store, export  # noqa: E402
 from simulation import write_job  # noqa: E402
 from squid import LOGIN, NO_WAY, SQUID, Squid  # noqa: E402
 
-from federation import LEAD, Federation, distributed_kit, ended, fedretina, hurry  # noqa: E402
+from federation import LEAD, WITH_CARDS, Federation, distributed_kit, ended, fedretina, hurry  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,8 @@ def kits(tmp_path_factory: pytest.TempPathFactory, lasting: None) -> Iterator[Fe
     for seed, (site, grades) in enumerate(GRADES.items()):
         hospital = federation.hospital(site)
         write_hospital(hospital, grades, seed, state_root="runs")
-        fedretina("kit", "harden", federation.kit(site), "--site-file", hospital / "site.yaml")
+        cards = ("--gpus", 2, "--gpu-memory", 20) if site == WITH_CARDS else ()
+        fedretina("kit", "harden", federation.kit(site), "--site-file", hospital / "site.yaml", *cards)
     fedretina("kit", "harden", federation.kit(LEAD))
     if SQUID:  # else site-2 goes straight to the server, as the others do
         federation.proxy = Squid(federation.port)

@@ -24,6 +24,11 @@ def expire(kit: Path, state: Path) -> None:
     certify(kit / "startup" / "client.crt", state, days=(-30, -1))
 
 
+def not_yet(kit: Path, state: Path) -> None:
+    """The same, one that begins tomorrow."""
+    certify(kit / "startup" / "client.crt", state, days=(1, 300))
+
+
 def certify(path: Path, state: Path, days: tuple[float, float]) -> None:
     """Give a kit another certificate of the real authority, for its own key.
 

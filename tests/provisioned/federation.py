@@ -32,6 +32,17 @@ SERVER_SIDE = Path(__file__).parent / "server_side"
 PROJECT_ADMIN = "admin@consortium.example"
 MEMBER = "member@hospital-2.example"
 ORG_ADMIN = "it@hospital-1.example"
+WITH_CARDS = "site-2"
+"""The site whose machine says that it has two GPUs."""
+
+
+_NVIDIA_SMI = """#!/bin/sh
+case "$1" in
+  *index) printf 'index\\n0\\n1\\n';;
+  *) printf 'memory [MiB]\\n24576 MiB\\n24576 MiB\\n';;
+esac
+"""
+"""As FLARE asks the driver's program, which this machine may not have; nothing else of a GPU is made up."""
 
 
 def free_port() -> int:
@@ -172,6 +183,10 @@ class Federation:
         self.running: dict[str, Participant] = {}
         self.ended: dict[str, dict[str, Any]] = {}  # what the server said of jobs at their end, by name
         self.project = loopback_project(folder, self.port)
+        self._driver = folder / "driver"
+        self._driver.mkdir()
+        (self._driver / "nvidia-smi").write_text(_NVIDIA_SMI)
+        (self._driver / "nvidia-smi").chmod(0o755)
         self.proxy: Any = None  # the squid that site-2 is behind, where there is one (conftest.py)
 
     @property
@@ -204,6 +219,8 @@ class Federation:
 
     def start(self, name: str, kit: Path | None = None, **more: str) -> Participant:
         """Start a kit."""
+        if name == WITH_CARDS:
+            more["PATH"] = os.pathsep.join([str(self._driver), str(BIN), os.environ.get("PATH", "")])
         self.running[name] = Participant(kit or self.kit(name), self.home, **more)
         return self.running[name]
 

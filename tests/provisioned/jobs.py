@@ -15,11 +15,11 @@ IN_FLOAT32 = {"exchange": {"codec": "none"}}
 ANOTHER = "nvflare.app_common.np.np_formatter.NPFormatter"
 
 
-def export(federation, name, words=WORDS, change=None, sites=SITES):
+def export(federation, name, words=WORDS, change=None, sites=SITES, options=()):
     """A job in its production form, changed afterwards if the test wants so."""
     base = write_job(federation.folder / f"{name}-base", words, sites)
     job = federation.folder / name
-    fedretina("job", "export", base, "--sites", ",".join(sites), "--out", job, "--run", name)
+    fedretina("job", "export", base, "--sites", ",".join(sites), "--out", job, "--run", name, *options)
     if change:
         change(job)
     return job

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,10 +19,12 @@ from federation import (
     LEAD,
     PROJECT_ADMIN,
     REPOSITORY,
+    WITH_CARDS,
     copy_kit,
     ended,
     fedretina,
     files_below,
+    processes_of,
     wait_for,
 )
 from fedretina.analytic.sums import total
@@ -273,12 +276,14 @@ class TwoDaysAgo(datetime):
 
 @pytest.mark.attack(
     "a hostile server",
-    "start a run at hospitals that ask for their approval: under an old yes, a yes to other settings, a withdrawn one",
+    "start a run at hospitals that ask for their approval: under an old yes, one that ends in mid-run, a yes to other "
+    "settings, a withdrawn one, a no",
     "each waits or stops: only what was approved, for as long as it is, leaves",
 )
 def test_hospitals_that_ask_for_approval_wait_decide_and_withdraw(federation, monkeypatch):
     asking = {site: federation.kit(site) for site in ("site-1", "site-3")}
-    job = export(federation, "asked", {**WORDS, "phases": [{"name": "train", "rounds": 3}]})
+    words = {**WORDS, "phases": [{"name": "train", "rounds": 3}]}
+    job = export(federation, "asked", words, options=("--gpu", WITH_CARDS, "--gpu-memory", 12))
     plan = Experiment.load(job / "app" / "config" / "experiment.yaml")
     reason = ("--reason", "vote 7 of Margarete")
     before = {site: (federation.hospital(site) / "site.yaml").read_text() for site in asking}
@@ -289,10 +294,14 @@ def test_hospitals_that_ask_for_approval_wait_decide_and_withdraw(federation, mo
     changed = AskedPlan.of(plan.model_copy(update={"seed": 4}), "asked", LEAD)
     tomorrow = datetime.now(UTC).date() + timedelta(days=1)
     Approvals(open_kit(asking["site-1"])).decide(changed, True, "Dr. Eye", "vote 6", tomorrow)
-    with monkeypatch.context() as patch:
-        patch.setattr("fedretina.kit.approvals.datetime", TwoDaysAgo)
-        held = Approvals(open_kit(asking["site-3"]))
-        held.decide(AskedPlan.of(plan, "asked", LEAD), True, "Dr. Eye", "vote 6", tomorrow - timedelta(days=2))
+
+    def last_day_passes(site):
+        with monkeypatch.context() as patch:
+            patch.setattr("fedretina.kit.approvals.datetime", TwoDaysAgo)
+            held = Approvals(open_kit(asking[site]))
+            held.decide(AskedPlan.of(plan, "asked", LEAD), True, "Dr. Eye", "vote 6", tomorrow - timedelta(days=2))
+
+    last_day_passes("site-3")
 
     def left(site):
         return Ledger(federation.hospital(site) / "runs" / "asked" / site / "ledger.jsonl").lines()
@@ -309,6 +318,10 @@ def test_hospitals_that_ask_for_approval_wait_decide_and_withdraw(federation, mo
         page = (federation.storage / "runs" / "status" / "server.html").read_text()
         assert page.count("; waiting for the hospital&#39;s approval.") == 2
         assert not any((federation.hospital(site) / "runs" / "asked").exists() for site in asking)
+        # FLARE gave the job of site-2 the first of its two cards, as the lead asked, and no other site's a card.
+        shown = [Path(f"/proc/{pid}/environ").read_bytes() for pid in processes_of(federation.kit(WITH_CARDS), number)]
+        assert shown
+        assert all(b"\0CUDA_VISIBLE_DEVICES=0\0" in found for found in shown)
         text = fedretina("site", "approve", asking["site-3"])
         assert f"{LEAD} (" in text
         assert "24 images of 24 patients to train on" in text
@@ -316,28 +329,44 @@ def test_hospitals_that_ask_for_approval_wait_decide_and_withdraw(federation, mo
         assert "Nothing is decided" in text
         fedretina("site", "approve", asking["site-3"], "--yes", "--until", tomorrow, *reason)
         wait_for(lambda: left("site-3"), "site-3 answers")
-        text = fedretina("site", "withdraw", asking["site-3"], "asked", *reason)
-        assert "What 1 message brought to the server stays with the others" in text
         assert not left("site-1")  # the step waits for its quorum, and no attempt is used up
+        # In mid-run the last day of site-3 passes, so it waits at its next round, and later that of site-1.
+        last_day_passes("site-3")
         fedretina("site", "approve", asking["site-1"], "asked", "--yes", *reason)
+        wait_for(lambda: WaitingPlans(open_kit(asking["site-3"])).all(), "site-3 waits again")
+        wait_for(lambda: len(left("site-1")) == 2, "site-1 answers in round 1")
+        last_day_passes("site-1")
+        fedretina("site", "approve", asking["site-3"], "asked", "--yes", *reason)
+        wait_for(lambda: WaitingPlans(open_kit(asking["site-1"])).all(), "site-1 waits again")
+        wait_for(lambda: len(left("site-3")) == 3, "site-3 answers in round 2")
+        text = fedretina("site", "withdraw", asking["site-3"], "asked", *reason)
+        assert "What 3 messages brought to the server stays with the others" in text
+        fedretina("site", "approve", asking["site-1"], "asked", "--no", *reason)
         assert ended(session, number)["status"] == "FINISHED:EXECUTION_EXCEPTION"
     for site, text in before.items():
         (federation.hospital(site) / "site.yaml").write_text(text)
     run = federation.storage / "runs" / "asked" / "server"
-    assert json.loads((run / "run.json").read_text())["done"] == 1
+    assert json.loads((run / "run.json").read_text())["done"] == 2
     assert not (run / "spool").exists()  # what single sites sent for the round that came to nothing
-    assert [line["attempt"] for line in left("site-1") if line["tensors"]] == [
-        0,
-        0,
-        1,
-        2,
-    ]  # one round, then three tries
-    assert [bool(line["tensors"]) for line in left("site-3")] == [True, False, False, False]
-    assert "withdrawn its approval" in left("site-3")[1]["words"]
-    assert "withdrawn its approval" in server.text()
+    # A round that waits is no new attempt; one that was refused is, and there are three.
+    assert [(bool(line["tensors"]), line["attempt"]) for line in left("site-1")] == [
+        *[(True, 0), (True, 0)],
+        *[(False, 0), (False, 1), (False, 2)],
+    ]
+    assert "refused this run" in left("site-1")[2]["words"]
+    assert [(bool(line["tensors"]), line["attempt"]) for line in left("site-3")] == [
+        *[(True, 0), (True, 0), (True, 0)],
+        *[(False, 1), (False, 2)],
+    ]
+    assert "withdrawn its approval" in left("site-3")[3]["words"]
+    for said in ("withdrawn its approval", "refused this run"):
+        assert said in server.text()
     told = json.loads(fedretina("site", "audit", asking["site-3"], "--json").partition("\nok ")[0])
     events = [event["event"] for event in told if event.get("run") == "asked"]
-    assert events == ["approval asked for", "run approved", "approval withdrawn"]
+    assert events == [
+        *["approval asked for", "run approved"],
+        *["approval asked for", "run approved", "approval withdrawn"],
+    ]
     stored = [path.read_bytes() for path in files_below(federation.storage, federation.kit("server"))]
     assert not any(b"Margarete" in data for data in stored)
 

@@ -1,13 +1,17 @@
 """Who may not connect to a hardened federation, or may not do what he asks: outsiders, copies, sites, other admins."""
 
 import json
+import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 from ssl import TLSVersion
 from types import SimpleNamespace
 
 import psutil
 import pytest
-from credentials import connected, expire, knock, register_aside, with_the_servers_token
+from credentials import connected, expire, knock, not_yet, register_aside, with_the_servers_token
 from jobs import SITES, WORDS, export
 from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
@@ -25,12 +29,14 @@ from federation import (
     PROJECT_ADMIN,
     copy_kit,
     ended,
+    environment,
     fedretina,
     processes_of,
     wait_for,
 )
 
 pytestmark = [pytest.mark.flare, pytest.mark.provisioned]
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 CONSOLE = (
     *("pwd server", "ls server", "cat server log.txt", "head site-1 log.txt", "tail server log.txt"),
     *("grep site-1 patient log.txt", "env site-1", "report_env site-1", "ls site-1", "cat site-1 log.txt"),
@@ -121,14 +127,16 @@ def test_nobody_speaks_to_another_site_or_as_the_server(federation, user):
 
 @pytest.mark.attack(
     "an outsider",
-    "a connection without a certificate, with one of another authority, or with one that has ended",
+    "a connection without a certificate, with one of another authority, or with one that has ended or not begun",
     "not a byte from the server",
 )
 def test_without_a_certificate_of_the_consortium_the_server_says_nothing(federation, foreign, tmp_path):
     expired = copy_kit(federation.kit("site-4"), tmp_path / "expired")
     expire(expired, federation.state)
+    early = copy_kit(federation.kit("site-4"), tmp_path / "early")
+    not_yet(early, federation.state)
     assert knock(federation.port, federation.kit("site-4")).startswith(b"HTTP/1.1 404")
-    for kit in (None, foreign, expired):
+    for kit in (None, foreign, expired, early):
         assert knock(federation.port, kit) == b""
 
 
@@ -164,6 +172,38 @@ def test_a_site_with_an_expired_or_foreign_certificate_does_not_join(federation,
     assert "New client site-5" not in server
     assert "New client site-9" not in server
     federation.stop("expired", "foreign", "good")
+
+
+def clock(by):
+    """What sets the clock of a process, of its threads and of its libraries."""
+    return {"LD_PRELOAD": str(FAKETIME), "FAKETIME": by, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+
+AHEAD = """
+import sys
+from pathlib import Path
+from fedretina.kit.door import knock
+from fedretina.kit.startup_kit import open_kit
+print(knock(open_kit(Path(sys.argv[1])))._asdict())
+"""
+
+
+@pytest.mark.skipif(not FAKETIME.exists(), reason="libfaketime (package faketime) is not on this machine")
+@pytest.mark.attack(
+    "an accident",
+    "a site's clock is hours ahead of the server's, or years behind, before its certificates begin",
+    "both are told by the check; a clock that is behind the certificates is named as what to mend",
+)
+def test_a_site_whose_clock_is_wrong_is_told_by_the_server(federation):
+    seen = {}
+    for by in ("+2h", "-3650d"):
+        shell = environment(federation.home, **clock(by))
+        command = [sys.executable, "-c", AHEAD, federation.kit("site-1")]
+        seen[by] = subprocess.run(command, env=shell, capture_output=True, text=True, check=True).stdout
+    assert "'problem': ''" in seen["+2h"]
+    assert re.search(r"'ahead_s': (7199|720\d)\.", seen["+2h"]), seen
+    assert "is not yet valid by this machine's clock" in seen["-3650d"]
+    assert re.search(r"'ahead_s': -31\d{7}\.", seen["-3650d"]), seen
 
 
 @pytest.mark.attack(

@@ -9,6 +9,7 @@ import sys
 import pytest
 from credentials import certify, expire
 from jobs import SITES
+from nvflare.apis.fl_context import FLContext
 
 from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare, point_to
 from fedretina.kit import addresses
@@ -132,6 +133,48 @@ def test_a_kit_that_an_earlier_version_hardened_is_found_and_mended(request, rol
     fedretina("kit", "harden", folder)
     assert json.loads(path.read_text()) == hardened
     findings(folder, 0)
+
+
+def manager_of(folder):
+    """FLARE's own manager as the kit words it."""
+    from nvflare.app_common.resource_managers.gpu_resource_manager import GPUResourceManager
+
+    components = json.loads((folder / "local" / "resources.json").read_text())["components"]
+    (found,) = [part for part in components if part["id"] == "resource_manager"]
+    return GPUResourceManager(**found["args"])
+
+
+def test_jobs_are_given_the_cards_that_the_hospital_offers_and_one_each(kit):
+    folder = kit("site-1")
+    fedretina("kit", "harden", folder)
+    assert findings(folder, 0)["GPUs for jobs"]["found"].startswith("none may be asked for")
+    asked = {"num_of_gpus": 1, "mem_per_gpu_in_GiB": 12.0}  # as `fedretina job export --gpu` writes it
+    assert manager_of(folder).check_resources(asked, FLContext()) == (False, "")
+    assert manager_of(folder).check_resources({}, FLContext())[0]  # of a job that asks for none
+    fedretina("kit", "harden", folder, "--gpus", 2, "--gpu-memory", 20)
+    fedretina("kit", "harden", folder)  # after an upgrade: what was offered stays
+    assert findings(folder, 0)["GPUs for jobs"]["found"].startswith("2 of 20 GiB")
+    manager, given = manager_of(folder), []
+    for _ in range(2):
+        enough, token = manager.check_resources(asked, FLContext())
+        assert enough
+        given.append(manager.allocate_resources(asked, token, FLContext()))
+    assert given == [{0: 12.0}, {1: 12.0}]
+    assert not manager.check_resources(asked, FLContext())[0]  # 8 GiB are left of each
+    manager.free_resources(given[0], "", FLContext())
+    assert manager.check_resources(asked, FLContext())[0]
+    assert "how much memory" in fedretina("kit", "harden", folder, "--gpus", 1, code=2)
+    assert "site's kit" in fedretina("kit", "harden", kit("server"), "--bind", "all", "--gpus", 1, code=2)
+    fedretina("kit", "harden", folder, "--gpus", 0)
+    assert findings(folder, 0)["GPUs for jobs"]["found"].startswith("none may be asked for")
+
+
+def test_a_component_of_another_version_is_found(site):
+    path = site / "local" / "resources.json"
+    path.write_text(path.read_text().replace("fedretina.flare.status_page.", "fedretina.flare.gone."))
+    assert "fedretina.flare.gone.StatusPage" in findings(site, 1)["components"]["found"]
+    fedretina("kit", "harden", site)
+    assert findings(site, 1)["components"]["good"] is False  # hardening takes away only what it knows
 
 
 def test_a_dry_run_shows_and_changes_nothing(kit):

@@ -26,6 +26,8 @@ def test_a_gpu_that_the_process_does_not_see(tmp_path, monkeypatch):
     assert machine_check.gpu()[1:3] == (False, "the machine has 1, this process sees none")
     monkeypatch.setattr(machine_check, "devices_seen", lambda: ["H100"])
     assert machine_check.gpu().found == "this process sees H100"
+    assert machine_check.gpu(offered=1).good is None
+    assert machine_check.gpu(offered=2).found == "the kit offers jobs 2, this process sees 1"
 
 
 @pytest.mark.parametrize(("free", "good"), [(64_000_000, True), (8_000_000, False)])

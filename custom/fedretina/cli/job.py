@@ -56,6 +56,8 @@ def write(row: str, out: Path | None, name: str | None, sites: tuple[str, ...], 
 @click.option("--quorum", type=click.IntRange(1), help="Sites that make a round, and start the job [the experiment's].")
 @click.option("--mandatory", type=SITES, help="Sites without which the job is not started, by comma.")
 @click.option("--run", type=RUN, help="Name of the run, to continue an unfinished one or to name a new one.")
+@click.option("--gpu", type=SITES, metavar="NAMES", help="Sites whose process must have a GPU, by comma.")
+@click.option("--gpu-memory", type=float, metavar="GIB", help="How much of its memory; with --gpu.")
 @click.option("--phantoms", is_flag=True, help="Let sites without data take part as phantom hospitals (rehearsals).")
 def export(
     job: Path,
@@ -64,13 +66,22 @@ def export(
     quorum: int | None,
     mandatory: tuple[str, ...] | None,
     run: str | None,
+    gpu: tuple[str, ...] | None,
+    gpu_memory: float | None,
     phantoms: bool,
 ) -> None:
-    """Write the production form of a JOB folder: no `custom` folder, named sites, a quorum, no phantom hospitals."""
+    """Write the production form of a JOB folder: no `custom` folder, named sites, a quorum, no phantom hospitals.
+
+    A site of --gpu must offer such a card (`fedretina kit harden --gpus`), else it takes no part in the job; of several
+    cards, the job's process sees the one that it was given.
+    """
     from fedretina.jobs import export_job
 
+    if (gpu is None) != (gpu_memory is None):
+        fail("say --gpu and --gpu-memory, or neither.")
+    cards = dict.fromkeys(gpu or (), gpu_memory or 0.0)
     try:
-        experiment = export_job(job, out, sites, quorum, mandatory or (), phantoms, run)
+        experiment = export_job(job, out, sites, quorum, mandatory or (), phantoms, run, cards)
     except FedretinaError as error:
         fail(str(error))
     click.echo(f"{out}: {experiment.row} for {', '.join(sorted(sites))}, quorum {experiment.quorum}")

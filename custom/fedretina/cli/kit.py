@@ -24,6 +24,8 @@ def kit() -> None:
 @click.option("--storage", type=click.Path(path_type=Path), help="Server: folder of jobs and runs [KIT/storage].")
 @click.option("--site-file", type=click.Path(path_type=Path), help="Site: its site file [KIT/local/site.yaml].")
 @click.option("--require-approval", is_flag=True, help="Site: no run begins without its hospital's approval.")
+@click.option("--gpus", type=click.IntRange(0), help="Site: how many GPUs jobs may ask for [what the kit says].")
+@click.option("--gpu-memory", type=float, metavar="GIB", help="Site: how much memory of each; with --gpus.")
 @click.option("--proxy", metavar="URL", help="Site, admin: go out through it, such as http://proxy.example:3128; none.")
 @click.option("--proxy-login", type=click.Path(path_type=Path), help="The file that holds its user:password.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
@@ -33,6 +35,8 @@ def harden(
     storage: Path | None,
     site_file: Path | None,
     require_approval: bool,
+    gpus: int | None,
+    gpu_memory: float | None,
     proxy: str | None,
     proxy_login: Path | None,
     dry_run: bool,
@@ -50,7 +54,8 @@ def harden(
 
     try:
         kit = open_kit(folder)
-        todo = changes(kit, bind, storage, site_file, require_approval, proxy, proxy_login)
+        cards = None if gpus is None else (gpus, gpu_memory or 0.0)
+        todo = changes(kit, bind, storage, site_file, require_approval, proxy, proxy_login, cards)
         if dry_run:
             click.echo("".join(change.diff() for change in todo) or "nothing would change.")
             return

@@ -14,6 +14,7 @@ import click
 
 from fedretina.cli.approval import approvals, approve, decision_words, withdraw
 from fedretina.cli.shared import RUN, fail
+from fedretina.cli.upgrade import upgrade
 from fedretina.errors import FedretinaError
 from fedretina.plurals import counted
 from fedretina.report.text import size as size_words
@@ -25,10 +26,10 @@ _DIGEST = 12
 
 @click.group()
 def site() -> None:
-    """Check a hospital's site; approve runs; read its ledger and audit log; write its page."""
+    """Check a hospital's site; approve runs; read its ledger and audit log; write its page; upgrade it."""
 
 
-for _command in (approve, approvals, withdraw):
+for _command in (approve, approvals, withdraw, upgrade):
     site.add_command(_command)
 
 

@@ -28,7 +28,9 @@ _CLOCK = "set the clock, and keep it with NTP; a clock that is right needs anoth
 _PARSERS = ("pyhocon", "omegaconf")
 """Packages with which FLARE reads HOCON and YAML as configuration."""
 
-_HARDEN = "run `fedretina kit harden` on the kit again and read what it changes."
+HARDEN = "run `fedretina kit harden` on the kit again"
+"""With this begins the mend of all that hardening a kit anew puts right."""
+_HARDEN = f"{HARDEN} and read what it changes."
 _LEAVES = frozenset({"allow_log_streaming", "require_signed_jobs"})
 # FLARE sends a client's other top-level settings to the server when it registers.
 _STAYS = frozenset(
@@ -72,12 +74,13 @@ def check_kit(kit: StartupKit) -> list[Finding]:
         _log_streaming(kit, resources),
         _one_machine(kit, resources),
         *_told(resources),
+        _own_components(resources),
         _custom_code(kit),
         unit_finding(kit),
     ]
     if kit.role == "server":
         return [*findings, _bind(kit), _storage(resources)]
-    return [*findings, _tells_server(kit, resources), _scopes(kit), _proxy(kit)]
+    return [*findings, _tells_server(kit, resources), _scopes(kit), _cards(resources), _proxy(kit)]
 
 
 def _certificate(kit: StartupKit) -> Finding:
@@ -236,6 +239,32 @@ def _told(resources: Mapping[str, Any]) -> Iterator[Finding]:
         ("audit log", hardened.AUDIT, "sign-ins and jobs are written down"),
     ):
         yield note(what, fine if part["path"] in paths else f"none: {_HARDEN}")
+
+
+def _own_components(resources: Mapping[str, Any]) -> Finding:
+    """Whether this version has what the kit names of it, without which the end would not start."""
+    paths = {str(part.get("path", "")) for part in resources.get("components") or []}
+    ours = sorted(path for path in paths if path.startswith("fedretina."))
+    faults = [path for path in ours if not _is_there(path.rpartition(".")[0])]
+    some = counted(
+        len(faults), "component that this version does not have", "components that this version does not have"
+    )
+    mend = "use the version that hardened the kit, or take it out of local/resources.json."
+    return judged("components", [f"{some}: {', '.join(faults)}"] if faults else [], "this version's own", mend)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _cards(resources: Mapping[str, Any]) -> Finding:
+    count, memory = hardened.cards_offered(resources)
+    if not count:
+        return note("GPUs for jobs", "none may be asked for: a job sees what the machine shows it")
+    return note("GPUs for jobs", f"{count} of {memory:g} GiB; a job that asks for one sees that one alone")
 
 
 def _resource_files(kit: StartupKit, resources: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -155,21 +155,28 @@ class EndFiles:
         self._read: dict[Path, tuple[tuple[int, int], list[dict[str, Any]]]] = {}
         settings = _settings(kit)
         self.root = _root(kit, settings)
-        self.page = (settings.page or self.root / STATUS / f"{self._own}.html").absolute()
+        self.page = (settings.page or self.root / STATUS / f"{self.own}.html").absolute()
         self._places = {self.root}
         if isinstance(settings, SiteSettings) and settings.data.cache is not None:
             self._places.add(settings.data.cache)
-        self._own_settings = settings if isinstance(settings, SiteSettings) else None
+        self._site_settings = settings if isinstance(settings, SiteSettings) else None
         self._manifest = settings.data.manifest if isinstance(settings, SiteSettings) else None
 
     @property
     def process_path(self) -> Path:
         """Where the lasting process says how it is."""
-        return process_path(self.root, self._own)
+        return process_path(self.root, self.own)
 
     @property
-    def _own(self) -> str:
+    def own(self) -> str:
+        """Name of the end's folder in a run's."""
         return SERVER if self._kit.role == "server" else self._kit.name
+
+    def unfinished(self) -> list[str]:
+        """Runs that began at this end and have no result here."""
+        record, result = ("run.json", "results.json") if self._kit.role == "server" else ("state.json", "final")
+        begun = (path.parent for path in sorted(self.root.glob(f"*/{self.own}/{record}")))
+        return [folder.parent.name for folder in begun if not (folder / result).exists()]
 
     def status(self, kept_fresh: bool, devices: Sequence[str] | None = None) -> EndStatus:
         """Put together how the end is now.
@@ -212,7 +219,7 @@ class EndFiles:
 
     def _runs(self) -> list[RunStatus]:
         folders = {
-            path.parent for name in (LAST_STEP, "ledger.jsonl") for path in self.root.glob(f"*/{self._own}/{name}")
+            path.parent for name in (LAST_STEP, "ledger.jsonl") for path in self.root.glob(f"*/{self.own}/{name}")
         }
         return sorted((self._run(folder) for folder in folders), key=lambda run: run.changed, reverse=True)
 
@@ -246,17 +253,17 @@ class EndFiles:
     def _of_site(self, runs: Sequence[RunStatus], devices: Sequence[str] | None) -> list[Finding]:
         if self._kit.role != "site":
             return []
-        assert self._own_settings is not None
-        asked = self._own_settings.approval == REQUIRED
+        assert self._site_settings is not None
+        asked = self._site_settings.approval == REQUIRED
         return [
-            *([approval_finding(self._kit, self._own_settings)] if asked else []),
+            *([approval_finding(self._kit, self._site_settings)] if asked else []),
             _gpu(runs, devices),
             *self._checked(),
         ]
 
     def _approvals(self) -> list[str] | None:
         """What waits for the hospital and what it has decided, the newest first; None where nobody asks for it."""
-        own, held = self._own_settings, Approvals(self._kit)
+        own, held = self._site_settings, Approvals(self._kit)
         if own is None or (own.approval != REQUIRED and not held.is_there):
             return None
         waiting = [f"{plan.words[0].upper()}{plan.words[1:]}." for plan in WaitingPlans(self._kit).all()]

@@ -60,6 +60,7 @@ def changes(
     approval: bool = False,
     proxy: str | None = None,
     login: Path | None = None,
+    cards: tuple[int, float] | None = None,
 ) -> list[Change]:
     """Work out what hardening changes in a kit; a kit that is hardened needs none.
 
@@ -72,13 +73,14 @@ def changes(
         approval: For a site: require its hospital's approval of each run, whatever its site file says.
         proxy: For a site or an admin: address of the proxy to go through, or "none"; by default what the kit says.
         login: File with the proxy's login; by default, and without a proxy, what the kit says.
+        cards: For a site: see `hardened.site_resources`.
 
     Raises:
         DataError: A file of the kit cannot be read, the storage would lie in a temporary folder, or the proxy's login
             cannot be read or others can read it.
         SettingsError: An option does not belong to the kit, or a needed one is missing.
     """
-    _check_options(kit, bind, storage, site_file, approval)
+    _check_options(kit, bind, storage, site_file, approval, cards)
     through = _proxy(kit, proxy, login)
     scheme = None if proxy is None else FLARES_SCHEME if through is None else SCHEME
     local = kit.folder / "local"
@@ -95,7 +97,8 @@ def changes(
         wanted[local / "resources.json"] = hardened.server_resources(kit.local("resources.json"), folder)
         wanted[local / "privacy.json"] = hardened.server_privacy(kit.local("privacy.json"), folder)
     else:
-        wanted[local / "resources.json"] = hardened.site_resources(kit.local("resources.json"), through)
+        resources = hardened.site_resources(kit.local("resources.json"), through, cards)
+        wanted[local / "resources.json"] = resources
         chosen = None if site_file is None else str(site_file.resolve())
         privacy = hardened.site_privacy(kit.local("privacy.json"), chosen, approval)
         wanted[local / "privacy.json"] = privacy
@@ -157,12 +160,21 @@ def _site_files(privacy: Mapping[str, Any], local: Path) -> set[Path]:
 
 
 def _check_options(
-    kit: StartupKit, bind: str | None, storage: Path | None, site_file: Path | None, approval: bool
+    kit: StartupKit,
+    bind: str | None,
+    storage: Path | None,
+    site_file: Path | None,
+    approval: bool,
+    cards: tuple[int, float] | None,
 ) -> None:
     if kit.role != "server" and (bind is not None or storage is not None):
         raise SettingsError("--bind and --storage are for a server's kit: leave them out.")
-    if kit.role != "site" and (site_file is not None or approval):
-        raise SettingsError("--site-file and --require-approval are for a site's kit: leave them out.")
+    if kit.role != "site" and (site_file is not None or approval or cards is not None):
+        raise SettingsError("--site-file, --require-approval and --gpus are for a site's kit: leave them out.")
+    if cards is not None and cards[0] > 0 and cards[1] <= 0:
+        raise SettingsError(
+            "say how much memory each GPU has for jobs: --gpu-memory GIB, below what `nvidia-smi` shows."
+        )
     if kit.role == "server" and bind is None and kit.target[0] not in hardened.LISTENS.values():
         raise SettingsError(
             "say where the server listens: --bind all (every interface of this machine) or --bind loopback."

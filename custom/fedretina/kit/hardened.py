@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedretina.kit.job_folder import ALLOWED_CLASSES, FILTER
+from fedretina.kit.job_folder import ALLOWED_CLASSES, FILTER, GPU_MEMORY, GPUS
 from fedretina.kit.proxy import COMPONENT, FLARES_SCHEME, OF_ADMIN, SCHEME, Proxy
 from fedretina.settings.site import APPROVAL, PROPERTY, REQUIRED, SERVER_PROPERTY
 
@@ -86,6 +86,15 @@ PAGE: Mapping[str, Any] = {"id": "fedretina_page", "path": "fedretina.flare.stat
 AUDIT: Mapping[str, Any] = {"id": "fedretina_audit", "path": "fedretina.flare.audit_events.AuditEvents", "args": {}}
 """The same: writes sign-ins and the lives of jobs into the kit's audit log."""
 
+CARDS: Mapping[str, Mapping[str, Any]] = {
+    part: {"id": part, "path": f"nvflare.app_common.{path}", "args": {}}
+    for part, path in (
+        ("resource_manager", "resource_managers.gpu_resource_manager.GPUResourceManager"),
+        ("resource_consumer", "resource_consumers.gpu_resource_consumer.GPUResourceConsumer"),
+    )
+}
+"""FLARE's own, among a site's components: which GPU a job that asks is given, and that it sees this one alone."""
+
 _STREAMERS = ("SiteLogStreamer", "JobLogStreamer", "JobLogReceiver")
 DEPLOYER = {"id": "app_deployer", "path": "fedretina.flare.job_door.JobDeployer", "args": {}}
 """Among a site's components: takes jobs in, and leaves the site's processes no format of configuration but JSON."""
@@ -130,14 +139,21 @@ def admin_config(config: Mapping[str, Any], proxy: Proxy | None) -> dict[str, An
     return {**config, "admin": admin if proxy is None else {**admin, OF_ADMIN: proxy.words}}
 
 
-def site_resources(resources: Mapping[str, Any], proxy: Proxy | None = None) -> dict[str, Any]:
+def site_resources(
+    resources: Mapping[str, Any], proxy: Proxy | None = None, cards: tuple[int, float] | None = None
+) -> dict[str, Any]:
     """A site's resources.json: jobs in JSON alone, the allow-list enforced, no log leaves, a second machine told.
 
-    The proxy stands there, too, if there is one.
+    Args:
+        resources: What it says now.
+        proxy: The proxy that the site goes through, if there is one.
+        cards: How many GPUs jobs may ask for, and how much memory of each, in GiB; None keeps what it says.
     """
     components = _without_ours([entry for entry in _without_streamers(resources) if entry.get("id") != DEPLOYER["id"]])
     components = [component for component in components if component.get("path") != COMPONENT]
     components += [] if proxy is None else [proxy.component]
+    if cards is not None:
+        components = _with_cards(components, *cards)
     return {
         **resources,
         "class_list_enforcement_mode": "enforce",
@@ -236,6 +252,25 @@ def streams_logs(component: Mapping[str, Any]) -> bool:
 def keeps_one_machine(component: Mapping[str, Any], role: str) -> bool:
     """Whether a component is the one that a server or a site needs against a second machine; its args may differ."""
     return {**component, "args": {}} == ONE_MACHINE[role]
+
+
+def cards_offered(resources: Mapping[str, Any]) -> tuple[int, float]:
+    """How many GPUs a site's resources.json lets jobs ask for, and how much memory of each, in GiB."""
+    for component in resources.get("components") or []:
+        if component.get("path") == CARDS["resource_manager"]["path"]:
+            args = component.get("args") or {}
+            return int(args.get(GPUS, 0)), float(args.get(GPU_MEMORY, 0))
+    return 0, 0.0
+
+
+def _with_cards(components: list[dict[str, Any]], count: int, memory: float) -> list[dict[str, Any]]:
+    had = {component.get("id"): component.get("args") or {} for component in components}
+    manager, consumer = CARDS["resource_manager"], CARDS["resource_consumer"]
+    # Not held against the machine: a job's process builds the manager too, sees its one card, and would refuse a kit
+    # that offers two (FLARE 2.9.0). `site check` compares, and the consumer looks at the card before a job gets it.
+    args = {**had.get(manager["id"], {}), GPUS: count, GPU_MEMORY: memory, "ignore_host": True}
+    others = [component for component in components if component.get("id") not in CARDS]
+    return [{**manager, "args": args}, dict(consumer), *others]
 
 
 def _with_one_machine(components: list[dict[str, Any]], role: str) -> list[dict[str, Any]]:

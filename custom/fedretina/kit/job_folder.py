@@ -37,6 +37,8 @@ CONFIGS = ("config_fed_server.json", "config_fed_client.json")
 EXPERIMENT = "experiment.yaml"
 META = "meta.json"
 """What a job holds beside its apps."""
+GPUS, GPU_MEMORY = "num_of_gpus", "mem_per_gpu_in_GiB"
+"""What a job's meta asks of a site (`resource_spec`), and what a site's kit offers, in the words of FLARE's manager."""
 SCRIPT = "job.py"
 """What may stand beside a job's files where it is kept, to run it from there; it is no part of the job."""
 SIGNATURES = (".__nvfl_sig.json", ".__nvfl_submitter.crt")

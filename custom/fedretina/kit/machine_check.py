@@ -8,6 +8,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from fedretina.kit.findings import Finding, bad, judged, note
 from fedretina.seeds import devices_seen
 
@@ -18,8 +20,12 @@ _PROCESSES = Path("/proc")
 _PID_FILES = ("daemon_pid.fl", "pid.fl")
 
 
-def gpu() -> Finding:
-    """Whether this process sees the GPUs that the machine has."""
+def gpu(offered: int = 0) -> Finding:
+    """Whether this process sees the GPUs that the machine has.
+
+    Args:
+        offered: How many the kit lets jobs ask for.
+    """
     there = [path for path in _DEVICES.glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()]
     seen = devices_seen()
     if there and not seen:
@@ -29,6 +35,9 @@ def gpu() -> Finding:
             "look at `nvidia-smi`, CUDA_VISIBLE_DEVICES, the device rights of the unit or the container, and whether "
             "torch was built for CUDA.",
         )
+    if offered > len(seen):
+        mend = "offer as many as there are: `fedretina kit harden --gpus`."
+        return bad("GPU", f"the kit offers jobs {offered}, this process sees {len(seen)}", mend)
     return note("GPU", f"this process sees {', '.join(seen) or 'none: the processor does the work'}")
 
 
@@ -70,7 +79,7 @@ def locks(kit: Path, root: Path, name: str, serves: bool) -> Finding:
         pid = _pid(path)
         if pid is not None and _runs_another(pid, kit):
             faults.append(f"{path.name} names process {pid}, which is another program's")
-    held = [] if serves else [path.parent.parent.name for path in sorted(root.glob(f"*/{name}/lock")) if _held(path)]
+    held = [] if serves else held_runs(root, name)
     if held:
         faults.append(f"a process still holds {', '.join(f'run {run}' for run in held)}, and the service does not run")
     return judged(
@@ -79,6 +88,26 @@ def locks(kit: Path, root: Path, name: str, serves: bool) -> Finding:
         "none left behind",
         "end what is left of an old process (`fuser -v` on the run's lock names it); remove another's .fl file.",
     )
+
+
+def held_runs(root: Path, name: str) -> list[str]:
+    """Runs whose folders a process of an end holds.
+
+    Args:
+        root: Where the runs lie.
+        name: The end's folder in each.
+    """
+    return [path.parent.parent.name for path in sorted(root.glob(f"*/{name}/lock")) if _held(path)]
+
+
+def processes_of(kit: Path) -> list[int]:
+    """Processes of FLARE, the lasting one and those of jobs, that run with a kit on this machine."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        words = process.info["cmdline"] or []
+        if str(kit) in words and any("nvflare" in word for word in words):
+            found.append(int(process.info["pid"]))
+    return sorted(found)
 
 
 def _pid(path: Path) -> int | None:

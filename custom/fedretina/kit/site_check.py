@@ -20,7 +20,7 @@ from fedretina.kit.addresses import moved_finding
 from fedretina.kit.check import WARN_DAYS, check_kit
 from fedretina.kit.door import Door, knock
 from fedretina.kit.findings import Finding, bad, good, judged, note
-from fedretina.kit.hardened import is_temporary
+from fedretina.kit.hardened import cards_offered, is_temporary
 from fedretina.kit.proxy import of_environment, proxy_of
 from fedretina.kit.startup_kit import StartupKit
 from fedretina.kit.waiting_plans import WaitingPlans
@@ -78,9 +78,10 @@ def check_site(kit: StartupKit, experiment: Experiment, offline: bool = False, p
     except DataError as error:
         return [*findings, bad("site file", str(error), _MEND_SITE_FILE)]
     root = state_root_of(kit, settings)
+    offered, _ = cards_offered(kit.local("resources.json"))
     cache = settings.data.cache or root / "cache"
     findings += [approval_finding(kit, settings), _state(kit, settings), _disk(kit, settings)]
-    findings += [machine_check.cache(cache, nearest(cache)), machine_check.gpu(), machine_check.shared_memory()]
+    findings += [machine_check.cache(cache, nearest(cache)), machine_check.gpu(offered), machine_check.shared_memory()]
     findings.append(machine_check.locks(kit.folder, root, kit.name, serves(root, kit.name)))
     found = _attempt("data", lambda: _data(kit, settings, experiment, phantom), findings)
     if found is not None:

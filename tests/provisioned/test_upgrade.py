@@ -1,0 +1,273 @@
+"""From one built version to the next and back, by the installed command itself, killed at each step."""
+
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from hospital import write_hospital
+from simulation import PARTS, SMALL
+
+from federation import LEAD, REPOSITORY, copy_kit, environment, fedretina, free_port, loopback_project, nvflare
+from fedretina.errors import DataError, NotFoundError, SettingsError, StateError
+from fedretina.kit.check import HARDEN
+from fedretina.kit.releases import Releases, Wheels
+from fedretina.kit.startup_kit import open_kit
+from fedretina.kit.upgrade import RECORD, Upgrade
+from fedretina.storage import folder_lock, write_json
+
+pytestmark = pytest.mark.provisioned
+OLD, NEW = "0.2.98", "0.2.99"
+
+# The command, which does something to itself just before one of its steps: argv[1] names the step, argv[2] what.
+DISTURBED = """
+import os, pathlib, signal, subprocess, sys
+from fedretina import storage
+from fedretina.cli import main
+step, what = sys.argv[1:3]
+def disturb(now):
+    if now == step:
+        os.mkdir(what) if what else os.kill(os.getpid(), signal.SIGKILL)
+def before(module, name, step_of):
+    real = getattr(module, name)
+    def instead(*words, **more):
+        disturb(step_of(*words))
+        return real(*words, **more)
+    setattr(module, name, instead)
+before(subprocess, "run", lambda words, *rest: next((word for word in ("pip", "harden") if word in words), None))
+before(os, "replace", lambda source, there: "switch" if pathlib.Path(there).name == "fedretina" else None)
+before(storage, "_replace", lambda path, *rest: "record" if path.name == "upgrade.json" else None)
+before(pathlib.Path, "unlink", lambda path, *rest: "forget" if path.name == "upgrade.json" else None)
+main(sys.argv[3:])
+"""
+
+
+def build(version, out, change=lambda source: None):
+    """The wheel of this checkout under another version."""
+    source = out / f"source-{version}"
+    source.mkdir(parents=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, source)
+    package = REPOSITORY / "custom" / "fedretina"
+    shutil.copytree(package, source / "custom/fedretina", ignore=shutil.ignore_patterns("__pycache__"))
+    path = source / "custom" / "fedretina" / "version.py"
+    path.write_text(path.read_text().replace('__version__ = "', f'__version__ = "{version}"  # "'))
+    path = source / "custom" / "fedretina" / "kit" / "hardened.py"
+    path.write_text(path.read_text().replace('_TEMPORARY = ("/tmp"', '_TEMPORARY = ("/tmp/nvflare"'))  # as `lasting`
+    change(source / "custom" / "fedretina")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(out.glob(f"fedretina-{version}-*.whl"))
+
+
+def another_hardening(package):
+    """Let the next version harden with a component that the version before does not have."""
+    (package / "flare" / "later.py").write_text("from fedretina.flare.audit_events import AuditEvents as AuditEvents\n")
+    path = package / "kit" / "hardened.py"
+    path.write_text(path.read_text().replace("fedretina.flare.audit_events.", "fedretina.flare.later."))
+
+
+def libraries(out):
+    """A wheel that stands for all others: it names the folders where this machine's packages lie."""
+    path = out / "libraries-1-py3-none-any.whl"
+    info = "libraries-1.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        folders = [folder for folder in sys.path if folder.endswith("site-packages")]
+        wheel.writestr("libraries.pth", "\n".join([*folders, str(PARTS)]) + "\n")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: libraries\nVersion: 1\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def require(out, *wheels):
+    """The list of packages with their hashes."""
+    lines = []
+    for path in wheels:
+        name, version = path.name.split("-")[:2]
+        lines.append(f"{name}=={version} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}")
+    (out / "requirements.txt").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory, lasting):
+    write_hospital(tmp_path_factory.mktemp("hospital") / "data", 4, 7, state_root="runs")
+    return tmp_path_factory.getbasetemp() / "hospital0" / "data"
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory, hospital):
+    """A hardened site's kit, and those that it came with."""
+    home = hospital.parent / "home"
+    home.mkdir()
+    nvflare(home, "provision", "-p", loopback_project(home, free_port()), "-w", home / "workspace")
+    kits = home / "workspace" / "fedretina" / "prod_00"
+    fedretina("kit", "harden", kits / "site-1", "--site-file", hospital / "site.yaml")
+    return kits
+
+
+def test_from_one_version_to_the_next_and_back(fresh, hospital, tmp_path):
+    kit = copy_kit(fresh / "site-1", tmp_path / "kit")
+    others, wheels = tmp_path / "others", tmp_path / "wheels"
+    wheels.mkdir()
+    first = build(OLD, others)
+    second = Path(shutil.move(build(NEW, others, another_hardening), wheels))
+    used = tmp_path / "opt" / "fedretina"
+    subprocess.run([sys.executable, "-m", "venv", used], check=True)
+    install = [used / "bin" / "pip", "install", "--quiet", "--no-deps", "--no-index", libraries(wheels), first]
+    subprocess.run(install, check=True)
+    before = (kit / "local" / "resources.json").read_text()
+    (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(SMALL))
+    shell = environment(tmp_path)
+    del shell["PYTHONPATH"]
+
+    def command(*words, step="", what=""):
+        program = [used / "bin" / "python", "-c", DISTURBED, step, what, *words]
+        return subprocess.run(list(map(str, program)), env=shell, capture_output=True, text=True, check=False)
+
+    def upgrade(**disturbed):
+        options = ("--offline", "--experiment", tmp_path / "experiment.yaml")
+        return command("site", "upgrade", kit, "--from", wheels, "--to", NEW, *options, **disturbed)
+
+    def works(version):
+        """The version in use starts, and finds nothing in the kit but what it would harden otherwise."""
+        assert (
+            next(used.glob("lib/python*/site-packages/fedretina-*.dist-info")).name == f"fedretina-{version}.dist-info"
+        )
+        found = json.loads(command("kit", "check", kit, "--json").stdout)
+        assert all(line["mend"].startswith(HARDEN) for line in found if line["good"] is False), found
+
+    require(wheels, libraries(wheels), second)
+    assert upgrade(step="pip").returncode == -signal.SIGKILL
+    works(OLD)
+    (wheels / "requirements.txt").write_text((wheels / "requirements.txt").read_text()[:-5] + "0000\n")
+    told = upgrade()
+    assert told.returncode == 2
+    assert "nothing in use was touched" in told.stderr
+    assert "DO NOT MATCH THE HASHES" in told.stderr
+    works(OLD)
+    require(wheels, libraries(wheels), second)
+    told = upgrade(step="harden", what=str(kit / "local" / "custom"))  # somebody lays code into the kit meanwhile
+    assert told.returncode == 2
+    assert f"{OLD} is in place again, as it was" in told.stderr, told.stderr
+    assert "every package was held against its hash" in told.stdout
+    (kit / "local" / "custom").rmdir()
+    works(OLD)
+    assert (kit / "local" / "resources.json").read_text() == before
+    assert used.is_symlink()
+    assert not (tmp_path / "opt" / "fedretina-releases" / OLD).is_symlink()
+    assert upgrade(step="switch").returncode == -signal.SIGKILL
+    works(OLD)
+    assert upgrade(step="harden").returncode == -signal.SIGKILL
+    works(NEW)
+    assert (kit / "local" / "resources.json").read_text() == before
+    assert upgrade(step="record").returncode == -signal.SIGKILL
+    works(NEW)
+    told = upgrade()
+    assert told.returncode == 0, told.stderr
+    assert "was cut off after its switch" in told.stdout
+    assert "fedretina.flare.later" in (kit / "local" / "resources.json").read_text()
+    assert json.loads(command("kit", "check", kit, "--json").stdout)
+    assert f"{NEW} is the version in use" in upgrade().stderr
+
+    (kit / "local" / "log_config.json").write_text("{}")  # the hospital's own change
+    (kit / "local" / "log_config.json").chmod(0o600)
+    assert command("site", "upgrade", kit, "--roll-back", step="switch").returncode == -signal.SIGKILL
+    works(NEW)
+    assert (kit / "local" / "resources.json").read_text() == before
+    assert command("site", "upgrade", kit, "--roll-back", step="forget").returncode == -signal.SIGKILL
+    works(OLD)
+    told = command("site", "upgrade", kit, "--roll-back")
+    assert told.returncode == 0, told.stderr
+    assert "left as they are: local/log_config.json" in told.stdout
+    assert (kit / "local" / "log_config.json").read_text() == "{}"
+    works(OLD)
+    assert "knows of no upgrade" in command("site", "upgrade", kit, "--roll-back").stderr
+    told = command("site", "check", kit, "--offline", "--experiment", tmp_path / "experiment.yaml")
+    assert told.returncode == 0, told.stdout
+
+
+@pytest.fixture
+def way(fresh, tmp_path):
+    """An upgrade of a kit of its own; nothing is installed."""
+    used = tmp_path / "opt" / "fedretina"
+    used.mkdir(parents=True)
+    kit = open_kit(copy_kit(fresh / "site-1", tmp_path / "kit"))
+    return lambda **more: Upgrade(kit, Releases(used), lambda step, words: None, **more)
+
+
+@pytest.fixture
+def wheels(tmp_path):
+    (tmp_path / "wheels").mkdir()
+    for version in (OLD, NEW):
+        (tmp_path / "wheels" / f"fedretina-{version}-py3-none-any.whl").touch()
+    return tmp_path / "wheels"
+
+
+def test_what_the_folder_must_hold(wheels, tmp_path):
+    assert Wheels(wheels, NEW).version == NEW
+    with pytest.raises(SettingsError, match="choose one with --to"):
+        Wheels(wheels)
+    with pytest.raises(SettingsError, match="and not 7"):
+        Wheels(wheels, "7")
+    with pytest.raises(SettingsError, match="holds no wheel of fedretina"):
+        Wheels(tmp_path)
+
+
+def test_a_site_that_runs_or_works_on_a_run_is_not_upgraded(way, wheels, hospital, tmp_path):
+    words = [sys.executable, "-c", "input()", "-m", "nvflare.private.fed.app.client.client_train", tmp_path / "kit"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE), pytest.raises(DataError, match="systemctl stop"):
+        way(anyway=True).to(Wheels(wheels, NEW))
+    with (
+        folder_lock(hospital / "runs" / "spring" / "site-1", 0),
+        pytest.raises(DataError, match="still works on run spring"),
+    ):
+        way(anyway=True).to(Wheels(wheels, NEW))
+    shutil.rmtree(hospital / "runs")
+
+
+def test_a_run_that_did_not_end_is_named_and_can_be_given_up(way, wheels, hospital, tmp_path):
+    run = hospital / "runs" / "spring" / "site-1"
+    run.mkdir(parents=True)
+    (run / "state.json").write_text("{}")
+    (tmp_path / "opt" / "fedretina-releases").mkdir()
+    record = {"kit": str(tmp_path / "kit"), "from": OLD, "to": NEW, "before": {}, "after": {}}
+    write_json(tmp_path / "opt" / "fedretina-releases" / RECORD, record)
+    with pytest.raises(StateError, match=f"spring; a run ends with the version that began it, and {NEW}"):
+        way().to(Wheels(wheels, NEW))
+    with pytest.raises(StateError, match=f"fedretina {OLD} cannot end what {NEW} began"):
+        way().back()
+    (run / "final").mkdir()
+    with pytest.raises(DataError, match="cannot be made"):
+        way().to(Wheels(wheels, NEW), python=Path("/bin/false"))
+    shutil.rmtree(hospital / "runs")
+
+
+def test_what_stands_against_an_upgrade_is_said_before_anything_is_written(way, wheels, fresh, tmp_path, monkeypatch):
+    with pytest.raises(NotFoundError, match="knows of no upgrade"):
+        way().back()
+    with pytest.raises(SettingsError, match="kit of an admin"):
+        Upgrade(open_kit(fresh / LEAD), Releases(tmp_path / "opt"), print)
+    monkeypatch.setattr(Releases, "room", lambda self: 1)
+    with pytest.raises(DataError, match=r"has 0\.0 GB free"):
+        way().to(Wheels(wheels, NEW))
+    monkeypatch.undo()
+    resources = tmp_path / "kit" / "local" / "resources.json"
+    kept = resources.read_text()
+    resources.write_text(kept.replace("fedretina.flare.status_page.", "fedretina.flare.gone."))
+    with pytest.raises(DataError, match=r"1 component that this version does not have: fedretina\.flare\.gone"):
+        way().to(Wheels(wheels, NEW))
+    resources.write_text(kept)
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    with pytest.raises(SettingsError, match="no environment of its own"):
+        Releases.of_this_process()
+    monkeypatch.setattr(sys, "prefix", "/opt/fedretina-releases/1.0")
+    assert Releases.of_this_process().used == Path("/opt/fedretina")
+    assert "say --from FOLDER" in fedretina("site", "upgrade", tmp_path / "kit", code=2)
