@@ -152,14 +152,12 @@ def test_from_one_version_to_the_next_and_back(fresh, hospital, tmp_path):
     assert told.returncode == 2
     assert "nothing in use was touched" in told.stderr
     assert "DO NOT MATCH THE HASHES" in told.stderr
-    works(OLD)
     require(wheels, libraries(wheels), second)
     told = upgrade(step="harden", what=str(kit / "local" / "custom"))  # somebody lays code into the kit meanwhile
     assert told.returncode == 2
     assert f"{OLD} is in place again, as it was" in told.stderr, told.stderr
     assert "every package was held against its hash" in told.stdout
     (kit / "local" / "custom").rmdir()
-    works(OLD)
     assert (kit / "local" / "resources.json").read_text() == before
     assert used.is_symlink()
     assert not (tmp_path / "opt" / "fedretina-releases" / OLD).is_symlink()
@@ -174,7 +172,6 @@ def test_from_one_version_to_the_next_and_back(fresh, hospital, tmp_path):
     assert told.returncode == 0, told.stderr
     assert "was cut off after its switch" in told.stdout
     assert "fedretina.flare.later" in (kit / "local" / "resources.json").read_text()
-    assert json.loads(command("kit", "check", kit, "--json").stdout)
     assert f"{NEW} is the version in use" in upgrade().stderr
 
     (kit / "local" / "log_config.json").write_text("{}")  # the hospital's own change
@@ -188,7 +185,6 @@ def test_from_one_version_to_the_next_and_back(fresh, hospital, tmp_path):
     assert told.returncode == 0, told.stderr
     assert "left as they are: local/log_config.json" in told.stdout
     assert (kit / "local" / "log_config.json").read_text() == "{}"
-    works(OLD)
     assert "knows of no upgrade" in command("site", "upgrade", kit, "--roll-back").stderr
     told = command("site", "check", kit, "--offline", "--experiment", tmp_path / "experiment.yaml")
     assert told.returncode == 0, told.stdout
