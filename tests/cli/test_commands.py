@@ -315,6 +315,16 @@ def test_what_a_trial_cannot_run_is_told_before_flare_starts(tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["gone.yaml"]
 
 
+def test_a_trial_without_a_model_for_one_of_its_sites_does_not_end_well(tiny, phantoms, tmp_path, monkeypatch):
+    experiment = tiny()
+    run_loop(experiment, phantoms(experiment, "site-1"), tmp_path, "r")
+    monkeypatch.setattr("fedretina.flare.simulation.Simulation.run", lambda *_: None)  # the run above stands for it
+    words = ["simulate", "feduaa", "--sites", "site-1,site-2", "--run", "r", "--root", str(tmp_path)]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2, result.output
+    assert "no model for site-2: " in result.output
+
+
 def test_a_row_by_name_has_the_settings_of_its_job():
     for row in ("feduaa", "fedee", "analytic"):
         job = Experiment.load(JOBS / row / "app" / "config" / "experiment.yaml")

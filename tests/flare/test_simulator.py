@@ -3,6 +3,7 @@
 import json
 import sys
 
+import psutil
 import pytest
 from simulation import SMALL, Simulation, results, run_oracle, write_job
 
@@ -50,6 +51,19 @@ def test_simulate_ends_with_the_loops_bits_and_tells_each_answer(tmp_path):
         assert lines[2]["tensors"] == {}
         assert set(lines[0]["scalars"]) == {"theta", "images", "patients"}
     assert "travels" in (tmp_path / "simulator/again/log.txt").read_text()
+
+
+def test_a_trial_that_is_told_to_end_takes_its_simulator_along(tmp_path):
+    (tmp_path / "small.yaml").write_text(json.dumps(SMALL))
+    command = [sys.executable, "-m", "fedretina", "simulate", str(tmp_path / "small.yaml"), "--root", str(tmp_path)]
+    simulation = Simulation([*command, "--sites", "site-1,site-2"], tmp_path / "sim")
+    simulation.until(lambda: "train, round 1 of 2: site-1, site-2 asked" in simulation.text())
+    running = [psutil.Process(pid) for pid in simulation.descendants()]
+    assert running
+    simulation.process.terminate()
+    assert simulation.wait() == 2
+    assert "stopped. The same command with --run small goes on with it." in simulation.text()
+    assert psutil.wait_procs(running, 30)[1] == []
 
 
 def test_the_model_learner_job_ends_with_the_loops_bits(tmp_path):

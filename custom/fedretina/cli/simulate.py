@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
@@ -35,12 +36,14 @@ def simulate(
     Nothing leaves the machine.
 
     Each round and each site's answer is told as it comes, on the error stream. The run ends with its table, each site's
-    verdict and the paths of its pages. `fedretina loop` takes the same words and does without FLARE, with the same bits
+    verdict and the paths of its pages; with code 2 if a site has no model in the end. `fedretina loop` takes the same words and does without FLARE, with the same bits
     where no site's policy rounds or adds noise.
     """
     from fedretina.settings.experiment import Experiment
-    from fedretina.storage import require_sites
+    from fedretina.storage import read_json, require_sites
 
+    # Ended in any way but SIGKILL, it ends its simulator, which is in a session of its own.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         files = site_files(pairs)
         names = require_sites([*files, *(sites or (() if files else PHANTOMS))])
@@ -63,8 +66,13 @@ def simulate(
             begun,
         )
         simulation.run(threads or default_threads(names), say)
-        say_end(root / run / "server" / "results.json")
+        results = root / run / "server" / "results.json"
+        say_end(results)
+        if without := [name for name in names if name not in read_json(results)["sites"]]:
+            fail(f"no model for {', '.join(without)}: {simulation.log} says why. The same command asks again.")
     except KeyboardInterrupt:
         fail(f"stopped. The same command with --run {run} goes on with it.")
     except FedretinaError as error:
         fail(str(error))
+    finally:
+        signal.signal(signal.SIGTERM, before)

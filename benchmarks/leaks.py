@@ -1,0 +1,263 @@
+"""What single patients lose to who reads what leaves: `python -m benchmarks.leaks`, on phantoms.
+
+Three attacks of the literature in their plainest form, on the product's own sums, heads and noise. Phantoms are drawn,
+so their features are less rich than those of eyes: the figures say how strongly a guard acts, not how safe a hospital
+is. Written into docs/governance.md; `--render` only writes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.common import RESULTS, ROOT, machine
+from benchmarks.render import machine_line
+from fedretina.analytic.features import FeatureMap
+from fedretina.analytic.ridge import own_head
+from fedretina.analytic.sums import Sums
+from fedretina.data.site_data import load_site_data
+from fedretina.exchange.noise import cost, noised_sums
+from fedretina.networks.encoder import build_encoder
+from fedretina.networks.weights import load_encoder_weights
+from fedretina.seeds import reproducible_torch
+from fedretina.settings.experiment import Experiment
+from fedretina.settings.network import WeightsSettings
+from fedretina.settings.scalars import MIN_COUNT
+from fedretina.settings.site import SiteDataSettings, SumsNoise
+from fedretina.settings.training import TrainingSettings
+from fedretina.storage import read_json, write_json, write_text
+
+STORED = RESULTS / "leaks.json"
+PAGE = ROOT / "docs" / "governance.md"
+BEGIN, END = "<!-- begin leaks: from benchmarks/leaks.py -->", "<!-- end leaks -->"
+_ENCODER, _WIDTH, _SEED = "efficientnet_lite0", 32, 1
+_PATIENTS = (1, MIN_COUNT, 20, 100)
+_MULTIPLIERS = (None, 0.5, 2.0)
+_HEADS = (20, 100, 400)
+_BATCHES = (1, 8, 32)
+_NOISE_KEY = b"of the benchmark"
+
+
+def main() -> int:
+    """Measure, store and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--render", action="store_true", help="only write the page")
+    parser.add_argument("--scratch", type=Path, default=ROOT / "scratch" / "leaks")
+    chosen = parser.parse_args()
+    if not chosen.render:
+        write_json(STORED, measure(chosen.scratch))
+    write_text(PAGE, render(PAGE.read_text(encoding="utf-8"), read_json(STORED)))
+    return 0
+
+
+def measure(scratch: Path, images: int = 2400, repeats: int = 200) -> dict[str, Any]:
+    """All three attacks.
+
+    Args:
+        scratch: For the phantoms' cache.
+        images: Phantom images to draw people from; half of them is what the attacker knows of the population.
+        repeats: Draws of the people of a sum, a head or a batch.
+    """
+    features, labels = _features(scratch, images)
+    rng = np.random.default_rng(_SEED)
+    order = rng.permutation(len(features))
+    half = len(order) // 2
+    people, known = order[:half], order[half:]
+    return {
+        "images": len(features),
+        "repeats": repeats,
+        "sums": [
+            _sums(features, people, known, patients, multiplier, rng, repeats)
+            for multiplier in _MULTIPLIERS
+            for patients in _PATIENTS
+            if 2 * patients <= half
+        ],
+        "heads": [_head(features, labels, people, size, rng, repeats) for size in _HEADS if 2 * size <= half],
+        "gradients": [_gradient(features, labels, people, batch, rng, repeats) for batch in _BATCHES],
+        "machine": machine(),
+    }
+
+
+def _features(scratch: Path, images: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the frozen encoder gives of phantom images [N, F], and their grades [N]; each image is another person."""
+    experiment = Experiment.resolve(
+        {
+            "row": "analytic",
+            "images": {"image_size": 64},
+            "network": {"encoder": _ENCODER, "weights": {"source": "package"}},
+        }
+    )
+    settings = SiteDataSettings(phantom_images=images)
+    site = load_site_data("site-1", settings, experiment.images, _SEED, scratch)
+    splits = [site.split(name) for name in ("train", "val", "test")]
+    pixels = torch.cat([split.images for split in splits])
+    labels = torch.cat([torch.as_tensor(split.labels) for split in splits])
+    encoder = build_encoder(_ENCODER).eval()
+    load_encoder_weights(_ENCODER, encoder, WeightsSettings(source="package"))
+    with reproducible_torch(TrainingSettings(threads=1)), torch.inference_mode():
+        found = [encoder((some.float() / 255 - 0.5) / 0.5) for some in pixels.split(128)]
+    return torch.cat(found).double(), labels
+
+
+def _sums(
+    features: torch.Tensor,
+    people: NDArray[np.intp],
+    known: NDArray[np.intp],
+    patients: int,
+    multiplier: float | None,
+    rng: np.random.Generator,
+    repeats: int,
+) -> dict[str, Any]:
+    """Who is in the sum of one grade? Sankararaman 2009: how far a person lies towards the sum's mean."""
+    bound = float(features[known].norm(dim=1).median()) / math.sqrt(features.shape[1] / (_WIDTH - 1))
+    mapped = FeatureMap.bounded(features.shape[1], _WIDTH, _SEED, bound)
+    centre = mapped(features[known], cut=True)[:, :-1].mean(0)
+    noise = None if multiplier is None else SumsNoise(multiplier=multiplier)
+    length = math.hypot(math.sqrt(_WIDTH - 1), 1.0)
+
+    def once() -> float:
+        drawn = rng.choice(people, 2 * patients, replace=False)
+        phi = mapped(features[drawn], cut=True)
+        sums = Sums.of(phi[:patients], torch.ones(patients, 1), by_class=False)
+        if noise is not None:
+            sums = noised_sums(sums, noise, length, _NOISE_KEY + bytes(rng.bytes(8)))
+        direction = sums.first[0, :-1] / max(float(sums.counts[0]), 1.0) - centre
+        told = (phi[:, :-1] - centre) @ direction
+        return _auroc(told[:patients], told[patients:])
+
+    found = _spread(once, repeats)
+    epsilon = None if noise is None else cost(noise).total(noise.delta)
+    return {"patients": patients, "multiplier": multiplier, "epsilon": epsilon, **found}
+
+
+def _head(
+    features: torch.Tensor,
+    labels: torch.Tensor,
+    people: NDArray[np.intp],
+    size: int,
+    rng: np.random.Generator,
+    repeats: int,
+) -> dict[str, Any]:
+    """On whom was a head fitted? Yeom 2018: people whom it answers with the smaller error."""
+    classes = int(labels.max()) + 1
+
+    def once() -> float:
+        drawn = rng.choice(people, 2 * size, replace=False)
+        mapped = FeatureMap.of_site(features[drawn[:size]], 384, _SEED)
+        phi = mapped(features[drawn])
+        shares = torch.nn.functional.one_hot(labels[drawn], classes).double()
+        totals = Sums.of(phi[:size], shares[:size], by_class=False).totals()
+        head = own_head(phi[:size], shares[:size], totals)
+        error = (head.scores(phi) - shares).square().sum(1)
+        return _auroc(-error[:size], -error[size:])
+
+    return {"images": size, **_spread(once, repeats)}
+
+
+def _gradient(
+    features: torch.Tensor,
+    labels: torch.Tensor,
+    people: NDArray[np.intp],
+    batch: int,
+    rng: np.random.Generator,
+    repeats: int,
+) -> dict[str, Any]:
+    """How much of an image's features does a head's gradient show? The best row of it against each image, |cosine|."""
+    centred = features - features.mean(0)
+    classes = int(labels.max()) + 1
+
+    def once() -> float:
+        drawn = rng.choice(people, batch, replace=False)
+        weight = torch.zeros(classes, features.shape[1], dtype=torch.float64, requires_grad=True)
+        loss = torch.nn.functional.cross_entropy(centred[drawn] @ weight.T, labels[drawn])
+        (gradient,) = torch.autograd.grad(loss, weight)
+        rows = torch.nn.functional.normalize(gradient, dim=1)
+        images = torch.nn.functional.normalize(centred[drawn], dim=1)
+        return float((images @ rows.T).abs().max(1).values.mean())
+
+    return {"batch": batch, **_spread(once, repeats)}
+
+
+def _auroc(members: torch.Tensor, others: torch.Tensor) -> float:
+    """The share of pairs in which the member has the larger figure; half of those that tie."""
+    pairs = members[:, None] - others[None]
+    return float((pairs > 0).double().mean() + (pairs == 0).double().mean() / 2)
+
+
+def _spread(once: Callable[[], float], repeats: int) -> dict[str, float]:
+    values = np.array([once() for _ in range(repeats)])
+    low, high = np.quantile(values, (0.05, 0.95))
+    return {"mean": float(values.mean()), "low": float(low), "high": float(high)}
+
+
+def render(page: str, stored: dict[str, Any]) -> str:
+    """The page with the figures between its two marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, found, after = rest.partition(END)
+    if not found:
+        raise ValueError(f"{PAGE.name} has not both marks: {BEGIN} and {END}.")
+    return before + BEGIN + "\n" + "\n".join(_lines(stored)) + "\n" + END + after
+
+
+def _lines(stored: dict[str, Any]) -> list[str]:
+    noises = list(dict.fromkeys((one["multiplier"], one["epsilon"]) for one in stored["sums"]))
+    sizes = list(dict.fromkeys(one["patients"] for one in stored["sums"]))
+    by = {(one["patients"], one["multiplier"]): one for one in stored["sums"]}
+    lines = [
+        f"Measured on {stored['images']} phantom images, which are drawn, so this says how strongly a guard acts and not "
+        f"how safe a hospital is. Mean of {stored['repeats']} draws, and in brackets where nine of ten draws lie. For the "
+        "first two tables 0.5 is chance, and 1 tells everybody apart.",
+        "",
+        "**Who is in a sum?** An attacker who has a person's features and knows the population asks whether the person "
+        f"lies towards the mean of the sum of one grade ({_WIDTH - 1} features and a constant).",
+        "",
+        "| patients of the grade | " + " | ".join(_noise_words(*noise) for noise in noises) + " |",
+        "|---|" + "---|" * len(noises),
+    ]
+    for size in sizes:
+        refused = " (does not leave in the clear)" if size < MIN_COUNT else ""
+        cells = [_cell(by[size, multiplier]) for multiplier, _ in noises]
+        lines.append(f"| {size}{refused} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        f"So `min_count` ({MIN_COUNT}) alone keeps single patients from being read off, and does not hide who is in a "
+        "small sum. Encryption keeps the sums of one hospital from the server; the total is of all.",
+        "",
+        "**On whom was a head fitted?** An attacker who has the head, a person's features and grade looks at the error.",
+        "",
+        "| images that it was fitted to | tells members from others |",
+        "|---|---|",
+        *(f"| {one['images']} | {_cell(one)} |" for one in stored["heads"]),
+        "",
+        "**What does one gradient of a head show?** The likeness (absolute cosine, 1 is equal) of each image's features "
+        "with the nearest row of the gradient. This is of a head that travels and of one step; images themselves were "
+        "not rebuilt here, and updates of an encoder were not attacked.",
+        "",
+        "| images in the batch | likeness |",
+        "|---|---|",
+        *(f"| {one['batch']} | {_cell(one)} |" for one in stored["gradients"]),
+        "",
+        machine_line(stored["machine"]),
+    ]
+    return lines
+
+
+def _noise_words(multiplier: float | None, epsilon: float | None) -> str:
+    if multiplier is None or epsilon is None:
+        return "no noise"
+    return f"`sums_noise.multiplier: {multiplier:g}` (epsilon {epsilon:.1f} a release)"
+
+
+def _cell(one: dict[str, Any]) -> str:
+    return f"{one['mean']:.2f} ({one['low']:.2f} to {one['high']:.2f})"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
