@@ -211,9 +211,9 @@ def _lines(stored: dict[str, Any]) -> list[str]:
     sizes = list(dict.fromkeys(one["patients"] for one in stored["sums"]))
     by = {(one["patients"], one["multiplier"]): one for one in stored["sums"]}
     lines = [
-        f"Measured on {stored['images']} phantom images, which are drawn, so this says how strongly a guard acts and not "
-        f"how safe a hospital is. Mean of {stored['repeats']} draws, and in brackets where nine of ten draws lie. For the "
-        "first two tables 0.5 is chance, and 1 tells everybody apart.",
+        f"Measured on {stored['images']} phantom images, which are drawn, so this says how strongly a guard acts and "
+        f"not how safe a hospital is. Mean of {stored['repeats']} draws, and in brackets where nine of ten draws lie. "
+        "For the first two tables 0.5 is chance, and 1 tells everybody apart.",
         "",
         "**Who is in a sum?** An attacker who has a person's features and knows the population asks whether the person "
         f"lies towards the mean of the sum of one grade ({_WIDTH - 1} features and a constant).",
@@ -230,15 +230,16 @@ def _lines(stored: dict[str, Any]) -> list[str]:
         f"So `min_count` ({MIN_COUNT}) alone keeps single patients from being read off, and does not hide who is in a "
         "small sum. Encryption keeps the sums of one hospital from the server; the total is of all.",
         "",
-        "**On whom was a head fitted?** An attacker who has the head, a person's features and grade looks at the error.",
+        "**On whom was a head fitted?** An attacker who has the head, a person's features and grade looks at the "
+        "error.",
         "",
         "| images that it was fitted to | tells members from others |",
         "|---|---|",
         *(f"| {one['images']} | {_cell(one)} |" for one in stored["heads"]),
         "",
-        "**What does one gradient of a head show?** The likeness (absolute cosine, 1 is equal) of each image's features "
-        "with the nearest row of the gradient. This is of a head that travels and of one step; images themselves were "
-        "not rebuilt here, and updates of an encoder were not attacked.",
+        "**What does one gradient of a head show?** The likeness (absolute cosine, 1 is equal) of each image's "
+        "features with the nearest row of the gradient. This is of a head that travels and of one step; images "
+        "themselves were not rebuilt here, and updates of an encoder were not attacked.",
         "",
         "| images in the batch | likeness |",
         "|---|---|",

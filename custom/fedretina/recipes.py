@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import warnings
 from abc import abstractmethod
@@ -27,7 +26,7 @@ from nvflare.recipe.spec import ExecEnv, Recipe
 
 from fedretina.errors import SettingsError
 from fedretina.flare.job_context import STATE_ROOT
-from fedretina.flare.simulation import SIMULATOR, end_simulator
+from fedretina.flare.simulation import SIMULATOR, simulator
 from fedretina.flare.submitted_job import job_sites, named_copy, read_meta
 from fedretina.jobs import SITES, export_job, job_files, read_job, settings_of_row, write_job
 from fedretina.kit.job_folder import EXPERIMENT, META
@@ -90,12 +89,8 @@ class _FolderJob(FedJob):
                 *(("-t", threads), ("-gpu", gpu), ("-l", log_config)),
             ):
                 command += [flag, str(value)] if value else []
-            # A session of its own, so that Ctrl-C reaches this process alone, which then ends all of them.
-            process = subprocess.Popen(command, env={**os.environ, STATE_ROOT: state}, start_new_session=True)
-            try:
+            with simulator(command, env={**os.environ, STATE_ROOT: state}) as process:
                 return process.wait()
-            finally:
-                end_simulator(process)
 
     def to(self, obj: Any, target: str, id: Any = None, **kwargs: Any) -> NoReturn:
         """Refuse a component.

@@ -323,6 +323,7 @@ def test_a_trial_without_a_model_for_one_of_its_sites_does_not_end_well(tiny, ph
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2, result.output
     assert "no model for site-2: " in result.output
+    assert result.output.endswith(" says why. Another --run begins anew.\n")  # the run is complete, and owes it nothing
 
 
 def test_a_row_by_name_has_the_settings_of_its_job():

@@ -1,6 +1,8 @@
 """The real simulator against the plain loop, bit for bit."""
 
 import json
+import signal
+import subprocess
 import sys
 
 import psutil
@@ -64,6 +66,27 @@ def test_a_trial_that_is_told_to_end_takes_its_simulator_along(tmp_path):
     assert simulation.wait() == 2
     assert "stopped. The same command with --run small goes on with it." in simulation.text()
     assert psutil.wait_procs(running, 30)[1] == []
+
+
+# As `fedretina simulate` and a recipe start it; a process that outlives a minute stands for the simulator.
+_STARTS = """
+import signal, sys, time
+from fedretina.flare.simulation import simulator
+with simulator([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+    print(process.pid, signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("which", "before"), [("SIGTERM", ()), ("SIGHUP", ()), ("SIGTERM", ("nohup",))])
+def test_what_ends_a_trial_ends_its_simulator(which, before):
+    words = [*before, sys.executable, "-c", _STARTS]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as trial:
+        pid, outlives_its_terminal = trial.stdout.readline().split()
+        started = psutil.Process(int(pid))
+        assert outlives_its_terminal == str(bool(before))
+        trial.send_signal(signal.Signals[which])
+        assert psutil.wait_procs([started], 30)[1] == []
 
 
 def test_the_model_learner_job_ends_with_the_loops_bits(tmp_path):

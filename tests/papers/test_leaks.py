@@ -1,4 +1,4 @@
-"""The study of what single patients lose: its page is that of the stored figures, and its attacks work where they must."""
+"""What single patients lose: the page is that of the stored figures, and the attacks work where they must."""
 
 import pytest
 from benchmarks import leaks
@@ -26,4 +26,4 @@ def test_a_small_study_finds_who_is_alone_and_no_one_under_much_noise(tmp_path, 
     assert alone == pytest.approx(1.0)
     assert among < 0.9
     assert found["heads"][0]["mean"] > 0.5
-    assert leaks.render(f"{leaks.BEGIN}{leaks.END}", found).count("|---|") == 3
+    assert leaks.render(f"{leaks.BEGIN}{leaks.END}", found).count("\n|---|") == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import click
@@ -36,14 +35,12 @@ def simulate(
     Nothing leaves the machine.
 
     Each round and each site's answer is told as it comes, on the error stream. The run ends with its table, each site's
-    verdict and the paths of its pages; with code 2 if a site has no model in the end. `fedretina loop` takes the same words and does without FLARE, with the same bits
-    where no site's policy rounds or adds noise.
+    verdict and the paths of its pages; with code 2 if a site has no model in the end. `fedretina loop` takes the same
+    words and does without FLARE, with the same bits where no site's policy rounds or adds noise.
     """
     from fedretina.settings.experiment import Experiment
     from fedretina.storage import read_json, require_sites
 
-    # Ended in any way but SIGKILL, it ends its simulator, which is in a session of its own.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         files = site_files(pairs)
         names = require_sites([*files, *(sites or (() if files else PHANTOMS))])
@@ -51,6 +48,7 @@ def simulate(
         resolved = Experiment.resolve(settings).require_federated()
         run = run or resolved.run or resolved.name
         own = settings_of_sites(names, files, resolved.phantom_images)
+        from fedretina.aggregation.results import unfinished
         from fedretina.data.manifest import read_manifest
         from fedretina.flare.simulation import Simulation, default_threads
         from fedretina.settings.site import site_scheme
@@ -68,11 +66,13 @@ def simulate(
         simulation.run(threads or default_threads(names), say)
         results = root / run / "server" / "results.json"
         say_end(results)
-        if without := [name for name in names if name not in read_json(results)["sites"]]:
-            fail(f"no model for {', '.join(without)}: {simulation.log} says why. The same command asks again.")
+        record = read_json(results)
+        if without := [name for name in names if name not in record["sites"]]:
+            # Who trained is asked for what it owes; the run is over for who had no part in its model.
+            owed = set(without) <= set(unfinished(record))
+            how = "The same command asks for that alone" if owed else "Another --run begins anew"
+            fail(f"no model for {', '.join(without)}: {simulation.log} says why. {how}.")
     except KeyboardInterrupt:
         fail(f"stopped. The same command with --run {run} goes on with it.")
     except FedretinaError as error:
         fail(str(error))
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,18 +100,13 @@ class Simulation:
 
     def _run(self, threads: int, tell: Tell) -> None:
         command = [sys.executable, "-m", SIMULATOR, str(self._job), "-w", str(self._workspace), "-t", str(threads)]
-        with open(self.log, "wb") as log:
-            # A session of its own, so that Ctrl-C reaches this process alone, which then ends all of them.
-            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-        try:
+        with open(self.log, "wb") as log, simulator(command, stdout=log, stderr=subprocess.STDOUT) as process:
             code: int | None = None
             while code is None:
                 with suppress(subprocess.TimeoutExpired):
                     code = process.wait(_LOOK_S)
                 for line, record in self._news():
                     tell(line, record)
-        finally:
-            end_simulator(process)
         stopped = self._workspace / "server" / "simulate_job" / FOLDER / STOPPED
         if stopped.exists():
             raise StateError(f"{read_json(stopped).get('why')} All that FLARE and the sites said: {self.log}")
@@ -168,7 +165,37 @@ class _NewLines:
         return [json.loads(line) for line in whole.splitlines()]
 
 
-def end_simulator(process: subprocess.Popen[bytes]) -> None:
+@contextmanager
+def simulator(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """The simulator, which ends with the block, in a session of its own.
+
+    Ctrl-C, SIGTERM and the end of the terminal then reach this process alone, where each raises KeyboardInterrupt, and
+    so end simulator and sites too. Against SIGKILL nothing helps. A signal that is ignored (`nohup`) or that has a
+    handler is left as it is, and so are all where the block is not in the main thread, which alone may set them.
+
+    Args:
+        command: What starts it.
+        options: As for `subprocess.Popen`.
+
+    Yields:
+        The process.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    taken = [one for one in (signal.SIGTERM, signal.SIGHUP) if main and signal.getsignal(one) is signal.SIG_DFL]
+    for one in taken:
+        signal.signal(one, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, start_new_session=True, **options)
+        try:
+            yield process
+        finally:
+            _end(process)
+    finally:
+        for one in taken:
+            signal.signal(one, signal.SIG_DFL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End the simulator and the sites that it started, each of which has a session of its own."""
     if process.poll() is not None:
         return
