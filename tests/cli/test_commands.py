@@ -361,6 +361,8 @@ def test_what_people_are_told_to_install_is_there_and_what_the_project_needs():
     assert {name for name, _ in found} == {
         "curves.py",
         "dicom_file.py",
+        "eye_answers.py",
+        "receiver.py",
         "oct_volumes.py",
         "encryption.py",
         "tables.py",

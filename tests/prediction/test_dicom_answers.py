@@ -225,5 +225,5 @@ def test_without_highdicom_it_says_what_to_install_before_anything_is_answered(h
     monkeypatch.setitem(sys.modules, "highdicom", None)
     result = call(hospital.images, "--model", hospital.final, "--out", tmp_path / "out")
     assert result.exit_code == 2, result.output
-    assert 'pip install "fedretina[dicom]"' in result.output
+    assert 'pip install "highdicom>=0.27,<1"' in result.output
     assert not (tmp_path / "out").exists()

@@ -247,7 +247,7 @@ def require_highdicom() -> None:
         import highdicom  # noqa: F401
     except ImportError as error:
         raise SettingsError(
-            'answers as DICOM need highdicom, which is not installed: run `pip install "fedretina[dicom]"`.'
+            'answers as DICOM need highdicom, which is not installed: run `pip install "highdicom>=0.27,<1"`.'
         ) from error
 
 

@@ -169,7 +169,7 @@ class Receiver:
             from pynetdicom import AE, sop_class
         except ImportError as error:
             raise SettingsError(
-                'a receiver needs pynetdicom, which is not installed: run `pip install "fedretina[dicom]"`.'
+                'a receiver needs pynetdicom, which is not installed: run `pip install "pynetdicom>=3,<4"`.'
             ) from error
         from pydicom.pixels import get_decoder
         from pynetdicom import ALL_TRANSFER_SYNTAXES

@@ -171,7 +171,7 @@ class Releases:
         found = _run([own, "-m", "fedretina", "--version"], lock, "the new version does not start")
         if found.split()[-1:] != [wheels.version]:
             raise DataError(
-                f"pip installed {found.strip()!r} and not {wheels.version}: the wheels do not fit together."
+                f"what was installed is {found.strip()!r} and not {wheels.version}: the wheels do not fit together."
             )
         write_json(folder / _WHOLE, {"version": wheels.version, "hashes": wheels.has_hashes, "time": time.time()})
 
