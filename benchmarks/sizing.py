@@ -119,9 +119,12 @@ With N sites, R rounds, S pixels a side and n images:
 | the server's traffic in a run | N times that; sites answer at about the same time |
 | time of a transfer | up / bandwidth: ResNet-50 under FedUAA takes UP s at 10 Mbit/s |
 | a site's disk | "a run" for each run that is kept (its model, and its part of two rounds; a longer run holds at most eight such parts, to go back by three rounds), and the cache: 3 S^2 bytes per image, {3 * _SIDE**2 / 1e6:.1f} MB at {_SIDE} px; [frozen stages](small_sites.md) keep up to `data.feature_cache_gb` beside it |
-| the server's disk | "kept" + N x "spool", for each run; a longer run keeps up to six models, to go back by three rounds; under `fedap` a model for each site besides |
-| the server's memory | flat in N ([measured](benchmarks.md#server-memory) with 4 sites and with 64), and what FLARE's \
-transport holds of messages that arrive at once: up to N x up |
+| the server's disk | "kept" + N x "spool", for each run, and as much again for answers that arrive at once; \
+a longer run keeps up to six models, to go back by three rounds; under `fedap` a model for each site besides \
+|
+| the server's memory | flat in N ([measured](benchmarks.md#server-memory) with 4 sites and with 64), and \
+what FLARE's transport holds of messages that arrive at once: some chunks of 16 MB each, since they are \
+written to disk as they come (N x up where the disk is full) |
 | a site's memory | the peak above, which grows with batch and S^2; FLARE's own processes beside it |
 
 The peak holds Python, torch and one batch's activations on the CPU. On a GPU the activations are there instead. It was

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -22,19 +23,28 @@ from fedretina.cli import main
 
 pytestmark = pytest.mark.flare
 SITES = ("site-1", "site-2")
-LONGER = {**SMALL, "phantom_images": 64, "phases": [{"name": "train", "rounds": 3}]}
+GATE = "GATED_TWEU_GATE"  # as tests/flare/parts/gated_tweu.py
+# Its rounds are held by a gate: tests/flare/parts/gated_tweu.py.
+LONGER = {
+    **SMALL,
+    "objective": {"name": "gated_tweu"},
+    "phantom_images": 64,
+    "phases": [{"name": "train", "rounds": 3}],
+}
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory, once):
     once("the federation of the admin's commands")
     running = LocalFederation(tmp_path_factory.mktemp("federation"), SITES)
+    os.environ[GATE] = str(running.folder / "gate")  # all processes of the federation inherit it
     try:
         running.prepare()
         running.start(CEILING_S)
         yield running
     finally:
         running.stop()
+        del os.environ[GATE]
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +123,9 @@ def wait_for(federation, condition, what):
         time.sleep(0.2)
 
 
-def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, oracle, tmp_path):
-    job = write_job(tmp_path / "job", LONGER, SITES)
+def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, program, oracle, tmp_path):
+    job, gate = write_job(tmp_path / "job", LONGER, SITES), Path(os.environ[GATE])
+    gate.write_text("2")  # the last round is not begun before somebody watches
     (first,) = admin("submit", job, "--run", "study", "--poc", as_json=True)
     (second,) = admin("submit", job, "--run", "study", as_json=True)  # is there: nothing is sent, nothing refused
     assert (first["new"], second["new"]) == (True, False)
@@ -124,10 +135,14 @@ def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, oracle,
     assert "waits for its end" in admin("results", "--run", "study", code=4)
     assert "before you resume" in admin("resume", "study", code=2)
 
-    sights = admin("watch", first["job"][:8], "--interval", 0.3, as_json=True)
+    sights = []
+    for line in program("watch", first["job"][:8], "--interval", 0.3, "--json").stdout:
+        sights.append(json.loads(line))
+        if sights[-1]["progress"] and sights[-1]["progress"]["round"] == 3:
+            gate.unlink(missing_ok=True)
     told = [sight["progress"] for sight in sights if sight["progress"]]
     trained = [(report["round"], report["rounds"]) for report in told if report["task"] == "train"]
-    assert trained == sorted(trained)  # on a busy machine the first round may be over before anybody looks
+    assert trained == sorted(trained)  # the first rounds may be over before anybody looks
     assert trained[-1] == (3, 3)
     assert {report["run"] for report in told} == {"study"}
     assert any(sorted([*report["answered"], *report["waiting"]]) == list(SITES) for report in told)
@@ -214,7 +229,8 @@ def test_what_is_not_there(federation, admin, tmp_path):
 
 
 def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(federation, admin, oracle, tmp_path):
-    job = write_job(tmp_path / "job", LONGER, SITES)
+    job, gate = write_job(tmp_path / "job", LONGER, SITES), Path(os.environ[GATE])
+    gate.write_text("2")  # the last round is not begun before somebody watches
     (first,) = admin("submit", job, "--run", "crash", "--poc", as_json=True)
     server = federation.kit(SERVER)
     wait_for(federation, lambda: done(federation, "crash") >= 1, "round 0")
