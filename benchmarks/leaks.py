@@ -102,7 +102,7 @@ def _features(scratch: Path, images: int) -> tuple[torch.Tensor, torch.Tensor]:
     encoder = build_encoder(_ENCODER).eval()
     load_encoder_weights(_ENCODER, encoder, WeightsSettings(source="package"))
     with reproducible_torch(TrainingSettings(threads=1)), torch.inference_mode():
-        found = [encoder((some.float() / 255 - 0.5) / 0.5) for some in pixels.split(128)]
+        found = [encoder((some.float() / 255 - 0.5) / 0.5) for some in torch.split(pixels, 128)]
     return torch.cat(found).double(), labels
 
 

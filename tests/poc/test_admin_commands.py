@@ -47,6 +47,15 @@ def federation(tmp_path_factory, once):
         del os.environ[GATE]
 
 
+@pytest.fixture
+def gate():
+    """Holds the last round of `LONGER` until it is opened, or the test ends."""
+    held = Path(os.environ[GATE])
+    held.write_text("2")
+    yield held
+    held.unlink(missing_ok=True)
+
+
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory):
     """Results of the plain loop for the longer job."""
@@ -123,9 +132,8 @@ def wait_for(federation, condition, what):
         time.sleep(0.2)
 
 
-def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, program, oracle, tmp_path):
-    job, gate = write_job(tmp_path / "job", LONGER, SITES), Path(os.environ[GATE])
-    gate.write_text("2")  # the last round is not begun before somebody watches
+def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, program, oracle, gate, tmp_path):
+    job = write_job(tmp_path / "job", LONGER, SITES)
     (first,) = admin("submit", job, "--run", "study", "--poc", as_json=True)
     (second,) = admin("submit", job, "--run", "study", as_json=True)  # is there: nothing is sent, nothing refused
     assert (first["new"], second["new"]) == (True, False)
