@@ -237,8 +237,7 @@ def test_what_is_not_there(federation, admin, tmp_path):
 
 
 def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(federation, admin, oracle, tmp_path):
-    job, gate = write_job(tmp_path / "job", LONGER, SITES), Path(os.environ[GATE])
-    gate.write_text("2")  # the last round is not begun before somebody watches
+    job = write_job(tmp_path / "job", LONGER, SITES)
     (first,) = admin("submit", job, "--run", "crash", "--poc", as_json=True)
     server = federation.kit(SERVER)
     wait_for(federation, lambda: done(federation, "crash") >= 1, "round 0")
