@@ -81,7 +81,9 @@ with simulator([sys.executable, "-c", "import time; time.sleep(60)"]) as process
 @pytest.mark.parametrize(("which", "before"), [("SIGTERM", ()), ("SIGHUP", ()), ("SIGTERM", ("nohup",))])
 def test_what_ends_a_trial_ends_its_simulator(which, before):
     words = [*before, sys.executable, "-c", _STARTS]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as trial:
+    # Who runs the tests may ignore SIGHUP, and what it starts would, too.
+    own = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **own) as trial:
         pid, outlives_its_terminal = trial.stdout.readline().split()
         started = psutil.Process(int(pid))
         assert outlives_its_terminal == str(bool(before))
