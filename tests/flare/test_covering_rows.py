@@ -1,16 +1,20 @@
 """Rows that bring each kind of tensor and each kind of step over the wire once: the real simulator against the loop.
 
-A head that travels comes by FLARE's recipe and SimEnv, the others by `nvflare simulator`.
+A head that travels comes by FLARE's recipe and SimEnv, sums by a recipe and PocEnv, the other by `nvflare simulator`.
 One model per site, with the steps `prepare` and `tune`: tests/poc/test_rehearsal.py. Ciphertexts: tests/provisioned.
 What never reaches the wire (losses, optimisers, uncertainty, the encoder's architecture) is held by tests/test_loop.py.
 """
 
 import os
+import re
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from poc.processes import end_all
+from poc.project import write_project
 from simulation import SMALL, Simulation, results, run_oracle, write_job
 
 from fedretina.exchange.ledger import Ledger
@@ -73,8 +77,33 @@ TRAIN_KINDS = {
 }
 
 
+def in_poc(script, folder, sites):
+    """Change `job.py` as it says itself; gives the environment in which PocEnv has a folder and a port of its own."""
+    text, changed = re.subn(
+        r"= SimEnv\(.*\)",
+        f"= PocEnv(num_clients=len(sites), clients=sites, project_conf_path={str(folder / 'project.yml')!r})",
+        script.read_text().replace("import SimEnv", "import PocEnv"),
+    )
+    assert changed == 1
+    assert "put PocEnv(num_clients=len(sites), clients=sites)" in text
+    script.write_text(text)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    write_project(folder / "project.yml", sites, port)
+    return {"NVFLARE_POC_WORKSPACE": str(folder / "flare")}
+
+
+@pytest.fixture
+def poc(tmp_path):
+    """A folder of a POC federation; what FLARE left running of it ends with the test."""
+    folder = tmp_path / "poc"
+    folder.mkdir()
+    yield folder
+    end_all(folder)
+
+
 @pytest.mark.parametrize("name", COVERING)
-def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
+def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path, poc):
     words, sites = {**SMALL, **COVERING[name]}, ("site-1", "site-4", "site-5")
     expected = run_oracle(tmp_path / "loop", words, sites)
     job = write_job(tmp_path / "job", words, sites)
@@ -86,6 +115,9 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
         # Through FLARE's recipes, with fewer threads than sites, which pick the same site as if by chance.
         started = [sys.executable, str(job / "job.py")]
         own["PYTHONPATH"] = os.pathsep.join([str(SAME_PICK), os.environ["PYTHONPATH"]])
+    if name == "heads_from_sums":
+        started = [sys.executable, str(job / "job.py")]
+        own |= in_poc(job / "job.py", poc, sites)
     simulation = Simulation(started, tmp_path / "sim", 3, FEDRETINA_RUN="again", **own)
     assert simulation.wait() == 0, simulation.text()[-3000:]
     assert results(tmp_path, "again") == expected
