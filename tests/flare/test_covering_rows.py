@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from poc.processes import end_all
-from poc.project import write_project
+from poc.project import ADMIN, write_project
 from simulation import SMALL, Simulation, results, run_oracle, write_job
 
 from fedretina.exchange.ledger import Ledger
@@ -79,13 +79,11 @@ TRAIN_KINDS = {
 
 def in_poc(script, folder, sites):
     """Change `job.py` as it says itself; gives the environment in which PocEnv has a folder and a port of its own."""
-    text, changed = re.subn(
-        r"= SimEnv\(.*\)",
-        f"= PocEnv(num_clients=len(sites), clients=sites, project_conf_path={str(folder / 'project.yml')!r})",
-        script.read_text().replace("import SimEnv", "import PocEnv"),
-    )
+    text, said = script.read_text().replace("import SimEnv", "import PocEnv"), "num_clients=len(sites), clients=sites"
+    assert f"put PocEnv({said})" in text
+    more = f"project_conf_path={str(folder / 'project.yml')!r}, username={ADMIN!r}"
+    text, changed = re.subn(r"= SimEnv\(.*\)", f"= PocEnv({said}, {more})", text)
     assert changed == 1
-    assert "put PocEnv(num_clients=len(sites), clients=sites)" in text
     script.write_text(text)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
