@@ -388,7 +388,8 @@ class Predictor(Answering):
         """The same, and the images with what the gate looks at."""
         with reproducible_torch(self._training), torch.inference_mode():
             scaled = images.float().div_(255).to(device=self._device, memory_format=self._layout)
-            said = answered_with_features(self.net, scaled, self.operating.settings.evaluation.passes)
+            given = self.net.unrounded_outputs(scaled) if self.net.frozen else scaled
+            said = answered_with_features(self.net, given, self.operating.settings.evaluation.passes)
             middle = None if said.middle is None else said.middle.cpu()
             return said.logits.float().cpu(), Shown(images, said.features.cpu(), middle=middle)
 
