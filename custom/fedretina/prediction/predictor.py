@@ -323,7 +323,8 @@ class Answering(ABC):
 class Predictor(Answering):
     """Answers photographs as the site's model did when it was tested: same pixels, same bits on an equal device.
 
-    Made by `load`.
+    What frozen stages give is not rounded here, though it was in the run, which keeps it (`Network.unrounded_outputs`):
+    with such stages probabilities differ from those of the test by up to some 0.002. Made by `load`.
 
     Attributes:
         card: The model's card.
