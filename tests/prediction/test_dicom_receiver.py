@@ -239,7 +239,8 @@ def test_a_study_that_fails_is_put_aside_without_its_header_and_a_full_disk_is_w
     found = Receiver(
         Predictor.load(gated, "cpu"), tmp_path, "FEDRETINA", ("ARCHIVE",), Peer("ARCHIVE", "127.0.0.1", 4242)
     )
-    (tmp_path / "failed").mkdir()
+    for name in ("failed", "arriving"):
+        (tmp_path / name).mkdir()
     pixels = decode_image(hospital.images / hospital.files[0])
     with warnings_held_back():
         study = write_dicom(tmp_path / "waiting" / "one" / "a.dcm", pixels, PatientSex="DOE").parent
@@ -263,9 +264,13 @@ def test_a_study_that_fails_is_put_aside_without_its_header_and_a_full_disk_is_w
         os.utime(other, (time.time() - (at + 1) * 20 * 86400,) * 2)
     found._most = int(2.5 * (tmp_path / "failed" / "one" / "a.dcm").stat().st_size)
     os.utime(tmp_path / "failed" / "two")
+    for name, age in (("broken_off", 3600), ("coming", 1)):
+        (tmp_path / "arriving" / name).touch()
+        os.utime(tmp_path / "arriving" / name, (time.time() - age,) * 2)
     found._tidy()
     assert {path.name for path in (tmp_path / "failed").iterdir()} == {"one", "two"}  # 40 and 60 days are too many
     assert "2 studies were removed from failed" in caplog.text
+    assert [path.name for path in (tmp_path / "arriving").iterdir()] == ["coming"]
     found._most //= 2
     found._tidy()
     assert [path.name for path in (tmp_path / "failed").iterdir()] == [

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -43,7 +43,8 @@ _SUCCESS, _NO_ROOM, _NO_FIT, _NOT_UNDERSTOOD = 0x0000, 0xA700, 0xA900, 0xC000
 _STORED_WARNED = 0xB
 _LOOK_S = 0.2
 _RETRY_S = (5.0, 300.0)
-_TIDY_S = 3600.0
+_TIDY_S = 60.0
+_BROKEN_OFF_S = 600.0  # pynetdicom gives a silent end up after 60 s
 _DAY_S = 86400.0
 _ARRIVING, _WAITING, _ANSWERED, _FAILED = "arriving", "waiting", "answers", "failed"
 
@@ -269,7 +270,11 @@ class Receiver:
         return sum(files), len(files)
 
     def _tidy(self) -> None:
-        """Remove studies that were put aside too long ago, and the oldest of too many."""
+        """Remove studies that were put aside too long ago, the oldest of too many, and what never came to its end."""
+        for path in (self._folder / _ARRIVING).iterdir():
+            with suppress(FileNotFoundError):  # it has come to its end just now
+                if time.time() - path.stat().st_mtime > _BROKEN_OFF_S:
+                    path.unlink()
         aside = sorted((self._folder / _FAILED).iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
         total, removed = 0, 0
         for study in aside:
