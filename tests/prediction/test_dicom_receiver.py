@@ -154,8 +154,10 @@ def archive(identities):
     server.shutdown()
 
 
-@pytest.mark.attack("a stranger", "sends pictures to a receiver without the hospital's certificate", "is not heard")
-@pytest.mark.attack("a stranger", "opens a connection to a receiver and stays silent", "others are served meanwhile")
+@pytest.mark.attack(
+    "an outsider", "sends a picture to a receiver without a certificate of its authority", "is not heard"
+)
+@pytest.mark.attack("an outsider", "opens a connection to a receiver and stays silent", "others are served meanwhile")
 def test_what_is_confirmed_is_answered_and_the_answers_are_sent_until_they_are_taken(
     hospital, served, archive, identities, tmp_path, monkeypatch, caplog
 ):
