@@ -154,7 +154,8 @@ class Receiver:
             raise SettingsError("nobody may send to this receiver: name the archive's application entity title.")
         self._model, self._folder, self._title, self._callers, self._to = model, folder, title, callers, to
         self._quiet_s, self._most, self._keep_s, self._fhir = quiet_s, most_bytes, keep_days * _DAY_S, fhir
-        self._listens, self._calls = (None, None) if tls is None else (tls.context(True), tls.context(False))
+        self._listens = None if tls is None else tls.context(server=True)
+        self._calls = None if tls is None else tls.context(server=False)
         modality = model.operating.settings.images.dicom
         self._kinds = [kind for kind, of in TAKEN.items() if of == modality]
         if not self._kinds:
@@ -280,8 +281,8 @@ class Receiver:
         for study in aside:
             total += self._bytes(f"{_FAILED}/{study.name}")[0]
             if time.time() - study.stat().st_mtime > self._keep_s or total > self._most:
-                shutil.rmtree(study)
-                removed += 1
+                shutil.rmtree(study, ignore_errors=True)
+                removed += not study.exists()
         if removed:
             _log.warning(
                 "%s removed from %s: what is put aside is kept for %g days, and as much of it as may wait",
@@ -317,9 +318,10 @@ class Receiver:
                 _FAILED,
                 self._keep_s / _DAY_S,
             )
+            shutil.rmtree(answers, ignore_errors=True)
             with self._lock:
                 shutil.rmtree(self._folder / _FAILED / study.name, ignore_errors=True)
-                os.utime(study)
+                os.utime(study)  # from now on it is kept
                 study.rename(self._folder / _FAILED / study.name)
             self._tidy()
             return
