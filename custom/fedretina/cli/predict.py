@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
-from fedretina.cli.shared import counted, fail, progress
+from fedretina.cli.shared import DEVICE, counted, fail, progress
 from fedretina.errors import DataError, FedretinaError
 from fedretina.plurals import counted as counts
 from fedretina.prediction.phrases import LANGUAGES, Language, Phrases
@@ -84,13 +84,7 @@ class _Page(NamedTuple):
     show_default=True,
     help="Of the page; the tables are the same in all.",
 )
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="Where to compute; auto is CUDA where there is one.",
-)
+@DEVICE
 @click.option("--replace", is_flag=True, help="Write over an older list in --out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def predict(
