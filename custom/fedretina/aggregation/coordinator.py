@@ -162,8 +162,9 @@ class Coordinator:
     def _curve(self, site: str) -> tuple[int, ...]:
         """What the other sites let go of their ill patients, once a site ends with it."""
         step = self.plan.find(CURVE, 0)
-        ends = step is not None and self.step.task == "finalise"
-        return curve_of_others(self.records[step.number]["scalars"], site) if step is not None and ends else ()
+        if step is None or self.step.task != "finalise":
+            return ()
+        return curve_of_others(self.records[step.number]["scalars"], site)
 
     def down(self, site: str = "") -> Tensors:
         """The tensors that go with the running step's order to a site.

@@ -1,9 +1,9 @@
 """The federation's curve: how many ill patients have how small a chance of disease, for sites with few of their own.
 
-A promise to refer takes a site's own ill patients, and no other site's can stand for them (docs/promise.md). Who has too
-few may still ask for a threshold: the site's own counts, with a prior of a few ill patients whose curve is the other
-sites', shrink towards these the more, the fewer the site's own are. Shrinkage by a few counts a site is that of arXiv
-2606.20115, which shrinks every hospital's threshold, and misses its risk at some; so here nothing is promised with it,
+A promise to refer takes a site's own ill patients, and no other site's can stand for them (docs/promise.md). A site
+with too few may still ask for a threshold: its own counts, with a prior of a few ill patients whose curve is the other
+sites', are drawn towards these the more, the fewer they are. Shrinkage by a few counts from each site is that of arXiv
+2606.20115, which shrinks every hospital's threshold and misses its risk at some. So nothing is promised with it here,
 and a site with enough patients keeps its own.
 
 Counts alone leave a site, over fixed bins that are merged until each holds nobody or `min_count` patients. A merged bin
@@ -123,19 +123,19 @@ def drawn_threshold(
         worth: Ill patients that the others stand for, 0 or more; 0 asks the site's own alone.
 
     Returns:
-        None where even referring everybody does not satisfy the posterior: too few stand behind it.
+        None where there is no curve, or too few stand behind it: even to refer everybody leaves too much open.
     """
     from scipy.special import betainc
 
     own = np.sort(np.asarray(scores, dtype=np.float64))
-    counts = np.asarray(curve, dtype=np.float64) if len(curve) else np.zeros(len(CURVE))
+    counts = np.asarray(curve, dtype=np.float64)
+    if counts.sum() == 0:
+        return None
     places = np.asarray([*CURVE_EDGES, math.inf])
     at = np.unique(np.concatenate([own, places]))
     others, passing = counts.sum(), np.searchsorted(own, at)
     below = np.append(0.0, counts.cumsum())[np.searchsorted(places, at)]
     weight = min(worth, float(others))
-    if weight + own.size <= 0:
-        return None
     usual = (below + 0.5) / (others + 1)
     a, b = weight * usual + passing, weight * (1 - usual) + own.size - passing
     # Without a prior nobody or everybody passes for certain at the ends, where the distribution is a point.
@@ -146,4 +146,4 @@ def drawn_threshold(
         return None
     found = float(at[fits[-1]])
     passed = int(np.isfinite(own[own < found]).sum())
-    return Drawn(None if math.isinf(found) else found, weight / (weight + own.size), passed)
+    return Drawn(None if math.isinf(found) else found, weight / max(weight + own.size, 1.0), passed)

@@ -64,8 +64,8 @@ def _promise(promise: Mapping[str, Any]) -> dict[str, Any]:
 def _not_promised(promise: Mapping[str, Any]) -> list[str]:
     if promise.get("reason") == "drawn":
         return [
-            "- It promises nothing of how few ill patients pass: its site's own were too few, and its threshold for the "
-            "chance of disease is drawn towards other hospitals' patients."
+            "- It promises nothing of how few ill patients pass: its site's own were too few, and its threshold for "
+            "the chance of disease is drawn towards other hospitals' patients."
         ]
     return [] if promise.get("threshold") else ["- It promises nothing of how few ill patients pass."]
 
