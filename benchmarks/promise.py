@@ -4,9 +4,9 @@ The row `analytic` is run over real sites in the plain loop, with every training
 all patients of its validation and test splits, none of whom it learned from. Of these a number is drawn as if they were
 the site's validation patients: they set the threshold of doubt and the promise, as at the end of a run, and all the
 others are the patients to whom it is made. That is done many times. Beside the product's own threshold, from the
-site's own patients, stand one from the patients of all sites together, and the one that the product gives, where asked,
-to a site whose own are too few: drawn towards the other sites' counts. `--render` writes docs/promise.md from what is stored: counts, and nothing of any patient. The images
-are not part of the project.
+site's own patients, stand one from the patients of all sites together, and the one that the product gives, where
+asked, to a site whose own are too few: drawn towards the other sites' counts. `--render` writes docs/promise.md from
+what is stored: counts, and nothing of any patient. The images are not part of the project.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ COVERING = {
         "sampling": {"fraction": 0.67},
         "exchange": {"codec": {"name": "int8", "smallest": 64}},
         "verdict": "twin",
+        "referral_curve": True,
     },
     # The whole network, exits, projection and head too, bounded by the server; BatchNorm's weights without statistics;
     # a part of the encoder that neither trains nor travels.
@@ -64,8 +65,10 @@ COVERING = {
         "exchange": {"personal": "head", "batchnorm": "shared_all"},
         "training": {"threads": 1, "batch_size": 8},
         "phantom_images": 60,
+        "referral_curve": True,
     },
 }
+PROMISE = {"missed": 0.2, "sure": 0.8, "drawn": True}
 ALLOWED = {"encoder", "norm", "statistic", "control", "projector", "calibration", "head", "exit", "sums"}
 TRAIN_KINDS = {
     "with_labels_and_without": {"control", "encoder", "norm", "statistic", "head"},
@@ -76,10 +79,11 @@ TRAIN_KINDS = {
 @pytest.mark.parametrize("name", COVERING)
 def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
     words, sites = {**SMALL, **COVERING[name]}, ("site-1", "site-4", "site-5")
-    expected = run_oracle(tmp_path / "loop", words, sites)
+    expected = run_oracle(tmp_path / "loop", words, sites, PROMISE)
     job = write_job(tmp_path / "job", words, sites)
     # A head leaves only where the site says so itself.
-    (tmp_path / "site.yaml").write_text(yaml.safe_dump({"policy": {"kinds": sorted(ALLOWED)}}))
+    own_words = {"policy": {"kinds": sorted(ALLOWED), "referral_curve": True}, "data": {"promise": PROMISE}}
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump(own_words))
     own = {"FEDRETINA_SITE_FILE": str(tmp_path / "site.yaml"), "FEDRETINA_STATE_ROOT": str(tmp_path)}
     started = job
     if name == "a_head_that_travels":
