@@ -4,9 +4,9 @@ The row `analytic` is run over real sites in the plain loop, with every training
 all patients of its validation and test splits, none of whom it learned from. Of these a number is drawn as if they were
 the site's validation patients: they set the threshold of doubt and the promise, as at the end of a run, and all the
 others are the patients to whom it is made. That is done many times. Beside the product's own threshold, from the
-site's own patients, stand one from the patients of all sites together, and the one that the product gives, where
-asked, to a site whose own are too few: drawn towards the other sites' counts. `--render` writes docs/promise.md from
-what is stored: counts, and nothing of any patient. The images are not part of the project.
+site's own patients, stand one from the patients of all sites together, and one from the site's own counts drawn towards
+the other sites'. `--render` writes docs/promise.md from what is stored: counts, and nothing of any patient. The images
+are not part of the project.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from numpy.typing import NDArray
 from benchmarks.common import RESULTS, ROOT, machine
 from benchmarks.small_sites import BASE, SETS
 from fedretina.data.site_data import SiteData, load_site_data
-from fedretina.evaluation.referral_curve import drawn_threshold, ill_counts
+from fedretina.evaluation.referral_curve import PRIOR
 from fedretina.loop import run_loop
 from fedretina.prediction.predictor import Predictor
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
-from fedretina.settings.scalars import CURVE, MIN_COUNT
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.site import PromiseSettings, read_data_settings
 from fedretina.storage import write_json
@@ -47,8 +46,7 @@ PATIENTS = (60, 120, 240)
 _LEFT = 40  # ill patients that must be left to make the promise to
 _DRAWS = 400
 _BATCH = 100
-RULES = ("own", "pooled", "drawn", "few", "alone")
-"""The product's threshold is "own", and "few" where that gives none: "drawn" in those draws alone."""
+RULES = ("own", "pooled", "drawn", "alone")
 
 
 class Answers(NamedTuple):
@@ -165,11 +163,9 @@ def of_site(
                 sizes.append(held[1])
             scores = [_scores(one, mine) for one, mine in zip((own, *others), drawn, strict=True)]
             for at, asked in enumerate(PROMISES):
-                limits = {rule: _limit(rule, scores, asked) for rule in RULES if rule != "few"}
-                limits["few"] = limits["drawn"] if limits["own"] is None else None
-                for rule, limit in limits.items():
+                for rule in RULES:
                     by = scores[0].chance if rule == "alone" else scores[0].of_all
-                    tallies[at, rule].add(limit, own, drawn[0], by, asked)
+                    tallies[at, rule].add(_limit(rule, scores, asked), own, drawn[0], by, asked)
         for (at, rule), tally in tallies.items():
             promised = {"patients": patients, **PROMISES[at].model_dump(include={"missed", "sure"})}
             records.append({**promised, "rule": rule, "draws": draws, **tally.told()})
@@ -259,11 +255,18 @@ def _limit(rule: str, scores: Sequence[_Scored], asked: PromiseSettings) -> floa
         every = np.sort(np.concatenate([one.ill for one in scores]))
         allowed = passes_allowed(every.size, asked.missed, asked.sure)
         return None if allowed is None else _from(every, allowed)
-    # What each site would let go; of two sites the product shows neither the other's, here it is measured all the same.
-    sent = [ill_counts(one.ill, MIN_COUNT) for one in scores[1:]]
-    curve = [round(sum(one.get(name, 0) for one in sent)) for name in CURVE]
-    found = drawn_threshold(own.ill, curve, asked)
-    return None if found is None else math.inf if found.threshold is None else found.threshold
+    from scipy.special import betainc
+
+    # Beta prior with the others' share of passing as its mean, worth PRIOR patients; the largest threshold whose
+    # posterior leaves at most 1 - sure for more than `missed`. `drawn_threshold` is the same with the others in bins,
+    # each at its lower end, so that the product's threshold is this one or lower.
+    others = np.sort(np.concatenate([one.ill for one in scores[1:]]))
+    at = np.unique(np.concatenate([own.ill, others, [math.inf]]))
+    passing = np.searchsorted(own.ill, at)
+    usual = (np.searchsorted(others, at) + 0.5) / (others.size + 1)
+    a, b = PRIOR * usual + passing, PRIOR * (1 - usual) + own.ill.size - passing
+    fits = np.flatnonzero(betainc(a, b, asked.missed) >= asked.sure)
+    return float(at[fits[-1]]) if fits.size else None
 
 
 def _from(scores: NDArray[np.float64], allowed: int) -> float:

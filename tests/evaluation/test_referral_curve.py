@@ -107,6 +107,19 @@ def test_without_others_there_is_none_and_without_own_patients_it_is_theirs():
     assert drawn_threshold(np.full(400, math.inf), many, ASKED).threshold is None
 
 
+def test_bins_never_let_more_pass_than_the_patients_in_them():
+    """So what docs/promise.md measured with each patient at the exact chance holds of the product."""
+    rng = np.random.default_rng(11)
+    for _ in range(20):
+        own, others = scores(rng, 14, 0.8), scores(rng, 90, 0.9)
+        sent = ill_counts(others, 5)
+        found = drawn_threshold(own, [round(sent.get(name, 0)) for name in CURVE], ASKED)
+        at = np.unique([*own, *others, math.inf])
+        usual, passing = (np.searchsorted(np.sort(others), at) + 0.5) / 91, np.searchsorted(np.sort(own), at)
+        fits = at[beta.cdf(0.1, 30 * usual + passing, 30 * (1 - usual) + 14 - passing) >= 0.9]
+        assert (math.inf if found.threshold is None else found.threshold) <= max(fits)
+
+
 def test_a_weight_of_nothing_asks_the_own_counts_alone():
     own = np.sort(np.random.default_rng(7).uniform(size=60))
     curve = [1000, *[0] * (BINS - 1)]

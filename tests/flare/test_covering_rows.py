@@ -100,11 +100,17 @@ def test_what_another_row_does_survives_the_wire_to_the_bit(name, tmp_path):
     assert kinds.get("train") == TRAIN_KINDS.get(name)
     if name == "heads_from_sums":
         shared = {"encoder", "norm", "statistic", "projector"}
-        assert kinds == {"pretrain": shared, "sums": {"sums"}, "validate": set(), "finalise": set()}
+        assert kinds == {"pretrain": shared, "sums": {"sums"}, "validate": set(), "curve": set(), "finalise": set()}
         # Upper triangle, first moments and counts of 32 features and the constant, five classes, float64.
         summed = [line for lines in ledgers.values() for line in lines if line["phase"] == "sums"]
         assert {line["bytes"] for line in summed} == {8 * (33 * 34 // 2 + 5 * 33 + 5)}
         assert all(line["scalars"] == {} for line in summed)
+        # Two sites let go of how many ill patients they have, the third has too few to tell and gets the others' sum.
+        told = {s: line["scalars"] for s, lines in ledgers.items() for line in lines if line["phase"] == "curve"}
+        assert told == {"site-1": {"curve_15": 5}, "site-4": {"curve_15": 5}, "site-5": {}}
+        asked = [read_json(root / "site-5/final/card.json") for root in (tmp_path / "again", tmp_path / "loop/oracle")]
+        assert asked[0]["promise"] == asked[1]["promise"]
+        assert (asked[0]["promise"]["reason"], asked[0]["promise"]["others"]) == ("drawn", 10)
     if name == "with_labels_and_without":
         assert kinds["calibrate"] == {"calibration"}
         assert expected["sites"].keys() < set(sites)  # one was drawn too late; others missed a round, their twins none
