@@ -162,9 +162,9 @@ def _without_a_promise(records: Sequence[Mapping[str, Any]]) -> list[str]:
     lines += [
         "",
         f"So in {_percent(least)} to {_percent(most)} of the draws, where {_percent(PROMISES[0].sure)} were asked: "
-        "less than a promise. It only adds to what other reasons refer. Here each other patient stood at the exact chance; "
-        "in the product's bins, at their lower ends, a threshold is as high or lower, so it keeps what was asked in "
-        "each of these draws as well. Kermany's other site is one, where the product asks for two.",
+        "less than a promise. It only adds to what other reasons refer. Here each other patient stood at the exact "
+        "chance; in the product's bins, at their lower ends, a threshold is as high or lower, so it keeps what was "
+        "asked in each of these draws as well. Kermany's other site is one, where the product asks for two.",
         "",
     ]
     return lines

@@ -262,14 +262,6 @@ def test_it_says_what_the_gate_stops_and_what_its_own_doubt_would_have():
     assert json.loads(json.dumps(made, allow_nan=False)) == made
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        (PromiseSettings(missed=0.02, sure=0.9), "No promise can be given of how many ill patients pass: "),
-        (PromiseSettings(missed=0.1, sure=0.8), "such patients of validation stand behind it, of whom "),
-        (None, "Beside its grade it names a set of neighbouring grades"),
-    ],
-)
 CURVE = (0, 0, 6, 0, 9, 0, 0, 30, 0, 0, 0, 0, 0, 0, 0, 20)
 
 
@@ -310,6 +302,14 @@ def plain_asked(asked):
     return asked.model_copy(update={"drawn": False})
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (PromiseSettings(missed=0.02, sure=0.9), "No promise can be given of how many ill patients pass: "),
+        (PromiseSettings(missed=0.1, sure=0.8), "such patients of validation stand behind it, of whom "),
+        (None, "Beside its grade it names a set of neighbouring grades"),
+    ],
+)
 def test_what_the_site_asks_of_its_referral_is_told_and_tried_on_the_test_patients(asked, words):
     made = card(asked=asked)
     assert words in card_page(made)
