@@ -156,12 +156,12 @@ def _without_a_promise(records: Sequence[Mapping[str, Any]]) -> list[str]:
         "|---|---|---|---|",
     ]
     lines += [
-        f"| {site} | {patients} | {_percent(missed)} | {_percent(share)} |" for site, patients, missed, share in kept
+        f"| {site} | {patients} | {_percent(missed)} | {100 * share:.1f} % |" for site, patients, missed, share in kept
     ]
     least, most = min(share for *_, share in kept), max(share for *_, share in kept)
     lines += [
         "",
-        f"So in {_percent(least)} to {_percent(most)} of the draws, where {_percent(PROMISES[0].sure)} were asked: "
+        f"So in {100 * least:.1f} to {100 * most:.1f} % of the draws, where {_percent(PROMISES[0].sure)} were asked: "
         "less than a promise. It only adds to what other reasons refer. Here each other patient stood at the exact "
         "chance; in the product's bins, at their lower ends, a threshold is as high or lower, so it keeps what was "
         "asked in each of these draws as well. Kermany's other site is one, where the product asks for two.",

@@ -39,9 +39,7 @@ def test_a_count_is_of_nobody_or_of_enough_and_stands_at_the_lower_end_of_its_bi
     assert ill_counts([], 2) == {}
 
 
-@pytest.mark.attack(
-    "a hostile site", "counts single ill patients by chance of disease", "its answer is refused"
-)
+@pytest.mark.attack("a hostile site", "counts single ill patients by chance of disease", "its answer is refused")
 def test_the_server_takes_no_count_of_one():
     names = allowed_scalars("curve", supervised=True)
     admit_scalars({"curve_03": 2.0}, names)
