@@ -11,7 +11,7 @@ from fedretina.evaluation.doubt import DoubtChoice
 from fedretina.evaluation.figures import FigureInterval, LabelledPredictions, triage
 from fedretina.export.card import hub_page, leaving_card
 from fedretina.report.card import THRESHOLD_WORDS, LookFigures, SpoiledFigures, build_card
-from fedretina.report.card_words import card_page, share_words, threshold_words
+from fedretina.report.card_words import card_page, drawn_note, share_words, threshold_words
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import FundusSettings
 from fedretina.settings.plan import Plan
@@ -280,6 +280,8 @@ def test_with_too_few_patients_a_threshold_is_drawn_and_nothing_promised(words, 
     assert made["promise"]["reason"] == reason
     assert said in page
     assert any("No promise" in one for one in made["limits"])
+    assert drawn_note(made) == [one for one in made["limits"] if one.startswith("No promise:")]
+    assert drawn_note(plain) == []
     if reason == "drawn":
         share = round(100 * 30 / (30 + made["promise"]["patients"]))
         assert f"comes for {share} % from the other hospitals' patients." in page

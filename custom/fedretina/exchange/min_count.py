@@ -100,7 +100,7 @@ def encode(
 def merged(
     at: NDArray[np.intp], who: NDArray[np.intp], bins: int, min_count: int
 ) -> list[tuple[int, NDArray[np.bool_]]]:
-    """Runs of fine bins that hold nobody or enough patients: the last fine bin of each, and its members.
+    """Runs of fine bins that hold nobody or enough patients: the last fine bin of each, and its members [N].
 
     Of all such runs those are taken whose edges weigh most, an edge after every fourth bin 16, after every second 4,
     any other 1: sites pool on the edges that all of them have, so few sites must not lose them to chance.

@@ -136,6 +136,12 @@ def not_promised(promise: Mapping[str, Any]) -> str:
     return NOT_PROMISED[promise["reason"]].format(**{**promise, **share})
 
 
+def drawn_note(card: Mapping[str, Any]) -> list[str]:
+    """That no promise stands behind a threshold, where it is drawn towards other hospitals' patients; else nothing."""
+    promise = card.get("promise") or {}
+    return [not_promised(promise)] if promise.get("reason") == "drawn" else []
+
+
 def promise_words(card: Mapping[str, Any]) -> list[str]:
     """What the site asked of its referral, what it takes, and how it did on the test patients; [] if nothing was."""
     promise = card.get("promise")
