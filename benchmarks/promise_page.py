@@ -144,9 +144,12 @@ def _without_a_promise(records: Sequence[Mapping[str, Any]]) -> list[str]:
         "that sum, if at least two others are in it. A merged bin stands at its lower end, so that a threshold is "
         "never higher for what the bins hide; a server or sites that lie can at most take the threshold away, or have "
         "everybody referred. The site's own ill patients and the others', who count for "
-        f"{PRIOR:.0f} at most, give the threshold. Card, report, work list and an exported model's page say that it is "
-        "no promise, on how many patients it takes they stand, and how much of the threshold comes from other "
-        "hospitals. A site with enough patients keeps its own threshold and its promise, and the verdict's other "
+        f"{PRIOR:.0f} "
+        "at most, give the threshold. Card, report, work list and `fedretina predict` say that it is no promise, "
+        "how many ill patients of its own stand behind it and how many are needed, and how much of it comes from "
+        "other hospitals' patients; an exported model's page says it without numbers, which would tell how many "
+        "patients the site has. The counts are exact and readable to the server, like all counts: no noise, no "
+        "encryption. A site with enough patients keeps its own threshold and its promise, and the verdict's other "
         "models have none drawn: the curve is of the federation's.",
         "",
         "How often no more passed than asked, where the site's own patients gave no promise in nine of ten draws or "
