@@ -166,7 +166,7 @@ def _predict(
     from fedretina.prediction.predictor import Predictor
     from fedretina.prediction.worklist import stops, work_list, write_images, write_patients
     from fedretina.prediction.worklist_page import drift_words, summary_words, worklist_page
-    from fedretina.report.card_words import verdict_words
+    from fedretina.report.card_words import drawn_note, verdict_words
     from fedretina.report.render import write_page
     from fedretina.storage import write_json
 
@@ -237,7 +237,7 @@ def _predict(
     }
     warning = [english("drift.found"), *drift_words(told, english)] if told.found else []
     lines = [*warning, *summary_words(found, english), *notes, *(f"{name}: {path}" for name, path in paths.items())]
-    lines += [*_said_in_kind(kinds, out / FOLDER), *verdict_words(predictor.card)]
+    lines += [*_said_in_kind(kinds, out / FOLDER), *verdict_words(predictor.card), *drawn_note(predictor.card)]
     if predictor.card["synthetic"]:
         lines.append("This model learned from drawn images. What it says of a real photograph means nothing.")
     return record, [*lines, predictor.card["notice"]]
