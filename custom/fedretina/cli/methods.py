@@ -220,7 +220,7 @@ def methods_text(listed: Sequence[Method], sites: int) -> str:
         rendered.append(f"Not with this encoder, each says why when asked for by name: {', '.join(unfit)}.")
     note = f"MB up: one site's update, in 1e6 bytes. MB per round: up and down, {sites} sites. Filters may change it."
     if not counted:
-        note = "The bytes of a round: with --encoder NAME or --experiment FILE. All of one row: `fedretina methods ROW`."
+        note = "Bytes of a round: with --encoder NAME or --experiment FILE. All of one row: `fedretina methods ROW`."
     return "\n".join([*rendered, note])
 
 
