@@ -1,4 +1,4 @@
-"""How FLARE's simulator starts its sites: forked from a process that has done the imports, and each in one process only.
+"""How FLARE's simulator starts its sites: forked from a process that did the imports, and each in one process only.
 
 FLARE 2.9's simulator starts a Python of its own for each site, and with fewer threads than sites (its default is one)
 for each *task* of each site. Nearly all of the three seconds of such a start are imports, of torch and of FLARE. Here
