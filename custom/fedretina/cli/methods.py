@@ -213,8 +213,9 @@ def methods_text(listed: Sequence[Method], sites: int) -> str:
     rendered = []
     for line in lines:
         words = [cell.ljust(width) for cell, width in zip(line[:5], widths, strict=False)]
-        figures = (line[5].rjust(widths[5]), line[6].rjust(widths[6])) if counted else ()
-        rendered.append("  ".join([*words, *figures]).rstrip())
+        if counted:
+            words += [line[5].rjust(widths[5]), line[6].rjust(widths[6])]
+        rendered.append("  ".join(words).rstrip())
     unfit = [name for name in ROWS if name not in {m.name for m in listed}]
     if unfit:
         rendered.append(f"Not with this encoder, each says why when asked for by name: {', '.join(unfit)}.")
