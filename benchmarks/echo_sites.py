@@ -1,7 +1,7 @@
 """Many sites in one process: FLARE's own cells, keys and requests, the product's orders and answers, and no training.
 
-Run as `python -m benchmarks.echo_sites KITS SITE...`. Each site has what a real one has at the server: its certificate, a
-connection of its own for the site and one for its job, a registration, heartbeats, tasks that it asks for and answers.
+Run as `python -m benchmarks.echo_sites KITS SITE...`. Each site has what a real one has at the server: its certificate,
+a connection of its own for the site and one for its job, a registration, heartbeats, tasks that it asks for and answers.
 What it lacks are processes of its own, a network and data. It answers with the tensors that came, once every site has
 its order, so that all answers are on their way at the same moment.
 """
@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from fedretina.settings.scalars import Task
 
 _ANSWER_S = 600.0
 _HEARTBEAT_S = 10.0
+_JOIN_AT_ONCE = 32
 _ANSWERS: dict[Task, dict[str, float]] = {
     "train": {"theta": 0.5, "images": 100.0},
     "validate": {},
@@ -208,8 +210,9 @@ def main(kits: Path, names: list[str], say: Callable[[str], Any]) -> None:
     nvflare_fobs_initialize()
     plain_bytes.Filling = OneBuffer  # type: ignore[misc,assignment]
     together = threading.Barrier(len(names))
-    for name in names:
-        EchoSite(kits / name, together).join()
+    sites = [EchoSite(kits / name, together) for name in names]
+    with ThreadPoolExecutor(_JOIN_AT_ONCE) as threads:
+        list(threads.map(EchoSite.join, sites))
     say("ready")
     sys.stdin.read()
     os._exit(0)  # threads of FLARE's cells would keep it

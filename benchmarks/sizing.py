@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, ROOT, fresh_python, machine
+from benchmarks.many_sites import JOB, PEAK, RELAY
 from benchmarks.render import machine_line
 
 PAGE = ROOT / "docs" / "sizing.md"
 STORED = RESULTS / "sizing.json"
+MANY = RESULTS / "many_sites.json"
 NETWORKS = {"efficientnet_lite0": "EfficientNet-Lite0", "resnet18": "ResNet-18", "resnet50": "ResNet-50"}
 ROWS = ("feduaa", "scaffold")
 _SIDE, _BATCH = 256, 32
 _TIMEOUT_S = 900.0
+_PAPER = 256
 
 
 def measure(encoder: str, row: str, folder: Path) -> dict[str, float]:
@@ -66,12 +69,18 @@ def measure(encoder: str, row: str, folder: Path) -> dict[str, float]:
     }
 
 
-def render(found: dict[str, Any]) -> str:
-    """Render the page from the stored figures alone."""
+def render(found: dict[str, Any], many: dict[str, Any] | None = None) -> str:
+    """Render the page from the stored figures alone.
+
+    Args:
+        found: Those of this benchmark.
+        many: Those of `many_sites`, where they are stored.
+    """
     seconds = found["cases"]["resnet50/feduaa"]["up"] * 8 / 10e6
     tail = _TAIL.replace("UP s", f"{seconds:.0f} s")
     lines = [_HEAD, *_table("A round and a site", _ROUND, found), *_table("Disk", _DISK, found), tail]
-    return "\n".join([*lines, machine_line(found["machine"]), ""])
+    lines += [machine_line(found["machine"]), ""]
+    return "\n".join([*lines, *(_many_sites(many) if many is not None else ())])
 
 
 def main(words: list[str]) -> None:
@@ -90,9 +99,16 @@ def main(words: list[str]) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
                 cases[f"{encoder}/{row}"] = json.loads(told.splitlines()[-1])
                 print(encoder, row, cases[f"{encoder}/{row}"], flush=True)
-        stored = {"cases": cases, "side": _SIDE, "batch": _BATCH, "machine": machine()}
-        STORED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(render(json.loads(STORED.read_text(encoding="utf-8"))), encoding="utf-8")
+        measured = {"cases": cases, "side": _SIDE, "batch": _BATCH, "machine": machine()}
+        STORED.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(render(*stored()), encoding="utf-8")
+
+
+def stored() -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """What `render` takes, as it is stored."""
+    found, many = (json.loads(path.read_text(encoding="utf-8")) if path.exists() else None for path in (STORED, MANY))
+    assert found is not None
+    return found, many
 
 
 _ROUND = {"up, MB": "up", "down, MB": "down", "peak memory of the trainer, MB": "peak_memory"}
@@ -131,6 +147,10 @@ The peak holds Python, torch and one batch's activations on the CPU. On a GPU th
 measured with `trainer: inline`; a child has that memory to itself, and order and answer lie on the site's disk meanwhile.
 """  # noqa: E501
 
+_MANY_HEAD = """What a round costs a server whose sites all answer at the same moment, over mutual TLS on one machine (`python -m benchmarks
+many_sites`): medians, sites in one process, nobody trains.
+"""  # noqa: E501
+
 
 def _table(title: str, columns: dict[str, str], found: dict[str, Any]) -> list[str]:
     lines = [f"## {title}", "", f"| network | row | {' | '.join(columns)} |", f"|---|---|{'---:|' * len(columns)}"]
@@ -139,6 +159,40 @@ def _table(title: str, columns: dict[str, str], found: dict[str, Any]) -> list[s
         shown = " | ".join(f"{figures[name] / 1e6:,.1f}" for name in columns.values())
         lines.append(f"| {NETWORKS[encoder]} | `{row}` | {shown} |")
     return [*lines, ""]
+
+
+def _many_sites(many: dict[str, Any]) -> list[str]:
+    """The section on many sites: what was measured, and what 256 would need by the same figures."""
+    cases = {
+        int(case.split()[0]): {name: one["median"] for name, one in f.items()} for case, f in many["cases"].items()
+    }
+    names = list(next(iter(cases.values())))
+    lines = ["", "## Many sites", "", _MANY_HEAD, f"| | {' | '.join(f'{sites} sites' for sites in cases)} |"]
+    lines += [f"|---|{'---:|' * len(cases)}"]
+    lines += [f"| {name} | {' | '.join(f'{cases[sites][name]:,.2f}' for sites in cases)} |" for name in names]
+    few, most = cases[min(cases)], cases[max(cases)]
+    each = {name: (most[name] - few[name]) / (max(cases) - min(cases)) for name in names}
+    at = {name: most[name] + (_PAPER - max(cases)) * each[name] for name in names}
+    megabytes = most["MB an update"]
+    lines += [
+        "",
+        f"{_PAPER} sites were not run. By the cost of a further site between {min(cases)} and {max(cases)}, in the order "
+        "in which they would break:",
+        "",
+        f"1. **The lasting process.** Every byte of every site passes it: {at[RELAY]:,.0f} CPU s a round, and as Python "
+        f"runs it on one core at a time, no round is shorter. With ResNet-50 it is {at[RELAY] * 102.4 / megabytes:,.0f}. "
+        "What helps: a codec (`exchange.codec`), frozen stages, or a share of the sites in each round (`sampling`).",
+        f"2. **The job's process**: {at[JOB]:,.0f} CPU s a round, beside it on another core.",
+        f"3. **The disk**: {_PAPER * megabytes / 1000:,.0f} GB of answers that lie in the spool at once, and as much again "
+        f"while they arrive; with ResNet-50 twice {_PAPER * 102.4 / 1000:,.0f} GB.",
+        f"4. **Open files**: two connections a site at the lasting process are {2 * _PAPER}, and the job's process opens "
+        f"{_PAPER} files to mix them; the usual limit of 1,024 would be reached by about 500 sites (`LimitNOFILE`).",
+        f"5. **Memory** is not among them: {at[PEAK] / 1000:,.1f} GB for the job's process.",
+        "",
+        machine_line(many["machine"]),
+        "",
+    ]
+    return lines
 
 
 def _size(folder: Path) -> float:
