@@ -1,7 +1,7 @@
 """Many sites in one process: FLARE's own cells, keys and requests, the product's orders and answers, and no training.
 
 Run as `python -m benchmarks.echo_sites KITS SITE...`. Each site has what a real one has at the server: its certificate,
-a connection of its own for the site and one for its job, a registration, heartbeats, tasks that it asks for and answers.
+a connection of its own for the site and one for its job, a registration, heartbeats, tasks it asks for and answers.
 What it lacks are processes of its own, a network and data. It answers with the tensors that came, once every site has
 its order, so that all answers are on their way at the same moment.
 """

@@ -63,12 +63,12 @@ def measure(scratch: Path, quick: bool = False) -> Result:
 
     Args:
         scratch: For kits, state and spools, up to 7 GB.
-        quick: Two and three sites, two rounds and a small network.
+        quick: Two sites, two rounds and a small network.
 
     Raises:
         RuntimeError: A run failed, took too long, or its log lacks a round.
     """
-    cases = (2, 3) if quick else _CASES
+    cases = (2,) if quick else _CASES
     rounds, encoder = (2, "mobilenet_v2") if quick else (_ROUNDS, _ENCODER)
     found = {}
     for sites in cases:

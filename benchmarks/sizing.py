@@ -151,6 +151,18 @@ _MANY_HEAD = """What a round costs a server whose sites all answer at the same m
 many_sites`): medians, sites in one process, nobody trains.
 """  # noqa: E501
 
+_MANY_TAIL = f"""1. **CPU of the server's two processes** breaks first. Every byte of every site passes both, and Python runs each of them
+   on one core at a time, so no round is shorter than the longer: the job's process JOB CPU s a round, the lasting one RELAY s.
+   A codec (`exchange.codec`), frozen stages, or a share of the sites in each round (`sampling`) make it less.
+2. The disk holds all answers of a round, DISK GB, and as much again while they arrive.
+3. Memory: PEAK GB for the job's process.
+4. Open files: {2 * _PAPER} connections at the lasting process, {_PAPER} files in the job's process while it mixes. About 500
+   sites reach the usual limit of 1,024.
+
+FLARE takes messages in 64 threads, and each answer holds one until its tensors are there: 64 that came at the same moment
+stood still until their requests had timed out. The job's process now has threads for all of its sites.
+"""  # noqa: E501
+
 
 def _table(title: str, columns: dict[str, str], found: dict[str, Any]) -> list[str]:
     lines = [f"## {title}", "", f"| network | row | {' | '.join(columns)} |", f"|---|---|{'---:|' * len(columns)}"]
@@ -176,23 +188,13 @@ def _many_sites(many: dict[str, Any]) -> list[str]:
     megabytes = most["MB an update"]
     lines += [
         "",
-        f"{_PAPER} sites were not run. By the cost of a further site between {min(cases)} and {max(cases)}, in the order "
-        "in which they would break:",
-        "",
-        f"1. **The lasting process.** Every byte of every site passes it: {at[RELAY]:,.0f} CPU s a round, and as Python "
-        f"runs it on one core at a time, no round is shorter. With ResNet-50 it is {at[RELAY] * 102.4 / megabytes:,.0f}. "
-        "What helps: a codec (`exchange.codec`), frozen stages, or a share of the sites in each round (`sampling`).",
-        f"2. **The job's process**: {at[JOB]:,.0f} CPU s a round, beside it on another core.",
-        f"3. **The disk**: {_PAPER * megabytes / 1000:,.0f} GB of answers that lie in the spool at once, and as much again "
-        f"while they arrive; with ResNet-50 twice {_PAPER * 102.4 / 1000:,.0f} GB.",
-        f"4. **Open files**: two connections a site at the lasting process are {2 * _PAPER}, and the job's process opens "
-        f"{_PAPER} files to mix them; the usual limit of 1,024 would be reached by about 500 sites (`LimitNOFILE`).",
-        f"5. **Memory** is not among them: {at[PEAK] / 1000:,.1f} GB for the job's process.",
-        "",
-        machine_line(many["machine"]),
-        "",
+        f"{_PAPER} sites were not run; by what each further site costs between {min(cases)} and {max(cases)}:",
     ]
-    return lines
+    words = _MANY_TAIL
+    for name, value in (("JOB CPU s", at[JOB]), ("RELAY s", at[RELAY]), ("DISK GB", _PAPER * megabytes / 1000)):
+        unit = name.partition(" ")[2]
+        words = words.replace(name, f"{value:,.0f} {unit} (with ResNet-50 {value * 102.4 / megabytes:,.0f})")
+    return [*lines, "", words.replace("PEAK GB", f"{at[PEAK] / 1000:,.1f} GB"), machine_line(many["machine"]), ""]
 
 
 def _size(folder: Path) -> float:
