@@ -2,8 +2,8 @@
 
 FLARE turns each array into a zip file with checksums and serves it in pieces of 2 MB. A payload's arrays are of a type
 of their own here, which FLARE's serialiser gives to `PlainDecomposer`: their bytes follow one another without a copy of
-the whole, in chunks of 16 MB, of many sites in smaller ones, each fetched by the receiver as FLARE's own downloads are. Everything above the
-serialiser, such as filters and ledger, sees NumPy arrays as before.
+the whole, in chunks of 16 MB, or smaller ones where there are many sites, each fetched by the receiver as FLARE's own
+downloads are. Everything above the serialiser, such as filters and ledger, sees NumPy arrays as before.
 
 What a peer says of its arrays is checked before a byte is fetched, and what comes is held against what it said. A
 refusal takes the array's place in the message, so that whoever unpacks it can say it in a sentence: an exception here
