@@ -183,7 +183,7 @@ class EchoSite:
             message = talk.pull_task(self._project, token, session, fl_ctx)
             task = None if message is None else message.payload
             name = None if task is None else task.get_header(ServerCommandKey.TASK_NAME)
-            if name in (None, SpecialTaskName.TRY_AGAIN):
+            if task is None or name in (None, SpecialTaskName.TRY_AGAIN):
                 time.sleep(POLL_S)
                 continue
             if name == SpecialTaskName.END_RUN:
@@ -208,7 +208,7 @@ _KEYS = (SecureTrainConst.SSL_ROOT_CERT, SecureTrainConst.SSL_CERT, SecureTrainC
 def main(kits: Path, names: list[str], say: Callable[[str], Any]) -> None:
     """Bring the sites up, and leave them up until the process that started this one closes its pipe, or ends."""
     nvflare_fobs_initialize()
-    plain_bytes.Filling = OneBuffer  # type: ignore[misc,assignment]
+    setattr(plain_bytes, "Filling", OneBuffer)  # noqa: B010 - the product imports the name
     together = threading.Barrier(len(names))
     sites = [EchoSite(kits / name, together) for name in names]
     with ThreadPoolExecutor(_JOIN_AT_ONCE) as threads:
