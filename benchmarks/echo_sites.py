@@ -43,7 +43,7 @@ from fedretina.settings.scalars import Task
 
 _ANSWER_S = 600.0
 _HEARTBEAT_S = 10.0
-_JOIN_AT_ONCE = 32
+_JOIN_AT_ONCE, _JOIN_S = 16, 60.0
 _ANSWERS: dict[Task, dict[str, float]] = {
     "train": {"theta": 0.5, "images": 100.0},
     "validate": {},
@@ -142,7 +142,8 @@ class EchoSite:
         return cell
 
     def _communicator(self, cell: Cell) -> Communicator:
-        return Communicator(client_config=self._client, secure_train=True, cell=cell, timeout=_ANSWER_S)
+        patience = {"timeout": _ANSWER_S, "maint_msg_timeout": _JOIN_S}  # all of them join at once
+        return Communicator(client_config=self._client, secure_train=True, cell=cell, **patience)
 
     def _beat(self) -> None:
         _, _, session = self._keys
