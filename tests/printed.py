@@ -27,10 +27,21 @@ def shape(text: str) -> str:
     return text
 
 
+def form(line: str) -> str:
+    """The shape of a line, whatever its numbers are and which sites it names."""
+    return re.sub(r"\d+", "#", re.sub(r"site-\d(, site-\d)*", "SITES", shape(line)))
+
+
 def blocks(page: str) -> list[str]:
     """The fenced blocks of a page, named from the repository's root, that are in no language."""
     found = re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     return [text for language, text in found if language in ("", "text")]
+
+
+def sentence(page: str, beginning: str) -> str:
+    """The block of a page that begins so, which is one line that the page has broken."""
+    (found,) = (text for text in blocks(page) if text.startswith(beginning))
+    return " ".join(found.split())
 
 
 def shown(page: str, command: str) -> str:
@@ -46,5 +57,8 @@ def shown(page: str, command: str) -> str:
 
 
 def without_moments(text: str) -> str:
-    """A printed text without the lines that begin with the time since the start: which come depends on the machine."""
-    return "".join(line for line in text.splitlines(keepends=True) if not shape(line).startswith("CLOCK"))
+    """A printed text without the lines that begin with the time since the start, and without `...`.
+
+    Which of these lines come depends on the machine.
+    """
+    return "".join(line for line in text.splitlines(keepends=True) if not re.match(r" *\d+:\d\d  | +\.\.\.$", line))
