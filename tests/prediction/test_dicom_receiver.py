@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedretina.cli.receive import LogLine
 from fedretina.data.decode import decode_image
 from fedretina.data.dicom_file import warnings_held_back
 from fedretina.dicom import receiver as module
@@ -114,6 +115,7 @@ def test_what_is_confirmed_is_answered_and_the_answers_are_sent_until_they_are_t
     hospital, served, archive, tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr(module, "_RETRY_S", (0.1, 0.2))
+    caplog.set_level("INFO", module.__name__)
     _, port = served(archive.port, quiet_s=0.5)
     for path in pictures(hospital, tmp_path / "in", 2):
         assert store(port, path) == 0
@@ -125,6 +127,10 @@ def test_what_is_confirmed_is_answered_and_the_answers_are_sent_until_they_are_t
     assert "answers could not be sent to ARCHIVE" in caplog.text
     assert "MRN0001" not in caplog.text
     assert "Phantom" not in caplog.text
+    until(lambda: "a study was answered, and the answers were sent: 2 pictures" in caplog.text, "it says so")
+    lines = [json.loads(LogLine().format(record)) for record in caplog.records if record.name == module.__name__]
+    told = [line["said"] for line in lines if line["level"] == "info"]
+    assert "a study is being answered: 2 pictures" in told
 
 
 def test_what_cannot_be_taken_is_refused_by_a_status(hospital, served, tmp_path, caplog):
