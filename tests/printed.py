@@ -15,7 +15,7 @@ _VARIES = (
     (r"^ {1,2}\d+:\d\d", "CLOCK"),
     (r"process \d+", "process PID"),
     (r"localhost:\d+", "localhost:PORT"),
-    (r"digest [0-9a-f]{12}", "digest DIGEST"),
+    (r"digest ([0-9a-f]{12}|\.\.\.)", "digest DIGEST"),
     (r"  +", "  "),
 )
 
