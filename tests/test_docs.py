@@ -108,6 +108,42 @@ def test_each_term_of_the_glossary_is_defined_once_and_used():
     assert not unused, f"no other page uses {unused}"
 
 
+# Beginnings of blocks that show no output: commands, files, and a drawing.
+NO_OUTPUT = re.compile(
+    r"(\.venv/bin/|/opt/fedretina/bin/)?(fedretina|nvflare|make|python|systemctl|umask|useradd|cp|cd) "
+    r"|(sbatch|kubectl|export) |FEDRETINA_RUN=|table inet|file,label|photographs/|import |server   "
+)
+# Which test renders or compares what a page prints.
+COMPARED = {
+    "docs/add_a_method.md": "test_docs.py",
+    "docs/add_a_reader.md": "test_add_a_reader.py",
+    "docs/admin.md": "poc/test_admin_commands.py",
+    "docs/api.md": "test_api.py",
+    "docs/data_import.md": "cli/test_data_import.py",
+    "docs/feduaa.md": "test_docs.py",
+    "docs/for_hospitals.md": "cli/test_data_check.py",
+    "docs/network.md": "provisioned/test_site_check.py",
+    "docs/one_round.md": "test_loop.py",
+    "docs/other_modalities.md": "data/test_task_readers.py",
+    "docs/robust_rules.md": "aggregation/test_proportion.py",
+    "poc/README.md": "poc/test_rehearsal.py",
+}
+OWN_RUN = {"docs/demo.md"}  # `make demo` prints it, which takes minutes
+
+
+def test_every_printed_output_is_rendered_or_compared_by_a_test():
+    printing = set()
+    for page in PAGES:
+        bare = [
+            text for language, _, text in FENCE.findall(page.read_text(encoding="utf-8")) if language in ("", "text")
+        ]
+        if any(not NO_OUTPUT.match(text) for text in bare):
+            printing.add(page.relative_to(ROOT).as_posix())
+    assert printing - OWN_RUN == COMPARED.keys()
+    for page, test in COMPARED.items():
+        assert Path(page).name in (ROOT / "tests" / test).read_text(encoding="utf-8"), (page, test)
+
+
 def test_the_readme_leads_to_the_glossary():
     assert "docs/glossary.md" in LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
 
