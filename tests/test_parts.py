@@ -117,6 +117,23 @@ def test_a_correction_of_another_package_is_found_by_its_entry_point_and_held_to
     assert "correction 'heavy_ball' moves one global model" in refused
 
 
+LISTS = """
+from fedretina.cli import main, methods
+from fedretina.rows import ROWS
+methods.work_out = lambda *words: exit(f"at work with {[row for row in ROWS if 'heavy' in row]}")
+try:
+    main(["methods"], standalone_mode=False)
+except SystemExit as left:
+    print(left)
+"""
+
+
+def test_rows_of_another_package_are_listed_too(tmp_path):
+    # To work the rows out takes seconds: what counts is that those of others are there by then.
+    row = "from fedretina.rows import ROWS, add_row\nadd_row('fedavg_heavy', ROWS['fedavg'])\n"
+    assert asked(tmp_path, row, LISTS) == ["at work with ['fedavg_heavy']"]
+
+
 def test_a_modality_of_another_package_works_in_jobs_site_files_and_commands(tmp_path):
     site, job, *drawn, unread, unknown, choice = asked(tmp_path, KIND, ASK_KIND)
     assert site == "wide_field False"

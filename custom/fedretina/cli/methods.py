@@ -29,9 +29,11 @@ _GRADES = 5  # of a head that travels, and of the head whose size is shown as st
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def methods(row: str | None, encoder: str, experiment: Path | None, sites: int, as_json: bool) -> None:
     """List the methods with their axes and bytes, or show one ROW in full."""
+    from fedretina.settings.choice import load_parts
     from fedretina.settings.experiment import Experiment
 
     try:
+        load_parts()  # rows of packages that are installed are listed too
         chosen = encoder if experiment is None else Experiment.load(experiment).network.encoder
         with progress("methods") as tell:
             listed = work_out(chosen, sites, [row] if row else (), tell)
