@@ -128,10 +128,17 @@ except SystemExit as left:
 """
 
 
-def test_rows_of_another_package_are_listed_too(tmp_path):
-    # To work the rows out takes seconds: what counts is that those of others are there by then.
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [  # To work the rows out takes seconds: what counts is that those of others are there by then.
+        (LISTS, "at work with ['fedavg_heavy']"),
+        ("from fedretina.jobs import settings_of_row\nprint(settings_of_row('fedavg_heavy'))", "row: fedavg_heavy"),
+    ],
+    ids=["methods", "job"],
+)
+def test_a_row_of_another_package_is_found_by_all_who_ask_for_one(tmp_path, ask, told):
     row = "from fedretina.rows import ROWS, add_row\nadd_row('fedavg_heavy', ROWS['fedavg'])\n"
-    assert asked(tmp_path, row, LISTS) == ["at work with ['fedavg_heavy']"]
+    assert told in asked(tmp_path, row, ask)
 
 
 def test_a_modality_of_another_package_works_in_jobs_site_files_and_commands(tmp_path):

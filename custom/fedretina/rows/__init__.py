@@ -15,6 +15,7 @@ from fedretina.rows.base import Row
 from fedretina.rows.early_exits import FEDEE_ROWS
 from fedretina.rows.fundus import FUNDUS_ROWS
 from fedretina.rows.oct import OCT_ROWS
+from fedretina.settings.choice import load_parts
 from fedretina.settings.faults import did_you_mean
 
 __all__ = ["ROWS", "Row", "add_row", "row"]
@@ -42,11 +43,13 @@ def add_row(name: str, added: Row) -> None:
 
 
 def row(name: str) -> Row:
-    """Return a row by its name.
+    """Return a row by its name, also one that another package brings.
 
     Raises:
         SettingsError: No such row; the message names the one that is most alike, else all.
     """
+    if name not in ROWS:
+        load_parts()
     if name not in ROWS:
         raise SettingsError(f"there is no row {name!r} (`fedretina methods` lists them): {did_you_mean(name, ROWS)}")
     return ROWS[name]

@@ -12,10 +12,10 @@ from typing import Any, Literal, Protocol, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from fedretina.errors import SettingsError
-from fedretina.rows import ROWS, row
+from fedretina.rows import row
 from fedretina.rows.recipes import recipe
 from fedretina.settings.aggregation import AggregationSettings, ChoiceSettings, SamplingSettings
-from fedretina.settings.choice import Choice, load_parts
+from fedretina.settings.choice import Choice
 from fedretina.settings.combinations import CHECKS
 from fedretina.settings.correction import CorrectionSettings, NoCorrectionSettings
 from fedretina.settings.evaluation import EvaluationSettings, EvidenceSettings
@@ -135,8 +135,6 @@ class Experiment(BaseModel):
             SettingsError: What is wrong and where, in one sentence per fault.
         """
         name = "feduaa" if settings.get("row") is None else str(settings["row"])
-        if name not in ROWS:
-            load_parts()
         chosen = row(name).settings
         base = chosen
         if settings.get("recipe") is not None:
