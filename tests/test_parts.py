@@ -128,13 +128,22 @@ except SystemExit as left:
 """
 
 
+PLAN = """
+from fedretina.settings.plan import merged
+from fedretina_papers.plan import BenchmarkPlan, preset
+words = {"rows": ["singleset", "fedavg_heavy"], "reference": "singleset", "beside": "singleset"}
+words["experiment"] = {"phases": {"train": {"rounds": 2}}}
+print([choice.name for choice in BenchmarkPlan.read(merged(preset("feduaa"), words)).rows])
+"""
+
+
 @pytest.mark.parametrize(
     ("ask", "told"),
     [  # To work the rows out takes seconds: what counts is that those of others are there by then.
         (LISTS, "at work with ['fedavg_heavy']"),
-        ("from fedretina.jobs import settings_of_row\nprint(settings_of_row('fedavg_heavy'))", "row: fedavg_heavy"),
+        (PLAN, "['singleset', 'fedavg_heavy']"),
     ],
-    ids=["methods", "job"],
+    ids=["methods", "benchmark"],
 )
 def test_a_row_of_another_package_is_found_by_all_who_ask_for_one(tmp_path, ask, told):
     row = "from fedretina.rows import ROWS, add_row\nadd_row('fedavg_heavy', ROWS['fedavg'])\n"

@@ -15,8 +15,6 @@ from fedretina.rows.base import Row
 from fedretina.rows.early_exits import FEDEE_ROWS
 from fedretina.rows.fundus import FUNDUS_ROWS
 from fedretina.rows.oct import OCT_ROWS
-from fedretina.settings.choice import load_parts
-from fedretina.settings.faults import did_you_mean
 
 __all__ = ["ROWS", "Row", "add_row", "row"]
 
@@ -43,13 +41,11 @@ def add_row(name: str, added: Row) -> None:
 
 
 def row(name: str) -> Row:
-    """Return a row by its name, also one that another package brings.
+    """Return a row by its name.
 
     Raises:
-        SettingsError: No such row; the message names the one that is most alike, else all.
+        SettingsError: No such row; the message lists those there are.
     """
     if name not in ROWS:
-        load_parts()
-    if name not in ROWS:
-        raise SettingsError(f"there is no row {name!r} (`fedretina methods` lists them): {did_you_mean(name, ROWS)}")
+        raise SettingsError(f"there is no row {name!r}; the rows are {', '.join(ROWS)}.")
     return ROWS[name]
