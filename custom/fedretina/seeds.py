@@ -73,17 +73,27 @@ def seed_layers(device: torch.device, purpose: tuple[int | str, ...]) -> None:
         torch.default_generator.manual_seed(seed)
 
 
+def products(settings: TrainingSettings) -> str:
+    """How a card forms products of float32, in torch's words: "ieee" from all bits, "tf32" from the first ten."""
+    return "tf32" if settings.precision == "tf32" else "ieee"
+
+
 @contextmanager
 def reproducible_torch(settings: TrainingSettings) -> Iterator[None]:
-    """Set threads and the choice of kernels, and put back what was there, torch's generators included."""
+    """Set threads, the choice of kernels and how products are formed; put back what was there, generators included."""
     import torch
 
     threads = torch.get_num_threads()
     cudnn = torch.backends.cudnn
     flags = cudnn.deterministic, cudnn.benchmark
+    # Left alone, torch forms a card's convolutions by TF32, whatever type they are of; its matrix products it does not.
+    formed = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
+    before = [one.fp32_precision for one in formed]
     torch.set_num_threads(settings.threads)
     fastest = settings.kernels == "fastest"
     cudnn.deterministic, cudnn.benchmark = not fastest, fastest
+    for one in formed:
+        one.fp32_precision = products(settings)
     device = torch_device(settings)
     cuda = [device.index or 0] if device.type == "cuda" else []
     try:
@@ -92,3 +102,5 @@ def reproducible_torch(settings: TrainingSettings) -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         cudnn.deterministic, cudnn.benchmark = flags
+        for one, had in zip(formed, before, strict=True):
+            one.fp32_precision = had

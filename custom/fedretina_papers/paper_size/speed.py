@@ -99,7 +99,7 @@ def measure_speed(plan: PaperSizePlan, name: str, sites: Mapping[str, SiteData],
 def _synthetic(trainer: LocalTrainer, few: Split, batch: int) -> Inputs:
     """One batch of drawn pixels, in the network's own layout, on its device."""
     ready = trainer.model.to_device(torch.rand(batch, *few.images.shape[1:]))
-    return lambda samples, purpose: ready
+    return lambda order, purpose: iter([ready] * len(order))
 
 
 def _first(split: Split, most: int) -> Split:
