@@ -73,11 +73,6 @@ def seed_layers(device: torch.device, purpose: tuple[int | str, ...]) -> None:
         torch.default_generator.manual_seed(seed)
 
 
-def products(settings: TrainingSettings) -> str:
-    """How a card forms products of float32, in torch's words: "ieee" from all bits, "tf32" from the first ten."""
-    return "tf32" if settings.precision == "tf32" else "ieee"
-
-
 @contextmanager
 def reproducible_torch(settings: TrainingSettings) -> Iterator[None]:
     """Set threads, the choice of kernels and how products are formed; put back what was there, generators included."""
@@ -86,14 +81,14 @@ def reproducible_torch(settings: TrainingSettings) -> Iterator[None]:
     threads = torch.get_num_threads()
     cudnn = torch.backends.cudnn
     flags = cudnn.deterministic, cudnn.benchmark
-    # Left alone, torch forms a card's convolutions by TF32, whatever type they are of; its matrix products it does not.
-    formed = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
-    before = [one.fp32_precision for one in formed]
+    # Left alone, torch forms a card's convolutions of float32 by TF32, and its matrix products not. These are the old
+    # names of both: where the new ones (`fp32_precision`) are set, whoever asks for the old ones gets an error.
+    matmul = torch.backends.cuda.matmul
+    products = matmul.allow_tf32, cudnn.allow_tf32
     torch.set_num_threads(settings.threads)
     fastest = settings.kernels == "fastest"
     cudnn.deterministic, cudnn.benchmark = not fastest, fastest
-    for one in formed:
-        one.fp32_precision = products(settings)
+    matmul.allow_tf32 = cudnn.allow_tf32 = settings.precision == "tf32"
     device = torch_device(settings)
     cuda = [device.index or 0] if device.type == "cuda" else []
     try:
@@ -102,5 +97,4 @@ def reproducible_torch(settings: TrainingSettings) -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         cudnn.deterministic, cudnn.benchmark = flags
-        for one, had in zip(formed, before, strict=True):
-            one.fp32_precision = had
+        matmul.allow_tf32, cudnn.allow_tf32 = products

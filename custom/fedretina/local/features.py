@@ -19,7 +19,7 @@ from fedretina.data.site_data import SiteData, Split
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.networks.build import build_network
 from fedretina.networks.network import Network
-from fedretina.seeds import products, reproducible_torch, torch_device
+from fedretina.seeds import reproducible_torch, torch_device
 from fedretina.settings.experiment import Experiment
 
 _log = logging.getLogger(__name__)
@@ -88,7 +88,8 @@ class FrozenOutputs:
     def _key(self, experiment: Experiment, device: torch.device) -> dict[str, object]:
         net = self._net
         state = net.state_dict()  # asked once: each call walks all modules
-        card = {} if device.type == "cpu" else {"products": products(self._training)}  # a processor knows one way
+        # A processor knows one way of forming products.
+        card = {} if device.type == "cpu" else {"tf32": self._training.precision == "tf32"}
         return {
             **card,
             "encoder": experiment.network.encoder,

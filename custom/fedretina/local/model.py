@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedretina.analytic.distance import directions
 from fedretina.corrections.correction import Outcome, RoundContext
-from fedretina.data.augment import brought
+from fedretina.device import brought
 from fedretina.errors import DataError, TrainingError
 from fedretina.exchange.partition import CONTROL, KEY, partition_of
 from fedretina.exchange.payload import Tensors
