@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -19,5 +21,5 @@ class GpuSettings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    card: int | str | None = Field(default=None)
+    card: Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^(GPU|MIG)-[\w/-]+$")] | None = None
     memory_share: float = Field(default=1.0, gt=0, le=1)
