@@ -50,8 +50,9 @@ def benchmark(
     cache: Path | None,
     state_mb: int | None,
 ) -> None:
-    """Run the benchmark NAME and write its tables: `feduaa`, `oct`, `oct-labels`, `paper-size`, `gpu`, or one of
-    FedEE's.
+    """Run the benchmark NAME and write its tables: a paper's, `paper-size` or `gpu`.
+
+    The papers' are `feduaa`, `oct`, `oct-labels`, and those of FedEE, named below.
 
     `f1`, `f2`, `e1`, `trunk`, `o1` (scans, at 4, 8 and 16 clients), `p1` and `p1-photographs` are blocks of draws with
     their controls, on an encoder that stands still (docs/paper_tables.md). `p1-oct` and `p1-fundus` pre-train the

@@ -64,9 +64,8 @@ class Epochs:
         context = EpochContext(self._step, self.settings, inputs, (self._seed, "speed", turn))
         with reproducible_torch(self.settings):
             began = time.perf_counter()
-            labelled_epochs(
-                self.trainer.model, self._objective, self._split, LocalRound(), context, lambda: False
-            )  # its answers end on the CPU
+            # Its answers end on the CPU.
+            labelled_epochs(self.trainer.model, self._objective, self._split, LocalRound(), context, lambda: False)
             return time.perf_counter() - began
 
 
@@ -98,7 +97,8 @@ def input_speed(epochs: Epochs, turns: int) -> InputSpeed:
     for turn in range(1 + turns):
         for inputs, speeds in zip(kinds, found, strict=True):
             speed = epochs.images / epochs.train(inputs, turn)
-            speeds += [speed] if turn else []
+            if turn:
+                speeds.append(speed)
     return found
 
 

@@ -115,7 +115,7 @@ def _paper_size(settings: Mapping[str, Any], limits: Limits) -> Prepared:
 def _gpu(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     plan = GpuPlan.read(settings)
     if limits.state_mb is not None:
-        raise SettingsError("--state-mb can be used with paper-size alone: gpu leaves nothing unfinished; leave it out.")
+        raise SettingsError("gpu leaves nothing unfinished, so nothing reads --state-mb: leave it out.")
     return Prepared(
         lambda out, jobs, tell, read: run_gpu(plan, out, jobs, limits, tell), lambda out: None, lambda out, page: False
     )

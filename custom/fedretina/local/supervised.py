@@ -294,9 +294,7 @@ class RoundOptimiser:
         if settings.optimizer == "adam":
             self.torch = EagerAdam(used, lr=rate, weight_decay=decay, fused=self._fused)
         else:
-            self.torch = EagerSGD(
-                used, lr=rate, momentum=settings.momentum, weight_decay=decay, fused=self._fused
-            )
+            self.torch = EagerSGD(used, lr=rate, momentum=settings.momentum, weight_decay=decay, fused=self._fused)
 
     def at(self, clock: Clock) -> dict[str, float]:
         """Set the rates of a step and return them by key of the parameter."""

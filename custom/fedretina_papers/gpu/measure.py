@@ -30,7 +30,7 @@ from fedretina_papers.gpu.plan import GpuPlan, Work
 from fedretina_papers.input_speed import Epochs, first, input_speed
 
 _SITE = "site-1"
-_PASSES = 3  # the arithmetic of a step over that of its forward pass: gradients of weights, and of what enters each layer
+_PASSES = 3  # a step's arithmetic over its forward pass's: gradients of weights, and of what enters each layer, beside
 _WAIT_S = 300.0
 _OF_CARD = 0.9  # what sites share of the card; the rest is CUDA's own, for each process
 Record = dict[str, Any]
@@ -96,9 +96,7 @@ def measure(plan: GpuPlan, work: Work, cache: Path) -> Record:
 
 def _epochs(plan: GpuPlan, work: Work, cache: Path) -> Epochs:
     experiment, (data, split) = plan.experiment_of(work), site_with_cache(plan, cache)
-    return Epochs(
-        LocalTrainer(experiment, data), experiment, first(split, plan.steps * experiment.training.batch_size)
-    )
+    return Epochs(LocalTrainer(experiment, data), experiment, first(split, plan.steps * experiment.training.batch_size))
 
 
 def _flops(experiment: Experiment) -> int:

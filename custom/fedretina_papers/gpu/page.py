@@ -51,11 +51,9 @@ def write_gpu_page(out: Path, page: Path, pictures: Path) -> None:
         speed=_speed(alone, found),
         bits=_bits(alone, found),
         together=_together(beside, found) if beside else None,
-        networks={name: timed for name, timed in plan.networks.items()},
         size=plan.experiment_of(plan.works()[0]).images.shape[-1],
         plan=plan,
         first=plan.works()[0],
-        cores=sorted({record["machine"]["cores"] for record in found.values()}),
         torch=sorted({str(record["versions"]["torch"]) for record in found.values()}),
     )
 

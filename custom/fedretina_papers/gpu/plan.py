@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedretina.errors import SettingsError
 from fedretina.settings.experiment import Experiment
@@ -15,7 +15,6 @@ from fedretina.settings.plan import merged
 from fedretina_papers.choices import NAME
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
-_SITE = "site-1"
 Precision = Literal["float32", "tf32", "bf16"]
 Kernels = Literal["repeatable", "fastest"]
 
@@ -59,7 +58,8 @@ class GpuPlan(BaseModel):
 
     Attributes:
         name: Name of the benchmark.
-        networks: By name, which is a file's too; each is measured before the next.
+        networks: By name, which is a file's too; each is measured before the next. A plan that is laid over another
+            leaves one out by null.
         precisions: Each is measured with each of the kernels; the first of both is what others are compared with.
         kernels: See there.
         together: How many sites share the card, in turn, each with its part of the memory; under the last precision and
@@ -84,6 +84,12 @@ class GpuPlan(BaseModel):
     turns: int = Field(default=3, ge=1)
     sites: dict[str, Path | None] = {}
     paper: Literal["gpu"] = "gpu"
+
+    @field_validator("networks", mode="before")
+    @classmethod
+    def _null_leaves_out(cls, networks: Any) -> Any:
+        named = isinstance(networks, Mapping)
+        return {name: one for name, one in networks.items() if one is not None} if named else networks
 
     @model_validator(mode="after")
     def _there_is_nobody_to_name(self) -> Self:

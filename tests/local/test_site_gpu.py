@@ -52,7 +52,7 @@ def test_the_process_sees_the_named_card_alone_however_often_it_asks(shown, card
 @pytest.mark.parametrize("shown", ["0", "", "0,2"])
 def test_a_card_that_something_else_did_not_show_is_refused(shown, environment):
     environment[SHOWN] = shown
-    with pytest.raises(SettingsError, match="leave gpu.card out where FLARE") as raised:
+    with pytest.raises(SettingsError, match="out where FLARE, a container") as raised:
         take_gpu(GpuSettings(card=1), TrainingSettings())
     assert raised.value.told == "the site's own settings name a card that it cannot have: its log says more."
     assert said(environment) == {SHOWN: shown}
@@ -83,4 +83,3 @@ def test_a_site_file_says_it_and_what_cannot_be_is_refused(tmp_path):
     for words in ({"memory_share": 0}, {"memory_share": 1.5}, {"card": -1}, {"card": ""}, {"card": "0,1"}):
         with pytest.raises(ValidationError):
             GpuSettings(**words)
-
