@@ -32,6 +32,8 @@ SERVER_SIDE = Path(__file__).parent / "server_side"
 PROJECT_ADMIN = "admin@consortium.example"
 MEMBER = "member@hospital-2.example"
 ORG_ADMIN = "it@hospital-1.example"
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+"""Of Debian's package faketime."""
 WITH_CARDS = "site-2"
 """The site whose machine says that it has two GPUs."""
 
@@ -81,6 +83,11 @@ def environment(home: Path, *first: Path, **more: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(paths),
         **more,
     }
+
+
+def clock(by: str) -> dict[str, str]:
+    """What sets the clock of a process, of its threads and of its libraries; where libfaketime is (`FAKETIME`)."""
+    return {"LD_PRELOAD": str(FAKETIME), "FAKETIME": by, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
 def nvflare(home: Path, *words: object) -> str:

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 from ssl import TLSVersion
 from types import SimpleNamespace
 
@@ -23,10 +22,12 @@ from nvflare.private.admin_defs import Message as Order
 from nvflare.private.defs import TrainingTopic
 
 from federation import (
+    FAKETIME,
     LEAD,
     MEMBER,
     ORG_ADMIN,
     PROJECT_ADMIN,
+    clock,
     copy_kit,
     ended,
     environment,
@@ -36,7 +37,6 @@ from federation import (
 )
 
 pytestmark = [pytest.mark.flare, pytest.mark.provisioned]
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 CONSOLE = (
     *("pwd server", "ls server", "cat server log.txt", "head site-1 log.txt", "tail server log.txt"),
     *("grep site-1 patient log.txt", "env site-1", "report_env site-1", "ls site-1", "cat site-1 log.txt"),
@@ -172,11 +172,6 @@ def test_a_site_with_an_expired_or_foreign_certificate_does_not_join(federation,
     assert "New client site-5" not in server
     assert "New client site-9" not in server
     federation.stop("expired", "foreign", "good")
-
-
-def clock(by):
-    """What sets the clock of a process, of its threads and of its libraries."""
-    return {"LD_PRELOAD": str(FAKETIME), "FAKETIME": by, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
 AHEAD = """

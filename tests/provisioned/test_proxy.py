@@ -2,6 +2,7 @@
 
 import base64
 import json
+from datetime import datetime, timedelta
 
 import psutil
 import pytest
@@ -9,7 +10,7 @@ from jobs import export
 from simulation import results
 from squid import LOGIN, SQUID
 
-from federation import LEAD, MEMBER, copy_kit, ended, fedretina, files_below, processes_of, wait_for
+from federation import FAKETIME, LEAD, MEMBER, clock, copy_kit, ended, fedretina, files_below, processes_of, wait_for
 from fedretina.kit.door import knock
 from fedretina.kit.startup_kit import open_kit
 
@@ -33,10 +34,18 @@ def ends(processes):
 )
 @pytest.mark.attack(
     "an accident",
+    "the clock of a site's machine is two hours ahead of the others'",
+    "it joins, and a run has the same bits; its logs bear its own time, and `site check` tells how far it is ahead",
+)
+@pytest.mark.attack(
+    "an accident",
     "the hospital's proxy dies in the middle of a run",
     "once it is back the run goes on by itself, with the same bits",
 )
 def test_all_of_a_site_goes_through_its_proxy_and_the_proxy_may_die(federation):
+    if FAKETIME.exists():  # the whole of another site, its jobs included, until it is started anew for another test
+        federation.stop("site-3")
+        federation.start("site-3", **clock("+2h")).wait_until("Successfully registered")
     proxy, kit, site = federation.proxy, federation.kit("site-2"), federation.running["site-2"]
     run = federation.storage / "runs" / "again" / "server" / "run.json"
     with federation.session(LEAD) as session:
@@ -57,6 +66,10 @@ def test_all_of_a_site_goes_through_its_proxy_and_the_proxy_may_die(federation):
     assert status == "FINISHED:COMPLETED", site.text()[-4000:]
     runs = federation.storage / "runs"
     assert results(runs, "again") == results(runs, "good")
+    if FAKETIME.exists():
+        said = federation.running["site-3"].text().rpartition("child worker process finished")[0].splitlines()[-1]
+        ahead = datetime.fromisoformat(said[:19]) - datetime.now()
+        assert timedelta(hours=1, minutes=30) < ahead < timedelta(hours=2), said
     assert set(proxy.let_through()) == {("CONNECT", f"localhost:{federation.port}", "hospital")}
     for words in (LOGIN.partition(":")[2], base64.b64encode(LOGIN.encode()).decode()):
         folders = (kit, federation.kit("server"), federation.hospital("site-2") / "runs", proxy.folder)
