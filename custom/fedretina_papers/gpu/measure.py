@@ -149,7 +149,7 @@ def _bits(plan: GpuPlan, work: Work, epochs: Epochs, cache: Path) -> Record:
         other.train(other.real, 0)
         reference = _weights(other)
     return {
-        "same_bits": bool(np.array_equal(*ends)),
+        "same_bits": bool(np.array_equal(ends[0], ends[1])),
         "distance": float(np.linalg.norm(ends[0] - reference) / np.linalg.norm(reference - start)),
     }
 
