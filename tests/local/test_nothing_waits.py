@@ -158,3 +158,19 @@ def test_no_epoch_waits_on_a_card(tiny, phantoms, monkeypatch):
     keys = trainer.partition.travelling
     sent = {key: state[key].clone() if key in state else torch.zeros_like(state[key.partition(":")[2]]) for key in keys}
     assert math.isfinite(trainer.train(sent, trainer.initial(), Plan.of(experiment)[0]).snapshot.record["loss"])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam", "learning_rate": 0.001}], ids=str)
+def test_a_round_on_a_card_repeats_its_bits_and_is_near_the_processors(optimizer, tiny, phantoms):
+    ends = {}
+    for name, device in (("here", "cpu"), ("there", "cuda"), ("again", "cuda")):
+        training = {"device": device, "optimizer_state": "keep", **optimizer}
+        experiment = tiny(row="singleset", training=training)
+        trainer = LocalTrainer(experiment, phantoms(experiment, "site-1")["site-1"])
+        plan, kept = Plan.of(experiment), trainer.initial()
+        for round_ in range(2):  # the second goes on from what the optimiser kept
+            kept = trainer.train({}, kept, plan[round_]).snapshot
+        ends[name] = torch.cat([kept.tensors[key].flatten().double() for key in sorted(kept.tensors)])
+    assert torch.equal(ends["there"], ends["again"])
+    torch.testing.assert_close(ends["there"], ends["here"], rtol=0.05, atol=0.01)

@@ -147,7 +147,7 @@ class LocalModel:
         as queueing a step of a small network does. On the CPU it would take the cores that train.
 
         Args:
-            images: uint8 [N, C, H, W], of any type and shape in fact; on the CPU.
+            images: [N, ...], on the CPU.
             order: Which images each batch has.
         """
         card = self.device.type != "cpu"
