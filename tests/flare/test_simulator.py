@@ -10,8 +10,11 @@ import psutil
 import pytest
 from simulation import REPOSITORY, SMALL, Simulation, results, run_oracle, write_job
 
+from fedretina.errors import RefusedError
 from fedretina.exchange.ledger import Ledger
+from fedretina.flare.simulation import Simulation as Trial
 from fedretina.report.verdict_words import verdict_sentence
+from fedretina.settings.site import SiteSettings
 from fedretina.storage import read_json
 from printed import blocks, form
 
@@ -75,6 +78,17 @@ def shown_line():
     """The line of a ledger that a page shows."""
     (line,) = re.findall("^```json\n(.*)\n```$", (REPOSITORY / "docs/one_round.md").read_text(), re.MULTILINE)
     return json.loads(line)
+
+
+def test_a_trial_that_a_sites_policy_would_refuse_does_not_begin(tmp_path):
+    words = {"row": "feduaa", "network": {"encoder": "resnet18"}}
+    shut, open_ = ({"policy": {"kinds": kinds}} for kinds in (["sums"], ["encoder"]))
+    settings = {"b": shut, "c": open_, "d": shut, "e": {}}
+    sites = {name: SiteSettings.model_validate(own) for name, own in settings.items()}
+    with pytest.raises(RefusedError, match=r"^b, d: this site's own policy lets no encoder pass.*\{kinds: \[encoder\]"):
+        Trial(words, "never", sites, tmp_path)
+    Trial(words, "never", {name: sites[name] for name in "ce"}, tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trial_that_is_told_to_end_takes_its_simulator_along(tmp_path):
