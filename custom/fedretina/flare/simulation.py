@@ -21,11 +21,8 @@ from typing import Any
 import psutil
 
 from fedretina.errors import RefusedError, StateError
-from fedretina.exchange.partition import partition_of
-from fedretina.exchange.policy import require_kinds, require_numbers
 from fedretina.flare.results_upload import FOLDER, STOPPED
 from fedretina.jobs import job_files, write_job
-from fedretina.networks.build import build_on_meta
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import PROPERTY, SERVER_PROPERTY, SITE_NAME, SiteSettings
 from fedretina.storage import folder_lock, read_json, write_text
@@ -159,6 +156,11 @@ def require_policies(experiment: Experiment, sites: Mapping[str, SiteSettings]) 
         RefusedError: A site's policy lets a kind of tensor not pass that the run sends; names all such sites.
         SettingsError: A site's policy changes numbers that leave encoded.
     """
+    # Here, since a recipe that is only exported starts without torch.
+    from fedretina.exchange.partition import partition_of
+    from fedretina.exchange.policy import require_kinds, require_numbers
+    from fedretina.networks.build import build_on_meta
+
     net = build_on_meta(experiment.network, experiment.head_width or 2)
     refused: dict[str, list[str]] = {}
     for site, own in sites.items():
