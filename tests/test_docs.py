@@ -1,5 +1,6 @@
 """The documentation does not lie: links resolve, tables are rendered, examples run."""
 
+import json
 import os
 import re
 import shutil
@@ -194,6 +195,41 @@ def test_the_plain_loop_example_runs(tmp_path):
     table = in_subprocess(DOCS / "examples" / "plain_loop.py", tmp_path).splitlines()
     assert [line.split()[0] for line in table[1:5]] == ["site-1", "site-2", "site-3", "mean"]
     assert all(0 < float(line.split()[3]) <= 1 for line in table[1:4])
+
+
+ROW_OF_TABLE = re.compile(
+    r"^ +(site-\d) +(\d) +(\d+)/(\d+)/(\d+) +(\S+) +(\S+) \((\d)\) +(\S+) +(\S+) +(\S+) +(\S+)$", re.MULTILINE
+)
+COLUMNS = (
+    *("grades", "images_train", "images_val", "images_test", "test_auc", "test_auc_supported"),
+    *("test_grades_supported", "test_accuracy", "theta", "weight", "test_error_auroc"),
+)
+
+
+def test_what_the_demo_and_the_rehearsal_print_at_their_end_is_what_show_prints_of_such_figures(tmp_path):
+    """A run takes minutes, and its figures are one processor's: compared are words, columns and paths."""
+    (printed,) = (text for _, text in blocks("demo.md", "") if " theta " in text)
+    sites = {
+        site: {**{name: None if word == "-" else float(word) for name, word in zip(COLUMNS, words, strict=True)}}
+        for site, *words in ROW_OF_TABLE.findall(printed)
+    }
+    run, chosen, digest = re.search(r"^run (\S+), model of (\S+), digest (\w+)$", printed, re.MULTILINE).groups()
+    record = {
+        **{"run": run, "chosen": chosen, "model_digest": digest, "verdicts": {"sites": len(sites), "most": "untold"}},
+        "sites": {site: {**figures, "synthetic": True} for site, figures in sites.items()},
+    }
+    folder = tmp_path / "fedretina_runs" / run / "server"
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps(record), encoding="utf-8")
+    (folder / "report.html").touch()
+    told = in_subprocess("-c", "from fedretina.cli import main; main(['show'])", cwd=tmp_path)
+    assert told == printed
+    table, rehearsed = printed.partition("run ")[0], (ROOT / "poc" / "README.md").read_text(encoding="utf-8")
+    assert len(sites) == 5
+    assert table in rehearsed
+    assert re.search(rf"^run \S+, model of {chosen}, digest {digest}\n", rehearsed, re.MULTILINE)
+    assert "\n".join(printed.splitlines()[8:10]) in rehearsed
+    assert PRINTED_ON in (DOCS / "demo.md").read_text(encoding="utf-8")
 
 
 BETWEEN = "--- next\n"

@@ -238,6 +238,7 @@ def test_the_plan_is_rounds_then_validate_then_finalise():
         ),
         ({"row": "fedavg", "theta": {"reference_grades": 5}}, "reads u as K / S, but evaluation.estimator 'softmax'"),
         ({"sampling": {"fraction": 0.5}, "choice": {"window": 3}}, "a run ends with its last model: leave one"),
+        ({"row": "singleset", "referral_curve": True}, "no model answers that learned from all sites"),
         ({"training": {"optimizer_state": "keep"}}, "sgd without momentum has no state: set momentum"),
         (
             {

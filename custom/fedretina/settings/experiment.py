@@ -79,6 +79,10 @@ class Experiment(BaseModel):
             with it, which takes seconds. "twin": besides, the same row trained at home in the same rounds, nothing
             exchanged: each round takes about twice as long. "off" compares nothing, as the papers did, and keeps the
             run's model.
+        referral_curve: Whether the sites are asked, once before the end, for counts of their ill validation patients by
+            the chance of disease that the run's model gives them. A site sends them where its own policy lets it
+            (`policy.referral_curve`), and one with too few such patients for its promise may draw its threshold towards
+            those of the others (`data.promise.drawn`). The model goes down once more for it.
     """
 
     model_config = _STRICT
@@ -110,6 +114,7 @@ class Experiment(BaseModel):
     phantom_images: int = Field(default=160, ge=0)
     pooled: bool = False
     verdict: Literal["own", "twin", "off"] = "own"
+    referral_curve: bool = False
 
     @field_validator("phantom_images")
     @classmethod
