@@ -155,7 +155,7 @@ _MANY_TAIL = f"""1. **CPU of the server's two processes** breaks first. Every by
    on one core at a time, so no round is shorter than the longer: the job's process JOB CPU s a round, the lasting one RELAY s.
    A codec (`exchange.codec`), frozen stages, or a share of the sites in each round (`sampling`) make it less.
 2. The disk holds all answers of a round, DISK GB, and as much again while they arrive.
-3. Memory: PEAK GB for the job's process.
+3. Memory: PEAK GB for the job's process, most of it chunks of 16 MB that are on their way.
 4. Open files: {2 * _PAPER} connections at the lasting process, {_PAPER} files in the job's process while it mixes. About 500
    sites reach the usual limit of 1,024.
 
