@@ -78,7 +78,7 @@ $(READY): requirements.lock pyproject.toml
 	  if $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null; then \
 	    found=$$python; break; fi; done; \
 	if [ -z "$$found" ]; then echo "Python 3.11, 3.12, 3.13 or 3.14 is needed: install it, or name it with PYTHON=..."; exit 2; fi; \
-	echo "setting up $(VENV) with $$($$found --version)"; \
+	echo "setting up $(VENV) with $$($$found --version): some 3 GB to download, 7 GB on the disk, minutes without a word"; \
 	if command -v uv >/dev/null 2>&1; then \
 	  [ -x $(BIN)/python ] || uv venv --quiet --python "$$(command -v $$found)" $(VENV); \
 	  uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock; \

@@ -18,7 +18,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
 NAMES = (
     *("local_training", "frozen_stages", "pipeline", "two_views", "server_memory", "import_time", "round_overhead"),
-    *("round_tls", "predict_throughput"),
+    *("round_tls", "many_sites", "predict_throughput"),
 )
 """The benchmarks in the order of the page; each is the module of its name."""
 

@@ -126,8 +126,9 @@ def _measure(seeds: list[int], budget: float) -> None:
     experiment = Experiment.resolve(EXPERIMENT)
     settings = SiteDataSettings(phantom_images=experiment.phantom_images)
     for seed in seeds:
-        data = {name: load_site_data(name, settings, experiment.images, seed, Path()) for name in SITES}
-        _seed(seed, budget, data)
+        with tempfile.TemporaryDirectory() as cache:  # of what frozen stages make of the images
+            data = {name: load_site_data(name, settings, experiment.images, seed, Path(cache) / name) for name in SITES}
+            _seed(seed, budget, data)
 
 
 def _seed(seed: int, budget: float, data: Mapping[str, SiteData]) -> None:

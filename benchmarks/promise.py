@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from benchmarks.common import RESULTS, ROOT, machine
 from benchmarks.small_sites import BASE, SETS
 from fedretina.data.site_data import SiteData, load_site_data
+from fedretina.evaluation.referral_curve import PRIOR
 from fedretina.loop import run_loop
 from fedretina.prediction.predictor import Predictor
 from fedretina.settings.experiment import Experiment
@@ -45,8 +46,6 @@ PATIENTS = (60, 120, 240)
 _LEFT = 40  # ill patients that must be left to make the promise to
 _DRAWS = 400
 _BATCH = 100
-PRIOR = 30.0
-"""Ill patients of a site that the other sites' curve stands for where the site's own counts are drawn towards it."""
 RULES = ("own", "pooled", "drawn", "alone")
 
 
@@ -168,7 +167,7 @@ def of_site(
                     by = scores[0].chance if rule == "alone" else scores[0].of_all
                     tallies[at, rule].add(_limit(rule, scores, asked), own, drawn[0], by, asked)
         for (at, rule), tally in tallies.items():
-            promised = {"patients": patients, **PROMISES[at].model_dump()}
+            promised = {"patients": patients, **PROMISES[at].model_dump(include={"missed", "sure"})}
             records.append({**promised, "rule": rule, "draws": draws, **tally.told()})
         if covered:
             sets.append({"patients": patients, "held": float(np.mean(covered)), "size": float(np.mean(sizes))})
@@ -259,7 +258,8 @@ def _limit(rule: str, scores: Sequence[_Scored], asked: PromiseSettings) -> floa
     from scipy.special import betainc
 
     # Beta prior with the others' share of passing as its mean, worth PRIOR patients; the largest threshold whose
-    # posterior leaves at most 1 - sure for more than `missed`.
+    # posterior leaves at most 1 - sure for more than `missed`. `drawn_threshold` is the same with the others in bins,
+    # each at its lower end, so that the product's threshold is this one or lower.
     others = np.sort(np.concatenate([one.ill for one in scores[1:]]))
     at = np.unique(np.concatenate([own.ill, others, [math.inf]]))
     passing = np.searchsorted(own.ill, at)

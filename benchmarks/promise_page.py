@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import ROOT
-from benchmarks.promise import PATIENTS, PRIOR, PROMISES
+from benchmarks.promise import PATIENTS, PROMISES
 from benchmarks.render import machine_line
+from fedretina.evaluation.referral_curve import PRIOR
 from fedretina.storage import write_text
 from fedretina.uncertainty.promise import patients_needed
 from fedretina_papers.packed import read_packed
@@ -21,6 +22,7 @@ _RULES = {
     "drawn": "own, drawn to the others",
     "alone": "own, nothing else refers",
 }
+_SILENT = 0.9  # draws in which a site's own patients give no promise, for what stands in its place to be shown
 _SEEN = 20  # draws with a promise, for a share of them to say anything
 
 
@@ -66,6 +68,7 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
         'Beside its grade the model names a set of neighbouring grades ("mild to moderate") that holds the true one; '
         "for 90 % of patients or more all sets do. On OCT, whose classes have no order, it is a set of the likeliest.",
         "",
+        *_without_a_promise(records),
         "## What was measured",
         "",
         "Row `analytic` with every training image, frozen ImageNet encoder at 224 pixels. Of the patients of "
@@ -77,9 +80,10 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
         "",
         "Three thresholds: from the site's own patients, which is the product's; from all sites' patients together; "
         f"and from the site's own counts with a prior of {PRIOR:.0f} ill patients whose curve is the other sites' (the "
-        "largest threshold whose posterior leaves a tenth for more than may pass). The last two ask sites for counts "
-        "of ill patients by chance of disease; the product does not send them. The last rows are a control: nothing "
-        "refers but the chance of disease, with the threshold from the site's own patients.",
+        "largest threshold whose posterior leaves a tenth for more than may pass). Of the last two the product gives "
+        "the second alone, without a promise, to a site with too few patients that asks for it; here every other "
+        "patient stands where the model put it, and there in the bins that a site lets go. The last rows are a "
+        "control: nothing refers but the chance of disease, with the threshold from the site's own patients.",
         "",
         "## What follows",
         "",
@@ -88,8 +92,8 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
         "more.",
         "* The patients of all sites together do not: a site whose model finds less than the others' passes more than "
         "its promise, and its own counts, drawn to the others', stay between the two. A federation's curve says "
-        "nothing certain of a site. That is why the product takes the site's own alone, and tells a small site that "
-        "it has too few.",
+        "nothing certain of a site. That is why the product promises on the site's own alone, and tells a small site "
+        "that it has too few, whether it draws its threshold towards the others' or has none.",
         "* No drawing towards the others promises as much on fewer patients, whatever the curve. Where patients pass "
         "in the order of their chance, all thresholds are looked at for nothing, so an order or a first guess from the "
         "federation saves no patient; only the count binds. At a site where just more than the promised 5 % pass, none "
@@ -97,9 +101,9 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
         f"{100 * 0.95**30:.0f} % with 30, {100 * 0.95**45:.1f} % with 45. Whoever promises on fewer than 45 "
         "breaks the promise there in more than one draw of ten, and no data of other sites tells which site that is. "
         "The tests show it on phantoms.",
-        "* Two honest uses are left, and neither is built. The lower of both thresholds keeps the promise, and sends "
-        "more patients for nothing that the site asked. And a promise over *sites* instead of patients (that nine of "
-        "ten sites miss no more) needs nine other sites at the least, and does not hold at the worst.",
+        "* Two uses that would promise are left, and neither is built. The lower of both thresholds keeps the promise, "
+        "and sends more patients for nothing that the site asked. And a promise over *sites* instead of patients (that "
+        "nine of ten sites miss no more) needs nine other sites at the least, and does not hold at the worst.",
         "* The price is told by the last column but one: with these models a promise of 5 % sends six of ten of "
         "aptos2019's patients to a doctor, two of three of kermany's, and nine of ten or more elsewhere. Where nothing "
         "but the chance of disease refers, as many are sent or up to a fifth fewer: a better model, not another "
@@ -115,6 +119,70 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
                 lines += [*_table(held, asked.missed, asked.sure), ""]
             lines += [*_sets(held), ""]
     return "\n".join([*lines, machine_line(records[-1]["machine"])]) + "\n"
+
+
+def _without_a_promise(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a site with too few patients may have in the place of a promise, and how often that kept what was asked."""
+    kept = drawn_alone(records)
+    lines = [
+        "## With too few patients of its own",
+        "",
+        "A site may ask for a threshold all the same. It is then drawn towards the other hospitals' patients, and "
+        "nothing is promised with it:",
+        "",
+        "```yaml",
+        "data:",
+        "  promise: {missed: 0.05, sure: 0.9, drawn: true}",
+        "policy:",
+        "  referral_curve: true  # at the other sites: counts of their ill validation patients may leave",
+        "```",
+        "",
+        "The job asks for the counts (`referral_curve: true` in its experiment file), once, before the end; the chosen "
+        "model goes down once more for it. A site whose policy lets it answers with how many of its ill validation "
+        "patients have which chance of disease, in fixed bins that are merged until each holds nobody or "
+        "`data.min_count` patients. The server adds up those of all other sites, and with `finalise` each site gets "
+        "that sum, if at least two others are in it. A merged bin stands at its lower end, so that a threshold is "
+        "never higher for what the bins hide; a server or sites that lie can at most take the threshold away, or have "
+        "everybody referred. The site's own ill patients and the others', who count for "
+        f"{PRIOR:.0f} "
+        "at most, give the threshold. Card, report, work list and `fedretina predict` say that it is no promise, "
+        "how many ill patients of its own stand behind it and how many are needed, and how much of it comes from "
+        "other hospitals' patients; an exported model's page says it without numbers, which would tell how many "
+        "patients the site has. The counts are exact and readable to the server, like all counts: no noise, no "
+        "encryption. A site with enough patients keeps its own threshold and its promise, and the verdict's other "
+        "models have none drawn: the curve is of the federation's.",
+        "",
+        "How often no more passed than asked, where the site's own patients gave no promise in nine of ten draws or "
+        "more:",
+        "",
+        "| site | patients drawn | may pass at most | kept |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {site} | {patients} | {_percent(missed)} | {100 * share:.1f} % |" for site, patients, missed, share in kept
+    ]
+    least, most = min(share for *_, share in kept), max(share for *_, share in kept)
+    lines += [
+        "",
+        f"So in {100 * least:.1f} to {100 * most:.1f} % of the draws, where {_percent(PROMISES[0].sure)} were asked: "
+        "less than a promise. It only adds to what other reasons refer. Here each other patient stood at the exact "
+        "chance; in the product's bins, at their lower ends, a threshold is as high or lower, so it keeps what was "
+        "asked in each of these draws as well. Kermany's other site is one, where the product asks for two.",
+        "",
+    ]
+    return lines
+
+
+def drawn_alone(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, float, float]]:
+    """Site, patients drawn, what may pass, and the share of draws that kept it, where own patients hardly promise."""
+    found = []
+    for site in records:
+        by = {(one["patients"], one["missed"], one["rule"]): one for one in site["drawn"]}
+        for (patients, missed, rule), one in by.items():
+            own = by[patients, missed, "own"]
+            if rule == "drawn" and own["given"] <= (1 - _SILENT) * own["draws"]:
+                found.append((site["site"], patients, missed, one["kept"] / one["given"]))
+    return found
 
 
 def _follows(records: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -76,7 +76,8 @@ def _run(row: str, seed: int, site_file: str, scratch: Path) -> None:
             "FEDRETINA_SITE_FILE": site_file,
             "FEDRETINA_STATE_ROOT": str(scratch / "runs"),
         }
-        command = [str(Path(sys.executable).parent / "nvflare"), "simulator", str(job), "-w", f"{folder}/ws", "-t", "4"]
+        nvflare = str(Path(sys.executable).parent / "nvflare")
+        command = [nvflare, "simulator", str(job), "-w", f"{folder}/ws", "-t", str(len(SITES))]
         with open(scratch / f"{name}.log", "w", encoding="utf-8") as log:
             subprocess.run(command, env=environment, stdout=log, stderr=subprocess.STDOUT, check=True)
     results = json.loads((scratch / "runs" / name / "server" / "results.json").read_text(encoding="utf-8"))

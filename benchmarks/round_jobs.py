@@ -15,8 +15,8 @@ POLL_S = 0.5
 CHECK_S = 0.2
 
 
-def write_our_job(folder: Path, rounds: int) -> Path:
-    """Write the job `jobs/feduaa` with the echo in place of its executor and a ResNet-50 that travels whole."""
+def write_our_job(folder: Path, rounds: int, encoder: str = "resnet50") -> Path:
+    """Write the job `jobs/feduaa` with the echo in place of its executor and a network that travels whole."""
     template = ROOT / "jobs" / "feduaa" / "app" / "config"
     server = json.loads((template / "config_fed_server.json").read_text(encoding="utf-8"))
     client = json.loads((template / "config_fed_client.json").read_text(encoding="utf-8"))
@@ -25,7 +25,7 @@ def write_our_job(folder: Path, rounds: int) -> Path:
         workflow["args"]["task_check_period"] = CHECK_S
     client["executors"][0]["executor"] = {"path": "benchmarks.echo.EchoExecutor", "args": {}}
     config = _write(folder, server, client)
-    (config / "experiment.yaml").write_text(yaml.safe_dump(experiment_words(rounds)), encoding="utf-8")
+    (config / "experiment.yaml").write_text(yaml.safe_dump(experiment_words(rounds, encoder)), encoding="utf-8")
     return folder
 
 

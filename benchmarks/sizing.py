@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, ROOT, fresh_python, machine
+from benchmarks.many_sites import JOB, PEAK, RELAY
 from benchmarks.render import machine_line
 
 PAGE = ROOT / "docs" / "sizing.md"
 STORED = RESULTS / "sizing.json"
+MANY = RESULTS / "many_sites.json"
 NETWORKS = {"efficientnet_lite0": "EfficientNet-Lite0", "resnet18": "ResNet-18", "resnet50": "ResNet-50"}
 ROWS = ("feduaa", "scaffold")
 _SIDE, _BATCH = 256, 32
 _TIMEOUT_S = 900.0
+_PAPER = 256
 
 
 def measure(encoder: str, row: str, folder: Path) -> dict[str, float]:
@@ -66,12 +69,18 @@ def measure(encoder: str, row: str, folder: Path) -> dict[str, float]:
     }
 
 
-def render(found: dict[str, Any]) -> str:
-    """Render the page from the stored figures alone."""
+def render(found: dict[str, Any], many: dict[str, Any] | None = None) -> str:
+    """Render the page from the stored figures alone.
+
+    Args:
+        found: Those of this benchmark.
+        many: Those of `many_sites`, where they are stored.
+    """
     seconds = found["cases"]["resnet50/feduaa"]["up"] * 8 / 10e6
     tail = _TAIL.replace("UP s", f"{seconds:.0f} s")
     lines = [_HEAD, *_table("A round and a site", _ROUND, found), *_table("Disk", _DISK, found), tail]
-    return "\n".join([*lines, machine_line(found["machine"]), ""])
+    lines += [machine_line(found["machine"]), ""]
+    return "\n".join([*lines, *(_many_sites(many) if many is not None else ())])
 
 
 def main(words: list[str]) -> None:
@@ -90,9 +99,16 @@ def main(words: list[str]) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
                 cases[f"{encoder}/{row}"] = json.loads(told.splitlines()[-1])
                 print(encoder, row, cases[f"{encoder}/{row}"], flush=True)
-        stored = {"cases": cases, "side": _SIDE, "batch": _BATCH, "machine": machine()}
-        STORED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(render(json.loads(STORED.read_text(encoding="utf-8"))), encoding="utf-8")
+        measured = {"cases": cases, "side": _SIDE, "batch": _BATCH, "machine": machine()}
+        STORED.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(render(*stored()), encoding="utf-8")
+
+
+def stored() -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """What `render` takes, as it is stored."""
+    found, many = (json.loads(path.read_text(encoding="utf-8")) if path.exists() else None for path in (STORED, MANY))
+    assert found is not None
+    return found, many
 
 
 _ROUND = {"up, MB": "up", "down, MB": "down", "peak memory of the trainer, MB": "peak_memory"}
@@ -131,6 +147,22 @@ The peak holds Python, torch and one batch's activations on the CPU. On a GPU th
 measured with `trainer: inline`; a child has that memory to itself, and order and answer lie on the site's disk meanwhile.
 """  # noqa: E501
 
+_MANY_HEAD = """What a round costs a server whose sites all answer at the same moment, over mutual TLS on one machine (`python -m benchmarks
+many_sites`): medians, sites in one process, nobody trains.
+"""  # noqa: E501
+
+_MANY_TAIL = f"""1. **CPU of the server's two processes** breaks first. Every byte of every site passes both, and Python runs each of them
+   on one core at a time, so no round is shorter than the longer: the job's process JOB CPU s a round, the lasting one RELAY s.
+   A codec (`exchange.codec`), frozen stages, or a share of the sites in each round (`sampling`) make it less.
+2. The disk holds all answers of a round, DISK GB, and as much again while they arrive.
+3. Memory: PEAK GB for the job's process.
+4. Open files: {2 * _PAPER} connections at the lasting process, {_PAPER} files in the job's process while it mixes. About 500
+   sites reach the usual limit of 1,024.
+
+FLARE takes messages in 64 threads, and each answer holds one until its tensors are there: 64 that came at the same moment
+stood still until their requests had timed out. The job's process now has threads for all of its sites.
+"""  # noqa: E501
+
 
 def _table(title: str, columns: dict[str, str], found: dict[str, Any]) -> list[str]:
     lines = [f"## {title}", "", f"| network | row | {' | '.join(columns)} |", f"|---|---|{'---:|' * len(columns)}"]
@@ -139,6 +171,30 @@ def _table(title: str, columns: dict[str, str], found: dict[str, Any]) -> list[s
         shown = " | ".join(f"{figures[name] / 1e6:,.1f}" for name in columns.values())
         lines.append(f"| {NETWORKS[encoder]} | `{row}` | {shown} |")
     return [*lines, ""]
+
+
+def _many_sites(many: dict[str, Any]) -> list[str]:
+    """The section on many sites: what was measured, and what 256 would need by the same figures."""
+    cases = {
+        int(case.split()[0]): {name: one["median"] for name, one in f.items()} for case, f in many["cases"].items()
+    }
+    names = list(next(iter(cases.values())))
+    lines = ["", "## Many sites", "", _MANY_HEAD, f"| | {' | '.join(f'{sites} sites' for sites in cases)} |"]
+    lines += [f"|---|{'---:|' * len(cases)}"]
+    lines += [f"| {name} | {' | '.join(f'{cases[sites][name]:,.2f}' for sites in cases)} |" for name in names]
+    few, most = cases[min(cases)], cases[max(cases)]
+    each = {name: (most[name] - few[name]) / (max(cases) - min(cases)) for name in names}
+    at = {name: most[name] + (_PAPER - max(cases)) * each[name] for name in names}
+    megabytes = most["MB an update"]
+    lines += [
+        "",
+        f"{_PAPER} sites were not run; by what each further site costs between {min(cases)} and {max(cases)}:",
+    ]
+    words = _MANY_TAIL
+    for name, value in (("JOB CPU s", at[JOB]), ("RELAY s", at[RELAY]), ("DISK GB", _PAPER * megabytes / 1000)):
+        unit = name.partition(" ")[2]
+        words = words.replace(name, f"{value:,.0f} {unit} (with ResNet-50 {value * 102.4 / megabytes:,.0f})")
+    return [*lines, "", words.replace("PEAK GB", f"{at[PEAK] / 1000:,.1f} GB"), machine_line(many["machine"]), ""]
 
 
 def _size(folder: Path) -> float:

@@ -176,7 +176,9 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = (), models: int = 0)
             else "* **A promise does not make the model better.** It is paid for with patients sent to a doctor.",
             f"* **It promises nothing on few patients.** For {100 * MISSED:.0f} of 100 it takes "
             f"{patients_needed(MISSED, SURE)} ill patients among those that you keep for validation, for 10 of 100 "
-            f"{patients_needed(0.1, SURE)}. With fewer your report says so, and how many are missing.",
+            f"{patients_needed(0.1, SURE)}. With fewer your report says so, and how many are missing. "
+            "You may then have a [threshold from other hospitals' "
+            "patients](promise.md#with-too-few-patients-of-its-own), with no promise.",
             "* **It does not see what your own photographs hide.** What is odd in all of yours is usual to it.",
             "* **It cannot be sure that it has come to another clinic.** The [work "
             "list](reading_the_report.md#reading-with-the-work-list) counts, and says on top when its patients or "

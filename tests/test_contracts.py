@@ -13,6 +13,8 @@ from click.testing import CliRunner
 
 from fedretina.cli import main
 from fedretina.kit import hardened, proxy
+from fedretina.storage import write_json
+from fedretina_papers.packed import read_packed
 
 CUSTOM = Path(__file__).resolve().parents[1] / "custom"
 PRODUCT = sorted((CUSTOM / "fedretina").rglob("*.py"))
@@ -143,6 +145,25 @@ def test_the_lasting_process_of_a_site_or_server_loads_no_torch():
     modules = {str(path).rpartition(".")[0] for path in (*(part["path"] for part in parts), proxy.COMPONENT)}
     said = fresh(f"import sys, {', '.join(sorted(modules))}; {LOADED}")
     assert (said.returncode, set(said.stdout.split()) & {"torch", "monai", "scipy", "cv2"}) == (0, set()), said.stderr
+
+
+LOOKS = f"""
+import sys
+from fedretina.cli import main
+for words in (["--help"], ["methods"], ["methods", "--json"], ["show", "--root", sys.argv[1]]):
+    main(words, standalone_mode=False)
+print("LOADED")
+{LOADED}
+"""
+
+
+def test_what_only_looks_loads_no_torch(tmp_path):
+    run, *_ = read_packed(CUSTOM.parent / "benchmarks" / "results" / "real_fundus.jsonl.gz").values()
+    write_json(tmp_path / "run" / "server" / "results.json", run["results"])
+    said = fresh(LOOKS, str(tmp_path))
+    shown, _, loaded = said.stdout.partition("LOADED\n")
+    assert (said.returncode, loaded.split()) == (0, []), said.stderr
+    assert "aptos2019" in shown
 
 
 COMMAND = f"""

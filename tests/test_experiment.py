@@ -52,7 +52,8 @@ def test_official_reproduces_the_code_where_it_differs_from_the_paper():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"row": "fedmagic"}, "there is no row 'fedmagic'"),
+        ({"row": "magic"}, "there is no row 'magic' .`fedretina methods` lists them.: it may be one of analytic, "),
+        ({"row": "fedua"}, r"there is no row 'fedua' .*: did you mean feduaa\?"),
         ({"seed": -1}, "seed"),
         ({"objective": {"tau": 0}}, "objective.tau"),
         ({"typo": 1}, "typo is no setting: it may be one of aggregation, augment, "),
@@ -238,6 +239,7 @@ def test_the_plan_is_rounds_then_validate_then_finalise():
         ),
         ({"row": "fedavg", "theta": {"reference_grades": 5}}, "reads u as K / S, but evaluation.estimator 'softmax'"),
         ({"sampling": {"fraction": 0.5}, "choice": {"window": 3}}, "a run ends with its last model: leave one"),
+        ({"row": "singleset", "referral_curve": True}, "no model answers that learned from all sites"),
         ({"training": {"optimizer_state": "keep"}}, "sgd without momentum has no state: set momentum"),
         (
             {

@@ -1,7 +1,7 @@
 """FLARE's recipes: what each environment is given, file by file, and what is refused before anything runs.
 
-That such a job ends with the loop's bits: tests/flare/test_covering_rows.py (SimEnv, by `job.py`) and tests/provisioned
-(ProdEnv).
+That such a job ends with the loop's bits: tests/flare/test_covering_rows.py (SimEnv and PocEnv, by `job.py`) and
+tests/provisioned (ProdEnv).
 """
 
 import json
@@ -92,17 +92,28 @@ def test_changes_are_laid_over_the_rows_own_job_or_over_a_file(tmp_path):
 
 @pytest.mark.parametrize("place", [SimEnv, PocEnv])
 def test_one_machine_is_given_its_own_sites(place, tmp_path):
-    assert exported(FedUAARecipe(), tmp_path / "two", place(num_clients=2)) == job_files(
-        "feduaa", sites=["site-1", "site-2"]
-    )
-    named = exported(FedUAARecipe(), tmp_path / "named", place(num_clients=2, clients=["north", "west"]))
-    assert named == job_files("feduaa", sites=["north", "west"])
+    def given(recipe, folder, env=None):
+        files = exported(recipe, tmp_path / folder, env)
+        meta = json.loads(files["meta.json"])
+        # PocEnv submits before its sites are there, and FLARE would begin without those that come later.
+        waits = meta.pop("mandatory_clients")
+        assert waits == ((env.clients or ["site-1", "site-2"]) if isinstance(env, PocEnv) else [])
+        return {**files, "meta.json": meta}
+
+    def files(*sites):
+        written = job_files("feduaa", sites=sites)
+        meta = json.loads(written["meta.json"])
+        assert meta.pop("mandatory_clients") == []
+        return {**written, "meta.json": meta}
+
+    assert given(FedUAARecipe(), "two", place(num_clients=2)) == files("site-1", "site-2")
+    two = place(num_clients=2, clients=["north", "west"])
+    assert given(FedUAARecipe(), "named", two) == files("north", "west")
     chosen = FedUAARecipe(sites=["north", "west", "south"])
-    fewer = exported(chosen, tmp_path / "fewer", place(num_clients=2, clients=["north", "west"]))
-    assert fewer == job_files("feduaa", sites=["north", "west", "south"])
+    assert given(chosen, "fewer", two) == files("north", "west", "south")
     with pytest.raises(SettingsError, match=r"has a site site-1, and the job is for north, west, south: .*clients="):
         chosen.export(str(tmp_path / "other"), env=place(num_clients=2))
-    assert exported(chosen, tmp_path / "none") == fewer  # nothing of an environment stays
+    assert given(chosen, "none") == files("north", "west", "south")  # nothing of an environment stays
 
 
 @pytest.mark.filterwarnings("error::nvflare.recipe.PotentialSecretWarning")  # of the digest that goes with the job

@@ -7,6 +7,7 @@ what was read anywhere does not pass. What is for the site's own log besides goe
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Self
 
 AWAITS = "waiting for the hospital's approval."
@@ -108,3 +109,19 @@ class StoppedError(FedretinaError):
     """The run was aborted while a site was at work; nothing of the round is kept."""
 
     public = True
+
+
+def require_package(name: str, sentence: str) -> None:
+    """Check that a package of an extra can be imported.
+
+    Args:
+        name: Of the package.
+        sentence: What needs it, and how to install it.
+
+    Raises:
+        SettingsError: It cannot, in these words.
+    """
+    try:
+        import_module(name)
+    except ImportError as error:
+        raise SettingsError(sentence) from error

@@ -39,7 +39,7 @@ from fedretina.settings.plan import RUN_KEY
 from fedretina.storage import filled_folder, require_name, require_sites, write_text
 from fedretina.yaml_file import parse_yaml, read_text
 
-TASKS = ("prepare", "pretrain", "train", "sums", "validate", "tune", "calibrate", "finalise")
+TASKS = ("prepare", "pretrain", "train", "sums", "validate", "tune", "calibrate", "curve", "finalise")
 SITES = ("site-1", "site-2", "site-3", "site-4", "site-5")
 _CONTROLLER = "fedretina.flare.controller.RoundController"
 _EXECUTOR = "fedretina.flare.executor.TrainerExecutor"
@@ -145,7 +145,7 @@ _SCRIPT = """\
 python job.py                              runs it; `fedretina show` then prints its table
 python job.py --export --export-dir OUT    writes the job that FLARE is given into OUT
 
-For another place to run, put PocEnv or ProdEnv where SimEnv stands.
+For another place to run, put PocEnv(num_clients=len(sites), clients=sites) or a ProdEnv where SimEnv(...) stands.
 \"\"\"
 
 from pathlib import Path

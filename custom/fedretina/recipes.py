@@ -155,9 +155,11 @@ class _FolderRecipe(Recipe):
         if strange:
             raise SettingsError(
                 f"the environment has a site {strange[0]}, and the job is for {', '.join(self.sites)}: "
-                "give the environment clients=list(recipe.sites)."
+                "give the environment clients=list(recipe.sites), and PocEnv also num_clients, their number."
             )
-        self._folder_job.files = self._for_one_machine(there if self._given is None and there else self.sites)
+        sites = there if self._given is None and there else self.sites
+        # PocEnv submits seconds after it has started its sites, and FLARE gives a job to those that have come by then.
+        self._folder_job.files = self._for_one_machine(sites, there if isinstance(env, PocEnv) else None)
 
     def set_per_site_config(self, config: dict[str, dict[str, Any]]) -> NoReturn:
         """Refuse: what concerns one site stands in its own site file, which no job changes.
@@ -174,12 +176,15 @@ class _FolderRecipe(Recipe):
         """What FLARE exports where it is given no environment."""
         self._folder_job.files = self._for_one_machine(self.sites)
 
-    def _for_one_machine(self, sites: Sequence[str]) -> dict[str, str]:
-        """The job with a `custom` folder, which the simulator and POC ask for."""
+    def _for_one_machine(self, sites: Sequence[str], wait_for: Sequence[str] | None = None) -> dict[str, str]:
+        """The job with a `custom` folder, which the simulator and POC ask for; without some sites it does not start."""
         files = self._files(sites)
-        more = self._folder_job.job.meta_props  # FLARE's set_recipe_meta
-        if more:
-            files[META] = json.dumps({**json.loads(files[META]), **more}, indent=2) + "\n"
+        more = self._folder_job.job.meta_props or {}  # FLARE's set_recipe_meta
+        if wait_for or more:
+            meta = json.loads(files[META])
+            if wait_for:
+                meta["mandatory_clients"] = sorted({*meta.get("mandatory_clients", ()), *wait_for})
+            files[META] = json.dumps({**meta, **more}, indent=2) + "\n"
         return files
 
     def _for_federation(self) -> dict[str, str]:

@@ -3,7 +3,7 @@
 python job.py                              runs it; `fedretina show` then prints its table
 python job.py --export --export-dir OUT    writes the job that FLARE is given into OUT
 
-For another place to run, put PocEnv or ProdEnv where SimEnv stands.
+For another place to run, put PocEnv(num_clients=len(sites), clients=sites) or a ProdEnv where SimEnv(...) stands.
 """
 
 from pathlib import Path

@@ -78,6 +78,17 @@ def test_the_plan_is_shown_in_plain_words_from_the_sites_own_files(kit):
     assert "patients" not in shown["words"]["Figures that leave"].replace("You hold back", "").split(", ")
 
 
+def test_counts_of_ill_patients_are_named_where_job_and_policy_let_them_go(kit, tmp_path):
+    said = (
+        "ill validation patients by the chance of disease that the model gives them, once, before the end; each of at"
+    )
+    wait(kit, words={**WORDS, "referral_curve": True})
+    assert said not in " ".join(call("approve", kit.folder).split())
+    own = yaml.safe_load((tmp_path / "site.yaml").read_text())
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump({**own, "policy": {**own["policy"], "referral_curve": True}}))
+    assert said in " ".join(call("approve", kit.folder).split())
+
+
 def test_what_the_sites_policy_forbids_is_said_before_a_yes(kit):
     wait(kit, words={**SMALL, "exchange": {"personal": "nothing"}, "grades": 5})
     assert "YOUR POLICY FORBIDS THIS" in " ".join(call("approve", kit.folder).split())

@@ -46,7 +46,7 @@ def test_filters_stand_at_both_ends_for_every_task(job):
     config = {
         end: json.loads((job / "app" / "config" / f"config_fed_{end}.json").read_text()) for end in ("server", "client")
     }
-    tasks = {"prepare", "pretrain", "train", "sums", "validate", "tune", "calibrate", "finalise"}
+    tasks = {"prepare", "pretrain", "train", "sums", "validate", "tune", "calibrate", "curve", "finalise"}
     for end, chain in (
         ("server", "task_data_filters"),
         ("client", "task_data_filters"),

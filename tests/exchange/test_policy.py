@@ -77,6 +77,14 @@ def test_sums_of_subgroups_leave_where_the_policy_names_their_column_alone():
         apply(told, subgroups=["camera"])
 
 
+def test_counts_of_ill_patients_leave_where_the_policy_says_so_alone():
+    told = Payload({}, {"curve_00": 123456.0, "curve_15": 7.0}, STAMP)
+    assert apply(told) == (Payload({}, {}, STAMP), {})  # nothing was asked for, so nothing was held back
+    assert dict(apply(told, referral_curve=True, scalar_digits=2)[0].scalars) == told.scalars
+    assert SiteSettings().own_policy.referral_curve  # a phantom hospital's
+    assert not SiteSettings.model_validate({"data": {"manifest": "m.csv"}}).own_policy.referral_curve
+
+
 def test_scalars_are_rounded():
     leaving, done = apply(scalar_digits=2)
     assert dict(leaving.scalars) == {"theta": 0.12, "images": 24.0, "val_auc": 0.99}

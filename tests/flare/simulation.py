@@ -151,7 +151,9 @@ class Simulation:
         return self.log.read_text(errors="replace")
 
 
-def run_oracle(root: Path, words: Mapping[str, Any], sites: Sequence[str]) -> dict[str, Any]:
+def run_oracle(
+    root: Path, words: Mapping[str, Any], sites: Sequence[str], promise: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Results of the plain loop over the same phantom sites, less the run's name; its files lie under root / oracle."""
     from fedretina.data.site_data import load_site_data
     from fedretina.loop import run_loop
@@ -159,7 +161,7 @@ def run_oracle(root: Path, words: Mapping[str, Any], sites: Sequence[str]) -> di
     from fedretina.settings.site import SiteDataSettings
 
     experiment = Experiment.resolve(words)
-    settings = SiteDataSettings(phantom_images=experiment.phantom_images)
+    settings = SiteDataSettings.model_validate({"phantom_images": experiment.phantom_images, "promise": promise})
     data = {
         site: load_site_data(site, settings, experiment.images, experiment.seed, root / "cache" / site)
         for site in sites

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from nvflare.fuel.f3.streaming import stream_utils
 from nvflare.fuel.utils.network_utils import get_open_ports
 from nvflare.private.fed.app.simulator import simulator_runner
 
@@ -81,11 +82,20 @@ def test_anything_else_is_started_as_ever():
     assert found.wait() == 5
 
 
-def test_nothing_of_flare_is_loaded_before_the_fork():
-    # It draws at import the number from which a process counts its streams.
-    code = f"import sys\nfor name in {fork_server._LOADED}: __import__(name)\n"
-    code += "assert 'torch' in sys.modules and not any(name.startswith('nvflare') for name in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_what_a_site_imports_is_loaded_before_the_fork_and_it_counts_streams_from_its_own(monkeypatch):
+    seen = []
+    monkeypatch.setattr(fork_server.os, "setsid", lambda: None)
+    monkeypatch.setattr(fork_server.runpy, "run_module", lambda *words, **named: seen.append(stream_utils.sid_base))
+    monkeypatch.setattr(sys, "argv", ["fork_server"])
+    before = stream_utils.sid_base
+    for _ in range(2):
+        fork_server._become(["--client", "site-1"], dict(os.environ))
+    assert len({before, *seen}) == 3
+    code = f"import sys\nfor name in {fork_server._LOADED}: __import__(name)\nloaded = set(sys.modules)\n"
+    code += f"import {fork_server._WORKER}\nprint(*sys.modules.keys() - loaded)"
+    more = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert fork_server._WORKER in more
+    assert len(more) < 20, more  # a thousand without
 
 
 def test_the_simulator_is_changed_once(monkeypatch):

@@ -8,8 +8,8 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 
 from fedretina.errors import RefusedError
-from fedretina.exchange.payload import Payload, Stamp
-from fedretina.flare.wire import META, WHY, pack_payload, unpack_payload, why
+from fedretina.exchange.payload import Order, Payload, Stamp
+from fedretina.flare.wire import META, WHY, pack_order, pack_payload, unpack_order, unpack_payload, why
 
 STAMP = Stamp("r", "train", 0, 0, "d" * 64)
 
@@ -60,6 +60,15 @@ def test_arrays_that_torch_cannot_hold_are_refused(array):
 def test_malformed_words_are_refused(meta, said):
     with pytest.raises(RefusedError, match=said):
         unpack_payload(sent(np.zeros(3, np.float32), **meta))
+
+
+def test_an_orders_curve_survives_and_a_malformed_one_is_refused():
+    plain = Order("finalise", STAMP, 1, 1)
+    for curve in ((), (0, 7, *[0] * 13, 5)):
+        assert unpack_order(pack_order(plain._replace(curve=curve), {}))[0] == plain._replace(curve=curve)
+    for curve in ((1, 2), (-1, *[0] * 15), (0.5, *[0] * 15), (True, *[0] * 15)):
+        with pytest.raises(RefusedError, match="order's curve"):
+            unpack_order(pack_order(plain._replace(curve=curve), {}))
 
 
 def test_a_sites_reason_is_one_short_line():

@@ -9,8 +9,9 @@ import pytest
 
 from fedretina.evaluation.doubt import DoubtChoice
 from fedretina.evaluation.figures import FigureInterval, LabelledPredictions, triage
+from fedretina.export.card import hub_page, leaving_card
 from fedretina.report.card import THRESHOLD_WORDS, LookFigures, SpoiledFigures, build_card
-from fedretina.report.card_words import card_page, share_words, threshold_words
+from fedretina.report.card_words import card_page, drawn_note, share_words, threshold_words
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import FundusSettings
 from fedretina.settings.plan import Plan
@@ -259,6 +260,48 @@ def test_it_says_what_the_gate_stops_and_what_its_own_doubt_would_have():
     assert "blurred: 2 of 3 stopped, 1 doubtful by the model itself" in page
     assert "Nothing looks at a photograph before it is answered" in card_page(card())
     assert json.loads(json.dumps(made, allow_nan=False)) == made
+
+
+CURVE = (0, 0, 6, 0, 9, 0, 0, 30, 0, 0, 0, 0, 0, 0, 0, 20)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "said"),
+    [
+        ({"curve": CURVE}, "drawn", " where 114 are needed; this threshold comes for "),
+        ({"curve": ()}, "few_others", "where 114 are needed, and counts of 0 of theirs came."),
+        ({"curve": CURVE, "model": "own"}, "another_model", "since this model is not the one trained with them."),
+    ],
+)
+def test_with_too_few_patients_a_threshold_is_drawn_and_nothing_promised(words, reason, said):
+    asked = PromiseSettings(missed=0.02, sure=0.9, drawn=True)
+    made, plain = card(asked=asked, **words), card(asked=plain_asked(asked), **words)
+    page = card_page(made)
+    assert made["promise"]["reason"] == reason
+    assert said in page
+    assert any("No promise" in one for one in made["limits"])
+    assert drawn_note(made) == [one for one in made["limits"] if one.startswith("No promise:")]
+    assert drawn_note(plain) == []
+    if reason == "drawn":
+        share = round(100 * 30 / (30 + made["promise"]["patients"]))
+        assert f"comes for {share} % from the other hospitals' patients." in page
+        assert "in 83.5 to 99.5 % of the draws" in page
+        least = made["promise"]["threshold"]
+        expected = triage(labelled(2), made["referral"]["threshold"], SCHEME, least)
+        assert made["referral"]["test"]["missed"] == expected.missed._asdict()
+        assert expected.load.value > plain["referral"]["test"]["load"]["value"]
+        leaving = leaving_card({**made, "look": {"gate": {}}})
+        assert leaving["promise"] == {"threshold": least, "missed": 0.02, "sure": 0.9, "reason": "drawn"}
+        assert not any(str(made["promise"]["patients"]) in one for one in leaving["limits"])
+        assert "is drawn towards other hospitals' patients." in hub_page(leaving, "")
+    # Who does not ask, or has enough patients, has the card as ever.
+    assert card(asked=plain_asked(asked), curve=CURVE) == card(asked=plain_asked(asked))
+    enough = PromiseSettings(missed=0.1, sure=0.8, drawn=True)
+    assert card(asked=enough, curve=CURVE) == card(asked=plain_asked(enough))
+
+
+def plain_asked(asked):
+    return asked.model_copy(update={"drawn": False})
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch
 
 from fedretina.exchange.payload import tensors_digest
 from fedretina.local.features import FrozenOutputs
+from fedretina.local.site import Site
 from fedretina.local.trainer import LocalTrainer
 from fedretina.loop import run_loop
 from fedretina.prediction.predictor import Predictor
@@ -73,6 +74,16 @@ def test_the_model_answers_photographs_as_it_was_tested(tiny, phantoms, tmp_path
     run_loop(run, data, tmp_path, "r")
     predictor = Predictor.load(tmp_path / "r" / "site-1")
     assert predictor.net.frozen == 3
+    images, host = data["site-1"].split("test").images, Site(run, data["site-1"], tmp_path / "other")
+    model = read_tensors(tmp_path / "r" / "site-1" / "final" / "model.safetensors")[0]
+    tested = host.trainer.answers({}, model, data["site-1"].split("test")).logits
+    said = predictor.logits(images)
+    with torch.inference_mode():
+        assert torch.equal(predictor.net(images.float() / 255), tested)
+        torch.testing.assert_close(said, tested, rtol=1e-2, atol=1e-2)
+        # It rounds nothing: another program's last digits make no step in an answer.
+        predictor.net.frozen = 0
+        torch.testing.assert_close(said, predictor.net(images.float() / 255), rtol=1e-5, atol=1e-6)
 
 
 def test_random_transforms_without_end_are_applied_without_a_cache(tiny, phantoms, tmp_path, monkeypatch):

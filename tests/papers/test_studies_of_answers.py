@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from benchmarks import gate, gate_page, promise, promise_page, trust_page
 
+from fedretina.report.card_words import DRAWN_KEPT
 from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.scheme import GradingScheme
@@ -17,6 +18,11 @@ def test_the_page_is_rendered_from_what_is_stored(study, page, tmp_path, monkeyp
     shown = (study.ROOT / "docs" / f"{study.STORED.name.removesuffix('.jsonl.gz')}.md").read_text()
     page.write_page(study.STORED)
     assert (tmp_path / "page.md").read_text() == shown
+
+
+def test_the_cards_words_of_a_drawn_threshold_are_those_that_are_stored():
+    shares = [share for *_, share in promise_page.drawn_alone(list(read_packed(promise.STORED).values()))]
+    assert (min(shares), max(shares)) == pytest.approx(DRAWN_KEPT, abs=5e-4)
 
 
 def test_the_doctors_page_says_what_both_studies_stored(tmp_path, monkeypatch):

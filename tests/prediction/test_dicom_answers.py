@@ -14,10 +14,11 @@ from click.testing import CliRunner
 
 from fedretina.cli import main
 from fedretina.data.decode import decode_image
-from fedretina.dicom.codes import CONCEPTS, DESIGNATOR, REASONS
-from fedretina.dicom.eye_answers import AnsweringModel
+from fedretina.dicom.codes import CONCEPTS, DESIGNATOR, REASONS, loinc_answer
+from fedretina.dicom.eye_answers import TYPE_2, AnsweringModel
+from fedretina.dicom.structured_report import concept
 from fedretina.prediction.predictor import Predictor
-from fedretina.settings.scheme import in_words
+from fedretina.settings.scheme import in_words, preset
 
 pytest.importorskip("highdicom", reason="the extra dicom is not installed")
 
@@ -49,6 +50,25 @@ def answered(hospital, gated, tmp_path_factory):
     result = call(root, "--model", gated, "--out", out, "--json")
     assert result.exit_code == 0, result.output
     return root, out, json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def answered_bare(hospital, gated, tmp_path_factory):
+    """Report, page and bundle of a photograph whose header has nothing of what it may leave empty."""
+    root, out = tmp_path_factory.mktemp("bare"), tmp_path_factory.mktemp("bare_out")
+    write_dicom(root / "IM1", decode_image(hospital.images / hospital.files[0]), **dict.fromkeys(TYPE_2))
+    result = call(root, "--model", gated, "--out", out)
+    assert result.exit_code == 0, result.output
+    (report,), (page,), (bundle,) = (sorted(out.glob(f"dicom/*{kind}")) for kind in ("report.dcm", "page.dcm", "json"))
+    verified(report, page)
+    return dcmread(report), dcmread(page), json.loads(bundle.read_text())
+
+
+def verified(*files):
+    """Whether dciodvfy, where it is installed, finds no error."""
+    for path in files if shutil.which("dciodvfy") else ():
+        told = subprocess.run(["dciodvfy", path], capture_output=True, text=True, check=False)
+        assert "Error" not in told.stdout + told.stderr, f"{path.name}\n{told.stderr}"
 
 
 def reports(out):
@@ -137,6 +157,16 @@ def test_a_report_says_what_the_list_says(answered, gated):
     assert said["DiagnosticReport"]["imagingStudy"][0]["identifier"]["value"] == f"urn:oid:{source.StudyInstanceUID}"
     assert said["DiagnosticReport"]["status"] == said["RiskAssessment"]["status"] == "preliminary"
     assert "Phantom" not in json.dumps(bundle)
+    known = loinc_answer(max(row.grade for row in own), predictor.scheme)
+    (graded,) = [
+        item.ConceptCodeSequence[0]
+        for item in find_content_items(report, name=concept("GRADE"), recursive=True)
+        if item.ValueType == "CODE"
+    ][:1]
+    _, coded = said["Observation"]["valueCodeableConcept"]["coding"]
+    assert coded == {"system": "http://loinc.org", "code": known.code, "display": known.words}
+    (beside,) = graded.EquivalentCodeSequence
+    assert (beside.CodeValue, beside.CodingSchemeDesignator, beside.CodeMeaning) == (known.code, "LN", known.words)
 
 
 @pytest.mark.parametrize("patient", ["MRN0002", "MRN0003"])
@@ -167,6 +197,21 @@ def test_the_same_answer_is_the_same_instance(answered, gated, tmp_path):
     assert all(uid.startswith("2.25.") and len(uid) <= 64 for uid in (*uids, *pages))
 
 
+def test_grades_of_another_scale_have_no_code_of_loinc():
+    assert loinc_answer(4, preset("icdr5")).code == "LA18648-8"
+    assert [loinc_answer(at, preset("icdr5_ungradable")) is None for at in (0, 4, 5)] == [False, False, True]
+    assert loinc_answer(0, preset("normal_3stages")) is None
+
+
+def test_what_a_header_may_leave_empty_may_be_left_out(answered_bare):
+    report, page, bundle = answered_bare
+    for name in TYPE_2:
+        assert not report[name].value
+        assert not page[name].value
+    (subject,) = {json.dumps(one["resource"]["subject"]) for one in bundle["entry"][1:]}
+    assert json.loads(subject) == {"display": "not named by the picture"}
+
+
 def test_two_patients_under_one_study_share_no_report(hospital, gated, tmp_path):
     pixels = decode_image(hospital.images / hospital.files[0])
     one = write_dicom(tmp_path / "in" / "a.dcm", pixels, "MRN0001")
@@ -193,9 +238,7 @@ def test_dciodvfy_finds_no_error(answered):
     _, out, _ = answered
     files = sorted(out.glob("dicom/*.dcm"))
     assert len(files) == 8
-    for path in files:
-        told = subprocess.run(["dciodvfy", path], capture_output=True, text=True, check=False)
-        assert "Error" not in told.stdout + told.stderr, f"{path.name}\n{told.stderr}"
+    verified(*files)
 
 
 def test_bundles_are_fhir_r4(answered):

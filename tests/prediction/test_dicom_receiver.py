@@ -7,19 +7,27 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 import urllib.request
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from threading import Thread
 from types import SimpleNamespace
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
+from fedretina.cli.receive import LogLine
 from fedretina.data.decode import decode_image
 from fedretina.data.dicom_file import warnings_held_back
 from fedretina.dicom import receiver as module
-from fedretina.dicom.receiver import TAKEN, Peer, Receiver
+from fedretina.dicom.receiver import TAKEN, Peer, Receiver, Tls
 from fedretina.errors import SettingsError, StateError
 from fedretina.prediction.predictor import Predictor
 
@@ -54,18 +62,54 @@ def pictures(hospital, root, number):
     return [write_dicom(root / f"IM{at}", one, eye="RL"[at % 2]) for at, one in enumerate(pixels)]
 
 
-def store(port, path, title="ARCHIVE", called="FEDRETINA"):
+def store(port, path, title="ARCHIVE", called="FEDRETINA", tls=None):
     """Send a file; its status, or None where the association is refused."""
     entity = AE(ae_title=title)
     entity.add_requested_context(OP_8)
     entity.add_requested_context(Verification)
-    association = entity.associate("127.0.0.1", port, ae_title=called)
+    told = None if tls is None else (tls, "127.0.0.1")
+    association = entity.associate("127.0.0.1", port, ae_title=called, tls_args=told)
     if not association.is_established:
         return None
     assert association.send_c_echo().Status == 0
     status = association.send_c_store(dcmread(path)).Status
     association.release()
     return status
+
+
+def write_identity(folder, authority, names):
+    """Certificates of this machine, of an authority of their own; returns each with its key and that authority's."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    root = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, authority)])
+    found = {}
+    for name in (authority, *names):
+        own = key if name == authority else ec.generate_private_key(ec.SECP256R1())
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(root)
+            .public_key(own.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=30))
+            .add_extension(x509.BasicConstraints(name == authority, None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(own.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        files = Tls(folder / f"{name}.crt", folder / f"{name}.key", folder / f"{authority}.crt")
+        files.certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        files.key.write_bytes(own.private_bytes(*form))
+        found[name] = files
+    return found
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    return write_identity(folder, "hospital", ["archive", "model"]) | write_identity(folder, "elsewhere", ["stranger"])
 
 
 @pytest.fixture
@@ -91,8 +135,8 @@ def served(gated, tmp_path):
 
 
 @pytest.fixture
-def archive():
-    """Takes what is sent, but only from the second association on."""
+def archive(identities):
+    """Takes what is sent by TLS, but only from the second association on."""
     taken, calls = [], []
     entity = AE(ae_title="ARCHIVE")
     for kind in (ComprehensiveSRStorage, EncapsulatedPDFStorage):
@@ -105,26 +149,52 @@ def archive():
         taken.append(event.dataset)
         return 0x0000
 
-    server = entity.start_server(("127.0.0.1", 0), block=False, evt_handlers=[(evt.EVT_C_STORE, take)])
+    tls = identities["archive"].context(True)
+    server = entity.start_server(("127.0.0.1", 0), False, tls, [(evt.EVT_C_STORE, take)])
     yield SimpleNamespace(port=server.server_address[1], taken=taken)
     server.shutdown()
 
 
+@pytest.mark.attack(
+    "an outsider", "sends a picture to a receiver without a certificate of its authority", "is not heard"
+)
+@pytest.mark.attack("an outsider", "opens a connection to a receiver and stays silent", "others are served meanwhile")
 def test_what_is_confirmed_is_answered_and_the_answers_are_sent_until_they_are_taken(
-    hospital, served, archive, tmp_path, monkeypatch, caplog
+    hospital, served, archive, identities, tmp_path, monkeypatch, caplog
 ):
+    """By TLS on both sides."""
     monkeypatch.setattr(module, "_RETRY_S", (0.1, 0.2))
-    _, port = served(archive.port, quiet_s=0.5)
-    for path in pictures(hospital, tmp_path / "in", 2):
-        assert store(port, path) == 0
+    caplog.set_level("INFO", module.__name__)
+    (tmp_path / "fhir").mkdir()
+    _, port = served(archive.port, quiet_s=0.5, tls=identities["model"], fhir=tmp_path / "fhir")
+    nobody = ssl.create_default_context(cafile=identities["archive"].authority)
+    silent = socket.create_connection(("127.0.0.1", port))
+    for at, path in enumerate(pictures(hospital, tmp_path / "in", 2)):
+        if at == 0:
+            stranger = identities["stranger"]._replace(authority=identities["archive"].authority)
+            assert store(port, path) is None
+            assert store(port, path, tls=nobody) is None
+            assert store(port, path, tls=stranger.context(False)) is None
+        assert store(port, path, tls=identities["archive"].context(False)) == 0
+    silent.close()
     until(lambda: not list((tmp_path / "queue" / "waiting").iterdir()), "the queue is empty")
     kinds = [one.SOPClassUID for one in archive.taken]
     assert sorted(kinds) == sorted([EncapsulatedPDFStorage, ComprehensiveSRStorage] * 2)
     assert {one.PatientID for one in archive.taken} == {"MRN0001"}
     assert not list((tmp_path / "queue" / "answers").iterdir())
+    assert not list((tmp_path / "queue" / "arriving").iterdir())
+    bundles = [json.loads(path.read_text()) for path in (tmp_path / "fhir").iterdir()]
+    assert [one["resourceType"] for one in bundles] == ["Bundle"] * 2
+    assert {one["identifier"]["value"] for one in bundles} == {
+        f"urn:uuid:{path.stem}" for path in (tmp_path / "fhir").iterdir()
+    }
     assert "answers could not be sent to ARCHIVE" in caplog.text
     assert "MRN0001" not in caplog.text
     assert "Phantom" not in caplog.text
+    until(lambda: "a study was answered, and the answers were sent: 2 pictures" in caplog.text, "it says so")
+    lines = [json.loads(LogLine().format(record)) for record in caplog.records if record.name == module.__name__]
+    told = [line["said"] for line in lines if line["level"] == "info"]
+    assert "a study is being answered: 2 pictures" in told
 
 
 def test_what_cannot_be_taken_is_refused_by_a_status(hospital, served, tmp_path, caplog):
@@ -160,12 +230,12 @@ def test_a_queue_that_cannot_be_written_confirms_nothing(hospital, gated, tmp_pa
     found = Receiver(Predictor.load(gated, "cpu"), tmp_path / "queue", "FEDRETINA", ("ARCHIVE",), to)
 
     def full(*_, **__):
-        raise StateError("the disk is full.")
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "write_bytes", full)
+    monkeypatch.setattr(module, "sync", full)
     request = SimpleNamespace(AffectedSOPInstanceUID="1.2.3", AffectedSOPClassUID=next(iter(TAKEN)))
-    event = SimpleNamespace(request=request, dataset=dcmread(path), encoded_dataset=path.read_bytes)
-    assert found.take(event) == 0xA700
+    assert found.take(SimpleNamespace(request=request, dataset_path=path)) == 0xA700
+    assert not list((tmp_path / "queue" / "waiting").rglob("*.dcm"))
     for text in ("ARCHIVE", "ARCHIVE@host", "ARCHIVE@host:0", "A@b:99999"):
         with pytest.raises(SettingsError, match="write AET@HOST:PORT"):
             Peer.named(text)
@@ -177,7 +247,8 @@ def test_a_study_that_fails_is_put_aside_without_its_header_and_a_full_disk_is_w
     found = Receiver(
         Predictor.load(gated, "cpu"), tmp_path, "FEDRETINA", ("ARCHIVE",), Peer("ARCHIVE", "127.0.0.1", 4242)
     )
-    (tmp_path / "failed").mkdir()
+    for name in ("failed", "arriving"):
+        (tmp_path / name).mkdir()
     pixels = decode_image(hospital.images / hospital.files[0])
     with warnings_held_back():
         study = write_dicom(tmp_path / "waiting" / "one" / "a.dcm", pixels, PatientSex="DOE").parent
@@ -193,8 +264,35 @@ def test_a_study_that_fails_is_put_aside_without_its_header_and_a_full_disk_is_w
     found._do(study)
     assert not study.exists()
     assert (tmp_path / "failed" / "one" / "a.dcm").exists()
-    assert "put aside in failed" in caplog.text
+    assert "put aside in failed for 30 days" in caplog.text
     assert "DOE" not in caplog.text
+    for at, name in enumerate(("two", "three", "four")):
+        other = tmp_path / "failed" / name
+        shutil.copytree(tmp_path / "failed" / "one", other)
+        os.utime(other, (time.time() - (at + 1) * 20 * 86400,) * 2)
+    found._most = int(2.5 * (tmp_path / "failed" / "one" / "a.dcm").stat().st_size)
+    os.utime(tmp_path / "failed" / "two")
+    for name, age in (("broken_off", 3600), ("coming", 1)):
+        (tmp_path / "arriving" / name).touch()
+        os.utime(tmp_path / "arriving" / name, (time.time() - age,) * 2)
+    found._tidy()
+    assert {path.name for path in (tmp_path / "failed").iterdir()} == {"one", "two"}  # 40 and 60 days are too many
+    assert "2 studies were removed from failed" in caplog.text
+    assert [path.name for path in (tmp_path / "arriving").iterdir()] == ["coming"]
+    found._most //= 2
+    found._tidy()
+    assert [path.name for path in (tmp_path / "failed").iterdir()] == [
+        "two"
+    ]  # the oldest goes where too much lies there
+
+
+def test_files_of_tls_that_do_not_belong_together_are_refused(identities, tmp_path):
+    model, archive = identities["model"], identities["archive"]
+    (tmp_path / "empty").touch()
+    for wrong in (model._replace(key=archive.key), model._replace(authority=tmp_path / "empty")):
+        for server in (True, False):
+            with pytest.raises(SettingsError, match="give PEM files"):
+                wrong.context(server)
 
 
 ORTHANC = shutil.which("Orthanc") or shutil.which("Orthanc", path="/usr/sbin:/usr/bin")

@@ -32,6 +32,7 @@ from fedretina.storage import read_json, write_json, write_tensors
 from fedretina.uncertainty.estimators import build_estimator
 
 SECRET = "Mueller-1931"
+CHANNELS = "_meta_#network_data_format#outputs#pred#num_channels"
 
 
 def write_model(folder, experiment, data):
@@ -121,10 +122,10 @@ def test_a_program_answers_as_the_product_does(words, tiny, phantoms, tmp_path):
 
 @pytest.fixture
 def left(tiny, phantoms, tmp_path):
-    """A model with evidential exits, with its own images."""
+    """A model with evidential exits, one of them within its frozen stages, with its own images."""
     experiment = tiny(
         row="feduaa",
-        network={"exits": {"after": [2]}},
+        network={"exits": {"after": [0, 2]}, "frozen": 2, "frozen_cache": "lenient"},
         evaluation={"estimator": "evidence_mean", "auc_input": "answer"},
     )
     return tmp_path / "final", write_model(tmp_path / "final", experiment, phantoms(experiment, "site-1")["site-1"])
@@ -138,6 +139,43 @@ def told_in(folder):
             if zipfile.is_zipfile(path):
                 with zipfile.ZipFile(path) as archive:
                     yield from (archive.read(name) for name in archive.namelist())
+
+
+def verified_by_monai(out, photographs):
+    """What `python -m monai.bundle` does, in this process: run, verify_net_in_out and verify_metadata."""
+    pytest.importorskip("jsonschema")
+    from monai.bundle import run, verify_metadata, verify_net_in_out
+
+    configs = {name: str(out / "configs" / f"{name}.json") for name in ("inference", "metadata")}
+    there = {"config_file": configs["inference"], "meta_file": configs["metadata"], "bundle_root": str(out)}
+    run(**there, dataset_dir=str(photographs), output_dir=str(photographs / "eval"))
+    lines = (photographs / "eval" / "answers.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["file", "0.png", "1.png", "2.png"]
+    verify_net_in_out("network_def", **there, device="cpu")
+    with pytest.raises(ValueError, match="output channel number"):
+        verify_net_in_out("network_def", **there, device="cpu", **{CHANNELS: 99})
+    # What MONAI's schema of 2024-07-25 asks for; a file that is there is not fetched.
+    tensor = {"type": "object", "required": ["type", "format", "num_channels", "spatial_shape", "dtype", "value_range"]}
+    ends = {"type": "object", "additionalProperties": tensor}
+    schema = {
+        "type": "object",
+        "required": [
+            *("schema", "version", "task", "description", "authors", "copyright", "network_data_format"),
+            *("monai_version", "pytorch_version", "numpy_version", "required_packages_version"),
+        ],
+        "properties": {
+            "network_data_format": {"required": ["inputs", "outputs"], "properties": {"inputs": ends, "outputs": ends}},
+            "intended_use": {"type": "string"},
+            "changelog": {"type": "object"},
+        },
+    }
+    write_json(photographs / "schema.json", schema)
+    verify_metadata(configs["metadata"], str(photographs / "schema.json"))
+    wrong = read_json(out / "configs" / "metadata.json")
+    del wrong["network_data_format"]["outputs"]["pred"]["dtype"]
+    write_json(photographs / "wrong.json", wrong)
+    with pytest.raises(ValueError, match="Failed validating"):
+        verify_metadata(str(photographs / "wrong.json"), str(photographs / "schema.json"))
 
 
 @pytest.mark.attack("an outsider", "reads what an exported model tells of patients, paths and the run", "nothing")
@@ -157,8 +195,10 @@ def test_what_was_exported_answers_behind_its_gate_and_tells_of_no_patient(to, l
         pytest.importorskip("onnxruntime")
         pytest.importorskip("onnxscript")
     out = tmp_path / "out"
-    called = CliRunner().invoke(main, ["export", str(final), "--to", to, "--out", str(out)])
+    called = CliRunner().invoke(main, ["--json-lines", "export", str(final), "--to", to, "--out", str(out)])
     assert called.exit_code == 0, called.output
+    told = [json.loads(line) for line in called.stderr.splitlines() if line.startswith('{"what"')]
+    assert told == [{"what": "steps", "done": done, "of": 3} for done in range(4)]
     model = fedretina.load(out)
     faults = compare(Predictor.load(final, "cpu"), model._answering, shown(images))
     assert faults[8:10] == compare(Predictor.load(final, "cpu"), model._answering, shown(images)[8:10])  # another batch
@@ -171,6 +211,10 @@ def test_what_was_exported_answers_behind_its_gate_and_tells_of_no_patient(to, l
         speeds = compared(final, out, files, 1)
         assert len(speeds) == 4
         assert all(each > 0 for (each,) in speeds.values())
+    if to == "bundle":
+        for at, one in enumerate(images[:3]):
+            cv2.imwrite(str(tmp_path / f"{at}.png"), one.permute(1, 2, 0).numpy())
+        verified_by_monai(out, tmp_path)
     for content in told_in(out):
         assert SECRET.encode() not in content
         assert str(tmp_path).encode() not in content

@@ -179,6 +179,8 @@ def cards():
         ("no_referable_grades", None),
     ):
         yield {"promise": {**asked, "reason": reason, "threshold": threshold}}
+    for reason, threshold in (("drawn", None), ("drawn", 0.123), ("few_others", None), ("another_model", None)):
+        yield {"promise": {**asked, "reason": reason, "threshold": threshold, "others": 60, "share": 30 / 42}}
     for ordered, limit in itertools.product((True, False), (None, 0.2)):
         rule = {"wrong": 0.1, "patients": 30, "ordered": ordered, "limit": limit}
         yield {"sets": {**rule, "test": {"held": share, "size": 1.74}}}

@@ -21,6 +21,7 @@ from fedretina.aggregation.spool import Spool
 from fedretina.aggregation.weights import personal_weights
 from fedretina.codecs.encoding import Base, Ways, encoding_of
 from fedretina.errors import AWAITS, QuorumError, RefusedError, StateError
+from fedretina.evaluation.referral_curve import curve_of_others
 from fedretina.exchange.encryption import HeadCipher
 from fedretina.exchange.min_count import count_outcomes
 from fedretina.exchange.partition import partition_of
@@ -30,7 +31,7 @@ from fedretina.plurals import counted
 from fedretina.seeds import derive_seed, reproducible_torch
 from fedretina.settings.aggregation import SamplingSettings
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.plan import Plan, Step
+from fedretina.settings.plan import CURVE, Plan, Step
 from fedretina.settings.scalars import BY_TASK, allowed_scalars
 from fedretina.storage import require_name
 from fedretina.told import one_line
@@ -156,7 +157,14 @@ class Coordinator:
         last = self._lineage.accepted(site)
         weight = None if last is None else self.records[last].get("weights", {}).get(site)
         best, share = self._lineage.worth_keeping, self._lineage.share(site)
-        return Order(self.step.task, self._stamp(), last, best, share, weight)
+        return Order(self.step.task, self._stamp(), last, best, share, weight, self._curve(site))
+
+    def _curve(self, site: str) -> tuple[int, ...]:
+        """What the other sites let go of their ill patients, once a site ends with it."""
+        step = self.plan.find(CURVE, 0)
+        if step is None or self.step.task != "finalise":
+            return ()
+        return curve_of_others(self.records[step.number]["scalars"], site)
 
     def down(self, site: str = "") -> Tensors:
         """The tensors that go with the running step's order to a site.

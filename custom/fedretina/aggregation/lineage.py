@@ -22,6 +22,7 @@ FRAME = "frame:"
 ERROR = "error:"
 """Prefix of what that lost of the aggregate, which the next one makes up for."""
 _GIVES_STATE = ("pretrain", "train", "sums", "tune")
+_CHOSEN = ("tune", "calibrate", "curve", "finalise")  # after the training, of the model that is chosen
 
 
 class Lineage:
@@ -63,7 +64,7 @@ class Lineage:
     def best(self) -> int | None:
         """The best step so far; once training is over, the chosen one."""
         best = chosen_step(self._records, self._plan.training, self._choice)
-        if best is None and self.done < len(self._plan) and self.step.task in ("tune", "calibrate", "finalise"):
+        if best is None and self.done < len(self._plan) and self.step.task in _CHOSEN:
             # No site could measure any round (one class in every validation split): the last is as good as any.
             return self.last
         return best
@@ -94,7 +95,7 @@ class Lineage:
     def calibrated(self) -> int | None:
         """The step that gave the calibrator, once the sites are to have it."""
         step = self._plan.find(CALIBRATE, 0)
-        return step.number if step is not None and self.step.task == "finalise" else None
+        return step.number if step is not None and self.step.task in ("curve", "finalise") else None
 
     @property
     def needed(self) -> frozenset[int]:
@@ -235,6 +236,6 @@ class ServerModel:
         if self._parts.sums and task != "pretrain":
             # Their total goes with the encoder that they stand on, where the run has pre-trained one.
             return moving.shared if self._lineage.learns else (*moving.shared, *self._parts.sums)
-        if task == "finalise":
+        if task in ("curve", "finalise"):
             return (*moving.shared, *self._parts.calibrator)
         return moving.travelling if self._lineage.learns else moving.shared

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -16,29 +16,34 @@ if TYPE_CHECKING:
     from fedretina.networks.network import Network
     from fedretina.settings.experiment import Experiment
 
+_ENCODER = "resnet50"  # whose bytes one row is shown with
 _GRADES = 5  # of a head that travels, and of the head whose size is shown as staying
 
 
 @click.command()
 @click.argument("row", required=False)
-@click.option("--encoder", default="resnet50", show_default=True, help="Encoder whose bytes are counted.")
+@click.option("--encoder", help=f"Count the bytes with this encoder; those of one ROW with {_ENCODER} by default.")
 @click.option(
-    "--experiment", type=click.Path(exists=True, path_type=Path), help="Take the encoder of this file instead."
+    "--experiment", type=click.Path(exists=True, path_type=Path), help="Count the bytes with the encoder of this file."
 )
 @click.option("--sites", type=click.IntRange(1), default=5, show_default=True, help="Number of sites.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def methods(row: str | None, encoder: str, experiment: Path | None, sites: int, as_json: bool) -> None:
-    """List the methods with their axes and bytes, or show one ROW in full."""
+def methods(row: str | None, encoder: str | None, experiment: Path | None, sites: int, as_json: bool) -> None:
+    """List the methods with their axes, or show one ROW in full, with its bytes; those of the list need --encoder."""
+    from fedretina.settings.choice import load_parts
     from fedretina.settings.experiment import Experiment
 
     try:
-        chosen = encoder if experiment is None else Experiment.load(experiment).network.encoder
+        load_parts()  # rows of packages that are installed are listed too
+        chosen = encoder or (_ENCODER if row else None)
+        if experiment is not None:
+            chosen = Experiment.load(experiment).network.encoder
         with progress("methods") as tell:
             listed = work_out(chosen, sites, [row] if row else (), tell)
     except FedretinaError as error:
         fail(str(error))
     if as_json:
-        click.echo(json.dumps([method._asdict() for method in listed], indent=1))
+        click.echo(json.dumps([method.told() for method in listed], indent=1))
     else:
         click.echo(method_text(listed[0], sites) if row else methods_text(listed, sites))
 
@@ -60,8 +65,28 @@ def partition(experiment: Path, grades: int) -> None:
         fail(str(error))
 
 
+class Traffic(NamedTuple):
+    """The bytes of a row for a given network.
+
+    Attributes:
+        travels: By kind of tensor, what goes up with each update.
+        stays: Of the network, what never leaves a site.
+        up: One site's update in a round.
+        down: What a site is sent in a round.
+        once: What a site sends once, before or after training.
+        federation: A round, up and down, over all sites.
+    """
+
+    travels: Mapping[str, int]
+    stays: int
+    up: int
+    down: int
+    once: int
+    federation: int
+
+
 class Method(NamedTuple):
-    """A row with what follows from it for a given network.
+    """A row with what follows from it.
 
     Attributes:
         name: The row's name.
@@ -72,12 +97,7 @@ class Method(NamedTuple):
         personal: What stays at the site, with the BatchNorm policy.
         aggregation: How the server mixes.
         phases: The tasks of a run, in order.
-        travels: Bytes by kind of tensor that go up with each update.
-        stays: Bytes of the network that never leave a site.
-        up: Bytes of one site's update in a round.
-        down: Bytes that a site is sent in a round.
-        once: Bytes that a site sends once, before or after training.
-        federation: Bytes of a round, up and down, over all sites.
+        traffic: Its bytes; None where no network was named.
     """
 
     name: str
@@ -88,21 +108,25 @@ class Method(NamedTuple):
     personal: str
     aggregation: str
     phases: tuple[str, ...]
-    travels: Mapping[str, int]
-    stays: int
-    up: int
-    down: int
-    once: int
-    federation: int
+    traffic: Traffic | None
+
+    def told(self) -> dict[str, Any]:
+        """Plain values by name, the bytes among them."""
+        axes = self._asdict()
+        del axes["traffic"]
+        return axes if self.traffic is None else {**axes, **self.traffic._asdict()}
 
 
 def work_out(
-    encoder: str, sites: int, names: Sequence[str] = (), tell: Callable[[int, int], None] = lambda done, of: None
+    encoder: str | None,
+    sites: int,
+    names: Sequence[str] = (),
+    tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[Method]:
-    """Work out the rows for an encoder.
+    """Work out the rows, with their bytes for an encoder.
 
     Args:
-        encoder: Name of the encoder; the rest of the network is the row's.
+        encoder: Name of the encoder; the rest of the network is the row's. None for no bytes, which needs no torch.
         sites: Number of sites N.
         names: Rows to list; by default all that the encoder fits: FedAP needs one with BatchNorm, and a ViT samples of
             whole patches.
@@ -111,7 +135,6 @@ def work_out(
     Raises:
         SettingsError: An unknown row or encoder, or a row in `names` that the encoder does not fit.
     """
-    from fedretina.networks.build import build_on_meta
     from fedretina.rows import ROWS
     from fedretina.settings.experiment import Experiment
 
@@ -119,10 +142,11 @@ def work_out(
     networks: dict[str, Network] = {}  # many rows have the same one, and building it is most of the work
     for done, name in enumerate(names or ROWS, start=1):
         try:
-            experiment = Experiment.resolve({"row": name, "network": {"encoder": encoder}})
-            wanted = experiment.network.model_dump_json()
-            networks[wanted] = networks.get(wanted) or build_on_meta(experiment.network, _GRADES)
-            found.append(_method(name, experiment, networks[wanted], sites))
+            if encoder is None:
+                found.append(_method(name, Experiment.resolve({"row": name}), None))
+            else:
+                experiment = Experiment.resolve({"row": name, "network": {"encoder": encoder}})
+                found.append(_method(name, experiment, _traffic(experiment, networks, sites)))
         except SettingsError as error:
             unfit = error
             if names:
@@ -133,17 +157,10 @@ def work_out(
     return found
 
 
-def _method(name: str, experiment: Experiment, network: Network, sites: int) -> Method:
-    from fedretina.exchange.partition import partition_of
+def _method(name: str, experiment: Experiment, traffic: Traffic | None) -> Method:
     from fedretina.rows import ROWS
     from fedretina.settings.plan import Plan
 
-    parts = partition_of(experiment, network)
-    travels: dict[str, int] = {}
-    for key in parts.travelling:
-        kind = parts.kinds[key].value
-        travels[kind] = travels.get(kind, 0) + parts.sizes[key][1]
-    up = sum(travels.values())
     stretches = experiment.training.stretches
     inside = f" ({', then '.join(f'{s.train} x{s.epochs}' for s in stretches)})" if stretches else ""
     tasks = [*dict.fromkeys(step.task for step in Plan.of(experiment))]
@@ -158,6 +175,24 @@ def _method(name: str, experiment: Experiment, network: Network, sites: int) -> 
         + (" by name" if exchange.bn_match == "name" else ""),
         aggregation=experiment.aggregation.rule.name,
         phases=tuple(f"{task}{inside}" if task in ("pretrain", "train") else task for task in tasks),
+        traffic=traffic,
+    )
+
+
+def _traffic(experiment: Experiment, networks: dict[str, Network], sites: int) -> Traffic:
+    """The bytes of an experiment; its network is looked up among those there are, and added where it is new."""
+    from fedretina.exchange.partition import partition_of
+    from fedretina.networks.build import build_on_meta
+
+    wanted = experiment.network.model_dump_json()
+    networks[wanted] = networks.get(wanted) or build_on_meta(experiment.network, _GRADES)
+    parts = partition_of(experiment, networks[wanted])
+    travels: dict[str, int] = {}
+    for key in parts.travelling:
+        kind = parts.kinds[key].value
+        travels[kind] = travels.get(kind, 0) + parts.sizes[key][1]
+    up = sum(travels.values())
+    return Traffic(
         travels=travels,
         stays=sum(parts.sizes[key][1] for key in parts.personal),
         up=up,
@@ -168,29 +203,32 @@ def _method(name: str, experiment: Experiment, network: Network, sites: int) -> 
 
 
 def methods_text(listed: Sequence[Method], sites: int) -> str:
-    """Render the methods, a line of axes each, with the bytes of a round."""
+    """Render the methods, a line of axes each, with the bytes of a round where they were counted."""
     from fedretina.rows import ROWS
 
-    header = ("row", "objective", "correction", "personal", "aggregation", "MB up", "MB per round")
-    lines = [
-        (m.name, m.objective, m.correction, m.personal, m.aggregation, f"{m.up / 1e6:.2f}", f"{m.federation / 1e6:.1f}")
-        for m in listed
-    ]
-    widths = [max(len(line[at]) for line in (header, *lines)) for at in range(len(header))]
+    lines = [("row", "objective", "correction", "personal", "aggregation", "MB up", "MB per round")]
+    for m in listed:
+        figures = ("", "") if m.traffic is None else (f"{m.traffic.up / 1e6:.2f}", f"{m.traffic.federation / 1e6:.1f}")
+        lines.append((m.name, m.objective, m.correction, m.personal, m.aggregation, *figures))
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    counted = any(m.traffic for m in listed)
     rendered = []
-    for line in (header, *lines):
+    for line in lines:
         words = [cell.ljust(width) for cell, width in zip(line[:5], widths, strict=False)]
-        rendered.append("  ".join([*words, line[5].rjust(widths[5]), line[6].rjust(widths[6])]))
+        if counted:
+            words += [line[5].rjust(widths[5]), line[6].rjust(widths[6])]
+        rendered.append("  ".join(words).rstrip())
     unfit = [name for name in ROWS if name not in {m.name for m in listed}]
     if unfit:
         rendered.append(f"Not with this encoder, each says why when asked for by name: {', '.join(unfit)}.")
     note = f"MB up: one site's update, in 1e6 bytes. MB per round: up and down, {sites} sites. Filters may change it."
+    if not counted:
+        note = "Bytes of a round: with --encoder NAME or --experiment FILE. All of one row: `fedretina methods ROW`."
     return "\n".join([*rendered, note])
 
 
 def method_text(method: Method, sites: int) -> str:
-    """Render one method in full."""
-    kinds = ", ".join(f"{kind} {size / 1e6:.2f} MB" for kind, size in sorted(method.travels.items())) or "nothing"
+    """Render one method in full, with the bytes that were counted."""
     pairs = [
         ("", f"{method.name}: {method.title}"),
         ("paper", method.paper),
@@ -199,9 +237,13 @@ def method_text(method: Method, sites: int) -> str:
         ("correction", method.correction),
         ("personal", method.personal),
         ("aggregation", method.aggregation),
-        ("travels, both ways", kinds),
-        ("sent once", f"{method.once / 1e6:.3f} MB of statistics" if method.once else "nothing"),
-        ("stays", f"{method.stays / 1e6:.2f} MB of the network, with images, labels and grades"),
-        ("a round", f"{method.federation / 1e6:.1f} MB over {sites} sites"),
     ]
+    if (moved := method.traffic) is not None:
+        kinds = ", ".join(f"{kind} {size / 1e6:.2f} MB" for kind, size in sorted(moved.travels.items())) or "nothing"
+        pairs += [
+            ("travels, both ways", kinds),
+            ("sent once", f"{moved.once / 1e6:.3f} MB of statistics" if moved.once else "nothing"),
+            ("stays", f"{moved.stays / 1e6:.2f} MB of the network, with images, labels and grades"),
+            ("a round", f"{moved.federation / 1e6:.1f} MB over {sites} sites"),
+        ]
     return "\n".join(f"{name:<20}{text}" if name else text for name, text in pairs)

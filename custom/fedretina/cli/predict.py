@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
-from fedretina.cli.shared import counted, fail, progress
+from fedretina.cli.shared import DEVICE, counted, fail, progress
 from fedretina.errors import DataError, FedretinaError
 from fedretina.plurals import counted as counts
 from fedretina.prediction.phrases import LANGUAGES, Language, Phrases
@@ -84,13 +84,7 @@ class _Page(NamedTuple):
     show_default=True,
     help="Of the page; the tables are the same in all.",
 )
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="Where to compute; auto is CUDA where there is one.",
-)
+@DEVICE
 @click.option("--replace", is_flag=True, help="Write over an older list in --out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def predict(
@@ -172,7 +166,7 @@ def _predict(
     from fedretina.prediction.predictor import Predictor
     from fedretina.prediction.worklist import stops, work_list, write_images, write_patients
     from fedretina.prediction.worklist_page import drift_words, summary_words, worklist_page
-    from fedretina.report.card_words import verdict_words
+    from fedretina.report.card_words import drawn_note, verdict_words
     from fedretina.report.render import write_page
     from fedretina.storage import write_json
 
@@ -243,7 +237,7 @@ def _predict(
     }
     warning = [english("drift.found"), *drift_words(told, english)] if told.found else []
     lines = [*warning, *summary_words(found, english), *notes, *(f"{name}: {path}" for name, path in paths.items())]
-    lines += [*_said_in_kind(kinds, out / FOLDER), *verdict_words(predictor.card)]
+    lines += [*_said_in_kind(kinds, out / FOLDER), *verdict_words(predictor.card), *drawn_note(predictor.card)]
     if predictor.card["synthetic"]:
         lines.append("This model learned from drawn images. What it says of a real photograph means nothing.")
     return record, [*lines, predictor.card["notice"]]

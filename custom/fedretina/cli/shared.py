@@ -211,6 +211,14 @@ class SecondsType(click.ParamType):  # type: ignore[type-arg]  # generic in new 
         return seconds
 
 
+DEVICE = click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where to compute; auto is CUDA where there is one.",
+)
+"""Of commands that answer with a model."""
 MODALITY = PartType(dict.fromkeys(scheme.modality for scheme in SCHEMES.values()), _modalities)
 SCHEME = PartType(SCHEMES, lambda: SCHEMES)
 RUN, SITE, JOB = NameType("run"), NameType("site"), NameType("job")

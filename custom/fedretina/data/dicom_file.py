@@ -8,7 +8,6 @@ import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from threading import RLock
 from typing import Any, Literal, NamedTuple
@@ -16,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.errors import DataError, SettingsError
+from fedretina.errors import DataError, require_package
 
 Laterality = Literal["left", "right", "both", "unknown"]
 _LATERALITY: dict[str, Laterality] = {"L": "left", "R": "right", "B": "both"}
@@ -243,12 +242,9 @@ def _pixels(path: Path, header: Any, photometric: str, index: int, source: Path 
 
 
 def _require_pydicom() -> None:
-    try:
-        import_module("pydicom")
-    except ImportError as error:
-        raise SettingsError(
-            'DICOM photographs need pydicom, which is not installed: run `pip install "pydicom>=3"`.'
-        ) from error
+    require_package(
+        "pydicom", 'DICOM photographs need pydicom, which is not installed: run `pip install "pydicom>=3"`.'
+    )
 
 
 def _header(path: Path, stop_before_pixels: bool) -> Any:

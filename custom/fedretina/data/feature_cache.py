@@ -176,7 +176,7 @@ class FeatureCache:
                 max(free, 0) / 1e9,
             )
             return False
-        _log.info("%s, are computed and kept in %s: %.3f GB", told, self._folder, fresh * self.row_bytes / 1e9)
+        _log.info("%s, are computed and kept in %s: %.1f MB", told, self._folder, fresh * self.row_bytes / 1e6)
         for path in others:
             short = own + sum(held.values()) > most or fresh * self.row_bytes > free
             if held[path] and short and _removed(path):

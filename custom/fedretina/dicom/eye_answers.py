@@ -14,7 +14,7 @@ import numpy as np
 from fedretina.data.dicom_file import warnings_held_back
 from fedretina.data.eyes import Eye
 from fedretina.dicom.codes import grade_words
-from fedretina.errors import DataError, SettingsError
+from fedretina.errors import DataError, require_package
 from fedretina.prediction.photographs import DicomPicture, picture_of
 from fedretina.prediction.predictor import Answering, ImageRow
 from fedretina.prediction.worklist import Patient, gate_stopped
@@ -25,6 +25,11 @@ from fedretina.uncertainty.referral import Referral, ReferralReason
 
 FOLDER = "dicom"
 _OURS = re.compile(r"[0-9]{4,}(-left|-right)?-(report\.dcm|page\.dcm|fhir\.json)")
+TYPE_2 = (
+    *("PatientName", "PatientID", "PatientBirthDate", "PatientSex"),
+    *("StudyDate", "StudyTime", "StudyID", "AccessionNumber", "ReferringPhysicianName"),
+)
+"""What the modules Patient and General Study ask to be there, and allow to be empty (PS3.3, C.7.1.1 and C.7.2.1)."""
 
 
 class AnsweringModel(NamedTuple):
@@ -180,6 +185,9 @@ def eye_answers(patients: Sequence[Patient], pictures: Mapping[str, DicomPicture
             if source.header is not None and path not in read:
                 with warnings_held_back():
                     read[path] = dcmread(path, stop_before_pixels=True)
+                    for name in TYPE_2:  # cameras leave out what they do not know
+                        if name not in read[path]:
+                            setattr(read[path], name, None)
             instance = read.get(path)
             if instance is None or not (instance.get("StudyInstanceUID") and instance.get("SOPInstanceUID")):
                 without += 1
@@ -243,12 +251,10 @@ def require_highdicom() -> None:
     Raises:
         SettingsError: highdicom is not installed.
     """
-    try:
-        import highdicom  # noqa: F401
-    except ImportError as error:
-        raise SettingsError(
-            'answers as DICOM need highdicom, which is not installed: run `pip install "highdicom>=0.27,<1"`.'
-        ) from error
+    require_package(
+        "highdicom",
+        'answers as DICOM need highdicom, which is not installed: run `pip install "highdicom>=0.27,<1"`.',
+    )
 
 
 def pixels_of(picture: AnsweredPicture) -> Any:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from fedretina.dicom.codes import CONCEPTS, DESIGNATOR, grade_code, grade_words
+from fedretina.dicom.codes import CONCEPTS, DESIGNATOR, grade_code, grade_words, loinc_answer
 from fedretina.dicom.eye_answers import AnsweringModel, EyeAnswer
 
 SYSTEM = f"urn:fedretina:{DESIGNATOR.lower()}"
 """The code system of our own concepts."""
+_LOINC = "http://loinc.org"
 _SCT = "http://snomed.info/sct"
 _SIDES = {"left": ("7771000", "Left"), "right": ("24028007", "Right")}
 
@@ -37,8 +38,10 @@ def bundle(answer: EyeAnswer, model: AnsweringModel) -> dict[str, Any]:
     results = []
     if grade is not None:
         results.append({"reference": names["grade"]})
-        words = grade_words(grade, model.scheme)
-        coded = {"coding": [{"system": SYSTEM, "code": grade_code(grade), "display": words}], "text": words}
+        words, known = grade_words(grade, model.scheme), loinc_answer(grade, model.scheme)
+        codings = [{"system": SYSTEM, "code": grade_code(grade), "display": words}]
+        codings += [] if known is None else [{"system": _LOINC, "code": known.code, "display": known.words}]
+        coded = {"coding": codings, "text": words}
         seen = {"resourceType": "Observation", **common, "code": _concept("GRADE"), "effectiveDateTime": now}
         seen |= {"bodySite": site, "device": {"reference": names["device"]}, "valueCodeableConcept": coded}
         entries.append({"fullUrl": names["grade"], "resource": seen})

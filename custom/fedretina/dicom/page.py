@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from fedretina.dicom.codes import grade_words
-from fedretina.dicom.eye_answers import AnsweredPicture, AnsweringModel, EyeAnswer, pixels_of
+from fedretina.dicom.eye_answers import TYPE_2, AnsweredPicture, AnsweringModel, EyeAnswer, pixels_of
 from fedretina.dicom.structured_report import concept
 
 _ENCAPSULATED_PDF = "1.2.840.10008.5.1.4.1.1.104.1"
@@ -16,8 +16,6 @@ _SERIES_NUMBER = 9002
 _TITLE = "Answer of a model, preliminary"
 _SHOWN = 6  # pictures on the page
 _SIDE = 320
-_PATIENT = ("PatientName", "PatientID", "IssuerOfPatientID", "PatientBirthDate", "PatientSex")
-_STUDY = ("StudyInstanceUID", "StudyDate", "StudyTime", "StudyID", "AccessionNumber", "ReferringPhysicianName")
 
 
 def encapsulated_page(answer: EyeAnswer, model: AnsweringModel) -> Any:
@@ -33,10 +31,10 @@ def encapsulated_page(answer: EyeAnswer, model: AnsweringModel) -> Any:
     first = answer.pictures[0].instance
     page, now = Dataset(), datetime.now()  # local time, as DICOM's dates and times are
     page.SOPClassUID, page.SOPInstanceUID = _ENCAPSULATED_PDF, answer.uid(model, "page")
-    for name in (*_PATIENT, *_STUDY):  # empty where the source has none: the standard asks for most of them
-        value = first.get(name)
-        if value is not None or name != "IssuerOfPatientID":
-            setattr(page, name, value)
+    for name in ("StudyInstanceUID", *TYPE_2):
+        setattr(page, name, first.get(name))
+    if first.get("IssuerOfPatientID") is not None:
+        page.IssuerOfPatientID = first.IssuerOfPatientID
     page.Modality, page.SeriesInstanceUID = "DOC", answer.uid(model, "series of pages")
     page.SeriesNumber, page.InstanceNumber = _SERIES_NUMBER, 1
     page.SeriesDescription = _TITLE

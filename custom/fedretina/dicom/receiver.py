@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 import shutil
+import ssl
+import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedretina.data.dicom_file import warnings_held_back
 from fedretina.dicom.eye_answers import AnsweringModel, write_answers
-from fedretina.errors import DataError, SettingsError, StateError
+from fedretina.errors import DataError, SettingsError, StateError, require_package
 from fedretina.plurals import counted
 from fedretina.prediction.eyes import by_header
 from fedretina.prediction.predictor import Answering
 from fedretina.prediction.worklist import work_list
-from fedretina.storage import folder_lock, write_bytes
+from fedretina.storage import folder_lock, read_json, sync, write_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +43,10 @@ _SUCCESS, _NO_ROOM, _NO_FIT, _NOT_UNDERSTOOD = 0x0000, 0xA700, 0xA900, 0xC000
 _STORED_WARNED = 0xB
 _LOOK_S = 0.2
 _RETRY_S = (5.0, 300.0)
-_WAITING, _ANSWERED, _FAILED = "waiting", "answers", "failed"
+_TIDY_S = 60.0
+_BROKEN_OFF_S = 600.0  # pynetdicom gives a silent end up after 60 s
+_DAY_S = 86400.0
+_ARRIVING, _WAITING, _ANSWERED, _FAILED = "arriving", "waiting", "answers", "failed"
 
 
 class Peer(NamedTuple):
@@ -62,6 +69,53 @@ class Peer(NamedTuple):
         return cls(found[1].strip(), found[2], int(found[3]))
 
 
+class _OwnThread(ssl.SSLContext):
+    """A server's context whose handshakes happen as the first bytes are read, in the thread of that association.
+
+    pynetdicom wraps a connection in the thread that takes all of them: there, one that stays silent would shut out all
+    others.
+    """
+
+    def wrap_socket(self, *args: Any, **more: Any) -> ssl.SSLSocket:
+        """As that of `ssl.SSLContext`, without the handshake."""
+        return super().wrap_socket(*args, **{**more, "do_handshake_on_connect": False})
+
+
+class Tls(NamedTuple):
+    """Files (PEM) by which both ends know one another: each shows a certificate of the same authority.
+
+    Attributes:
+        certificate: Own certificate, with those between it and the authority.
+        key: Its key, without a password.
+        authority: Certificates of those whose signature counts; the system's own count for nothing here.
+    """
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def context(self, server: bool) -> ssl.SSLContext:
+        """What one end of a connection works with: TLS 1.2 or newer, and no other end without a certificate.
+
+        A client also asks that the certificate is that of the host it called.
+
+        Raises:
+            SettingsError: A file cannot be read, or they do not belong together.
+        """
+        context = _OwnThread(ssl.PROTOCOL_TLS_SERVER) if server else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(self.authority)
+            context.load_cert_chain(self.certificate, self.key, lambda: "")  # it would ask on the terminal
+        except OSError as error:  # of which ssl.SSLError is one
+            raise SettingsError(
+                f"TLS cannot work with {self.certificate}, {self.key} and {self.authority} "
+                f"({error.strerror or error}): give PEM files, the key that of the certificate and without a password."
+            ) from error
+        return context
+
+
 class Receiver:
     """A storage provider (C-STORE SCP) with a queue on disk, and the sender of its answers.
 
@@ -77,7 +131,10 @@ class Receiver:
         callers: Titles of those who may send; all others are refused.
         to: Where answers go.
         quiet_s: How long nothing of a study must have come before it is answered, in seconds.
-        most_bytes: Most that may wait; a sender is told to try again later beyond it.
+        most_bytes: Most that may wait; a sender is told to try again later beyond it. So much may also be put aside.
+        keep_days: How long studies that could not be answered are kept, in days.
+        tls: Speak TLS, here and where answers go; None for plain DICOM.
+        fhir: Folder into which bundles go, for who takes them from there; None for nowhere.
     """
 
     def __init__(
@@ -89,11 +146,16 @@ class Receiver:
         to: Peer,
         quiet_s: float = 10.0,
         most_bytes: int = 20_000_000_000,
+        keep_days: float = 30.0,
+        tls: Tls | None = None,
+        fhir: Path | None = None,
     ) -> None:
         if not callers:
             raise SettingsError("nobody may send to this receiver: name the archive's application entity title.")
         self._model, self._folder, self._title, self._callers, self._to = model, folder, title, callers, to
-        self._quiet_s, self._most = quiet_s, most_bytes
+        self._quiet_s, self._most, self._keep_s, self._fhir = quiet_s, most_bytes, keep_days * _DAY_S, fhir
+        self._listens = None if tls is None else tls.context(server=True)
+        self._calls = None if tls is None else tls.context(server=False)
         modality = model.operating.settings.images.dicom
         self._kinds = [kind for kind, of in TAKEN.items() if of == modality]
         if not self._kinds:
@@ -113,33 +175,47 @@ class Receiver:
             StateError: The queue is held by another process or cannot be written.
             SettingsError: pynetdicom or highdicom is not installed, or the port cannot be had.
         """
+        entity = self._entity()
         from pynetdicom import evt
 
         with folder_lock(self._folder, 0.0):
-            for name in (_WAITING, _ANSWERED, _FAILED):
+            shutil.rmtree(self._folder / _ARRIVING, ignore_errors=True)  # of a process that was killed
+            for name in (_ARRIVING, _WAITING, _ANSWERED, _FAILED):
                 (self._folder / name).mkdir(mode=0o700, exist_ok=True)
-            entity = self._entity()
-            try:
-                server = entity.start_server((host, port), block=False, evt_handlers=[(evt.EVT_C_STORE, self.take)])
-            except OSError as error:
-                raise SettingsError(f"port {port} cannot be had ({error.strerror}): name another.") from error
-            _log.info("%s takes pictures; %s wait", self._title, counted(self._bytes()[1], "picture"))
-            try:
-                while not self._stop.wait(_LOOK_S):
-                    for study in self._due():
-                        self._do(study)
-            finally:
-                server.shutdown()
+            with _arriving_in(self._folder / _ARRIVING):
+                self._serve(entity, host, port, [(evt.EVT_C_STORE, self.take)])
+
+    def _serve(self, entity: Any, host: str, port: int, handlers: Any) -> None:
+        try:
+            server = entity.start_server((host, port), False, self._listens, handlers)
+        except OSError as error:
+            raise SettingsError(f"port {port} cannot be had ({error.strerror}): name another.") from error
+        spoken = "in plain DICOM" if self._listens is None else "by TLS"
+        _log.info("%s takes pictures %s; %s wait", self._title, spoken, counted(self._bytes(_WAITING)[1], "picture"))
+        tidied = 0.0
+        try:
+            while not self._stop.wait(_LOOK_S):
+                if time.monotonic() - tidied >= _TIDY_S or not tidied:
+                    self._tidy()
+                    tidied = time.monotonic()
+                for study in self._due():
+                    self._do(study)
+        finally:
+            server.shutdown()
 
     def take(self, event: Any) -> int:
-        """Put a picture into the queue (the handler of EVT_C_STORE).
+        """Put a picture that has come into the queue (the handler of EVT_C_STORE).
 
         Returns:
             The status of C-STORE: success once the picture is durable.
         """
+        from pydicom import dcmread
+
+        came: Path = event.dataset_path
         try:
             with warnings_held_back():
-                instance, study = str(event.request.AffectedSOPInstanceUID), str(event.dataset.StudyInstanceUID)
+                header = dcmread(came, stop_before_pixels=True, specific_tags=["StudyInstanceUID"])
+                instance, study = str(event.request.AffectedSOPInstanceUID), str(header.StudyInstanceUID)
         except Exception:  # noqa: BLE001 - whatever a damaged message makes pydicom raise, the sender hears of it
             _log.warning("a picture was refused: its header cannot be read, or names no study.")
             return _NOT_UNDERSTOOD
@@ -150,29 +226,28 @@ class Receiver:
             return _NO_FIT
         # A study's name here is a digest: its UID belongs into no path that a log may show.
         folder = self._folder / _WAITING / hashlib.sha256(study.encode()).hexdigest()[:32]
-        with self._lock:  # as long as a picture is written its study is not removed
+        with self._lock:  # as long as a picture is put there its study is not removed
             try:
-                content = event.encoded_dataset()
-                if self._bytes()[0] + len(content) > self._most:
+                if self._bytes(_WAITING)[0] + came.stat().st_size > self._most:
                     _log.warning("a picture was refused: as many wait as may.")
                     return _NO_ROOM
+                sync(came)
                 folder.mkdir(mode=0o700, exist_ok=True)
-                write_bytes(folder / f"{hashlib.sha256(instance.encode()).hexdigest()[:32]}.dcm", content, 0o600)
-            except (StateError, OSError):
+                os.replace(came, folder / f"{hashlib.sha256(instance.encode()).hexdigest()[:32]}.dcm")
+                for place in (folder, folder.parent):
+                    sync(place)
+            except OSError:
                 _log.exception("a picture was refused: the queue cannot be written.")
                 return _NO_ROOM
         return _SUCCESS
 
     def _entity(self) -> Any:
         """This end, with the kinds of pictures it takes."""
-        try:
-            from pynetdicom import AE, sop_class
-        except ImportError as error:
-            raise SettingsError(
-                'a receiver needs pynetdicom, which is not installed: run `pip install "pynetdicom>=3,<4"`.'
-            ) from error
+        require_package(
+            "pynetdicom", 'a receiver needs pynetdicom, which is not installed: run `pip install "pynetdicom>=3,<4"`.'
+        )
         from pydicom.pixels import get_decoder
-        from pynetdicom import ALL_TRANSFER_SYNTAXES
+        from pynetdicom import AE, ALL_TRANSFER_SYNTAXES, sop_class
 
         def is_read(syntax: Any) -> bool:
             try:
@@ -190,10 +265,31 @@ class Receiver:
         entity.require_called_aet = True
         return entity
 
-    def _bytes(self) -> tuple[int, int]:
-        """What waits: bytes, and pictures."""
-        files = [path.stat().st_size for path in (self._folder / _WAITING).glob("*/*.dcm")]
+    def _bytes(self, below: str) -> tuple[int, int]:
+        """What lies in a folder of the queue: bytes, and pictures."""
+        files = [path.stat().st_size for path in (self._folder / below).rglob("*.dcm")]
         return sum(files), len(files)
+
+    def _tidy(self) -> None:
+        """Remove studies that were put aside too long ago, the oldest of too many, and what never came to its end."""
+        for path in (self._folder / _ARRIVING).iterdir():
+            with suppress(FileNotFoundError):  # it has come to its end just now
+                if time.time() - path.stat().st_mtime > _BROKEN_OFF_S:
+                    path.unlink()
+        aside = sorted((self._folder / _FAILED).iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        total, removed = 0, 0
+        for study in aside:
+            total += self._bytes(f"{_FAILED}/{study.name}")[0]
+            if time.time() - study.stat().st_mtime > self._keep_s or total > self._most:
+                shutil.rmtree(study, ignore_errors=True)
+                removed += not study.exists()
+        if removed:
+            _log.warning(
+                "%s removed from %s: what is put aside is kept for %g days, and as much of it as may wait",
+                counted(removed, "study was", "studies were"),
+                _FAILED,
+                self._keep_s / _DAY_S,
+            )
 
     def _due(self) -> list[Path]:
         """Studies of which nothing has come for a while, and whose answers were not tried too lately."""
@@ -208,6 +304,7 @@ class Receiver:
         """Answer one study and send the answers; what was done goes, what cannot be answered is put aside."""
         pictures = {path: path.stat().st_mtime_ns for path in study.glob("*.dcm")}
         answers = self._folder / _ANSWERED / study.name
+        _log.info("a study is being answered: %s", counted(len(pictures), "picture"))
         try:
             self._answer(study, answers)
         except StateError:  # a full disk is no fault of the study
@@ -216,13 +313,26 @@ class Receiver:
         except Exception as error:  # noqa: BLE001 - of whatever kind: it must not end the receiver, now and at each start
             # Its kind alone: what it was raised from may quote a header.
             kind = type(error.__cause__ or error).__name__
-            _log.error("a study cannot be answered (%s), and is put aside in %s: look at it yourself.", kind, _FAILED)
+            _log.error(
+                "a study cannot be answered (%s), and is put aside in %s for %g days: look at it yourself.",
+                kind,
+                _FAILED,
+                self._keep_s / _DAY_S,
+            )
+            shutil.rmtree(answers, ignore_errors=True)
             with self._lock:
                 shutil.rmtree(self._folder / _FAILED / study.name, ignore_errors=True)
+                os.utime(study)  # from now on it is kept
                 study.rename(self._folder / _FAILED / study.name)
+            self._tidy()
             return
         if not self._send(answers):
             self._put_off(study, f"answers could not be sent to {self._to.title}")
+            return
+        try:
+            self._hand_over(answers)
+        except StateError:
+            self._put_off(study, "bundles could not be written: make room where they go")
             return
         shutil.rmtree(answers)
         self._later.pop(study.name, None)
@@ -232,7 +342,7 @@ class Receiver:
                     path.unlink()
             if not any(study.iterdir()):
                 study.rmdir()
-        _log.info("a study was answered: %s", counted(len(pictures), "picture"))
+        _log.info("a study was answered, and the answers were sent: %s", counted(len(pictures), "picture"))
 
     def _put_off(self, study: Path, why: str) -> None:
         """Try a study again after a while, twice as long each time."""
@@ -259,7 +369,8 @@ class Receiver:
         entity = AE(ae_title=self._title)
         for kind in _SENT:
             entity.add_requested_context(kind)
-        association = entity.associate(self._to.host, self._to.port, ae_title=self._to.title)
+        tls = None if self._calls is None else (self._calls, self._to.host)
+        association = entity.associate(self._to.host, self._to.port, ae_title=self._to.title, tls_args=tls)
         if not association.is_established:
             return False
         try:
@@ -275,3 +386,30 @@ class Receiver:
             if association.is_established:
                 association.release()
         return True
+
+    def _hand_over(self, answers: Path) -> None:
+        """Put the FHIR bundles of a study where an integration engine takes them from, each under its own identifier.
+
+        Raises:
+            StateError: The disk is full, or the folder not writable.
+        """
+        for path in sorted(answers.glob("*.json")) if self._fhir is not None else ():
+            assert self._fhir is not None
+            name = read_json(path)["identifier"]["value"].rpartition(":")[2]
+            write_bytes(self._fhir / f"{name}.json", path.read_bytes(), 0o640)
+
+
+@contextmanager
+def _arriving_in(folder: Path) -> Iterator[None]:
+    """Have what is sent written to files in a folder as it comes, so that no large volume stands in the memory.
+
+    Both settings hold for the whole process: pynetdicom and tempfile know no other.
+    """
+    from pynetdicom import _config
+
+    before = _config.STORE_RECV_CHUNKED_DATASET, tempfile.tempdir
+    _config.STORE_RECV_CHUNKED_DATASET, tempfile.tempdir = True, str(folder)
+    try:
+        yield
+    finally:
+        _config.STORE_RECV_CHUNKED_DATASET, tempfile.tempdir = before

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedretina.dicom.codes import CONCEPTS, DESIGNATOR, REASONS, grade_code, grade_words
+from fedretina.dicom.codes import CONCEPTS, DESIGNATOR, REASONS, grade_code, grade_words, loinc_answer
 from fedretina.dicom.eye_answers import AnsweredPicture, AnsweringModel, EyeAnswer
 from fedretina.uncertainty.referral import Referral
 
@@ -153,9 +153,12 @@ def _picture(one: AnsweredPicture, answer: EyeAnswer, model: AnsweringModel) -> 
 
 
 def _grade(grade: int, model: AnsweringModel) -> Any:
-    from highdicom.sr import QualitativeEvaluation
+    from highdicom.sr import CodedConcept, QualitativeEvaluation
 
-    return QualitativeEvaluation(concept("GRADE"), concept(grade_code(grade), grade_words(grade, model.scheme)))
+    coded, known = concept(grade_code(grade), grade_words(grade, model.scheme)), loinc_answer(grade, model.scheme)
+    if known is not None:
+        coded.EquivalentCodeSequence = [CodedConcept(known.code, "LN", known.words)]
+    return QualitativeEvaluation(concept("GRADE"), coded)
 
 
 def _referral(referral: Referral) -> list[Any]:

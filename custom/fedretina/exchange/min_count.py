@@ -77,13 +77,13 @@ def encode(
     confidence = matrix.max(1)
     scalars: dict[str, float] = {}
     at = place(confidence, CONFIDENCE_BINS)
-    for end, inside in _merged(at, who, CONFIDENCE_BINS, min_count):
+    for end, inside in merged(at, who, CONFIDENCE_BINS, min_count):
         name = f"bin_confidence_{end:02}"
         scalars[f"{name}_images"] = float(np.sum(inside))
         scalars[f"{name}_right"] = float(np.sum(inside & ~wrong))
         scalars[f"{name}_confidence_sum"] = float(np.sum(confidence[inside]))
     at = place(scores, UNCERTAINTY_BINS)
-    for end, inside in _merged(at, who, UNCERTAINTY_BINS, min_count):
+    for end, inside in merged(at, who, UNCERTAINTY_BINS, min_count):
         name = f"bin_uncertainty_{end:02}"
         scalars[f"{name}_images"] = float(np.sum(inside))
         scalars[f"{name}_wrong"] = float(np.sum(inside & wrong))
@@ -97,10 +97,10 @@ def encode(
     return scalars
 
 
-def _merged(
+def merged(
     at: NDArray[np.intp], who: NDArray[np.intp], bins: int, min_count: int
 ) -> list[tuple[int, NDArray[np.bool_]]]:
-    """Runs of fine bins that hold nobody or enough patients: the last fine bin of each, and its members.
+    """Runs of fine bins that hold nobody or enough patients: the last fine bin of each, and its members [N].
 
     Of all such runs those are taken whose edges weigh most, an edge after every fourth bin 16, after every second 4,
     any other 1: sites pool on the edges that all of them have, so few sites must not lose them to chance.

@@ -87,6 +87,8 @@ class Order(NamedTuple):
             chosen one. None before the first. What a site kept for older steps it may forget.
         share: The site's training images over the mean of all sites, as far as the server knows; else 1.
         weight: The site's weight in the aggregate of step `accepted`; None before the first. Not the others'.
+        curve: Of `finalise`, the other sites' ill patients by chance of disease (`evaluation.referral_curve`), summed;
+            empty where they let none go.
     """
 
     task: Task
@@ -95,6 +97,7 @@ class Order(NamedTuple):
     best: int | None
     share: float = 1.0
     weight: float | None = None
+    curve: tuple[int, ...] = ()
 
 
 def tensors_digest(tensors: Tensors) -> str:

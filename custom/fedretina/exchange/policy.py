@@ -15,7 +15,7 @@ from fedretina.exchange.payload import Payload, Tensors
 from fedretina.settings.codec import CodecSettings, EncodingSettings
 from fedretina.settings.columns import GROUP_SUMS
 from fedretina.settings.exchange import Kind
-from fedretina.settings.scalars import COUNTS, FOLLOWS
+from fedretina.settings.scalars import COUNTS, CURVE, FOLLOWS
 from fedretina.settings.site import GaussianNoise, PolicySettings, SvtNoise
 
 Sparse = Callable[[Tensors, SvtNoise, np.random.Generator], dict[str, torch.Tensor]]
@@ -37,8 +37,9 @@ def require_kinds(policy: PolicySettings, kinds: Iterable[Kind]) -> None:
         every = ", ".join(sorted(kind.value for kind in sent))
         raise RefusedError(
             f"this site's own policy lets no {' or '.join(refused)} pass, which this run sends: where the hospital "
-            f"agrees, let `kinds` under `policy` in the site file name all that is sent ({every}); else choose a run "
-            "that keeps it at the site."
+            f"agrees, let `kinds` under `policy` in the site file name all that is sent ({every}), "
+            f"beside what other runs send, such as `policy: {{kinds: [{every}]}}`; else choose a run that keeps it at "
+            "the site."
         )
 
 
@@ -108,7 +109,9 @@ def apply_policy(
     """
     done: dict[str, Any] = {}
     open_ = {
-        name: value for name, value in payload.scalars.items() if GROUP_SUMS.get(name, "") in {"", *policy.subgroups}
+        name: value
+        for name, value in payload.scalars.items()
+        if GROUP_SUMS.get(name, "") in {"", *policy.subgroups} and (policy.referral_curve or name not in CURVE)
     }
     scalars = {
         name: value
@@ -118,8 +121,9 @@ def apply_policy(
     if len(scalars) < len(open_):
         done["held_back"] = sorted(set(open_) - set(scalars))
     if policy.scalar_digits is not None:
+        whole = COUNTS.keys() | GROUP_SUMS.keys() | CURVE.keys()
         scalars = {
-            name: value if name in COUNTS or name in GROUP_SUMS else significant(value, policy.scalar_digits)
+            name: value if name in whole else significant(value, policy.scalar_digits)
             for name, value in scalars.items()
         }
         done["scalar_digits"] = policy.scalar_digits

@@ -7,6 +7,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from fedretina.export.program import Answers
 from fedretina.storage import write_json, write_text
 
 SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
@@ -31,10 +35,33 @@ def write_bundle(folder: Path, card: Mapping[str, Any], shape: Sequence[int], pa
 _INFERENCE: dict[str, Any] = {
     "imports": ["$from fedretina.export.bundle import answer_folder"],
     "bundle_root": ".",
+    "network_def": {
+        "_target_": "fedretina.export.bundle.AnsweringNetwork",
+        "path": "$@bundle_root + '/models/model.pt2'",
+    },
     "dataset_dir": "$@bundle_root + '/images'",
     "output_dir": "$@bundle_root + '/eval'",
     "run": ["$answer_folder(@bundle_root, @dataset_dir, @output_dir)"],
 }
+
+
+class AnsweringNetwork(nn.Module):
+    """The bundle's program in the form in which MONAI checks a network: one tensor in, one out.
+
+    Args:
+        path: The bundle's `model.pt2`.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        # Not a module of this one: what torch.export gives refuses `eval`, which MONAI calls on all.
+        self._programs = [torch.export.load(path).module()]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Probabilities float32 [N, K] of images float32 [N, 3, H, W] in [0, 1]; NaN where the gate gives no answer."""
+        answers = self._programs[0](images.mul(255).round().clamp(0, 255).byte().cpu())
+        found: Tensor = answers[Answers._fields.index("probabilities")]
+        return found.to(images.device)
 
 
 def answer_folder(root: str, images: str, out: str) -> None:
@@ -97,8 +124,8 @@ def _metadata(card: Mapping[str, Any], shape: Sequence[int]) -> dict[str, Any]:
                     "modality": modality,
                     "num_channels": shape[0],
                     "spatial_shape": list(shape[1:]),
-                    "dtype": "uint8",
-                    "value_range": [0, 255],
+                    "dtype": "float32",
+                    "value_range": [0, 1],
                     "is_patch_data": False,
                     "channel_def": {"0": "R", "1": "G", "2": "B"},
                 }

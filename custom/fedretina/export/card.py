@@ -50,9 +50,24 @@ def leaving_card(card: Mapping[str, Any]) -> dict[str, Any]:
         "test": {key: test[key] for key in ("accuracy", "kappa") if key in test} if told else None,
         "doubt": {"used": (card.get("doubt") or {}).get("used", "estimator")},
         "look": {"gate": card["look"]["gate"]},
-        **({} if promise is None else {"promise": {key: promise[key] for key in ("threshold", "missed", "sure")}}),
+        **({} if promise is None else {"promise": _promise(promise)}),
         **({} if sets is None else {"sets": {key: sets[key] for key in ("limit", "wrong", "patients", "ordered")}}),
     }
+
+
+def _promise(promise: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked, and the threshold; how many patients stand behind it stays, and the share that tells it."""
+    drawn = {"reason": "drawn"} if promise["reason"] == "drawn" else {}
+    return {**{key: promise[key] for key in ("threshold", "missed", "sure")}, **drawn}
+
+
+def _not_promised(promise: Mapping[str, Any]) -> list[str]:
+    if promise.get("reason") == "drawn":
+        return [
+            "- It promises nothing of how few ill patients pass: its site's own were too few, and its threshold for "
+            "the chance of disease is drawn towards other hospitals' patients."
+        ]
+    return [] if promise.get("threshold") else ["- It promises nothing of how few ill patients pass."]
 
 
 def _shares(test: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -119,7 +134,7 @@ def hub_page(card: Mapping[str, Any], kind: str) -> str:
         "## Limits",
         "",
         *(f"- {one}" for one in card["limits"]),
-        *([] if card.get("promise", {}).get("threshold") else ["- It promises nothing of how few ill patients pass."]),
+        *_not_promised(card.get("promise", {})),
         "- Before every answer stands the gate of the site that trained it: a picture of another kind, an unreadable "
         "one or one unlike that site's own has no grade, or one with a mark. At another hospital it may stop most.",
         "",

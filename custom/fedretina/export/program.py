@@ -110,7 +110,7 @@ class AnsweringProgram(nn.Module):
         """Answer images uint8 [N, 3, H, W] as the site's pipeline makes them; see `Answers`."""
         net, operating = self.net, self._operating
         scaled = images.float() / 255
-        given = net.frozen_at_once(scaled) if net.frozen else scaled
+        given = net.unrounded_outputs(scaled) if net.frozen else scaled
         logits, features, middle = answered_with_features(net, given, 1)
         members = (logits if logits.dim() == 3 else logits.unsqueeze(1)).double()
         most = self._estimator.settings.most_members

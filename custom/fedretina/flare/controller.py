@@ -75,7 +75,7 @@ class RoundController(Controller):
 
     Args:
         tasks: Which tasks of the plan this workflow runs: `prepare`, `pretrain`, `train` and `sums`, or `validate`,
-            `tune`, `calibrate` and `finalise`.
+            `tune`, `calibrate`, `curve` and `finalise`.
         budget_s: Longest time a step waits for the sites, in seconds. Never 0.
         grace_s: How long a round of training goes on waiting for sites that missed the last step, once all others have
             answered. Steps that come once, such as `finalise`, wait for all.

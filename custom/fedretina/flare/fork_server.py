@@ -1,9 +1,9 @@
-"""How FLARE's simulator starts its sites: forked from a process that has imported torch, and each in one process only.
+"""How FLARE's simulator starts its sites: forked from a process that did the imports, and each in one process only.
 
 FLARE 2.9's simulator starts a Python of its own for each site, and with fewer threads than sites (its default is one)
-for each *task* of each site. Two of the three seconds of such a start are imports of torch. Here they are done once, in
-a process that then only forks: a site is a copy of it, runs FLARE's own worker from its first line, and ends as any
-process does.
+for each *task* of each site. Nearly all of the three seconds of such a start are imports, of torch and of FLARE. Here
+they are done once, in a process that then only forks: a site is a copy of it, runs FLARE's own worker from its first
+line, and ends as any process does.
 
 Nothing of this acts outside the simulator, where each site is a machine of its own; nor where forking a process that
 has loaded torch is not safe (any system but Linux). Where the fork server cannot start, or dies, the simulator starts
@@ -16,6 +16,7 @@ import gc
 import logging
 import os
 import runpy
+import secrets
 import signal
 import subprocess
 import sys
@@ -35,9 +36,9 @@ import numpy as np
 _log = logging.getLogger(__name__)
 
 _WORKER = "nvflare.private.fed.app.simulator.simulator_worker"
-# What all sites need. Nothing of FLARE: it draws at import the number from which a process counts its streams, and the
-# server takes two streams of one number for one.
-_LOADED = ("fedretina.local.site", "scipy.special")
+# What all sites need: the job's executor, with all that the worker itself imports, and what a run's end is fitted with.
+_LOADED = ("fedretina.flare.executor", "scipy.optimize")
+_STREAMS = "nvflare.fuel.f3.streaming.stream_utils"
 _LOOK_S = 0.02
 
 
@@ -242,6 +243,9 @@ def _become(arguments: list[str], environment: Mapping[str, str]) -> None:
         # What `top` shows; the command line is that of the process it is a copy of.
         Path("/proc/self/comm").write_text(arguments[arguments.index("--client") + 1])
     np.random.seed()  # else all sites would draw alike from NumPy's old generator
+    # FLARE draws at import the number from which a process counts its streams; the server takes two streams of one
+    # number for one.
+    vars(import_module(_STREAMS))["sid_base"] = time.time_ns() // 1000 + secrets.randbelow(1_000_000)
     sys.argv[1:] = arguments
     runpy.run_module(_WORKER, run_name="__main__", alter_sys=True)
 

@@ -23,6 +23,7 @@ from fedretina.exchange.encryption import cipher_for
 from fedretina.flare.fork_server import one_process_per_site, share_imports
 from fedretina.flare.handover import Handover, handover_of
 from fedretina.flare.job_context import RUN, load_experiment, load_server_settings, state_root, with_weights_file
+from fedretina.flare.many_sites import give_back_freed_memory, take_answers_of
 from fedretina.flare.plain_bytes import register, speak
 from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.results_upload import publish, publish_steps
@@ -103,6 +104,9 @@ class ServerRun(FLComponent):
                 self._tracker = Tracker(settings.tracking, folder, run, "server", experiment.name)
                 self._held = opening.pop_all()
             self._coordinator, self._last = coordinator, LastStep(folder, run)
+            sites = len(fl_ctx.get_engine().get_clients())
+            take_answers_of(sites)
+            speak(fl_ctx, sites)
             wire = register()
             wire.largest = coordinator.partition.most_bytes(coordinator.partition.sendable)
             wire.handover = handover_of(fl_ctx, settings)
@@ -179,6 +183,7 @@ class ServerRun(FLComponent):
         """
         if event_type == EventType.START_RUN:
             end_quickly()
+            give_back_freed_memory()
             speak(fl_ctx)
             if isinstance(engine := fl_ctx.get_engine(), SimulatorServerEngine):
                 share_imports(engine.args.threads or 1)

@@ -14,14 +14,14 @@ from nvflare.apis.shareable import Shareable, make_reply
 from fedretina.errors import RefusedError
 from fedretina.exchange.payload import Order, Payload, Stamp, Tensors
 from fedretina.flare.plain_bytes import in_one_buffer, leaving
-from fedretina.settings.scalars import Task
+from fedretina.settings.scalars import CURVE, Task
 from fedretina.told import one_line
 
 Arrays = Mapping[str, np.ndarray]
 META = "fedretina"
 QUESTION = "question"
 """Entry of an order that brings no tensors and asks only whether the hospital has approved the plan by now."""
-ENTRIES = frozenset({"stamp", "task", "accepted", "best", "share", "weight", "scalars", QUESTION})
+ENTRIES = frozenset({"stamp", "task", "accepted", "best", "share", "weight", "curve", "scalars", QUESTION})
 """What may stand under `META`; the whitelist filter refuses anything else."""
 _MANY = 2**31  # rounds and attempts of a run
 WAITS = "FEDRETINA_WAITS"
@@ -46,7 +46,7 @@ def pack_order(order: Order, tensors: Tensors | Arrays, plainly: bool = False) -
         plainly: Whether the receiver takes plain bytes; FLARE's own form else.
     """
     meta = {"task": order.task, "accepted": order.accepted, "best": order.best}
-    own = {"share": order.share, "weight": order.weight}
+    own = {"share": order.share, "weight": order.weight, **({"curve": list(order.curve)} if order.curve else {})}
     return _dxo(tensors, {"stamp": list(order.stamp), **meta, **own}, plainly)
 
 
@@ -80,7 +80,7 @@ def unpack_order(shareable: Shareable) -> tuple[Order, dict[str, torch.Tensor]]:
     tensors, meta = _read(shareable)
     try:
         places = meta["accepted"], meta["best"]
-        order = Order(cast(Task, meta["task"]), _stamp(meta), *places, meta["share"], meta["weight"])
+        order = Order(cast(Task, meta["task"]), _stamp(meta), *places, meta["share"], meta["weight"], _curve(meta))
     except KeyError as error:
         raise RefusedError(f"the order lacks {error}: server and site must run the same fedretina.") from error
     return order, tensors
@@ -152,6 +152,15 @@ def _tensor(key: str, value: Any) -> torch.Tensor:
     except (ValueError, TypeError) as error:  # numbers that torch has no type for, or lists of unequal lengths
         raise RefusedError(f"tensor {key[:100]!r} is no array of numbers that can be read here.") from error
     raise RefusedError(f"tensor {key[:100]!r} is no array of numbers.")
+
+
+def _curve(meta: Mapping[str, Any]) -> tuple[int, ...]:
+    found = meta.get("curve", ())
+    if not isinstance(found, list | tuple) or len(found) not in (0, len(CURVE)):
+        raise RefusedError("the order's curve is malformed: server and site must run the same fedretina.")
+    if not all(type(count) is int and count >= 0 for count in found):
+        raise RefusedError("the order's curve holds what are no counts: server and site must run the same fedretina.")
+    return tuple(found)
 
 
 def _stamp(meta: Mapping[str, Any]) -> Stamp:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedretina.data.site_data import SiteData, Split
-from fedretina.evaluation.doubt import Doubt, choose_doubt, doubted, order_of
+from fedretina.evaluation.doubt import Doubt, DoubtChoice, choose_doubt, doubted, order_of
 from fedretina.evaluation.figures import LabelledPredictions
+from fedretina.evaluation.referral_curve import ill_counts, referral_scores
 from fedretina.evaluation.subgroups import subgroup_sums
 from fedretina.evaluation.support import supported_auc
 from fedretina.evaluation.verdict import FEDERATED
@@ -32,6 +33,7 @@ from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Step
 from fedretina.storage import read_json, write_json, write_tensors
 from fedretina.uncertainty.estimators import build_estimator
+from fedretina.uncertainty.referral import referral_threshold
 from fedretina.version import versions
 
 _DIGITS = 4
@@ -53,6 +55,7 @@ class Ending(NamedTuple):
         data_changes: Steps that the site began with other data than those before.
         history: As `History.steps` gives it.
         twin: Gives the same row trained at home, where the run asks for it.
+        curve: The other sites' ill patients by chance of disease, as `evaluation.referral_curve` adds them up.
     """
 
     run: str
@@ -66,6 +69,19 @@ class Ending(NamedTuple):
     data_changes: tuple[str, ...] = ()
     history: Sequence[Mapping[str, Any]] = ()
     twin: Callable[[Splits], Contestant | None] = lambda splits: None
+    curve: tuple[int, ...] = ()
+
+
+def curve_counts(ending: Ending) -> dict[str, float]:
+    """What may leave of the site's ill validation patients, by the model that it is about to end with.
+
+    The test split is not read. Nobody is counted where the scheme names no referable grades.
+    """
+    splits = {"val": ending.data.split("val")}
+    model = Contestant.of(FEDERATED, ending.experiment, ending.trainer, ending.shared, ending.kept.tensors, splits)
+    validation, _ = _validated(model, splits)
+    threshold = referral_threshold(validation.uncertainty, validation.wrong).value
+    return ill_counts(referral_scores(validation, threshold, ending.data.scheme), ending.data.min_count)
 
 
 def finalise(ending: Ending) -> dict[str, float]:
@@ -78,11 +94,11 @@ def finalise(ending: Ending) -> dict[str, float]:
     """
     folder = ending.folder / "final"
     # The server may ask again, after a restart or a lost reply. The test split was read for this model already, so the
-    # stored scalars go out once more; for another model, after the run went back, everything is done anew.
+    # stored scalars go out once more; for another model or curve, after the run went back, everything is done anew.
     model_digest = tensors_digest(ending.trainer.state(ending.shared, ending.kept.tensors))
     if (folder / "figures.json").exists():
         stored = read_json(folder / "figures.json")
-        if stored["model_digest"] == model_digest:
+        if stored["model_digest"] == model_digest and stored.get("curve", []) == list(ending.curve):
             return dict(stored["scalars"])
     # The one time that the test split is predicted. Which model is kept is chosen on validation alone, like the
     # threshold of its card.
@@ -113,6 +129,7 @@ def finalise(ending: Ending) -> dict[str, float]:
             "test": report["figures"],
             "verdict": verdict,
             "scalars": scalars,
+            **({"curve": list(ending.curve)} if ending.curve else {}),
         },
     )
     return scalars
@@ -147,11 +164,17 @@ def _labelled(model: Contestant, splits: Splits, name: str) -> LabelledPredictio
     return LabelledPredictions(answer.probabilities, answer.uncertainty, labels, splits[name].patients)
 
 
+def _validated(model: Contestant, splits: Splits) -> tuple[LabelledPredictions, DoubtChoice]:
+    """A model's answers to validation with the doubt that is used, and how that was chosen."""
+    validation = _labelled(model, splits, "val")
+    choice = choose_doubt(validation, gated=model.experiment.evaluation.gate is not None)
+    return doubted(validation, choice.used), choice
+
+
 def _card(
     ending: Ending, model: Contestant, verdict: Mapping[str, Any] | None, splits: Splits, gate: SiteGate
 ) -> dict[str, Any]:
-    validation = _labelled(model, splits, "val")
-    choice = choose_doubt(validation, gated=model.experiment.evaluation.gate is not None)
+    validation, choice = _validated(model, splits)
     test = doubted(_labelled(model, splits, "test"), choice.used)
     return build_card(
         experiment=model.experiment,
@@ -168,7 +191,7 @@ def _card(
         normalisation=model.trainer.normalisation,
         start=model.trainer.provenance,
         public_sets=ending.data.public_sets,
-        validation=doubted(validation, choice.used),
+        validation=validation,
         test=test,
         model=model.name,
         verdict=verdict,
@@ -178,6 +201,7 @@ def _card(
         doubt=choice,
         order=order_of(test, ending.experiment.seed, ending.experiment.report.draws),
         asked=ending.data.promise,
+        curve=ending.curve,
         support=supported_auc(
             model.answered("test").scores,
             test.labels,

@@ -17,7 +17,7 @@ from fedretina.evaluation.figures import Evaluation
 from fedretina.exchange.encryption import NO_KEYS, HeadCipher
 from fedretina.exchange.partition import Partition, absurd
 from fedretina.exchange.payload import Order, Payload, Tensors
-from fedretina.local.finalise import Ending, finalise, finalise_encoder
+from fedretina.local.finalise import Ending, curve_counts, finalise, finalise_encoder
 from fedretina.local.heads_from_sums import HeadsFromSums, SiteNoise, folded, packed, parted, unpacked
 from fedretina.local.pretrainer import Pretrainer
 from fedretina.local.site_state import SiteState, Snapshot
@@ -106,6 +106,7 @@ class Site:
             "validate": self._validated,
             "tune": self._tune,
             "calibrate": self._calibrate,
+            "curve": self._curve,
             "finalise": self._finalise,
         }
         always = experiment.sums is not None and experiment.sums.encrypt == "always"
@@ -307,6 +308,9 @@ class Site:
     def _calibrate(self, request: _Request) -> Reply:
         return self.trainer.moments(request.tensors, self._kept(request.order, request.state).tensors), {}
 
+    def _curve(self, request: _Request) -> Reply:
+        return {}, curve_counts(self._ending(request))
+
     def _finalise(self, request: _Request) -> Reply:
         ends = self._finalise_model if self._experiment.supervised else self._finalise_encoder
         return {}, ends(request)
@@ -385,6 +389,10 @@ class Site:
         return kept
 
     def _finalise_model(self, request: _Request) -> dict[str, float]:
+        return finalise(self._ending(request))
+
+    def _ending(self, request: _Request) -> Ending:
+        """What the run ends with here: the chosen model, as the site has it."""
         order, state, tensors = request.order, request.state, request.tensors
         if order.best is None:
             raise RefusedError("the server chose no round to finalise.")
@@ -396,13 +404,13 @@ class Site:
         shared = {key: tensor for key, tensor in tensors.items() if key not in calibrator}
         whole = kept._replace(tensors={**kept.tensors, **calibrator})
         changes, history = tuple(state.data_changes), state.history.steps()
-        ending = Ending(
+        return Ending(
             *(run, self._folder, self._experiment, self._data, self.trainer, chosen, shared, whole),
             data_changes=changes,
             history=history,
             twin=lambda splits: self._ended_twin(splits, request.stop),
+            curve=tuple(order.curve),
         )
-        return finalise(ending)
 
     def _ended_twin(self, splits: Splits, stop: Callable[[], bool]) -> Contestant | None:
         """The twin's model, trained to its end; None where it is not asked for or could not be trained."""

@@ -66,6 +66,7 @@ def twin_settings(experiment: Experiment) -> Experiment:
             "exchange": ExchangeSettings(personal="everything"),
             "aggregation": AggregationSettings(),
             "verdict": "off",
+            "referral_curve": False,
         }
     )
     try:

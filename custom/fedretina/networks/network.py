@@ -141,10 +141,16 @@ class Network(nn.Module):
 
     def _frozen_piece(self, x: Tensor, size: int) -> Tensor:
         missing = x.new_zeros(size - len(x), *x.shape[1:])
-        return self.frozen_at_once(torch.cat([x, missing]) if len(missing) else x)[: len(x)]
+        rows = self.unrounded_outputs(torch.cat([x, missing]) if len(missing) else x)[: len(x)]
+        most = torch.finfo(torch.float16).max
+        return rows.clamp(-most, most).half()
 
-    def frozen_at_once(self, x: Tensor) -> Tensor:
-        """As `frozen_outputs`, all images in one piece: for an exported model, whose batches have any size."""
+    def unrounded_outputs(self, x: Tensor) -> Tensor:
+        """As `frozen_outputs`, float32 and all images in one piece: for answers of which nothing is kept.
+
+        Prediction and exported models take these. Two programs that compute in float32 agree to some 1e-6; where a
+        number lies on the edge, rounding to float16 makes 1e-3 of it, and answers then differ by up to 3e-4.
+        """
         averages: list[Tensor] = []
 
         def visit(number: int, seen: Tensor) -> Tensor:
@@ -154,8 +160,7 @@ class Network(nn.Module):
 
         last = self.encoder.span(self.normalised(x), 0, self.frozen, visit)
         self._map = tuple(last.shape[1:])
-        most = torch.finfo(torch.float16).max
-        return torch.cat([*averages, last.flatten(1)], dim=1).clamp(-most, most).half()
+        return torch.cat([*averages, last.flatten(1)], dim=1)
 
     def _exits_within(self) -> tuple[int, ...]:
         """Exits that read a map from before the last frozen output."""
@@ -179,7 +184,7 @@ class Network(nn.Module):
         """Return what enters the head, `[B, F]`, of images `[B, 3, H, W]` in [0, 1]: pooled, projected if need be.
 
         Args:
-            x: The images, or their `frozen_outputs`.
+            x: The images, or their `frozen_outputs`, or those unrounded.
             early: Takes the logits `[B, K]` of each early exit on the way, where it is given.
         """
 
@@ -203,7 +208,7 @@ class Network(nn.Module):
         return out if self.projector is None else self.projector(out)
 
     def _outputs(self, rows: Tensor) -> list[Tensor]:
-        """What `frozen_outputs` put side by side, float32: averages for exits `[B, C]`, then the last output."""
+        """What `unrounded_outputs` put side by side, float32: averages for exits `[B, C]`, then the last output."""
         widths = [self.encoder.widths[stage] for stage in self._exits_within()]
         *averages, last = torch.split(rows.float(), [*widths, math.prod(self._map)], dim=1)
         return [*averages, last.reshape(rows.shape[0], *self._map)]

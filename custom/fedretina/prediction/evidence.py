@@ -26,7 +26,7 @@ from fedretina.uncertainty.promise import chance_of_disease
 _AT_ONCE = 32  # cells, so that a fine grid of many channels does not fill the memory
 _CERTAIN = 1e-6
 _CLOSE = 0.05
-"""Most that the head's logits may differ from the answer's: frozen stages round what they pass on."""
+"""Most that the head's logits may differ from the answer's: one image and a batch may be computed in other kernels."""
 
 
 class EvidenceMap(NamedTuple):

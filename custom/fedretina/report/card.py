@@ -13,6 +13,7 @@ from fedretina.evaluation.bootstrap import exact_interval
 from fedretina.evaluation.doubt import DoubtChoice
 from fedretina.evaluation.figures import FigureInterval, LabelledPredictions, Triage, triage
 from fedretina.evaluation.metrics import accuracy, quadratic_kappa
+from fedretina.evaluation.referral_curve import drawn_threshold, reasons, referral_scores
 from fedretina.evaluation.support import SupportedAuc
 from fedretina.evaluation.thresholds import ThresholdCurve, threshold_curve
 from fedretina.evaluation.verdict import FEDERATED
@@ -25,8 +26,8 @@ from fedretina.settings.plan import Step
 from fedretina.settings.scheme import GradingScheme, in_words
 from fedretina.settings.site import PromiseSettings
 from fedretina.uncertainty.grade_sets import grade_sets, sets_hold
-from fedretina.uncertainty.promise import Promise, chance_of_disease, promised
-from fedretina.uncertainty.referral import ReferralThreshold, refer, referral_threshold
+from fedretina.uncertainty.promise import promised
+from fedretina.uncertainty.referral import ReferralThreshold, referral_threshold
 from fedretina.uncertainty.temperature import fit_temperature
 from fedretina.version import __version__
 
@@ -129,6 +130,7 @@ def build_card(
     doubt: DoubtChoice | None = None,
     order: FigureInterval | None = None,
     asked: PromiseSettings | None = None,
+    curve: Sequence[int] = (),
     support: SupportedAuc | None = None,
 ) -> dict[str, Any]:
     """Put together what a site must know of its model; plain values that JSON can hold.
@@ -163,6 +165,7 @@ def build_card(
         doubt: Which doubt `validation` and `test` have in place of u, and how it was chosen; None for the estimator's.
         order: How well that doubt puts wrong answers of the test split first.
         asked: What the site asks of its referral; None asks nothing.
+        curve: The other sites' ill patients by chance of disease (`evaluation.referral_curve`); none were let go.
         support: Each grade's AUC on the test split with its patients; None where it is not known.
 
     Returns:
@@ -174,7 +177,9 @@ def build_card(
     threshold = referral_threshold(validation.uncertainty, validation.wrong)
     temperature = fit_temperature(validation.probabilities, validation.labels)
     promise = None if asked is None else _promised(validation, threshold.value, scheme, asked)
-    least = None if promise is None else promise.threshold
+    if promise is not None and asked is not None and asked.drawn and promise["reason"] == "too_few_patients":
+        promise |= _drawn(validation, threshold.value, scheme, asked, curve if model == FEDERATED else None)
+    least = None if promise is None else promise["threshold"]
     expected = None if test is None else triage(test, threshold.value, scheme, least)
     return {
         "format": CARD_FORMAT,
@@ -185,7 +190,7 @@ def build_card(
             *_changed(data_changes),
             *_seen(start, public_sets),
             *_limits(scheme, synthetic, threshold, temperature.reason, expected, order),
-            *([] if promise is None or promise.reason == "kept" else [not_promised(promise._asdict())]),
+            *([] if promise is None or promise["reason"] == "kept" else [not_promised(promise)]),
             GATED if gate else UNMEASURED,
             _TRUTH,
         ],
@@ -217,7 +222,7 @@ def build_card(
             "test": None if expected is None else _plain(expected),
             "curve": _curve(threshold_curve(validation, threshold.value, scheme, least)),
         },
-        **({} if promise is None else {"promise": promise._asdict()}),
+        **({} if promise is None else {"promise": promise}),
         "sets": _sets(validation, test, scheme, experiment.images.ordered),
         "test": None if test is None or not len(test.labels) else _grading(test, scheme, support),
         "images": dict(counts),
@@ -239,12 +244,25 @@ def build_card(
 
 def _promised(
     validation: LabelledPredictions, threshold: float, scheme: GradingScheme, asked: PromiseSettings
-) -> Promise:
+) -> dict[str, Any]:
     """The promise on validation, beside the other reasons to refer; the gate's are not counted on."""
-    answers = zip(validation.predicted.tolist(), validation.uncertainty.tolist(), strict=True)
-    referred = [refer(grade, u, threshold, scheme).refer for grade, u in answers]
-    chance = chance_of_disease(validation.probabilities, scheme)
-    return promised(chance, referred, validation.labels, validation.patients, scheme, asked)
+    chance, referred = reasons(validation, threshold, scheme)
+    return promised(chance, referred, validation.labels, validation.patients, scheme, asked)._asdict()
+
+
+def _drawn(
+    validation: LabelledPredictions,
+    threshold: float,
+    scheme: GradingScheme,
+    asked: PromiseSettings,
+    curve: Sequence[int] | None,
+) -> dict[str, Any]:
+    """What stands in the place of a promise that cannot be given; the curve is of the run's models alone."""
+    if curve is None:
+        return {"reason": "another_model"}
+    found = drawn_threshold(referral_scores(validation, threshold, scheme), curve, asked)
+    told = {"reason": "few_others"} if found is None else {"reason": "drawn", **found._asdict()}
+    return {**told, "others": sum(curve)}
 
 
 def _sets(

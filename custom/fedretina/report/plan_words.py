@@ -25,7 +25,7 @@ from fedretina.settings.columns import GROUP_SUMS
 from fedretina.settings.exchange import Kind
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
-from fedretina.settings.scalars import COUNTS, FOLLOWS, Task, allowed_scalars
+from fedretina.settings.scalars import COUNTS, CURVE, FOLLOWS, Task, allowed_scalars
 from fedretina.settings.site import PolicySettings, SiteSettings, SvtNoise, site_scheme
 
 if TYPE_CHECKING:  # the record is made of plain values
@@ -51,6 +51,7 @@ _TASKS: Mapping[Task, str] = {
     "validate": "once, after training",
     "tune": "once, after training",
     "calibrate": "once, after training",
+    "curve": "once, before the end",
     "finalise": "once, at the end",
 }
 
@@ -176,7 +177,8 @@ def _may_go(experiment: Experiment, policy: PolicySettings, task: Task) -> list[
 def _figures(experiment: Experiment, policy: PolicySettings) -> str:
     by_task = []
     for task in dict.fromkeys(step.task for step in Plan.of(experiment)):
-        names = [name for name in _may_go(experiment, policy, task) if name not in COUNTS and name not in GROUP_SUMS]
+        counts = COUNTS.keys() | GROUP_SUMS.keys() | CURVE.keys()
+        names = [name for name in _may_go(experiment, policy, task) if name not in counts]
         alone = [name for name in names if not name.endswith(("_low", "_high"))]
         shown = [f"{name.replace('_', ' ')}{' with its interval' if f'{name}_low' in names else ''}" for name in alone]
         if shown:
@@ -194,6 +196,8 @@ def _counts(experiment: Experiment, settings: SiteSettings) -> str:
     if policy.subgroups and any(name in GROUP_SUMS for name in names):
         columns = " and ".join(sorted(policy.subgroups))
         found.append(f"patients with and without referable disease, found and missed, by {columns}, once, at the end")
+    if policy.referral_curve and any(name in CURVE for name in names):
+        found.append("ill validation patients by the chance of disease that the model gives them, once, before the end")
     return f"{'; '.join(found)}; each of at least {settings.data.min_count} patients" if found else "none"
 
 

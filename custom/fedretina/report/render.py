@@ -268,7 +268,7 @@ def _shaded(matrix: Sequence[Sequence[int | None]]) -> list[list[dict[str, Any]]
 
 def _ledger_row(line: Mapping[str, Any]) -> dict[str, Any]:
     scalars = line.get("scalars", {})
-    counts = [name for name in scalars if name.startswith(("bin_", "confusion_", "group_"))]
+    counts = [name for name in scalars if name.startswith(("bin_", "confusion_", "group_", "curve_"))]
     named = [f"{name} {value:.6g}" for name, value in sorted(scalars.items()) if name not in counts]
     said = [f"error: {line['words']}"] if line.get("words") else []
     return {

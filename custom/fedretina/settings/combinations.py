@@ -16,7 +16,7 @@ from fedretina.settings.training import (
 if TYPE_CHECKING:  # the class asks these checks when it is built
     from fedretina.settings.experiment import Experiment
 
-_TASKS = {"prepare", "validate", "tune", "calibrate", "finalise"}
+_TASKS = {"prepare", "validate", "tune", "calibrate", "curve", "finalise"}
 
 
 def _phases_are_distinct(run: Experiment) -> None:
@@ -290,6 +290,14 @@ def _a_twin_differs(run: Experiment) -> None:
         raise ValueError("verdict is 'twin', but nothing travels, so each site is its own twin: leave it out.")
 
 
+def _a_curve_is_of_models_that_share(run: Experiment) -> None:
+    if run.referral_curve and not (run.supervised and run.shares):
+        raise ValueError(
+            "referral_curve asks what the federation's models say of ill patients, but here no model answers that "
+            "learned from all sites: leave it out."
+        )
+
+
 def _one_model_for_a_server_half(run: Experiment) -> None:
     if run.aggregation.personal and run.correction.has_server_half:
         raise ValueError(
@@ -376,6 +384,7 @@ CHECKS: tuple[Callable[[Experiment], None], ...] = (
     _pooled_sites_exchange_nothing,
     _a_model_that_goes_along_is_held_to_something,
     _a_twin_differs,
+    _a_curve_is_of_models_that_share,
     _one_model_for_a_server_half,
     _one_hand_moves_the_aggregate,
     _a_robust_rule_sees_all_that_travels,

@@ -169,7 +169,8 @@ class NetworkSettings(BaseModel):
         dropout: Dropout after some stages, for MC-dropout (`evaluation.passes`); None for none.
         frozen: Stages of the encoder, counted from the input, that keep the weights which the run starts with:
             "nothing", "all", or how many. They neither train nor travel, since both ends have them from the same
-            weights, and their BatchNorm keeps its statistics. What they give is rounded to float16.
+            weights, and their BatchNorm keeps its statistics. What they give is rounded to float16 in the run, and not
+            in prediction and exports.
         frozen_cache: Whether a site keeps what the frozen stages give for each image, and for each flip and quarter
             turn of it that `augment` asks for, so that a round costs the other stages only. "strict" refuses random
             transforms that give other pixels each time, "lenient" applies them and runs the frozen stages anew for

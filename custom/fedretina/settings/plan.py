@@ -197,6 +197,8 @@ TUNE = "tune"
 
 CALIBRATE = "calibrate"
 
+CURVE = "curve"
+
 FINALISE = "finalise"
 
 
@@ -234,7 +236,7 @@ class Plan(tuple[Step, ...]):
 
     @classmethod
     def of(cls, experiment: Experiment) -> Plan:
-        """List the steps of an experiment, `prepare`, `tune` and `calibrate` only where it asks for them."""
+        """List the steps of an experiment, `prepare`, `tune`, `calibrate` and `curve` only where it asks for them."""
         listed: list[tuple[Task, str, int, int]] = []
         listed += [("prepare", PREPARE, 0, 1)] if experiment.aggregation.personal else []
         listed += [
@@ -245,6 +247,7 @@ class Plan(tuple[Step, ...]):
         listed += [("validate", VALIDATE, 0, 1)] if experiment.supervised else []
         listed += [("tune", TUNE, 0, 1)] if experiment.tune.at_end else []
         listed += [("calibrate", CALIBRATE, 0, 1)] if experiment.network.calibrator else []
+        listed += [("curve", CURVE, 0, 1)] if experiment.referral_curve else []
         listed += [("finalise", FINALISE, 0, 1)]
         return cls(Step(number, *step) for number, step in enumerate(listed))
 

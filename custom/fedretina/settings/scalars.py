@@ -8,7 +8,7 @@ from typing import Literal
 
 from fedretina.settings.columns import GROUP_SUMS
 
-Task = Literal["prepare", "pretrain", "train", "sums", "validate", "tune", "calibrate", "finalise"]
+Task = Literal["prepare", "pretrain", "train", "sums", "validate", "tune", "calibrate", "curve", "finalise"]
 
 _MANY = 1e12
 
@@ -42,6 +42,22 @@ def confusion_name(true: int, answer: int) -> str:
 
 COUNTS: Mapping[str, tuple[float, float]] = MappingProxyType(_counts())
 """Every count of answers that `exchange.min_count.encode` can give, with its lowest and highest value."""
+
+CURVE_EDGES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.75)
+"""Where the bins begin in which ill patients are counted by their chance of disease; one more is for those whom another
+reason refers. They are fine where a threshold may lie that lets few pass."""
+
+
+def curve_name(at: int) -> str:
+    """Name of the scalar that counts the ill patients of a bin; the last is of those whom another reason refers."""
+    return f"curve_{at:02}"
+
+
+CURVE: Mapping[str, tuple[float, float]] = MappingProxyType(
+    # No site's min_count is below 2, so a smaller count is no honest one.
+    {curve_name(at): (2, _MANY) for at in range(len(CURVE_EDGES) + 1)}
+)
+"""Every such name, with its lowest and highest value."""
 
 _BOUNDED: Mapping[str, tuple[float, float]] = {
     "auc": (0, 1),
@@ -91,6 +107,7 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     **{f"test_{name}_{end}": (*bounds, False) for name, bounds in _BOUNDED.items() for end in ("low", "high")},
     **{name: (*bounds, False) for name, bounds in COUNTS.items()},
     **dict.fromkeys(GROUP_SUMS, (0, _MANY, False)),
+    **{name: (*bounds, False) for name, bounds in CURVE.items()},
 }
 
 FOLLOWS: Mapping[str, str] = MappingProxyType(
@@ -117,6 +134,7 @@ BY_TASK: Mapping[Task, frozenset[str]] = {
     "validate": _VALIDATED,
     "tune": _VALIDATED,
     "calibrate": frozenset(),
+    "curve": frozenset(CURVE),
     "finalise": frozenset(name for name in RANGES if name.startswith(("test_", "images_")) and name not in _BLIND)
     | frozenset(COUNTS)
     | frozenset(GROUP_SUMS)

@@ -20,7 +20,7 @@ from fedretina.settings.exchange import Kind
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.gpu import GpuSettings
 from fedretina.settings.images import modality_settings
-from fedretina.settings.scalars import COUNTS, MIN_COUNT, RANGES
+from fedretina.settings.scalars import COUNTS, CURVE, MIN_COUNT, RANGES
 from fedretina.settings.scheme import GradingScheme, preset, preset_modality
 from fedretina.yaml_file import YamlFileError, read_yaml
 
@@ -48,11 +48,15 @@ class PromiseSettings(BaseModel):
         missed: The largest share of them, such as 0.05. The smaller, the more patients are referred, and the more ill
             patients of the validation split it takes (docs/promise.md).
         sure: With what probability that is to hold, such as 0.9.
+        drawn: Where the site's own ill patients are too few to promise anything, take a threshold all the same, drawn
+            towards the other sites' patients as far as these let counts go (`policy.referral_curve`, in a job with
+            `referral_curve`). No promise comes with it, and the model's card says so.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     missed: float = Field(default=0.05, gt=0, le=0.5)
     sure: float = Field(default=0.9, ge=0.5, lt=1)
+    drawn: bool = False
 
 
 class SiteDataSettings(BaseModel):
@@ -242,11 +246,15 @@ class PolicySettings(BaseModel):
             in bfloat16. None for all of them. The update is the difference from the aggregate that the round began
             with, which the server has; bytes on the wire stay.
         scalar_digits: Scalars are rounded to so many significant decimal digits, save the counts that `data.min_count`
-            guards (bin_..., confusion_..., group_...), which would no longer add up; none for all of them.
+            guards (bin_..., confusion_..., group_..., curve_...), which would no longer add up; none for all of them.
         subgroups: Columns of the manifest of which sums over the test patients leave at the end: how many have
             referable disease, how many of them are found, how many have none, how many of them are cleared. None by
             default; a sum of few patients leaves in no case (`data.min_count`). Only columns that `data.columns` reads
             have any.
+        referral_curve: Whether counts of the validation patients with referable disease leave, by the chance of disease
+            that the model gives them (curve_...), in a job that asks for them (`referral_curve`): sites with few such
+            patients draw their threshold towards the sum over the others. A count of few patients leaves in no case
+            (`data.min_count`).
         noise: Noise on the update's numbers; none by default. Scalars are not noised: hold back what tells too much.
         sums_noise: Noise on sums over features, which are no update; none by default.
     """
@@ -259,6 +267,7 @@ class PolicySettings(BaseModel):
     mantissa_bits: int | None = Field(default=None, ge=1, le=22)
     scalar_digits: int | None = Field(default=None, ge=1, le=16)
     subgroups: frozenset[Counted] = frozenset()
+    referral_curve: bool = False
     noise: GaussianNoise | SvtNoise | None = Field(default=None, discriminator="kind")
     sums_noise: SumsNoise | None = None
 
@@ -268,11 +277,12 @@ class PolicySettings(BaseModel):
         optional = {name for name, (_, _, needed) in RANGES.items() if not needed}
         unknown = sorted(names - optional)
         if unknown:
-            listed = ", ".join(sorted(optional - COUNTS.keys() - GROUP_SUMS.keys()))
+            listed = ", ".join(sorted(optional - COUNTS.keys() - GROUP_SUMS.keys() - CURVE.keys()))
             raise ValueError(
                 f"{unknown[0]!r} cannot be held back: a run can do without {listed}, and without the counts "
                 "(bin_..., confusion_...), of which data.min_count holds back all at once; sums of subgroups "
-                "(group_...) leave only where policy.subgroups names their column."
+                "(group_...) leave only where policy.subgroups names their column, counts of ill patients (curve_...) "
+                "only where policy.referral_curve is set."
             )
         return names
 
@@ -315,7 +325,7 @@ class SiteSettings(BaseModel):
             are the same; a child costs the time to start Python and torch, and to open the data again.
         gpu: Which graphics card the site's work is done on, and how much of its memory it may take.
         policy: What the site lets go, how exactly, and with how much noise; a job can only ask for less. A phantom
-            hospital that sets none lets every kind go, a head too: its images are synthetic.
+            hospital that sets none lets every kind go, a head and a referral curve too: its images are synthetic.
         tracking: Curves and log lines of the site's own numbers, at the site.
         page: Where the site's page is written, a file that ends in .html, such as one on a share of the hospital's IT;
             None for `status/NAME.html` in the folder of the site's runs. It shows no image, file, path or patient.
@@ -351,7 +361,7 @@ class SiteSettings(BaseModel):
         """
         if "policy" in self.model_fields_set or self.data.manifest is not None:
             return self.policy
-        return PolicySettings(kinds=frozenset(Kind))
+        return PolicySettings(kinds=frozenset(Kind), referral_curve=True)
 
 
 class ServerSettings(BaseModel):

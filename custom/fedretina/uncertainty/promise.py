@@ -25,7 +25,7 @@ from fedretina.errors import TrainingError
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.site import PromiseSettings
 
-PromiseReason = Literal["kept", "too_few_patients", "no_referable_grades"]
+PromiseReason = Literal["kept", "too_few_patients", "no_referable_grades", "drawn", "few_others", "another_model"]
 
 
 class Promise(NamedTuple):
@@ -34,7 +34,9 @@ class Promise(NamedTuple):
     Attributes:
         threshold: An image refers when its chance of referable disease is this or more; None where nothing need be
             added to the other reasons, or nothing can be promised.
-        reason: "kept" where the promise can be given.
+        reason: "kept" where the promise can be given. Of the others the last three are for a site that asks for a
+            threshold all the same (`evaluation.referral_curve`): "drawn" where it has one, "few_others" where the other
+            sites let too few counts go, "another_model" where the model is not the run's.
         missed: Share of the ill patients that may pass unseen.
         sure: How sure that is to be.
         patients: Ill patients of validation behind it.
@@ -77,15 +79,10 @@ def chance_of_disease(probabilities: ArrayLike, scheme: GradingScheme) -> NDArra
     return np.asarray(matrix[:, list(scheme.referable_classes)].sum(axis=1), dtype=np.float64)
 
 
-def promised(
-    chance: ArrayLike,
-    referred: ArrayLike,
-    labels: ArrayLike,
-    patients: Sequence[str],
-    scheme: GradingScheme,
-    asked: PromiseSettings,
-) -> Promise:
-    """The threshold that keeps a promise, from a site's validation split.
+def scores_of_ill(
+    chance: ArrayLike, referred: ArrayLike, labels: ArrayLike, patients: Sequence[str], scheme: GradingScheme
+) -> NDArray[np.float64]:
+    """The highest chance of each patient with a referable grade, sorted; infinite where another reason refers.
 
     Args:
         chance: Each image's chance of a referable grade [N]; see `chance_of_disease`.
@@ -93,7 +90,6 @@ def promised(
         labels: True classes [N].
         patients: Patient of each image.
         scheme: Names the referable grades.
-        asked: The promise.
 
     Raises:
         TrainingError: The arrays differ in length, or a chance is no number.
@@ -112,15 +108,39 @@ def promised(
         highest[patient] = max(value, highest.get(patient, -math.inf))
         if label in sick:
             ill.add(patient)
-    scores = np.sort([highest[patient] for patient in ill])
+    return np.sort(np.asarray([highest[patient] for patient in ill], dtype=np.float64))
+
+
+def promised(
+    chance: ArrayLike,
+    referred: ArrayLike,
+    labels: ArrayLike,
+    patients: Sequence[str],
+    scheme: GradingScheme,
+    asked: PromiseSettings,
+) -> Promise:
+    """The threshold that keeps a promise, from a site's validation split.
+
+    Args:
+        chance: As `scores_of_ill` takes it, like all but the last.
+        referred: Likewise.
+        labels: Likewise.
+        patients: Likewise.
+        scheme: Likewise.
+        asked: The promise.
+
+    Raises:
+        TrainingError: The arrays differ in length, or a chance is no number.
+    """
+    scores = scores_of_ill(chance, referred, labels, patients, scheme)
     unseen = int(np.isfinite(scores).sum())
-    allowed = passes_allowed(len(ill), asked.missed, asked.sure)
+    allowed = passes_allowed(scores.size, asked.missed, asked.sure)
 
     def told(reason: PromiseReason, threshold: float | None = None, passed: int = unseen) -> Promise:
         needed = patients_needed(asked.missed, asked.sure)
-        return Promise(threshold, reason, asked.missed, asked.sure, len(ill), needed, allowed, passed)
+        return Promise(threshold, reason, asked.missed, asked.sure, scores.size, needed, allowed, passed)
 
-    if not sick:
+    if not scheme.referable_classes:
         return told("no_referable_grades")
     if allowed is None:
         return told("too_few_patients")

@@ -28,9 +28,9 @@ def test_a_run_moves_what_was_planned(tiny, phantoms, tmp_path, row):
 def test_scaffold_moves_twice_its_parameters_both_ways():
     parameters = {}
     for row in ("fedprox", "scaffold"):
-        method = work_out("resnet18", 4, (row,))[0]
-        parameters[row] = method.travels
-        assert method.federation == Traffic(method.up, method.down).times(4).both
+        moved = work_out("resnet18", 4, (row,))[0].traffic
+        parameters[row] = moved.travels
+        assert moved.federation == Traffic(moved.up, moved.down).times(4).both
     controls = parameters["scaffold"]["control"]
     assert 0 < controls <= sum(parameters["scaffold"].values()) - controls
 

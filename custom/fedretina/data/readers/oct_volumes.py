@@ -17,7 +17,7 @@ from fedretina.data.readers.scheme_of import scheme_of
 from fedretina.data.readers.survey import ALL_BY_SEED, ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.data.readers.tables import read_table
 from fedretina.data.readers.written import own_folder, write_file, write_png
-from fedretina.errors import DataError, SettingsError
+from fedretina.errors import DataError, SettingsError, require_package
 from fedretina.settings.scheme import whole_label
 
 IMAGES = "images"
@@ -187,12 +187,7 @@ def _check_all_there(listed: dict[str, Listed], files: set[str], settings: Impor
 
 
 def _require_eyepy() -> None:
-    try:
-        import eyepy  # noqa: F401
-    except ImportError as error:
-        raise SettingsError(
-            'OCT volumes need eyepy, which is not installed: run `pip install "eyepy>=0.21"`.'
-        ) from error
+    require_package("eyepy", 'OCT volumes need eyepy, which is not installed: run `pip install "eyepy>=0.21"`.')
 
 
 def _volumes(path: Path) -> Iterator[Volume]:

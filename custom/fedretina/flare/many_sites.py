@@ -1,0 +1,45 @@
+"""What the server's process of a job needs where many sites answer at the same moment: threads, and memory given back.
+
+FLARE takes each message in one of 64 threads. An answer holds its thread until its tensors have been fetched, and each
+reply that brings a piece of them needs another for a moment: 64 answers that arrive together would wait for one another
+until their requests time out.
+
+glibc gives each of these threads a heap of its own, and after the first large message it serves buffers of up to 32 MB
+from them, which keep what is freed: the process would grow with the number of sites, and with every round.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+from nvflare.fuel.f3.streaming.stream_utils import callback_thread_pool
+
+_OTHER_MESSAGES = 64
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
+_LARGE = 2**20
+_HEAPS = 2
+
+
+def take_answers_of(sites: int) -> None:
+    """Have FLARE start as many threads as the answers of all sites and their pieces need; they are never fewer.
+
+    Args:
+        sites: How many sites the job has.
+    """
+    # FLARE has no setting for it; Python's pool looks at the number each time it is given work.
+    callback_thread_pool._max_workers = max(callback_thread_pool._max_workers, sites + _OTHER_MESSAGES)
+
+
+def give_back_freed_memory() -> None:
+    """Have buffers of 1 MB and more come from the system and go back to it, and threads share two heaps.
+
+    It changes nothing where the C library is not glibc.
+    """
+    if sys.platform != "linux":
+        return
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is None:
+        return
+    for option, value in ((_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, _LARGE), (_ARENA_MAX, _HEAPS)):
+        set_option(option, value)

@@ -1,0 +1,53 @@
+"""A server's process has a thread for each answer that arrives, and keeps none of the memory that it has freed."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+from nvflare.fuel.f3.streaming.stream_utils import callback_thread_pool
+
+from fedretina.flare.many_sites import take_answers_of
+
+SITES = 70
+
+
+def test_more_answers_than_flare_has_threads_for_are_taken_at_the_same_moment():
+    """Each waits for all: with FLARE's own number of threads nobody would come to the last of them."""
+    before = callback_thread_pool._max_workers
+    assert before < SITES
+    try:
+        take_answers_of(SITES)
+        together = threading.Barrier(SITES)
+        asked = [callback_thread_pool.submit(together.wait, 60.0) for _ in range(SITES)]
+        assert sorted(one.result() for one in asked) == list(range(SITES))
+        take_answers_of(1)
+        assert callback_thread_pool._max_workers > SITES
+    finally:
+        callback_thread_pool._max_workers = before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is about glibc")
+def test_memory_that_is_freed_goes_back_though_something_small_behind_it_stays():
+    program = """
+import pathlib, sys
+if sys.argv[1] == "given back":
+    from fedretina.flare.many_sites import give_back_freed_memory
+    give_back_freed_memory()
+def held():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
+del_ = bytearray(16 << 20)  # after a large buffer was freed glibc takes the next ones from its heap
+del del_
+kept, large, before = [], [], held()
+for _ in range(32):
+    large.append(bytearray(4 << 20))
+    kept.append(bytearray(4096))
+large.clear()
+print(held() - before)
+"""
+    found = [
+        int(subprocess.run([sys.executable, "-c", program, how], capture_output=True, text=True, check=True).stdout)
+        for how in ("kept", "given back")
+    ]
+    assert found[0] > 64 << 20
+    assert found[1] < 8 << 20
