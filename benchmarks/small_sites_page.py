@@ -31,6 +31,8 @@ _ROWS = {
     "fedavg": "`fedavg`, trained by the recipe",
     "fedee_tweu": "`fedee_tweu`, trained by the recipe",
 }
+_IN_README = {"fundus": ("own", "both", "feduaa"), "oct": ("own", "both")}
+"""Sets and rows that README shows; the page has all."""
 _ABOUT = """# What sharing gives small hospitals
 
 Written by `python -m benchmarks.small_sites --render` from stored runs. Research software, not a medical device.
@@ -65,17 +67,16 @@ def write_page(stored: Path, page: Path = PAGE, readme: Path = README) -> None:
 def readme_table(runs: Runs) -> str:
     """A line per set of images and row, a column per number of training images a site."""
     lines: list[str] = []
-    for name in sorted({run["set"] for run in runs}, key=list(_SETS).index):
+    for name, shown in _IN_README.items():
         there = [run for run in runs if run["set"] == name]
         sizes = sorted({run["size"] for run in there})
         lines += ["", f"| {_SETS[name]} | {' | '.join(_size(size, there) for size in sizes)} |"]
         lines.append(f"|---|{'---|' * len(sizes)}")
-        for row, title in _ROWS.items():
+        for row in shown:
             source, model = ("both", row) if row == "own" else (row, "federated")
             mine = [run for run in there if run["row"] == source]
-            if mine:
-                cells = [_beside_own([run for run in mine if run["size"] == size], model, there) for size in sizes]
-                lines.append(f"| {title} | {' | '.join(cells)} |")
+            cells = [_beside_own([run for run in mine if run["size"] == size], model, there) for size in sizes]
+            lines.append(f"| {_ROWS[row]} | {' | '.join(cells)} |")
     return "\n".join(lines[1:])
 
 

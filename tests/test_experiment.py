@@ -52,7 +52,8 @@ def test_official_reproduces_the_code_where_it_differs_from_the_paper():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"row": "fedmagic"}, "there is no row 'fedmagic'"),
+        ({"row": "magic"}, "there is no row 'magic' .`fedretina methods` lists them.: it may be one of analytic, "),
+        ({"row": "fedua"}, r"there is no row 'fedua' .*: did you mean feduaa\?"),
         ({"seed": -1}, "seed"),
         ({"objective": {"tau": 0}}, "objective.tau"),
         ({"typo": 1}, "typo is no setting: it may be one of aggregation, augment, "),

@@ -21,6 +21,7 @@ from fedretina.rows import ROWS
 from fedretina.seeds import generator
 from killed import killed_at_every_write
 from power_cut import survives_power_cuts
+from printed import blocks
 
 
 def figures(results):
@@ -158,18 +159,33 @@ def test_the_same_run_with_two_threads_gives_the_same_bits(tiny, phantoms, tmp_p
 
 
 def test_the_order_in_which_sites_answer_changes_nothing(tiny, phantoms, tmp_path):
+    """Nor does it what lies on the disk where the second of them has not been heard yet, which a page shows."""
     experiment = tiny()
-    data = phantoms(experiment)
+    data = phantoms(experiment, "site-1", "site-2")
     expected = run_loop(experiment, data, tmp_path, "a")
     coordinator = Coordinator(experiment, "b", tmp_path / "b" / "server")
     hosts = {name: Site(experiment, data[name], tmp_path / "b" / name) for name in data}
     while coordinator.done < len(coordinator.plan):
         coordinator.begin(hosts)
         for name in sorted(hosts, reverse=coordinator.done % 2 == 0):
-            coordinator.accept(name, hosts[name].handle(coordinator.order(name), coordinator.down()))
+            answer = hosts[name].handle(coordinator.order(name), coordinator.down())
+            if coordinator.plan[coordinator.done].name == "train-0001" and name == "site-2":
+                as_the_page_shows(tmp_path / "b")
+            coordinator.accept(name, answer)
         coordinator.close()
     got = storage.read_json(tmp_path / "b" / "server" / "results.json")
     assert figures(got) == figures(expected)
+
+
+def as_the_page_shows(run):
+    """The files are those of the page, with what it says is in them; ledgers are written by the filter in FLARE."""
+    (block,) = (text for text in blocks("docs/one_round.md") if text.startswith("server/run.json"))
+    named = {line.split()[0]: line.partition(" ")[2].strip() for line in block.splitlines()}
+    files = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file() and path.name != "lock"}
+    assert files == {name for name in named if not name.endswith("ledger.jsonl")}
+    for name, inside in named.items():
+        if inside.startswith('"'):
+            assert storage.read_json(run / name).items() >= json.loads(f"{{{inside}}}").items()
 
 
 def test_one_site_is_plain_sgd(tiny, phantoms, tmp_path):

@@ -1,6 +1,7 @@
 """What is built is complete, says the same of itself everywhere, and starts from the wheel alone."""
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -195,7 +196,10 @@ def test_a_wheelhouse_installs_without_a_network_and_refuses_a_file_that_was_cha
     ):
         call = [sys.executable, *make, *words]
         assert said in subprocess.run(call, capture_output=True, text=True, check=False, **where).stderr
-    run(*make, tmp_path / "from-a-wheel", "--lock", lock, "--package", wheel, **where)
+    words = [*make[:2], "--json-lines", *make[2:], tmp_path / "from-a-wheel", "--lock", lock, "--package", wheel]
+    counted = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, check=True, **where)
+    told = [json.loads(line) for line in counted.stderr.splitlines()]
+    assert told == [{"what": "packages", "done": done, "of": 2} for done in range(3)]
     assert (tmp_path / "from-a-wheel" / wheel.name).read_bytes() == wheel.read_bytes()
     lock.write_text(lock.read_text().replace(hashes[files[0]], "0" * 64))
     call = [sys.executable, *make, tmp_path / "new", "--lock", lock, "--package", wheel]

@@ -117,6 +117,39 @@ def test_a_correction_of_another_package_is_found_by_its_entry_point_and_held_to
     assert "correction 'heavy_ball' moves one global model" in refused
 
 
+LISTS = """
+from fedretina.cli import main, methods
+from fedretina.rows import ROWS
+methods.work_out = lambda *words: exit(f"at work with {[row for row in ROWS if 'heavy' in row]}")
+try:
+    main(["methods"], standalone_mode=False)
+except SystemExit as left:
+    print(left)
+"""
+
+
+PLAN = """
+from fedretina.settings.plan import merged
+from fedretina_papers.plan import BenchmarkPlan, preset
+words = {"rows": ["singleset", "fedavg_heavy"], "reference": "singleset", "beside": "singleset"}
+words["experiment"] = {"phases": {"train": {"rounds": 2}}}
+print([choice.name for choice in BenchmarkPlan.read(merged(preset("feduaa"), words)).rows])
+"""
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [  # To work the rows out takes seconds: what counts is that those of others are there by then.
+        (LISTS, "at work with ['fedavg_heavy']"),
+        (PLAN, "['singleset', 'fedavg_heavy']"),
+    ],
+    ids=["methods", "benchmark"],
+)
+def test_a_row_of_another_package_is_found_by_all_who_ask_for_one(tmp_path, ask, told):
+    row = "from fedretina.rows import ROWS, add_row\nadd_row('fedavg_heavy', ROWS['fedavg'])\n"
+    assert told in asked(tmp_path, row, ask)
+
+
 def test_a_modality_of_another_package_works_in_jobs_site_files_and_commands(tmp_path):
     site, job, *drawn, unread, unknown, choice = asked(tmp_path, KIND, ASK_KIND)
     assert site == "wide_field False"

@@ -75,15 +75,20 @@ def seed_layers(device: torch.device, purpose: tuple[int | str, ...]) -> None:
 
 @contextmanager
 def reproducible_torch(settings: TrainingSettings) -> Iterator[None]:
-    """Set threads and the choice of kernels, and put back what was there, torch's generators included."""
+    """Set threads, the choice of kernels and how products are formed; put back what was there, generators included."""
     import torch
 
     threads = torch.get_num_threads()
     cudnn = torch.backends.cudnn
     flags = cudnn.deterministic, cudnn.benchmark
+    # Left alone, torch forms a card's convolutions of float32 by TF32, and its matrix products not. These are the old
+    # names of both: where the new ones (`fp32_precision`) are set, whoever asks for the old ones gets an error.
+    matmul = torch.backends.cuda.matmul
+    products = matmul.allow_tf32, cudnn.allow_tf32
     torch.set_num_threads(settings.threads)
     fastest = settings.kernels == "fastest"
     cudnn.deterministic, cudnn.benchmark = not fastest, fastest
+    matmul.allow_tf32 = cudnn.allow_tf32 = settings.precision == "tf32"
     device = torch_device(settings)
     cuda = [device.index or 0] if device.type == "cuda" else []
     try:
@@ -92,3 +97,4 @@ def reproducible_torch(settings: TrainingSettings) -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         cudnn.deterministic, cudnn.benchmark = flags
+        matmul.allow_tf32, cudnn.allow_tf32 = products

@@ -28,8 +28,8 @@ from fedretina.errors import FedretinaError
 @click.option("--page", type=click.Path(path_type=Path), help="The page; OUT/page.md by default.")
 @click.option("--pictures", type=click.Path(path_type=Path), help="Folder of its pictures; OUT/pictures by default.")
 @click.option("--encoders", type=click.Path(path_type=Path), help="o1, p1: folder of `p1-oct` or `p1-fundus`.")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="paper-size: end within so many minutes.")
-@click.option("--cache", type=click.Path(path_type=Path), help="paper-size: image caches; OUT-cache by default.")
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="paper-size, gpu: end within so many minutes.")
+@click.option("--cache", type=click.Path(path_type=Path), help="paper-size, gpu: image caches; OUT-cache by default.")
 @click.option("--state-mb", type=click.IntRange(0), help="paper-size: most that unfinished runs leave; 10000.")
 def benchmark(
     name: str,
@@ -50,7 +50,9 @@ def benchmark(
     cache: Path | None,
     state_mb: int | None,
 ) -> None:
-    """Run the benchmark NAME and write its tables: `feduaa`, `oct`, `oct-labels`, `paper-size`, or one of FedEE's.
+    """Run the benchmark NAME and write its tables: a paper's, `paper-size` or `gpu`.
+
+    The papers' are `feduaa`, `oct`, `oct-labels`, and those of FedEE, named below.
 
     `f1`, `f2`, `e1`, `trunk`, `o1` (scans, at 4, 8 and 16 clients), `p1` and `p1-photographs` are blocks of draws with
     their controls, on an encoder that stands still (docs/paper_tables.md). `p1-oct` and `p1-fundus` pre-train the
@@ -60,6 +62,9 @@ def benchmark(
     `fedee` (fundus photographs), `fedee-oct` (OCT scans), `fedee-dermoscopy`, `fedee-heart` and `fedee-activity`.
     `paper-size` takes the papers' networks and images, for a machine with a GPU that is lent for minutes: it does the
     most telling runs first, ends within --minutes, and goes on in the next call, on any machine that OUT is taken to.
+
+    `gpu` measures, on such a machine too, what a card is used for: real input against synthetic, the share of the
+    card's arithmetic, what precision and kernels cost in bits, several sites on one card. It draws its images.
 
     Stopped at any moment, it goes on where it stopped when it is called again; rows and seeds may be added later.
     `--out` holds the results, `page.md` with the tables, and, for eyes at this machine only, models and answers to

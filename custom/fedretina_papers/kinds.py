@@ -16,6 +16,9 @@ from fedretina_papers.compared import statistics
 from fedretina_papers.fedee_page import write_fedee_page
 from fedretina_papers.first_phase import run_first_phase, write_first_phase_page
 from fedretina_papers.first_phase_plan import FirstPhasePlan
+from fedretina_papers.gpu.page import write_gpu_page
+from fedretina_papers.gpu.plan import GpuPlan
+from fedretina_papers.gpu.run import run_gpu
 from fedretina_papers.label_efficiency import run_labels
 from fedretina_papers.label_page import write_label_page
 from fedretina_papers.label_plan import LabelPlan
@@ -109,6 +112,15 @@ def _paper_size(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     )
 
 
+def _gpu(settings: Mapping[str, Any], limits: Limits) -> Prepared:
+    plan = GpuPlan.read(settings)
+    if limits.state_mb is not None:
+        raise SettingsError("gpu leaves nothing unfinished, so nothing reads --state-mb: leave it out.")
+    return Prepared(
+        lambda out, jobs, tell, read: run_gpu(plan, out, jobs, limits, tell), lambda out: None, lambda out, page: False
+    )
+
+
 def _first_phase(settings: Mapping[str, Any], limits: Limits) -> Prepared:
     plan = FirstPhasePlan.read(settings)
     limits.require_none(plan.name)
@@ -144,6 +156,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "oct_labels": Kind(_labels, write_label_page),
         "first_phase": Kind(_first_phase, _first_phase_page, unrun=True, unfinished=("cache", "pretraining")),
         "paper_size": Kind(_paper_size, write_paper_size_page, unrun=True, unfinished=("runs",)),
+        "gpu": Kind(_gpu, write_gpu_page, unrun=True),
         "block": Kind(_block, write_block_page),
     }
 )

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fedretina.errors import SettingsError
 from fedretina.rows import ROWS, row
-from fedretina.settings.experiment import Experiment
+from fedretina.settings.experiment import Experiment, known_row
 from fedretina.settings.faults import settings_faults
 from fedretina.settings.plan import merged
 from fedretina.storage import require_name, require_sites
@@ -211,7 +211,7 @@ class BenchmarkPlan(BaseModel):
 
 def _phases(named: Mapping[str, Any], of: str) -> list[dict[str, Any]]:
     """The phases of a row, in its order, with what is said of each by name."""
-    names = [str(phase["name"]) for phase in _listed(row(of).settings)]
+    names = [str(phase["name"]) for phase in _listed(known_row(of).settings)]
     unknown = sorted(set(named) - {str(phase["name"]) for one in ROWS.values() for phase in _listed(one.settings)})
     if unknown:
         raise SettingsError(f"phases names {unknown}, which no row has: use pretrain and train, or list the phases.")

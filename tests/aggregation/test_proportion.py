@@ -1,5 +1,7 @@
 """Updates out of all proportion are refused by name when a round closes; the others' bits are what they would be."""
 
+import re
+
 import pytest
 import torch
 
@@ -10,7 +12,9 @@ from fedretina.exchange.partition import CONTROL, GRAM, partition_of
 from fedretina.exchange.payload import Payload
 from fedretina.settings.exchange import Kind
 from fedretina.settings.experiment import Experiment
+from printed import sentence
 
+FACTOR = r"[\d.]+(e\+\d+)? times the larger"
 ONE_ROUND = [{"name": "train", "rounds": 1}]
 TWO_ROUNDS = [{"name": "train", "rounds": 2}]
 SCALARS = {"prepare": {"images": 5.0}, "train": {"theta": 0.5, "images": 5.0}, "validate": {}, "calibrate": {}}
@@ -54,6 +58,9 @@ def test_a_stretched_update_is_refused_and_leaves_no_bit(row, tiny, tmp_path):
     assert sorted(record["scalars"]) == sorted(record["bytes_up"]) == sorted(record["weights"]) == ["a", "c"]
     assert "out of all proportion" in record["refused"]["b"]
     assert "times the larger of the other sites' median change" in record["refused"]["b"]
+    if "encoder" in record["refused"]["b"]:  # as the page quotes it
+        said = f"site-2: {record['refused']['b']}"
+        assert re.sub(FACTOR, "", said) == re.sub(FACTOR, "", sentence("docs/robust_rules.md", "site-2: the change"))
     assert sorted(record["proportion"]) == ["a", "c"]
     assert max(record["proportion"].values()) < 3
     without = Coordinator(experiment, "r", tmp_path / "b")

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from fedretina.jobs import settings_of_row
 from fedretina.loop import run_loop
 from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment
+from fedretina.version import __version__
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOBS = REPOSITORY / "jobs"
@@ -339,7 +341,10 @@ def test_help_has_a_short_form_and_the_package_is_a_command():
         assert short.output == call(*words, "--help").output
     for module in ("fedretina",):
         done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
-        assert done.stdout.startswith("fedretina, version ")
+        first, beside = done.stdout.splitlines()
+        assert first == f"fedretina, version {__version__}"
+        for library in ("nvflare", "torch"):
+            assert f"{library} {metadata.version(library)}" in beside
 
 
 def hints():

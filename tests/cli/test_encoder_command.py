@@ -14,6 +14,7 @@ from fedretina.cli import main
 from fedretina.networks.encoder_check import check_weights
 from fedretina.networks.encoder_file import export_encoder
 from fedretina.networks.resnet import resnet18_encoder
+from fedretina.settings.encoder import EncoderTraits
 
 
 def asked(*words):
@@ -36,6 +37,9 @@ def green(tmp_path_factory):
 def test_a_file_is_told_with_all_that_a_federation_must_know(green):
     code, said = asked(green)
     assert code == 0
+    counted = CliRunner().invoke(main, ["--json-lines", "encoder", "check", str(green)]).stderr.splitlines()
+    lines, many = [json.loads(line) for line in counted], len(EncoderTraits.choices())
+    assert (lines[0], lines[-1]) == tuple({"what": "encoders", "done": done, "of": many} for done in (0, many))
     digest = hashlib.sha256(green.read_bytes()).hexdigest()
     for words in (
         f"sha256          {digest}",

@@ -105,14 +105,14 @@ def test_other_settings_or_another_root_make_it_stale(root, tmp_path, computed):
     assert len(computed) == 6
 
 
-def test_a_valid_cache_needs_no_library_of_images(root, tmp_path):
+def test_a_valid_cache_needs_no_monai(root, tmp_path):
     build_cache(NAMES, root, SETTINGS, tmp_path / "c", "refuse")
     code = (
         "import sys; from pathlib import Path; from fedretina.data.cache import build_cache;"
         "from fedretina.settings.images import FundusSettings;"
         f"c = build_cache({NAMES!r}, Path({str(root)!r}), FundusSettings(image_size=32),"
         f" Path({str(tmp_path / 'c')!r}), 'refuse');"
-        "assert len(c.images) == 6; assert 'cv2' not in sys.modules and 'PIL' not in sys.modules"
+        "assert len(c.images) == 6; assert 'monai' not in sys.modules and 'cv2' not in sys.modules"
     )
     subprocess.run(
         [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

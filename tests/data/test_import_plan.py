@@ -150,7 +150,7 @@ def test_a_salt_that_hashes_nobody_is_refused(tmp_path):
         plan("eyepacs", tmp_path, salt=tmp_path / "salt")
 
 
-@pytest.mark.parametrize("name", [name for name in readers() if name not in ("class_folders", "dicom")])
+@pytest.mark.parametrize("name", [name for name in readers() if name not in ("class_folders", "own_table", "dicom")])
 def test_an_option_of_other_readers(tmp_path, name):
     with pytest.raises(SettingsError, match=r"patient_pattern means nothing to the reader .* it is for"):
         plan(name, tmp_path, patient_pattern="(?P<patient>a)")

@@ -23,7 +23,7 @@ def test_every_reader_is_found_and_described():
 # Without its extra, oct_volumes says first that it needs it: test_oct_volumes.py.
 @pytest.mark.parametrize("name", [name for name in readers() if name != "oct_volumes"])
 def test_no_set_at_all(tmp_path, name):
-    words = {"labels": tmp_path / "labels.csv"} if name == "dicom" else {}
+    words = {"labels": tmp_path / "labels.csv"} if name in ("dicom", "own_table") else {}
     with pytest.raises(DataError, match="unpack"):
         look(name, tmp_path, **words)
 

@@ -5,14 +5,17 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import public_sets as sets
+from fedretina.cli import main
 from fedretina.data.import_plan import plan_import
 from fedretina.data.readers import reader
 from fedretina.data.readers.pamap2 import _parts
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.wav import read_wave, wave_bytes
 from fedretina.errors import DataError, SettingsError
+from printed import shown
 
 
 def look(name, root, **words):
@@ -24,15 +27,16 @@ def plan(name, root, **words):
     return plan_import(name, root, root / "out", ImportSettings.of(copies="keep", **words))
 
 
-def isic(root, rows, lesions=None):
-    """`rows` holds (name, target, centre, fold)."""
+def isic(root, rows, lesions=None, draw=None):
+    """`rows` holds (name, target, centre, fold); images are empty files unless `draw` draws the one of a number."""
     sets.table(
         root / "train_test_split",
         ("image", "target", "center", "fold", "fold2"),
         *((*row, f"{row[3]}_{row[2]}") for row in rows),
     )
-    for name, *_ in rows:
-        sets.touch(root / "ISIC_2019_Training_Input" / f"{name}.jpg")
+    for number, (name, *_) in enumerate(rows):
+        path = root / "ISIC_2019_Training_Input" / f"{name}.jpg"
+        draw(path, number) if draw else sets.touch(path)
     if lesions is not None:
         sets.table(root / "ISIC_2019_Training_Metadata.csv", ("image", "age_approx", "lesion_id"), *lesions)
 
@@ -163,6 +167,22 @@ def test_physionet_says_what_is_wrong(tmp_path):
     (tmp_path / "training-a" / "REFERENCE.csv").write_text("a0001,0\n")
     with pytest.raises(DataError, match="line 1: expected a recording and -1 or 1"):
         look("physionet2016", tmp_path)
+
+
+def test_the_page_shows_what_imports_print(tmp_path, monkeypatch):
+    """Of 150 drawn pictures, 30 of them of centre 1, and of seven recordings of noise."""
+    monkeypatch.chdir(tmp_path)
+    rows = [(f"ISIC_{number:07}", (1, 1, 1, 0, 2, 4)[number % 6], number % 5, "train") for number in range(150)]
+    isic(tmp_path / "isic", rows, draw=sets.picture)
+    seconds = (9, 12, 16, 21, 26, 13, 18)
+    recordings = [(f"c{at:04}", (1, -1)[at % 3 > 0], long) for at, long in enumerate(seconds, 1)]
+    physionet(tmp_path / "physionet", "c", recordings)
+    for words in (
+        "isic2019 isic --client 1 --out centre-1",
+        "physionet2016 physionet --client c --segments all --out hearts",
+    ):
+        command = f"fedretina data import {words}"
+        assert CliRunner().invoke(main, command.split()[1:]).output == shown("docs/other_modalities.md", command)
 
 
 def pamap(path, stretches, lost=()):

@@ -4,6 +4,7 @@ from fedretina.errors import RefusedError
 from fedretina.exchange.payload import Stamp
 from fedretina.storage import require_name
 from fedretina.told import one_line
+from printed import sentence
 
 STAMP = Stamp("run", "train", 3, 0, "d" * 64)
 
@@ -25,6 +26,13 @@ def test_equal_stamps_pass():
 def test_each_field_is_refused_by_name(changed, said):
     with pytest.raises(RefusedError, match=said):
         STAMP._replace(**changed).require(STAMP)
+
+
+def test_the_page_quotes_the_refusal():
+    with pytest.raises(RefusedError) as refusal:
+        STAMP.require(STAMP._replace(digest="e" * 64))
+    said = str(refusal.value).replace("d" * 12, "...").replace("e" * 12, "...")
+    assert said == sentence("docs/one_round.md", "the two ends")
 
 
 def test_a_stamp_of_a_million_letters_is_refused_in_a_line():

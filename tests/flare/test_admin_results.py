@@ -8,6 +8,7 @@ from fedretina.errors import AdminError, NotDoneError, StateError
 from fedretina.flare.admin_jobs import COMPLETED, Job
 from fedretina.flare.admin_runs import Sight, fetch, outcome, outcome_of, results_file
 from fedretina.flare.submitted_job import SUBMITTED_AS
+from printed import shown
 
 
 def job(status=COMPLETED, **more):
@@ -121,6 +122,15 @@ def test_a_job_that_was_refused_says_by_whom_and_why(detail, told):
     assert not became.complete
     assert told in became.why
     assert became.why.endswith("Nothing has run: mend that and submit the job again, under the same name if you like.")
+
+
+def test_the_admins_page_shows_how_a_job_with_code_ends():
+    refused = job("FINISHED:FAILED_TO_RUN", job_deploy_detail=["server: BYOC not permitted"], duration="N/A")
+    sight = Sight(refused, None, False)
+    first, moment, why = shown("docs/admin.md", "fedretina watch --run code").splitlines()
+    assert first.endswith(", run code")
+    assert moment.endswith(f"  {sight.words()}")
+    assert why == outcome(None, sight).why
 
 
 def test_words_of_others_are_short_and_printable():

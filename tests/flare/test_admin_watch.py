@@ -1,5 +1,7 @@
 """Following a job, against a server made of a list of moments."""
 
+import re
+
 import pytest
 
 from fedretina.cli.admin import printable
@@ -9,6 +11,7 @@ from fedretina.flare.admin_runs import see, watch
 from fedretina.flare.admin_session import Federation
 from fedretina.flare.progress_board import Report
 from fedretina.kit.second_machine import SecondMachine
+from printed import blocks, form
 
 REPORT = Report("r", 1, 5, "train", "train", 2, 3, 1, [], ["a", "b"], {}, 0.5, 90.0)
 
@@ -90,6 +93,23 @@ def test_a_site_that_waits_for_its_hospital_is_told_as_that():
     waits = REPORT._replace(answered=["b"], waiting=[], refused={"a": AWAITS}, seconds_left=None)
     told = see(Moments(("RUNNING", waits)), "x").words()
     assert told == "train round 2 of 3: 1 of 2 sites answered; a is waiting for the hospital's approval"
+
+
+def test_the_pages_show_moments_in_these_words():
+    first = REPORT._replace(waiting=["site-1", "site-2"], seconds_left=None)
+    half = {"answered": ["site-2"], "waiting": ["site-1"]}
+    steps = [one._replace(**words) for one in (first, first._replace(seconds_left=90.0)) for words in ({}, half)]
+    steps += [first._replace(task=task, **words) for task in ("validate", "finalise") for words in ({}, half)]
+    steps += [first._replace(answered=["site-2"], waiting=[], refused={"site-1": AWAITS})]
+    told = lines("SUBMITTED", "RUNNING", *(("RUNNING", step) for step in steps), "FINISHED:COMPLETED")
+    told += lines("FINISHED:EXECUTION_EXCEPTION")
+    for page in ("docs/admin.md", "poc/README.md"):
+        shown = {line for block in blocks(page) for line in block.splitlines() if re.search(MOMENT, line)}
+        assert len(shown) > 5
+        assert {form(line).removeprefix("CLOCK  ") for line in shown} <= set(map(form, told))
+
+
+MOMENT = "sites answered|RUNNING; its|FINISHED:[A-Z_]+ after [0-9]|submitted; waits"
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (59.6, "1 min 00 s"), (7384.0, "2 h 03 min")])

@@ -1,17 +1,22 @@
 """The real simulator against the plain loop, bit for bit."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
 
 import psutil
 import pytest
-from simulation import SMALL, Simulation, results, run_oracle, write_job
+from simulation import REPOSITORY, SMALL, Simulation, results, run_oracle, write_job
 
+from fedretina.errors import RefusedError
 from fedretina.exchange.ledger import Ledger
+from fedretina.flare.simulation import Simulation as Trial
 from fedretina.report.verdict_words import verdict_sentence
+from fedretina.settings.site import SiteSettings
 from fedretina.storage import read_json
+from printed import blocks, form
 
 pytestmark = pytest.mark.flare
 SITES = ("site-1", "site-2", "site-3")
@@ -52,7 +57,38 @@ def test_simulate_ends_with_the_loops_bits_and_tells_each_answer(tmp_path):
         assert lines[0]["bytes"] == oracle["steps"][0]["bytes_up"][site]
         assert lines[2]["tensors"] == {}
         assert set(lines[0]["scalars"]) == {"theta", "images", "patients"}
-    assert "travels" in (tmp_path / "simulator/again/log.txt").read_text()
+        assert {name: kind(value) for name, value in lines[1].items()} == {
+            name: kind(value) for name, value in shown_line().items()
+        }
+    log = (tmp_path / "simulator/again/log.txt").read_text()
+    assert "travels" in log
+    (begun,) = (text for text in blocks("docs/one_round.md") if "steps done" in text)
+    assert all(form(line).replace("demo", "again") in form(log) for line in begun.splitlines())
+    (told,) = (text for text in blocks("docs/for_hospitals.md") if "has answered, after" in text)
+    ours = {form(re.sub("ours, partner|ours|partner", "site-1", line)) for line in told.splitlines()}
+    assert ours <= set(map(form, said.splitlines()))
+
+
+def kind(value):
+    """What can be compared of a ledger's entry: names where it holds entries, else the type."""
+    return sorted(value) if isinstance(value, dict) else type(value)
+
+
+def shown_line():
+    """The line of a ledger that a page shows."""
+    (line,) = re.findall("^```json\n(.*)\n```$", (REPOSITORY / "docs/one_round.md").read_text(), re.MULTILINE)
+    return json.loads(line)
+
+
+def test_a_trial_that_a_sites_policy_would_refuse_does_not_begin(tmp_path):
+    words = {"row": "feduaa", "network": {"encoder": "resnet18"}}
+    shut, open_ = ({"policy": {"kinds": kinds}} for kinds in (["sums"], ["encoder"]))
+    settings = {"b": shut, "c": open_, "d": shut, "e": {}}
+    sites = {name: SiteSettings.model_validate(own) for name, own in settings.items()}
+    with pytest.raises(RefusedError, match=r"^b, d: this site's own policy lets no encoder pass.*\{kinds: \[encoder\]"):
+        Trial(words, "never", sites, tmp_path)
+    Trial(words, "never", {name: sites[name] for name in "ce"}, tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trial_that_is_told_to_end_takes_its_simulator_along(tmp_path):

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from fedretina.local import supervised
 from fedretina.local.supervised import RoundOptimiser, eager_step, scheduled
 from fedretina.losses.objective import Clock
+from fedretina.seeds import generator
 from fedretina.settings.training import OptimiserSettings
 
 
@@ -80,3 +82,39 @@ def test_a_network_whose_encoder_is_frozen_has_one_group():
     net = Pair()
     net.encoder.requires_grad_(False)
     assert set(RoundOptimiser(net, OptimiserSettings()).at(clock())) == {"head.weight", "head.bias"}
+
+
+@pytest.mark.parametrize("words", [{"optimizer": "adam"}, {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01}])
+def test_a_fused_step_is_near_the_plain_one_and_goes_on_from_what_was_kept(words, monkeypatch):
+    """As on a card: torch has the same kernels for the processor, where the product does not use them."""
+    settings = OptimiserSettings(learning_rate=0.1, optimizer_state="keep", **words)
+    torch.manual_seed(0)
+    plain, fused = (nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last) for _ in range(2))
+    fused.load_state_dict(plain.state_dict())
+    kept = {}
+    for name, net, devices in (("plain", plain, ()), ("fused", fused, ("cpu",))):
+        monkeypatch.setattr(supervised, "_FUSED", devices)
+        for round_ in range(3):
+            optimiser = RoundOptimiser(net, settings)
+            assert all(group["fused"] == bool(devices) for group in optimiser.torch.param_groups)
+            stored = {key: value.contiguous() for key, value in kept.get(name, {}).items()}  # as from the disk
+            optimiser.recall(stored)
+            for step in range(2):
+                for key, value in net.named_parameters():
+                    value.grad = torch.empty_like(value).copy_(draws(key, round_, step).view_as(value))
+                optimiser.at(clock())
+                eager_step(optimiser.torch)
+            kept[name] = optimiser.memory()
+            for parameter, state in optimiser.torch.state.items():
+                for value in state.values():
+                    assert value is None or value.ndim == 0 or value.stride() == parameter.stride() or not devices
+    assert kept["plain"].keys() == kept["fused"].keys()
+    for key, value in kept["plain"].items():
+        torch.testing.assert_close(value, kept["fused"][key])
+    for one, other in zip(plain.parameters(), fused.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def draws(key, round_, step):
+    count = {"weight": 4 * 3 * 3 * 3, "bias": 4}[key]
+    return torch.from_numpy(generator(key, round_, step).normal(size=count)).float()

@@ -249,7 +249,7 @@ def test_what_is_asked_wrongly_is_a_sentence(tmp_path):
     site = tmp_path / "site.yaml"
     site.write_text("data: {manifest: manifest.csv, scheme: {grades: [a, b]}}\n")
     for words, sentence in (
-        (("feduaa", "--minutes", "5"), "--minutes can be used with paper-size alone, and the benchmark is feduaa"),
+        (("feduaa", "--minutes", "5"), "--minutes can be used with paper-size and gpu alone"),
         (("paper-size",), "no part has a site: name each with --site NAME=FILE"),
         (("paper-size", "--site", f"a={site}"), "does not say what the images of a are: set data.modality in it."),
         (("paper-size", "--minutes", "0"), "0"),

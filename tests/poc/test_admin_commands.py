@@ -20,9 +20,11 @@ from simulation import SMALL, results, run_oracle, write_job
 from standing import CEILING_S, standing
 
 from fedretina.cli import main
+from printed import blocks, shape, shown, without_moments
 
 pytestmark = pytest.mark.flare
 SITES = ("site-1", "site-2")
+PAGE = "docs/admin.md"  # its runs have the names of those here, and its outputs are theirs
 GATE = "GATED_TWEU_GATE"  # as tests/flare/parts/gated_tweu.py
 # Its rounds are held by a gate: tests/flare/parts/gated_tweu.py.
 LONGER = {
@@ -67,10 +69,22 @@ def admin(federation, monkeypatch):
     """Runs one command with the admin's kit; `as_json` parses what it prints."""
     monkeypatch.setenv("FEDRETINA_ADMIN_KIT", str(federation.admin_kit))
 
-    def call(*words, code=0, as_json=False):
-        result = CliRunner().invoke(main, [*map(str, words), *(["--json"] if as_json else [])])
+    def call(*words, code=0, as_json=False, answer=None):
+        result = CliRunner().invoke(main, [*map(str, words), *(["--json"] if as_json else [])], input=answer)
         assert result.exit_code == code, result.output
         return [json.loads(line) for line in result.stdout.splitlines()] if as_json else result.output
+
+    return call
+
+
+@pytest.fixture
+def as_shown(admin):
+    """Runs a command that the page shows, and compares what it prints; what is in `instead` is not on the page."""
+
+    def call(command, instead=None, **words):
+        said = admin(*command.replace(*(instead or ("", ""))).split()[1:], **words)
+        assert shape(without_moments(said)) == shape(without_moments(shown(PAGE, command)))
+        return said
 
     return call
 
@@ -132,12 +146,17 @@ def wait_for(federation, condition, what):
         time.sleep(0.2)
 
 
-def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, program, oracle, gate, tmp_path):
-    job = write_job(tmp_path / "job", LONGER, SITES)
-    (first,) = admin("submit", job, "--run", "study", "--poc", as_json=True)
-    (second,) = admin("submit", job, "--run", "study", as_json=True)  # is there: nothing is sent, nothing refused
-    assert (first["new"], second["new"]) == (True, False)
-    assert first["job"] == second["job"]
+def test_a_run_is_submitted_once_followed_and_fetched(
+    federation, admin, as_shown, program, oracle, gate, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    job = write_job(tmp_path / "jobs" / "feduaa", LONGER, SITES)
+    write_job(tmp_path / "jobs" / "fedavg", LONGER, (*SITES, "site-3"))
+    as_shown("fedretina submit jobs/fedavg --run spring", code=2)
+    as_shown("fedretina submit jobs/feduaa --run study --poc")
+    as_shown("fedretina submit jobs/feduaa --run study")  # is there: nothing is sent, nothing refused
+    (first,) = admin("submit", job, "--run", "study", as_json=True)
+    assert not first["new"]
     said = admin("watch", "--run", "study", "--timeout", 1, "--interval", 0.5, code=4)
     assert "has not ended within the time given" in said or "--timeout was over" in said  # as far as it came by then
     assert "waits for its end" in admin("results", "--run", "study", code=4)
@@ -174,13 +193,13 @@ def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, program
     (view,) = admin("status", as_json=True)
     assert view["sites"] == list(SITES)
     assert [job["job"] for job in view["jobs"] if job["run"] == "study"] == [first["job"]]
+    assert "FINISHED:COMPLETED after" in as_shown("fedretina watch --run study")
     assert "FINISHED:COMPLETED after" in admin("status", "--run", "study")
 
     # A lead who goes back is told first what is lost; what is done anew has the bits of a run that never did it before.
     assert "is no step of this run" in admin("resume", "study", "--from", "train-0009", "--yes", code=2)
     assert "Add --yes" in admin("resume", "study", "--from", "train-0001", code=2, as_json=True)[0]["error"]
-    said = admin("resume", "study", "--from", "train-0001", "--yes")
-    assert "lost: 4 steps, train-0001 to finalise-0000, with what site-1, site-2 did in them. The run has comp" in said
+    as_shown("fedretina resume study --from train-0001", answer="y\n")
     assert admin("watch", "--run", "study", as_json=True)[-1]["complete"]
     assert results(federation.state, "study") == oracle
     (record,) = json.loads((federation.state / "study/server/run.json").read_text())["restarts"]
@@ -197,7 +216,8 @@ def test_a_run_is_submitted_once_followed_and_fetched(federation, admin, program
     assert not again["new"]
 
 
-def test_a_run_that_fails_says_why(admin, tmp_path):
+def test_a_run_that_fails_says_why(admin, as_shown, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     job = write_job(tmp_path / "job", {**SMALL, "quorum": 3}, SITES)
     path = job / "app/config/config_fed_server.json"
     words = json.loads(path.read_text())
@@ -205,12 +225,12 @@ def test_a_run_that_fails_says_why(admin, tmp_path):
         workflow["args"]["repeats"] = 0
     path.write_text(json.dumps(words))
     admin("submit", job, "--run", "thin", "--poc")
-    (*_, end) = admin("watch", "--run", "thin", code=1, as_json=True)
+    said = as_shown("fedretina watch --run thin", code=1)
+    assert "FINISHED:EXECUTION_EXCEPTION after" in said
+    as_shown("fedretina results --run thin", code=1)
+    (end,) = admin("status", "--run", "thin", as_json=True)
     assert not end["complete"]
-    results_say = admin("results", "--run", "thin", "--out", tmp_path / "out", code=1)
-    for why in (end["why"], admin("status", "--run", "thin"), results_say):
-        assert "2 updates were accepted, the quorum is 3" in why
-        assert "`fedretina resume thin` goes on" in why
+    assert end["why"] == said.splitlines()[-1]
     assert "ended as FINISHED:EXECUTION_EXCEPTION" in admin("submit", job, "--run", "thin", code=2)
 
 
@@ -236,28 +256,34 @@ def test_what_is_not_there(federation, admin, tmp_path):
     )
 
 
-def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(federation, admin, oracle, tmp_path):
+def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(
+    federation, admin, as_shown, oracle, tmp_path
+):
     job = write_job(tmp_path / "job", LONGER, SITES)
     (first,) = admin("submit", job, "--run", "crash", "--poc", as_json=True)
     server = federation.kit(SERVER)
     wait_for(federation, lambda: done(federation, "crash") >= 1, "round 0")
-    assert "still runs" in admin("repair", "--server-kit", server, code=2)
+    (busy,) = (block for block in blocks(PAGE) if "not touched" in block)
+    assert shape(admin("repair", first["job"], "--server-kit", server, code=2)) == shape(busy)
     federation.kill_one(SERVER)
     assert "no server answers this admin" in admin("status", "--connect-timeout", 2, code=2)
     federation.start_one(SERVER)
     federation.wait_for_sites(CEILING_S)
-    assert "was started anew" in admin("watch", "--run", "crash", code=1)
+    assert "was started anew" in as_shown("fedretina watch --run crash", code=1)
     assert "lost by the server" in admin("submit", job, "--run", "crash", code=2)
+    listed = admin("status")
     asked = ["repair", "--server-kit", str(server)]
     wait_for(federation, lambda: "still runs" not in CliRunner().invoke(main, asked).output, "the job's own end")
-    assert "would be set" in admin("repair", first["job"], "--server-kit", server)
-    assert "set to FINISHED:ABANDONED" in admin("repair", first["job"], "--server-kit", server, "--yes")
+    kit = ("poc_workspace/flare/fedretina/prod_00/localhost", str(server))
+    as_shown(f"fedretina repair --server-kit {kit[0]}", kit)
+    as_shown(f"fedretina repair --server-kit {kit[0]} --yes", kit)
     (view,) = admin("status", first["job"], as_json=True)
     assert (view["status"], view["lost"]) == ("FINISHED:ABANDONED", False)
-    (gone_on,) = admin("resume", "crash", as_json=True)
-    assert (gone_on["new"], gone_on["resumes"]) == (True, first["job"])
+    as_shown("fedretina resume crash")
     (*_, end) = admin("watch", "--run", "crash", as_json=True)
-    assert (end["job"], end["complete"]) == (gone_on["job"], True)
+    assert (end["resumes"], end["complete"]) == (first["job"], True)
+    for line in shape(shown(PAGE, "fedretina status")).splitlines():  # the page's other run may not be in this process
+        assert line.replace("study", "crash") in shape(listed + admin("status"))
     assert results(federation.state, "crash") == oracle
 
 

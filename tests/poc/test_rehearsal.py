@@ -15,6 +15,7 @@ from simulation import REPOSITORY, SMALL, results, run_oracle, write_job
 from standing import CEILING_S, standing
 
 from fedretina.exchange.ledger import Ledger
+from printed import blocks, form
 
 pytestmark = pytest.mark.flare
 SITES = ("site-1", "site-2")
@@ -149,9 +150,21 @@ def test_a_rehearsal_ends_with_the_loops_bits_while_another_is_interrupted_and_a
     assert fetched.pop("run") == "again"
     assert fetched == oracle
     assert f"run again, model of {oracle['chosen']}, digest {oracle['model_digest'][:12]}" in whole.text()
+    as_the_page_shows(whole.text().replace(str(whole.folder / "poc"), ".../poc_workspace"))
     # The kits' registry of FLARE's command line, and the signatures of a submitted job, lie in the folder too.
     assert not (whole.folder / "home").exists()
     assert {path: path.stat().st_mtime_ns for path in job.rglob("*")} == before
+
+
+def as_the_page_shows(printed):
+    """Each line of the page is in what was printed, in this order, but for the moments: which come depends."""
+
+    (block,) = (text for text in blocks("poc/README.md") if "stopped; no process" in text)
+    passing = re.compile("sites answered|RUNNING; its|submitted; waits|^  [.]{3}$")
+    block = re.sub(r"feduaa-\d{8}-\d{6}-\w{4}", "again", block)  # the name that a run has where it is given none
+    said = iter([form(line) for line in printed.splitlines()])
+    for line in block.splitlines():
+        assert passing.search(line) or form(line) in said, line  # `in` goes on from the line before
 
 
 def test_what_cannot_be_rehearsed_is_a_sentence(tmp_path, rehearse):

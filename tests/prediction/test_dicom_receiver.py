@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from fedretina.cli.receive import LogLine
 from fedretina.data.decode import decode_image
 from fedretina.data.dicom_file import warnings_held_back
 from fedretina.dicom import receiver as module
@@ -163,6 +164,7 @@ def test_what_is_confirmed_is_answered_and_the_answers_are_sent_until_they_are_t
 ):
     """By TLS on both sides."""
     monkeypatch.setattr(module, "_RETRY_S", (0.1, 0.2))
+    caplog.set_level("INFO", module.__name__)
     (tmp_path / "fhir").mkdir()
     _, port = served(archive.port, quiet_s=0.5, tls=identities["model"], fhir=tmp_path / "fhir")
     nobody = ssl.create_default_context(cafile=identities["archive"].authority)
@@ -189,6 +191,10 @@ def test_what_is_confirmed_is_answered_and_the_answers_are_sent_until_they_are_t
     assert "answers could not be sent to ARCHIVE" in caplog.text
     assert "MRN0001" not in caplog.text
     assert "Phantom" not in caplog.text
+    until(lambda: "a study was answered, and the answers were sent: 2 pictures" in caplog.text, "it says so")
+    lines = [json.loads(LogLine().format(record)) for record in caplog.records if record.name == module.__name__]
+    told = [line["said"] for line in lines if line["level"] == "info"]
+    assert "a study is being answered: 2 pictures" in told
 
 
 def test_what_cannot_be_taken_is_refused_by_a_status(hospital, served, tmp_path, caplog):

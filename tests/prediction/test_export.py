@@ -195,8 +195,10 @@ def test_what_was_exported_answers_behind_its_gate_and_tells_of_no_patient(to, l
         pytest.importorskip("onnxruntime")
         pytest.importorskip("onnxscript")
     out = tmp_path / "out"
-    called = CliRunner().invoke(main, ["export", str(final), "--to", to, "--out", str(out)])
+    called = CliRunner().invoke(main, ["--json-lines", "export", str(final), "--to", to, "--out", str(out)])
     assert called.exit_code == 0, called.output
+    told = [json.loads(line) for line in called.stderr.splitlines() if line.startswith('{"what"')]
+    assert told == [{"what": "steps", "done": done, "of": 3} for done in range(4)]
     model = fedretina.load(out)
     faults = compare(Predictor.load(final, "cpu"), model._answering, shown(images))
     assert faults[8:10] == compare(Predictor.load(final, "cpu"), model._answering, shown(images)[8:10])  # another batch

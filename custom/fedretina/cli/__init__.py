@@ -8,6 +8,24 @@ from fedretina.cli.shared import LazyGroup
 from fedretina.process_end import end_quickly
 from fedretina.version import __version__
 
+_BESIDE = ("nvflare", "torch", "torchvision", "numpy")
+
+
+def _say_versions(ctx: click.Context) -> None:
+    """Of this package and what it stands on, read where they are installed: none of them is imported."""
+    import platform
+    from importlib import metadata
+
+    beside = []
+    for name in _BESIDE:
+        try:
+            beside.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            beside.append(f"{name} is not installed")
+    click.echo(f"fedretina, version {__version__}")
+    click.echo(f"{', '.join(beside)}; Python {platform.python_version()} on {platform.platform(terse=True)}")
+    ctx.exit()
+
 
 @click.group(
     cls=LazyGroup,
@@ -43,7 +61,14 @@ from fedretina.version import __version__
         "sources that `make demo` has set up."
     },
 )
-@click.version_option(__version__)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda ctx, option, asked: _say_versions(ctx) if asked else None,
+    help="Show the versions that a report of a fault needs, and end.",
+)
 @click.option(
     "--json-lines",
     is_flag=True,

@@ -32,6 +32,17 @@ def _shares(ctx: click.Context, option: click.Parameter, text: str) -> tuple[flo
     return shares
 
 
+def _titles(ctx: click.Context, option: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    titles: dict[str, str] = {}
+    for pair in pairs:
+        name, sign, title = (word.strip() for word in pair.partition("="))
+        if not (sign and name and title):
+            raise click.BadParameter(f"{pair!r} is no NAME=TITLE: write it as label=Grade.")
+        if titles.setdefault(name, title) != title:
+            raise click.BadParameter(f"{name} is given two titles: name the column that holds it.")
+    return titles
+
+
 def _list_sets(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
     if not asked or ctx.resilient_parsing:
         return
@@ -75,16 +86,27 @@ def _list_sets(ctx: click.Context, option: click.Parameter, asked: bool) -> None
 @click.option(
     "--grades",
     callback=names_by_comma,
-    help="Names of the grades by comma, the healthy one first (class_folders, dicom, oct_volumes).",
+    help="Names of the grades by comma, the healthy one first (class_folders, own_table, dicom, oct_volumes).",
 )
 @click.option("--ungradable", help="The one of --grades that stands for images that nobody can grade.")
 @click.option(
-    "--patient-pattern", help="Regular expression with (?P<patient>...), searched in a file's path (class_folders)."
+    "--patient-pattern",
+    help="Regular expression with (?P<patient>...), searched in a file's path (class_folders, own_table).",
 )
 @click.option(
     "--labels",
     type=click.Path(path_type=Path),
-    help="CSV with the columns file or sop_instance_uid, and label (dicom); file, label, patient, scan (oct_volumes).",
+    help="CSV with the columns file or sop_instance_uid, and label (dicom); file, label, patient, scan (oct_volumes); "
+    "with titles of your own (own_table).",
+)
+@click.option(
+    "--column",
+    "columns",
+    metavar="NAME=TITLE",
+    multiple=True,
+    callback=_titles,
+    help="The title that the table has for file, label, patient, split, or for an optional column of a manifest, such "
+    "as eye; may be repeated (own_table).  [default: the same name]",
 )
 @click.option(
     "--unlabelled",
@@ -92,7 +114,7 @@ def _list_sets(ctx: click.Context, option: click.Parameter, asked: bool) -> None
     default="skip",
     show_default=True,
     help="Leave out images without a label, or put them into train, where they count for label-free pre-training alone "
-    "(class_folders, dicom, oct_volumes).",
+    "(class_folders, own_table, dicom, oct_volumes).",
 )
 @click.option(
     "--client",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedretina.cli.shared import fail
+from fedretina.cli.shared import fail, progress
 from fedretina.errors import FedretinaError
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def check(file: Path, name: str | None, as_json: bool) -> None:
     from fedretina.networks.encoder_check import check_weights
 
     try:
-        found = check_weights(file, name)
+        with progress("encoders") as tell:
+            found = check_weights(file, name, tell)
     except FedretinaError as error:
         fail(str(error))
     if as_json:

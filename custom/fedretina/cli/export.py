@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fedretina.cli.shared import fail
+from fedretina.cli.shared import fail, progress
 from fedretina.errors import FedretinaError
 
 
@@ -31,7 +31,8 @@ def export(final: Path, to: str, out: Path) -> None:
     from fedretina.export.write import export_model
 
     try:
-        files = export_model(final, to, out)
+        with progress("steps") as tell:
+            files = export_model(final, to, out, tell)
     except FedretinaError as error:
         fail(str(error))
     click.echo(

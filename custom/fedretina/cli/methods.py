@@ -30,9 +30,11 @@ _GRADES = 5  # of a head that travels, and of the head whose size is shown as st
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def methods(row: str | None, encoder: str | None, experiment: Path | None, sites: int, as_json: bool) -> None:
     """List the methods with their axes, or show one ROW in full, with its bytes; those of the list need --encoder."""
+    from fedretina.settings.choice import load_parts
     from fedretina.settings.experiment import Experiment
 
     try:
+        load_parts()  # rows of packages that are installed are listed too
         chosen = encoder or (_ENCODER if row else None)
         if experiment is not None:
             chosen = Experiment.load(experiment).network.encoder

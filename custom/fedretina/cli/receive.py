@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import sys
@@ -10,11 +11,21 @@ from typing import Literal
 
 import click
 
-from fedretina.cli.shared import DEVICE, fail
+from fedretina.cli.shared import DEVICE, fail, json_lines
 from fedretina.errors import FedretinaError, SettingsError
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_DATE = "%Y-%m-%dT%H:%M:%S%z"
+
+
+class LogLine(logging.Formatter):
+    """A line of the log as JSON: when, how serious, and what."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        at = self.formatTime(record, _DATE)
+        return json.dumps({"time": at, "level": record.levelname.lower(), "said": record.getMessage()})
 
 
 @click.command()
@@ -87,7 +98,8 @@ def receive(
     answered are put aside in QUEUE/failed for --keep-failed days.
 
     Without --tls-cert, --tls-key and --tls-ca it speaks plain DICOM: keep it on the hospital's own network, or on the
-    archive's machine. It takes the extra `dicom`, and runs until SIGTERM or Ctrl-C.
+    archive's machine. It takes the extra `dicom`, and runs until SIGTERM or Ctrl-C. On the error stream it says when it
+    begins with a study, when its answers have been sent, and what it refuses; under `--json-lines` as JSON.
 
     Research software, not a medical device: a doctor decides, whatever it says.
     """
@@ -95,7 +107,9 @@ def receive(
     from fedretina.dicom.receiver import Peer, Receiver, Tls
     from fedretina.prediction.predictor import Predictor
 
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    told = logging.StreamHandler(sys.stderr)
+    told.setFormatter(LogLine() if json_lines() else logging.Formatter("%(asctime)s %(levelname)s %(message)s", _DATE))
+    logging.basicConfig(handlers=[told], level=logging.INFO)
     try:
         require_highdicom()
         tls = None

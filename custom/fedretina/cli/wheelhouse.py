@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fedretina.cli.shared import fail
+from fedretina.cli.shared import fail, progress
 from fedretina.errors import FedretinaError
 
 
@@ -36,7 +36,8 @@ def wheelhouse(folder: Path, lock: Path, package: Path) -> None:
     from fedretina.kit.wheelhouse import LIST, SCRIPT, make_wheelhouse
 
     try:
-        made = make_wheelhouse(folder, package, lock)
+        with progress("packages") as tell:
+            made = make_wheelhouse(folder, package, lock, tell)
     except FedretinaError as error:
         fail(str(error))
     click.echo(f"{made.wheels} wheels, {made.size / 1e6:.0f} MB, in {folder}; `sh {SCRIPT} ENVIRONMENT` installs them.")

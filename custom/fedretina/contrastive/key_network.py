@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedretina.contrastive.objective import ContrastiveContext, alike, unit
+from fedretina.device import brought
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
 from fedretina.seeds import generator
@@ -75,8 +76,8 @@ class KeyNetwork:
         split = self._settings.key_bn == "split"
         parts = shuffled_parts(len(views), self._settings.splits if split else 1, (*self._seed, *purpose, "split"))
         with torch.no_grad():
-            embeddings = torch.cat([self._embedded(views[part]) for part in parts])
-            return unit(embeddings[np.argsort(np.concatenate(parts))])
+            embeddings = torch.cat([self._embedded(views[_at(part, views)]) for part in parts])
+            return unit(embeddings[_at(np.argsort(np.concatenate(parts)), views)])
 
     def memory(self) -> Tensors:
         """What the next round needs of it: nothing, unless it goes on with its own weights; what travels comes back."""
@@ -94,6 +95,11 @@ class KeyNetwork:
         features: Tensor = self.module["encoder"](self._query.normalised(views))
         out: Tensor = self.module["projector"](features)
         return out
+
+
+def _at(places: NDArray[np.int64], like: Tensor) -> Tensor:
+    """Places in a batch, where the batch is, and nobody waits until they are there."""
+    return brought(torch.from_numpy(places), like.device)
 
 
 def _own(key: str) -> str:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
+from fedretina.device import brought
 from fedretina.errors import SettingsError
 from fedretina.seeds import derive_seed
 from fedretina.settings.images import AugmentSettings, TwoViewSettings
@@ -187,16 +188,6 @@ def _warp(pixels: torch.Tensor, angle: NDArray[np.float64], flipped: NDArray[np.
     cos, sin, none = np.cos(angle), np.sin(angle), np.zeros_like(angle)
     x, y = np.stack([cos * flipped, -sin * flipped, none], axis=-1), np.stack([sin, cos, none], axis=-1)
     return affine_sample(pixels, np.stack([x, y], axis=1))
-
-
-def brought(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor where a network computes; itself where it is there.
-
-    To a card it goes from memory that is pinned, behind what stands in the card's queue: nobody waits for it.
-    """
-    if tensor.device.type == device.type:
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _there(values: NDArray[Any], like: torch.Tensor) -> torch.Tensor:

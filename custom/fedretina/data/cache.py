@@ -191,7 +191,7 @@ def build_cache(
     """Give the transformed images of files, computing only what is not cached or has changed.
 
     A file has changed when its name, size or modification time differs; the whole cache has when the settings
-    or the pipeline's version do. A valid cache is opened without OpenCV, without a lock and without a write,
+    or the pipeline's version do. A valid cache is opened without MONAI, without a lock and without a write,
     so its folder may be read-only. One process builds at a time; others wait and then find the work done.
 
     Args:

@@ -74,7 +74,7 @@ def plan_import(
     left_out = list(survey.left_out)
     steps: list[Callable[[Sequence[Photograph]], tuple[list[Photograph], list[LeftOut]]]] = [
         without_repeats,
-        lambda found: _present(images, found, settings),
+        lambda found: _present(images, found, settings, public_set),
     ]
     if settings.copies == "skip":
         steps.append(lambda found: without_copies(images, found, lambda done, of: tell("files compared", done, of)))
@@ -126,15 +126,16 @@ def plan_import(
 
 
 def _present(
-    root: Path, photographs: Sequence[Photograph], settings: ImportSettings
+    root: Path, photographs: Sequence[Photograph], settings: ImportSettings, public_set: PublicSet
 ) -> tuple[list[Photograph], list[LeftOut]]:
     there = [(root / photograph.file).is_file() for photograph in photographs]
     missing = [photograph.file for photograph, is_there in zip(photographs, there, strict=True) if not is_there]
     if missing and settings.bad_files == "refuse":
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        cure = "Unpack the set again" if public_set.published else "Copy them there, mend their names in the list"
         raise DataError(
             f"{len(missing)} of {len(photographs)} labelled images are missing under {root}: "
-            f"{', '.join(missing[:_NAMED])}{more}. Unpack the set again, or leave them out (--bad-files skip)."
+            f"{', '.join(missing[:_NAMED])}{more}. {cure}, or leave them out (--bad-files skip)."
         )
     kept = [photograph for photograph, is_there in zip(photographs, there, strict=True) if is_there]
     return kept, [LeftOut(file, "the image is missing") for file in missing]
@@ -206,9 +207,10 @@ def _absent(scheme: GradingScheme, labels: Sequence[int], splits: Sequence[str])
 
 
 def _check_options(public_set: PublicSet, settings: ImportSettings) -> None:
-    options = "labels", "patient_pattern", "grades", "ungradable", "unlabelled", "client", "segments", "as_published"
-    for option in options:
-        if getattr(settings, option) not in (None, (), "", "skip", "first", False) and option not in public_set.options:
+    options = ("labels", "columns", "patient_pattern", "grades", "ungradable", "unlabelled", "client", "segments")
+    for option in (*options, "as_published"):
+        given = getattr(settings, option) not in (None, (), {}, "", "skip", "first", False)
+        if given and option not in public_set.options:
             users = [other for other, entry in readers().items() if option in entry.options]
             raise SettingsError(
                 f"{option} means nothing to the reader {public_set.name}: leave it out; it is for {users}."

@@ -282,9 +282,9 @@ class Line(NamedTuple):
 def csv_lines(path: Path, names: Iterable[str], encodings: Sequence[str] = ("utf-8-sig",)) -> tuple[str, list[Line]]:
     """Read the rows of a table, its header first; rows without a filled cell are passed over.
 
-    The separator is the one that finds most of the names in the header; no row is looked at for it, so the same header
-    is always read the same way. A first line such as `sep=;`, from which Excel takes the separator, decides it and is
-    no row. A file that begins with the mark of UTF-16 is read as such.
+    The separator is the one that finds most of the names in the header, of equals that which finds most titles; no row
+    is looked at for it, so the same header is always read the same way. A first line such as `sep=;`, from which
+    Excel takes the separator, decides it and is no row. A file that begins with the mark of UTF-16 is read as such.
 
     Args:
         path: The file.
@@ -310,12 +310,12 @@ def csv_lines(path: Path, names: Iterable[str], encodings: Sequence[str] = ("utf
         return said[1], list(_parsed(path, text[said.end() :], said[1], above=1))
     wanted = {plain_title(name) for name in names}
 
-    def known(separator: str) -> int:
+    def known(separator: str) -> tuple[int, int]:
         try:
             header = next((line.cells for line in _parsed(path, text, separator)), [])
         except DataError:
-            return -1
-        return len(wanted & {plain_title(title) for title in header})
+            return -1, 0
+        return len(wanted & {plain_title(title) for title in header}), len(header)
 
     separator = max(SEPARATORS, key=known)  # the first of equals: a comma
     return separator, list(_parsed(path, text, separator))
@@ -370,6 +370,8 @@ def _require_columns(
     cures = [f"add {', '.join(missing)}"] if missing else []
     cures += [f"keep one {name}" for name in twice]
     cures += ["separate columns by commas, semicolons or tabs"] if len(shown) < 2 else []
+    # Only a manifest has a split, which no table of a hospital's own has.
+    cures += ["`fedretina data import own_table` makes a manifest of such a table"] if "split" in missing else []
     named = f"{', '.join(columns[:-1])} and {columns[-1]}"
     raise DataError(f"{path}: the header must name the columns {named} once each, found {shown}: {'; '.join(cures)}.")
 

@@ -304,6 +304,7 @@ class Receiver:
         """Answer one study and send the answers; what was done goes, what cannot be answered is put aside."""
         pictures = {path: path.stat().st_mtime_ns for path in study.glob("*.dcm")}
         answers = self._folder / _ANSWERED / study.name
+        _log.info("a study is being answered: %s", counted(len(pictures), "picture"))
         try:
             self._answer(study, answers)
         except StateError:  # a full disk is no fault of the study
@@ -341,7 +342,7 @@ class Receiver:
                     path.unlink()
             if not any(study.iterdir()):
                 study.rmdir()
-        _log.info("a study was answered: %s", counted(len(pictures), "picture"))
+        _log.info("a study was answered, and the answers were sent: %s", counted(len(pictures), "picture"))
 
     def _put_off(self, study: Path, why: str) -> None:
         """Try a study again after a while, twice as long each time."""

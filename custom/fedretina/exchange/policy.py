@@ -37,8 +37,9 @@ def require_kinds(policy: PolicySettings, kinds: Iterable[Kind]) -> None:
         every = ", ".join(sorted(kind.value for kind in sent))
         raise RefusedError(
             f"this site's own policy lets no {' or '.join(refused)} pass, which this run sends: where the hospital "
-            f"agrees, let `kinds` under `policy` in the site file name all that is sent ({every}); else choose a run "
-            "that keeps it at the site."
+            f"agrees, let `kinds` under `policy` in the site file name all that is sent ({every}), "
+            f"beside what other runs send, such as `policy: {{kinds: [{every}]}}`; else choose a run that keeps it at "
+            "the site."
         )
 
 

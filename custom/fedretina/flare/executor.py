@@ -213,6 +213,7 @@ class SiteHost:
                 he_keys=settings.he_keys,
                 sums_noise=settings.own_policy.sums_noise,
                 noise_key=root / NOISE_KEY,
+                gpu=settings.gpu,
             )
             self._site = ChildTrainer(recipe, lock) if settings.trainer == "child" else recipe.build()
             self._held = opening.pop_all()

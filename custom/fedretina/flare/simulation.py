@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from fedretina.errors import StateError
+from fedretina.errors import RefusedError, StateError
 from fedretina.flare.results_upload import FOLDER, STOPPED
 from fedretina.jobs import job_files, write_job
 from fedretina.settings.experiment import Experiment
@@ -54,12 +54,14 @@ class Simulation:
         root: Folder of runs.
 
     Raises:
+        RefusedError: A site's policy would refuse all of its own answers.
         SettingsError: The settings cannot be used.
     """
 
     def __init__(self, settings: Mapping[str, Any], run: str, sites: Mapping[str, SiteSettings], root: Path) -> None:
         self._settings = {**settings, "run": run}
         experiment = Experiment.resolve(self._settings)
+        require_policies(experiment, sites)
         self._row, self._sites, self._root = experiment.row, sites, root.absolute()
         self._folder = folder = self._root / "simulator" / run
         self.log = folder / "log.txt"
@@ -141,6 +143,35 @@ class Simulation:
     def _step(self, line: Mapping[str, Any]) -> str:
         phase, rounds = str(line["phase"]), self._rounds.get(str(line["phase"]), 1)
         return f"{phase}, round {line['round'] + 1} of {rounds}" if rounds > 1 else phase
+
+
+def require_policies(experiment: Experiment, sites: Mapping[str, SiteSettings]) -> None:
+    """Refuse a trial that a site would refuse at its first order, before any process has started.
+
+    Args:
+        experiment: The run's settings.
+        sites: Settings of each site.
+
+    Raises:
+        RefusedError: A site's policy lets a kind of tensor not pass that the run sends; names all such sites.
+        SettingsError: A site's policy changes numbers that leave encoded.
+    """
+    # Here, since a recipe that is only exported starts without torch.
+    from fedretina.exchange.partition import partition_of
+    from fedretina.exchange.policy import require_kinds, require_numbers
+    from fedretina.networks.build import build_on_meta
+
+    net = build_on_meta(experiment.network, experiment.head_width or 2)
+    refused: dict[str, list[str]] = {}
+    for site, own in sites.items():
+        require_numbers(own.own_policy, experiment.exchange.codec)
+        sends = partition_of(experiment, net, experiment.sums is not None and own.he_keys is not None)
+        try:
+            require_kinds(own.own_policy, sends.shared_kinds())
+        except RefusedError as error:
+            refused.setdefault(str(error), []).append(site)
+    if refused:
+        raise RefusedError(" ".join(f"{', '.join(named)}: {why}" for why, named in refused.items()))
 
 
 def default_threads(sites: Sequence[str]) -> int:

@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +26,7 @@ LIST = "requirements.txt"
 SCRIPT = "install.sh"
 README = "README.txt"
 _WHEEL = re.compile(r"^(?P<name>[^-]+)-(?P<version>[^-]+)(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl$")
+_LOCKED = re.compile(r"^[A-Za-z0-9][^\s#]*==", re.MULTILINE)
 _TAIL = 15
 """Lines of pip's words that an error shows."""
 
@@ -68,13 +71,16 @@ class Wheelhouse(NamedTuple):
     digest: str
 
 
-def make_wheelhouse(folder: Path, source: Path, lock: Path) -> Wheelhouse:
+def make_wheelhouse(
+    folder: Path, source: Path, lock: Path, tell: Callable[[int, int], None] = lambda done, of: None
+) -> Wheelhouse:
     """Make the folder, for this machine's Python and platform.
 
     Args:
         folder: Where; it must not be there, or be empty.
         source: The package: the folder of its sources, or its wheel.
         lock: The lock, with hashes.
+        tell: Called with how many packages pip has begun to fetch, and how many the lock has.
 
     Raises:
         SettingsError: The folder holds something, or the source or the lock is none.
@@ -90,7 +96,7 @@ def make_wheelhouse(folder: Path, source: Path, lock: Path) -> Wheelhouse:
         raise SettingsError(f"this Python has no pip: `{sys.executable} -m ensurepip`, or another environment.")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        _fill(folder, source, lock)
+        _fill(folder, source, lock, tell)
     except DataError:
         shutil.rmtree(folder)  # else the next try would find it in the way; pip keeps what it has fetched
         raise
@@ -105,8 +111,18 @@ def make_wheelhouse(folder: Path, source: Path, lock: Path) -> Wheelhouse:
     return Wheelhouse(len(wheels), size, hashlib.sha256(text.encode()).hexdigest())
 
 
-def _fill(folder: Path, source: Path, lock: Path) -> None:
-    _pip("wheel", "--no-deps", "--require-hashes", "--requirement", lock, "--wheel-dir", folder)
+def _fill(folder: Path, source: Path, lock: Path, tell: Callable[[int, int], None]) -> None:
+    of, begun = len(_LOCKED.findall(lock.read_text(encoding="utf-8"))), 0
+
+    def hear(line: str) -> None:
+        nonlocal begun
+        if line.startswith(("Collecting ", "Processing ")) and begun + 1 < of:
+            begun += 1
+            tell(begun, of)
+
+    tell(0, of)
+    _pip("wheel", "--no-deps", "--require-hashes", "--requirement", lock, "--wheel-dir", folder, hear=hear)
+    tell(of, of)
     with tempfile.TemporaryDirectory() as own:
         if source.suffix != ".whl":
             source = _copy(source, Path(own) / _OURS)
@@ -134,9 +150,16 @@ def _line(wheel: Path) -> str:
     return f"{found['name']}=={found['version']} --hash=sha256:{digest}\n"
 
 
-def _pip(*words: object) -> None:
+def _pip(*words: object, hear: Callable[[str], None] = lambda line: None) -> None:
+    """Call pip; `hear` gets each of its lines as it comes."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *map(str, words)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode != 0:
-        said = "\n".join(done.stdout.strip().splitlines()[-_TAIL:])
-        raise DataError(f"pip {words[0]} ended with code {done.returncode}:\n{said}")
+    last: deque[str] = deque(maxlen=_TAIL)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as called:
+        assert called.stdout is not None
+        for line in called.stdout:
+            hear(line)
+            if line.strip():
+                last.append(line.rstrip("\n"))
+    if called.returncode != 0:
+        said = "\n".join(last)
+        raise DataError(f"pip {words[0]} ended with code {called.returncode}:\n{said}")

@@ -29,9 +29,11 @@ from fedretina.errors import FedretinaError, StoppedError, TrainingError
 from fedretina.exchange.encryption import cipher_for
 from fedretina.exchange.noise import noise_key
 from fedretina.exchange.payload import Order, Payload, Stamp, Tensors
+from fedretina.local.gpu import take_gpu
 from fedretina.local.heads_from_sums import SiteNoise
 from fedretina.local.site import Site
 from fedretina.settings.experiment import Experiment
+from fedretina.settings.gpu import GpuSettings
 from fedretina.settings.site import SiteDataSettings, SumsNoise
 from fedretina.storage import read_tensors, write_tensors
 
@@ -162,6 +164,7 @@ class SiteRecipe(BaseModel):
         he_keys: The site's own file of keys, where the job encrypts.
         sums_noise: The site's noise on sums, if any.
         noise_key: File of the site's secret for its noise.
+        gpu: The card that the process which builds the site takes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -173,6 +176,7 @@ class SiteRecipe(BaseModel):
     he_keys: Path | None = None
     sums_noise: SumsNoise | None = None
     noise_key: Path | None = None
+    gpu: GpuSettings = GpuSettings()
 
     def build(self) -> Site:
         """Open the data and build the site.
@@ -181,6 +185,7 @@ class SiteRecipe(BaseModel):
             FedretinaError: The data or the settings cannot be used.
         """
         experiment = self.experiment
+        take_gpu(self.gpu, experiment.training)
         data = load_site_data(
             self.site, self.data, experiment.images, experiment.seed, self.cache, experiment.supervised
         )

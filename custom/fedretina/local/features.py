@@ -88,7 +88,10 @@ class FrozenOutputs:
     def _key(self, experiment: Experiment, device: torch.device) -> dict[str, object]:
         net = self._net
         state = net.state_dict()  # asked once: each call walks all modules
+        # A processor knows one way of forming products.
+        card = {} if device.type == "cpu" else {"tf32": self._training.precision == "tf32"}
         return {
+            **card,
             "encoder": experiment.network.encoder,
             "steps": net.frozen,
             "exits": list(() if net.exits is None else net.exits.after),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedretina.analytic.distance import directions
 from fedretina.corrections.correction import Outcome, RoundContext
-from fedretina.data.augment import brought
+from fedretina.device import brought
 from fedretina.errors import DataError, TrainingError
 from fedretina.exchange.partition import CONTROL, KEY, partition_of
 from fedretina.exchange.payload import Tensors
@@ -135,10 +140,42 @@ class LocalModel:
         """A part of a batch where the network is, as it is: cached bytes are a quarter of what is made of them."""
         return brought(tensor, self.device)
 
+    def batches(self, images: torch.Tensor, order: Sequence[NDArray[np.int64]]) -> Iterator[torch.Tensor]:
+        """Images batch after batch, where the network is.
+
+        For a card a thread reads the next batch and pins it while this one's kernels are queued: reading takes as long
+        as queueing a step of a small network does. On the CPU it would take the cores that train.
+
+        Args:
+            images: [N, ...], on the CPU.
+            order: Which images each batch has.
+        """
+        card = self.device.type != "cpu"
+
+        def read(samples: NDArray[np.int64]) -> torch.Tensor:
+            found = images.index_select(0, torch.from_numpy(samples))  # rows whole: a tenth of the time of images[...]
+            return found.pin_memory() if card else found
+
+        for found in read_ahead(read, order) if card else map(read, order):
+            yield found.to(self.device, non_blocking=True)
+
     def to_device(self, images: torch.Tensor) -> torch.Tensor:
         """Images, or what frozen stages made of them, where the network is, and laid out as it wants them."""
         there = self.brought(images)
         return there if images.dim() != 4 else there.to(memory_format=self._layout)
+
+
+def read_ahead(
+    read: Callable[[NDArray[np.int64]], torch.Tensor], order: Sequence[NDArray[np.int64]]
+) -> Iterator[torch.Tensor]:
+    """What is read of each batch, in order, the next one by a thread while the caller works on this one."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        waiting = deque(thread.submit(read, samples) for samples in order[:2])
+        for following in (*order[2:], None, None)[: len(order)]:
+            found = waiting.popleft().result()
+            if following is not None:
+                waiting.append(thread.submit(read, following))
+            yield found
 
 
 def to_cpu(tensor: torch.Tensor) -> torch.Tensor:

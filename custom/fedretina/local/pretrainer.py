@@ -120,12 +120,12 @@ class Pretrainer:
                 optimiser = RoundOptimiser(model.net, settings)
                 for epoch in range(settings.epochs):
                     order = list(batches(len(split.images), settings, (*purpose, epoch)))
-                    for number, samples in enumerate(order):
+                    bytes_of = model.batches(split.images, order)
+                    for number, (samples, pixels) in enumerate(zip(order, bytes_of, strict=True)):
                         if stop():
                             raise StoppedError(f"the run was aborted in {step.name}.")
                         # Two views of each image, drawn by epoch and image, so that a repeated round draws the same.
                         seed = (*purpose, epoch, "views")
-                        pixels = model.brought(split.images[samples])
                         drawn = two_views(pixels, samples, phase.views, seed, grey=grey)
                         first, second = (model.to_device(view) for view in drawn)
                         numbers, whose = model.brought(torch.from_numpy(samples)), model.brought(patients[samples])

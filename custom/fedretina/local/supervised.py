@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from fedretina.seeds import generator, seed_layers
 from fedretina.settings.plan import Step
 from fedretina.settings.training import OptimiserSettings, StretchSettings, TrainingSettings
 
+_FUSED = ("cuda",)
 MEMORY = "optimizer:"
 """Prefix of what an optimiser keeps at a site."""
 
@@ -59,20 +60,24 @@ class EpochResult(NamedTuple):
     memory: Tensors
 
 
+Inputs = Callable[[Sequence[NDArray[np.int64]], tuple[int | str, ...]], Iterator[Tensor]]
+"""What a network sees in an epoch, batch after batch: takes which images each has, and what the draws are for."""
+
+
 class EpochContext(NamedTuple):
     """What decides the epochs beside model, data and objective.
 
     Attributes:
         step: Which round of which phase.
         settings: Optimiser, batches, stretches.
-        inputs: Gives what the network is to see of images in an epoch, by their numbers and what the draws are for.
+        inputs: Gives what the network is to see of images in an epoch.
         purpose: What the draws are for: seed, site, phase and round.
         memory: What the optimiser kept of the last round.
     """
 
     step: Step
     settings: TrainingSettings
-    inputs: Callable[[NDArray[np.int64], tuple[int | str, ...]], Tensor]
+    inputs: Inputs
     purpose: tuple[int | str, ...]
     memory: Tensors = MappingProxyType({})
 
@@ -119,10 +124,11 @@ def labelled_epochs(
         order = list(batches(len(split.labels), settings, purpose))
         seed_layers(model.device, (*purpose, "dropout"))
         logits_seen, labels_seen = [], []  # of the last epoch only: theta may be read from them
-        for number, samples in enumerate(order):
+        inputs = context.inputs(order, (*purpose, "augment"))
+        for number, (samples, given) in enumerate(zip(order, inputs, strict=True)):
             if stop():
                 raise StoppedError(f"the run was aborted in {step.name}.")
-            seen = model.to_device(context.inputs(samples, (*purpose, "augment")))
+            seen = model.to_device(given)
             labels = model.brought(split.labels[samples])
             clock = Clock(step.round, step.rounds, epoch, len(epochs), number, len(order))
             with torch.autocast(model.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
@@ -282,11 +288,13 @@ class RoundOptimiser:
         self._keys = [([key for key, _ in group], factor) for group, factor in pairs]
         used = [{"params": [value for _, value in group]} for group, _ in pairs]
         rate, decay = settings.learning_rate, settings.weight_decay
+        # One kernel for all parameters in place of several for each; on the CPU its bits would be others than before.
+        self._fused = all(value.device.type in _FUSED for value in self._parameters)
         self.torch: torch.optim.Optimizer
         if settings.optimizer == "adam":
-            self.torch = EagerAdam(used, lr=rate, weight_decay=decay)
+            self.torch = EagerAdam(used, lr=rate, weight_decay=decay, fused=self._fused)
         else:
-            self.torch = EagerSGD(used, lr=rate, momentum=settings.momentum, weight_decay=decay)
+            self.torch = EagerSGD(used, lr=rate, momentum=settings.momentum, weight_decay=decay, fused=self._fused)
 
     def at(self, clock: Clock) -> dict[str, float]:
         """Set the rates of a step and return them by key of the parameter."""
@@ -334,8 +342,14 @@ class RoundOptimiser:
             what, _, key = name.removeprefix(MEMORY).partition(":")
             if name.startswith(MEMORY) and key in homes:
                 known = self.torch.state[homes[key]]
-                # Adam counts its steps on the CPU; its moments lie where the parameter does.
-                known[what] = value.clone() if value.ndim == 0 else value.to(homes[key], copy=True)
+                known[what] = self._at_home(value, homes[key])
+
+    def _at_home(self, value: Tensor, parameter: Tensor) -> Tensor:
+        """A copy of what was kept of a parameter, where its optimiser wants it."""
+        if value.ndim == 0:  # Adam counts its steps on the CPU, unless it is fused
+            return value.to(parameter.device if self._fused else value.device, copy=True)
+        # A fused step takes only what is laid out as the parameter is.
+        return torch.empty_like(parameter).copy_(value) if self._fused else value.to(parameter, copy=True)
 
     def clip(self) -> None:
         """Shorten the gradient where it is longer than the settings allow."""

@@ -33,6 +33,7 @@ from fedretina.local.supervised import (
     MEMORY,
     EpochContext,
     EpochResult,
+    Inputs,
     Predictions,
     correction_scope,
     labelled_epochs,
@@ -309,23 +310,23 @@ class LocalTrainer:
         context = EpochContext(step, settings, self.inputs(split, random), purpose, memory)
         return labelled_epochs(self.model, self._objective, split, correction, context, stop)
 
-    def inputs(
-        self, split: Split, random: AugmentSettings
-    ) -> Callable[[NDArray[np.int64], tuple[int | str, ...]], Tensor]:
+    def inputs(self, split: Split, random: AugmentSettings) -> Inputs:
         """What the network sees of images in training: images with random transforms, or frozen outputs of such.
 
         Args:
             split: The images.
             random: The transforms; they are done where the network is.
-
-        Returns:
-            Gives a batch by the numbers of its images and what the draws are for.
         """
-        if self._frozen is None or random.endless:
-            bring = self.model.brought
-            return lambda samples, purpose: augment(bring(split.images[samples]), samples, random, purpose)
-        outputs = self._frozen.of(split, orientations(random))
-        return lambda samples, purpose: outputs(samples, drawn_orientations(samples, random, purpose))
+        frozen = None if self._frozen is None or random.endless else self._frozen.of(split, orientations(random))
+
+        def epoch(order: Sequence[NDArray[np.int64]], purpose: tuple[int | str, ...]) -> Iterator[Tensor]:
+            if frozen is not None:
+                yield from (frozen(samples, drawn_orientations(samples, random, purpose)) for samples in order)
+                return
+            for samples, pixels in zip(order, self.model.batches(split.images, order), strict=True):
+                yield augment(pixels, samples, random, purpose)
+
+        return epoch
 
     def _seen(self, split: Split) -> Iterator[Tensor]:
         """A whole split as it is, in batches on the device: its images, or what frozen stages make of them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedretina.device import brought
 from fedretina.errors import TrainingError
 from fedretina.losses.objective import Clock, objective
 from fedretina.settings.objective import (
@@ -98,5 +99,5 @@ class FocalObjective:
                 f"objective.alpha has {len(weights)} weights, but there are {logits.shape[1]} grades: give one "
                 "each, or leave it out."
             )
-        alpha = None if weights is None else torch.tensor(weights, device=logits.device)
+        alpha = None if weights is None else brought(torch.tensor(weights), logits.device)
         return focal_loss(logits, labels, self._settings.gamma, alpha).mean()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,22 +71,32 @@ class EncoderCheck(NamedTuple):
         return self.encoder is not None and not self.faults
 
 
-def check_weights(file: Path, name: str | None = None) -> EncoderCheck:
+def check_weights(
+    file: Path, name: str | None = None, tell: Callable[[int, int], None] = lambda done, of: None
+) -> EncoderCheck:
     """Find out what a file of weights is; nothing but the file is read.
 
     Args:
         file: The file.
         name: The encoder that it is meant for; None looks at all.
+        tell: Called with how many encoders the file was held against, and how many there are: with none of them while
+            the file is read.
 
     Raises:
         SettingsError: The file cannot be read or unpacked, or there is no such encoder.
     """
     if name is not None:
         encoder_traits(name)
+    names = [name] if name else EncoderTraits.choices()
+    tell(0, len(names))
     read = read_weights(file)
     if read.header is not None:
+        tell(len(names), len(names))
         return _exported(read, name)
-    found = [one for each in ([name] if name else EncoderTraits.choices()) for one in _as(each, read)]
+    found: list[EncoderCheck] = []
+    for number, each in enumerate(names, 1):
+        found += _as(each, read)
+        tell(number, len(names))
     # Fewest faults first, then without resampled positions, then in the order of the encoders.
     best = min(found, key=lambda one: (one.faults, any("resampled" in note for note in one.notes)), default=None)
     return best or EncoderCheck(read.sha256, read.wrapper, left_over=tuple(sorted(read.state)))

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from fedretina.errors import SettingsError
-from fedretina.rows import ROWS, row
+from fedretina.rows import ROWS, Row
 from fedretina.rows.recipes import recipe
 from fedretina.settings.aggregation import AggregationSettings, ChoiceSettings, SamplingSettings
 from fedretina.settings.choice import Choice, load_parts
@@ -20,7 +20,7 @@ from fedretina.settings.combinations import CHECKS
 from fedretina.settings.correction import CorrectionSettings, NoCorrectionSettings
 from fedretina.settings.evaluation import EvaluationSettings, EvidenceSettings
 from fedretina.settings.exchange import ExchangeSettings
-from fedretina.settings.faults import settings_faults
+from fedretina.settings.faults import did_you_mean, settings_faults
 from fedretina.settings.images import AugmentSettings, FundusSettings, ImageSettings
 from fedretina.settings.network import NetworkSettings
 from fedretina.settings.objective import TAU, ObjectiveSettings, TweuSettings
@@ -51,6 +51,19 @@ class Digested(Protocol):
     def digest(self) -> str:
         """SHA-256 over what it is."""
         ...
+
+
+def known_row(name: str) -> Row:
+    """A row that somebody asks for by its name, of this package or of one that is installed beside it.
+
+    Raises:
+        SettingsError: No such row; the message names the one that is most alike, else all.
+    """
+    if name not in ROWS:
+        load_parts()
+    if name not in ROWS:
+        raise SettingsError(f"there is no row {name!r} (`fedretina methods` lists them): {did_you_mean(name, ROWS)}")
+    return ROWS[name]
 
 
 class Experiment(BaseModel):
@@ -140,9 +153,7 @@ class Experiment(BaseModel):
             SettingsError: What is wrong and where, in one sentence per fault.
         """
         name = "feduaa" if settings.get("row") is None else str(settings["row"])
-        if name not in ROWS:
-            load_parts()
-        chosen = row(name).settings
+        chosen = known_row(name).settings
         base = chosen
         if settings.get("recipe") is not None:
             asked = merged(chosen, settings)

@@ -170,7 +170,10 @@ class GradingScheme(BaseModel):
         plain = str(raw).strip()
         name = self.labels.get(plain) or self.labels.get(whole_label(plain))
         if name is None:
-            raise DataError(f"label {str(raw)!r} is not in the grading scheme: allowed are {sorted(self.labels)}.")
+            raise DataError(
+                f"label {str(raw)!r} is not in the grading scheme: allowed are {sorted(self.labels)}: correct "
+                "it, or name the scheme that the site grades by."
+            )
         return self.grades.index(name)
 
 

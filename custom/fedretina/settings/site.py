@@ -18,6 +18,7 @@ from fedretina.errors import DataError, SettingsError
 from fedretina.settings.columns import GROUP_SUMS, Column, Counted
 from fedretina.settings.exchange import Kind
 from fedretina.settings.faults import settings_faults
+from fedretina.settings.gpu import GpuSettings
 from fedretina.settings.images import modality_settings
 from fedretina.settings.scalars import COUNTS, CURVE, MIN_COUNT, RANGES
 from fedretina.settings.scheme import GradingScheme, preset, preset_modality
@@ -322,6 +323,7 @@ class SiteSettings(BaseModel):
         trainer: Where the site's work is done: "inline", in the process of FLARE's job, or "child", in a process of its
             own for each order, whose death (out of memory, say) costs one answer instead of the whole job. The bits
             are the same; a child costs the time to start Python and torch, and to open the data again.
+        gpu: Which graphics card the site's work is done on, and how much of its memory it may take.
         policy: What the site lets go, how exactly, and with how much noise; a job can only ask for less. A phantom
             hospital that sets none lets every kind go, a head and a referral curve too: its images are synthetic.
         tracking: Curves and log lines of the site's own numbers, at the site.
@@ -338,6 +340,7 @@ class SiteSettings(BaseModel):
     weights_file: Path | None = None
     he_keys: Path | None = None
     trainer: Literal["inline", "child"] = "inline"
+    gpu: GpuSettings = GpuSettings()
     policy: PolicySettings = PolicySettings()
     tracking: TrackingSettings = TrackingSettings()
     page: Path | None = None

@@ -76,7 +76,10 @@ class TrainingSettings(GrownSettings, OptimiserSettings):
         drop_last: Leave out the last batch when it is not full, as the released code does.
         threads: Torch threads. It is a setting, equal at all ends, because sums over other numbers of threads
             differ in the last bits.
-        precision: `float32`, or `bf16` autocast of the forward pass; losses stay float32.
+        precision: `float32`; `tf32`, float32 whose products a card forms from the first 10 of 23 bits after the leading
+            one of each factor: a relative error of up to 0.0005 in each, sums and all that is stored stay float32, and
+            on the CPU nothing changes; or `bf16` autocast of the forward pass, 7 bits, whose losses stay float32. A run
+            that goes on under another one has other bits.
         channels_last: Memory layout of images and weights; faster convolutions.
         device: `cpu`, `cuda`, or `auto` (CUDA when there is one). Equal bits need equal devices.
         kernels: How a card's convolutions are chosen: "repeatable" gives the same bits on the same card each time,
@@ -91,7 +94,7 @@ class TrainingSettings(GrownSettings, OptimiserSettings):
     batch_size: int = Field(default=32, ge=2, le=4096)
     drop_last: bool = True
     threads: int = Field(default=1, ge=1, le=256)
-    precision: Literal["float32", "bf16"] = "float32"
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
     channels_last: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
     kernels: Literal["repeatable", "fastest"] = "repeatable"

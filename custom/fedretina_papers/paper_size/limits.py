@@ -31,7 +31,7 @@ class Limits(NamedTuple):
     clock: Clock = time.monotonic
 
     def require_none(self, benchmark: str) -> None:
-        """Refuse what only `paper-size` reads.
+        """Refuse what only `paper-size` and `gpu` read.
 
         Raises:
             SettingsError: Something was asked.
@@ -40,8 +40,8 @@ class Limits(NamedTuple):
         given = [name for name, value in asked.items() if value is not None]
         if given:
             raise SettingsError(
-                f"{' and '.join(given)} can be used with paper-size alone, and the benchmark is {benchmark}: leave it "
-                "out."
+                f"{' and '.join(given)} can be used with paper-size and gpu alone, and the benchmark is {benchmark}: "
+                "leave it out."
             )
 
     def cache_of(self, out: Path) -> Path:

@@ -15,11 +15,12 @@ from fedretina_papers.engine.page import write_page
 from fedretina_papers.engine.records import OfRun, Records
 from fedretina_papers.engine.table import Column, Line, mean_count, render, seeds, steady
 from fedretina_papers.engine.tested import mean_tests
+from fedretina_papers.input_speed import TARGET
 from fedretina_papers.markdown import listed, several, table
 from fedretina_papers.measures import DISEASE, MAIN, MEASURES
 from fedretina_papers.oct_figures import FIGURES, read_oct_figures, store_oct_figures
 from fedretina_papers.paper_size.plan import PaperSizePlan, Part, passes
-from fedretina_papers.paper_size.speed import SPEED, TARGET
+from fedretina_papers.paper_size.speed import SPEED
 from fedretina_papers.plan import BenchmarkPlan, preset
 from fedretina_papers.published import published
 from fedretina_papers.published_oct import published_oct

@@ -163,7 +163,7 @@ CODES: Mapping[str, Code] = MappingProxyType(
         "image_grey": Code(
             "warning",
             "The image is grey. The network was made for colour.",
-            "Export it in colour; take red-free, infrared and angiography images out.",
+            "Export it in colour; take red-free, infrared and angiography images, and OCT scans, out.",
         ),
         "image_coloured": Code(
             "warning",

@@ -2,7 +2,7 @@
 
 Its settings, which say what it is called and what can be done with it, stand in `settings.images`, where checks of a
 run read them without numpy. This file has what all kinds share, and the steps that transforms of pictures have in
-common, whatever they show: over uint8 arrays.
+common, whatever they show: over uint8 arrays, run by MONAI's Compose.
 """
 
 from __future__ import annotations
@@ -189,8 +189,7 @@ def picture_pipeline(steps: Sequence[Step]) -> Callable[[str | Path], Pixels]:
     """Load a picture and put it through the steps: path to what the last of them gives.
 
     The decoder is our own and not MONAI's LoadImage, so that every damaged file gives one kind of error and 16
-    bits, alpha and orientation have one meaning. Nor is MONAI's Compose used, which would do no more than this loop:
-    to import MONAI takes four CPU seconds, which each process would pay that reads a photograph.
+    bits, alpha and orientation have one meaning.
 
     Args:
         steps: From uint8 [H, W, 3], RGB, on.
@@ -198,15 +197,16 @@ def picture_pipeline(steps: Sequence[Step]) -> Callable[[str | Path], Pixels]:
     Raises:
         DataError: When called on a file that cannot be read.
     """
+    from monai.transforms import Compose  # takes seconds, and only images that are not in the cache need it
+
+    compose = Compose(list(steps), log_stats=False)
 
     def run(path: str | Path | Pixels) -> Pixels:  # or a picture that is decoded already
-        # The steps see pixels only, so no message of theirs has the name of a file.
-        image = pixels = path if isinstance(path, np.ndarray) else decode_image(path)
+        # Compose wraps every error and logs its input, so it sees pixels only, never the name of a file.
+        pixels = path if isinstance(path, np.ndarray) else decode_image(path)
         try:
-            for step in steps:
-                image = step(image)
-            return image
-        except Exception as error:  # OpenCV's and NumPy's errors have no common base
+            return cast(Pixels, compose(pixels))
+        except RuntimeError as error:
             named = "a picture" if isinstance(path, np.ndarray) else path
             raise DataError(f"{named} of shape {pixels.shape} cannot be transformed ({error}).") from error
 

@@ -11,7 +11,7 @@ from fedretina.data.readers.scheme_of import scheme_of
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.errors import DataError, SettingsError
 
-_PARTS = {
+PARTS = {
     "train": "train",
     "training": "train",
     "val": "val",
@@ -39,14 +39,14 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
             file does not match the pattern.
         SettingsError: The pattern cannot be used.
     """
-    pattern = _pattern(settings.patient_pattern)
+    pattern = pattern_of(settings.patient_pattern)
     found = _photographs(root, out.resolve())
     found, left_out = _without_label(found, settings)
     scheme = scheme_of({photograph.label for photograph in found}, settings)
     if pattern is None:
         told = f"{no_patients()} Give --patient-pattern if names tell."
         return Survey(tuple(found), scheme, tuple(left_out), (told,))
-    return Survey(tuple(_with_patients(root, found, pattern)), scheme, tuple(left_out))
+    return Survey(tuple(with_patients(root, found, pattern)), scheme, tuple(left_out))
 
 
 def _without_label(found: list[Photograph], settings: ImportSettings) -> tuple[list[Photograph], list[LeftOut]]:
@@ -62,7 +62,7 @@ def _without_label(found: list[Photograph], settings: ImportSettings) -> tuple[l
 def _photographs(root: Path, skip: Path | None) -> list[Photograph]:
     """All images below the folders of the classes, without a folder that is to be passed over."""
     folders = _folders(root, skip)
-    parts = {name: _PARTS.get(name.lower()) for name in folders}
+    parts = {name: PARTS.get(name.lower()) for name in folders}
     found: list[Photograph] = []
     if folders and all(parts.values()):
         for folder, part in parts.items():
@@ -82,7 +82,12 @@ def _photographs(root: Path, skip: Path | None) -> list[Photograph]:
     return found
 
 
-def _pattern(text: str | None) -> re.Pattern[str] | None:
+def pattern_of(text: str | None) -> re.Pattern[str] | None:
+    """A `patient_pattern`, compiled; None where there is none.
+
+    Raises:
+        SettingsError: It is no regular expression, or has no group named patient.
+    """
     if text is None:
         return None
     try:
@@ -114,7 +119,12 @@ def _images(root: Path, folder: str, label: str, part: str | None, skip: Path | 
     return [Photograph(file, label, file, part) for file in sorted(files)]
 
 
-def _with_patients(root: Path, found: list[Photograph], pattern: re.Pattern[str]) -> list[Photograph]:
+def with_patients(root: Path, found: list[Photograph], pattern: re.Pattern[str]) -> list[Photograph]:
+    """Photographs with the patients that a pattern finds in their paths.
+
+    Raises:
+        DataError: It finds none in a file's path.
+    """
     matches = {photograph.file: pattern.search(photograph.file) for photograph in found}
     patients = {file: (match.group("patient") or "").strip() for file, match in matches.items() if match}
     misses = [file for file in matches if not patients.get(file)]

@@ -91,6 +91,12 @@ def _numbered(labels: Set[str]) -> GradingScheme | None:
 
 
 def _refuse(labels: Set[str]) -> GradingScheme:
+    strangers = sorted(labels - set("012345"))
+    if strangers and set("0123") <= labels:
+        raise DataError(
+            f"the labels {strangers} stand among ICDR's grades, 0 to 4 (5 is ungradable), and are none of them: "
+            "correct them, or name all grades in order, the healthy one first (--grades a,b,c)."
+        )
     fits = [name for name in SCHEMES if labels <= preset(name).labels.keys()]
     fits.sort(key=lambda name: preset(name).num_classes != len(labels))  # first those that have no other grade
     known = f" (these are names of {', '.join(fits)}: add --scheme {fits[0]})" if fits else " (--scheme)"

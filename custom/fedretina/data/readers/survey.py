@@ -83,12 +83,14 @@ class ImportSettings(BaseModel):
         salt: The key of that hash, a file; by default `patient_salt` beside the manifest, made when missing.
         scheme: A preset instead of the reader's own choice.
         unlabelled: Whether images without a label are left out, or go to train, where they count for label-free
-            pre-training alone; for `class_folders`, `dicom` and `oct_volumes`.
-        grades: Names of the grades in order, the healthy one first, for `class_folders`, `dicom` and `oct_volumes`.
+            pre-training alone; for `class_folders`, `own_table`, `dicom` and `oct_volumes`.
+        grades: Names of the grades in order, the healthy one first, for the same.
         ungradable: The one of `grades` that stands for images that nobody can grade.
-        labels: Table of the labels, for `dicom` and `oct_volumes`.
+        labels: Table of the labels, for `own_table`, `dicom` and `oct_volumes`.
+        columns: Titles that a table has for file, label, patient, split or an optional column of a manifest, for
+            `own_table`.
         patient_pattern: Regular expression with a group named `patient`, searched in the path of a file
-            relative to the set's folder, for `class_folders`.
+            relative to the set's folder, for `class_folders` and `own_table`.
         client: Which of a set's natural clients is imported: a centre, "0" to "5", of `isic2019`; a database, "a" to
             "f", of `physionet2016`; a subject, "101" to "109", of `pamap2`. None takes all there are.
         segments: Whether the first five seconds of a recording are taken or all whole five seconds of it, which are
@@ -111,6 +113,7 @@ class ImportSettings(BaseModel):
     grades: tuple[str, ...] = ()
     ungradable: str | None = None
     labels: Path | None = None
+    columns: dict[str, str] = {}
     patient_pattern: str | None = None
     client: str | None = None
     segments: Literal["first", "all"] = "first"

@@ -29,6 +29,8 @@ def read_table(
     columns: Sequence[str],
     optional: Sequence[str] = (),
     encodings: Sequence[str] = ("utf-8-sig",),
+    may_be_empty: Sequence[str] = (),
+    cure: str = "Unpack the set again.",
 ) -> list[Row]:
     """Read some columns of a table that has a header.
 
@@ -41,19 +43,23 @@ def read_table(
         columns: Must be there, and be filled in each row.
         optional: May be missing or empty; their cells are then "".
         encodings: Tried in order, for CSV.
+        may_be_empty: Must be there; their cells may be empty.
+        cure: What to do where a column is missing.
 
     Raises:
         DataError: The file or a column is missing, a cell is empty, there is no row, or the library that reads Excel
             files is not installed.
     """
-    choices = [choice for name in (*columns, *optional) for choice in name.split("|")]
+    names = (*columns, *may_be_empty, *optional)
+    choices = [choice for name in names for choice in name.split("|")]
     lines = _lines(path, choices, encodings)
     titles = [plain_title(cell) for cell in lines[0][1]] if lines else []
-    places = {name: _place(titles, name) for name in (*columns, *optional)}
-    if any(places[name] is None for name in columns):
-        wanted = " and ".join(" or ".join(repr(choice) for choice in name.split("|")) for name in columns)
+    places = {name: _place(titles, name) for name in names}
+    needed = (*columns, *may_be_empty)
+    if any(places[name] is None for name in needed):
+        wanted = " and ".join(" or ".join(repr(choice) for choice in name.split("|")) for name in needed)
         found = [cell.strip() for cell in lines[0][1]] if lines else []
-        raise DataError(f"{path}: expected the columns {wanted}, found {found}. Unpack the set again.")
+        raise DataError(f"{path}: expected the columns {wanted}, found {found}. {cure}")
     rows = []
     for number, line in lines[1:]:
         if not any(cell.strip() for cell in line):
