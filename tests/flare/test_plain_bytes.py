@@ -207,25 +207,6 @@ def test_a_peer_of_an_older_version_is_sent_flares_own_form():
     assert {type(array) for array in own["DXO"]["data"].values()} == {np.ndarray}
 
 
-@pytest.mark.parametrize(("sites", "chunk"), [(1, 16), (8, 16), (64, 2), (10_000, 1)])
-def test_the_more_sites_there_are_the_smaller_are_the_chunks_at_both_ends(monkeypatch, sites, chunk):
-    monkeypatch.setattr(register(), "chunk", register().chunk)
-    told, context, peer = FLContext(), FLContext(), FLContext()
-    context.set_peer_context(peer)
-    plain_bytes.speak(told, sites)
-    assert register().chunk == chunk * 2**20
-    register().chunk = 7  # the other end is another process
-    peer.set_public_props(told.get_all_public_props())
-    assert plain_bytes.understood(context)
-    assert register().chunk == chunk * 2**20
-    for odd in (True, "2", 2**20 - 1, 2**34, None):  # nobody is made to send the whole at once, or single bytes
-        peer.set_public_props({**told.get_all_public_props(), plain_bytes._PIECE: odd})
-        assert plain_bytes.understood(context)
-        assert register().chunk == chunk * 2**20
-    pieces = list(chunks(Leaving([plain(np.zeros(3 * 2**20, np.uint8))], 2**20)))
-    assert [len(piece) for piece in pieces] == [2**20] * 3
-
-
 def test_what_cannot_travel_plainly_stays_as_it_is():
     odd = np.zeros(2, ">f4")
     assert plain(odd) is odd

@@ -2,8 +2,8 @@
 
 FLARE turns each array into a zip file with checksums and serves it in pieces of 2 MB. A payload's arrays are of a type
 of their own here, which FLARE's serialiser gives to `PlainDecomposer`: their bytes follow one another without a copy of
-the whole, in chunks of 16 MB, or smaller ones where there are many sites, each fetched by the receiver as FLARE's own
-downloads are. Everything above the serialiser, such as filters and ledger, sees NumPy arrays as before.
+the whole, in chunks of 16 MB, each fetched by the receiver as FLARE's own downloads are. Everything above the
+serialiser, such as filters and ledger, sees NumPy arrays as before.
 
 What a peer says of its arrays is checked before a byte is fetched, and what comes is held against what it said. A
 refusal takes the array's place in the message, so that whoever unpacks it can say it in a sentence: an exception here
@@ -45,10 +45,9 @@ FORMAT = 1
 """Of the bytes on the wire; a peer that names another one, or none, is sent FLARE's own."""
 DOT = 211
 """FLARE's one-byte number of a kind of data; FLARE 2.9 uses 1 to 6."""
-_SPEAKS, _PIECE = "fedretina_plain_bytes", "fedretina_piece"
+_SPEAKS = "fedretina_plain_bytes"
 _TYPES = frozenset({"<f2", "<f4", "<f8", "|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8"})
-_CHUNK, _SMALLEST = 16 * 2**20, 2**20
-_IN_FLIGHT = 128 * 2**20  # of all sites together
+_CHUNK = 16 * 2**20
 _LARGEST = 8 * 2**30  # before the network is known: the first order
 _MANY = 100_000  # arrays of one message
 _REQUEST_S = 600.0  # how long one chunk may take, as in FLARE's own downloads
@@ -61,30 +60,16 @@ class PlainArray(np.ndarray):
     """An array whose bytes travel plainly."""
 
 
-def speak(fl_ctx: FLContext, sites: int | None = None) -> None:
-    """Tell peers, with all that this process asks and answers from now on, that it takes plain bytes.
-
-    Args:
-        fl_ctx: A context of this process.
-        sites: At the server, how many there are: the more, the smaller the chunks, here and there, since one of each
-            site may be in memory at once.
-    """
-    decomposer = register()
+def speak(fl_ctx: FLContext) -> None:
+    """Tell peers, with all that this process asks and answers from now on, that it takes plain bytes."""
+    register()
     fl_ctx.set_prop(_SPEAKS, FORMAT, private=False, sticky=True)
-    if sites is not None:
-        decomposer.chunk = max(_SMALLEST, min(_CHUNK, _IN_FLIGHT // max(1, sites)))
-        fl_ctx.set_prop(_PIECE, decomposer.chunk, private=False, sticky=True)
 
 
 def understood(fl_ctx: FLContext) -> bool:
-    """Whether the peer of this exchange has said so; the size of chunks that it asks for is kept to from now on."""
+    """Whether the peer of this exchange has said so."""
     peer = fl_ctx.get_peer_context()
-    if peer is None or peer.get_prop(_SPEAKS) != FORMAT:
-        return False
-    asked = peer.get_prop(_PIECE)
-    if type(asked) is int and _SMALLEST <= asked <= _CHUNK:
-        register().chunk = asked
-    return True
+    return peer is not None and peer.get_prop(_SPEAKS) == FORMAT
 
 
 def register() -> PlainDecomposer:
@@ -232,11 +217,9 @@ class PlainDecomposer(fobs.Decomposer):
         largest: Most bytes that the arrays of one message may claim to have; smaller once the network is known.
         handover: Where files are handed over, to and from processes that have the same; None where all is sent.
         arrivals: Where bytes that come in are written as they come; None keeps them in memory.
-        chunk: Bytes that are sent at once.
     """
 
     def __init__(self) -> None:
-        self.chunk = _CHUNK
         self.largest = _LARGEST
         self.handover: Handover | None = None
         self.arrivals: Handover | None = None
@@ -264,7 +247,7 @@ class PlainDecomposer(fobs.Decomposer):
         if manager.get_error():
             return
         context = manager.fobs_ctx
-        cell, leaving = context[fobs.FOBSContextKey.CELL], Leaving(context[_LEAVING], self.chunk)
+        cell, leaving = context[fobs.FOBSContextKey.CELL], Leaving(context[_LEAVING])
         timeout = get_positive_float_var(STREAMING_IDLE_TIMEOUT, DEFAULT_STREAMING_IDLE_TIMEOUT)
         receivers = context.get(fobs.FOBSContextKey.NUM_RECEIVERS) or 1
         ref = ObjectDownloader(cell=cell, timeout=timeout, num_receivers=receivers).add_object(leaving)
@@ -357,12 +340,10 @@ class Leaving(Downloadable):
 
     Args:
         arrays: In the order of the message.
-        chunk: Bytes of a chunk.
     """
 
-    def __init__(self, arrays: Sequence[np.ndarray], chunk: int = _CHUNK) -> None:
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
         super().__init__(None)
-        self._chunk = chunk
         self.table = Table.of(arrays)
         self._runs = list(_joined(self.table.parts(arrays)))
 
@@ -377,7 +358,7 @@ class Leaving(Downloadable):
         begin = int(state.get(_AT, 0)) if state else 0
         if not 0 <= begin < self.table.size:
             return ProduceRC.EOF, None, {}
-        end = min(begin + self._chunk, self.table.size)
+        end = min(begin + _CHUNK, self.table.size)
         pieces, before = [], 0
         for run in self._runs:
             if before < end and before + run.size > begin:
