@@ -124,6 +124,8 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
 def _without_a_promise(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """What a site with too few patients may have in the place of a promise, and how often that kept what was asked."""
     kept = drawn_alone(records)
+    if not kept:  # as in a study of a few patients
+        return []
     lines = [
         "## With too few patients of its own",
         "",
@@ -180,7 +182,7 @@ def drawn_alone(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, fl
         by = {(one["patients"], one["missed"], one["rule"]): one for one in site["drawn"]}
         for (patients, missed, rule), one in by.items():
             own = by[patients, missed, "own"]
-            if rule == "drawn" and own["given"] <= (1 - _SILENT) * own["draws"]:
+            if rule == "drawn" and one["given"] and own["given"] <= (1 - _SILENT) * own["draws"]:
                 found.append((site["site"], patients, missed, one["kept"] / one["given"]))
     return found
 

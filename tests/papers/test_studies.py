@@ -231,7 +231,7 @@ ELSEWHERE = {
 }
 NO_STUDIES = {
     *("__init__", "__main__", "one", "common", "processes", "render"),  # what runs the others
-    *("echo", "resnet50", "round_jobs"),  # what round_overhead and round_tls measure
+    *("echo", "echo_sites", "resnet50", "round_jobs"),  # what round_overhead, round_tls and many_sites measure
     "flower_rounds",  # Flower's side of round_overhead, which needs an environment of its own
 }
 
