@@ -1,12 +1,12 @@
 """Whether the referral's promise holds: `python -m benchmarks.promise fundus --site NAME=FILE ...`.
 
 The row `analytic` is run over real sites in the plain loop, with every training image. Each site's model then answers
-all patients of its validation and test splits, none of whom it learned from. Of these a number is drawn as if they were
-the site's validation patients: they set the threshold of doubt and the promise, as at the end of a run, and all the
-others are the patients to whom it is made. That is done many times. Beside the product's own threshold, from the
-site's own patients, stand one from the patients of all sites together, and one from the site's own counts drawn towards
-the other sites'. `--render` writes docs/promise.md from what is stored: counts, and nothing of any patient. The images
-are not part of the project.
+all patients of its validation and test splits, none of whom it learned from. Of these a number is drawn as if they
+were the site's validation patients: they set the threshold of doubt and the promise, as at the end of a run, and all
+the others are the patients to whom it is made. That is done many times. Beside the product's own threshold, from the
+site's own patients, stand one from the patients of all sites together, one from the site's own counts drawn towards
+the other sites', and what the product draws where a site's own patients promise nothing. `--render` writes
+docs/promise.md from what is stored: counts, and nothing of any patient. The images are not part of the project.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from benchmarks.common import RESULTS, ROOT, machine
 from benchmarks.small_sites import BASE, SETS
 from fedretina.data.site_data import SiteData, load_site_data
-from fedretina.evaluation.referral_curve import PRIOR
+from fedretina.evaluation.referral_curve import PRIOR, curve_of_others, drawn_threshold, ill_counts
 from fedretina.loop import run_loop
 from fedretina.prediction.predictor import Predictor
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
+from fedretina.settings.scalars import MIN_COUNT
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.site import PromiseSettings, read_data_settings
 from fedretina.storage import write_json
@@ -46,7 +47,8 @@ PATIENTS = (60, 120, 240)
 _LEFT = 40  # ill patients that must be left to make the promise to
 _DRAWS = 400
 _BATCH = 100
-RULES = ("own", "pooled", "drawn", "alone")
+RULES = ("own", "pooled", "drawn", "given", "alone")
+"""`given` is what the product gives a site that asks for it, where its own patients promise nothing."""
 
 
 class Answers(NamedTuple):
@@ -251,6 +253,8 @@ def _limit(rule: str, scores: Sequence[_Scored], asked: PromiseSettings) -> floa
         others_refer = referred if rule == "own" else np.zeros_like(referred)
         found = promised(chance, others_refer, labels, patients, own.scheme, asked)
         return None if found.reason != "kept" else math.inf if found.threshold is None else found.threshold
+    if rule == "given":
+        return _given(scores, asked)
     if rule == "pooled":
         every = np.sort(np.concatenate([one.ill for one in scores]))
         allowed = passes_allowed(every.size, asked.missed, asked.sure)
@@ -258,8 +262,7 @@ def _limit(rule: str, scores: Sequence[_Scored], asked: PromiseSettings) -> floa
     from scipy.special import betainc
 
     # Beta prior with the others' share of passing as its mean, worth PRIOR patients; the largest threshold whose
-    # posterior leaves at most 1 - sure for more than `missed`. `drawn_threshold` is the same with the others in bins,
-    # each at its lower end, so that the product's threshold is this one or lower.
+    # posterior leaves at most 1 - sure for more than `missed`.
     others = np.sort(np.concatenate([one.ill for one in scores[1:]]))
     at = np.unique(np.concatenate([own.ill, others, [math.inf]]))
     passing = np.searchsorted(own.ill, at)
@@ -267,6 +270,15 @@ def _limit(rule: str, scores: Sequence[_Scored], asked: PromiseSettings) -> floa
     a, b = PRIOR * usual + passing, PRIOR * (1 - usual) + own.ill.size - passing
     fits = np.flatnonzero(betainc(a, b, asked.missed) >= asked.sure)
     return float(at[fits[-1]]) if fits.size else None
+
+
+def _given(scores: Sequence[_Scored], asked: PromiseSettings) -> float | None:
+    """The product's: the others in the bins that they let go, each at its lower end."""
+    if _limit("own", scores, asked) is not None:
+        return None
+    sent = {str(at): ill_counts(one.ill, MIN_COUNT) for at, one in enumerate(scores)}
+    found = drawn_threshold(scores[0].ill, curve_of_others(sent, "0"), asked)
+    return None if found is None else math.inf if found.threshold is None else found.threshold
 
 
 def _from(scores: NDArray[np.float64], allowed: int) -> float:

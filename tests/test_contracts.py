@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -129,8 +130,10 @@ LOADED = f"print(*sorted(set({HEAVY}) & set(sys.modules)), sep=chr(10))"
 
 
 def fresh(code, *arguments):
+    """Run code in a process that sees no package of another test."""
     call = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(call, capture_output=True, text=True, timeout=100, check=False)
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(call, capture_output=True, text=True, timeout=100, check=False, env=plain)
 
 
 def test_importing_the_settings_loads_no_torch():

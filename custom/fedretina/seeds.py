@@ -50,6 +50,16 @@ def torch_device(settings: TrainingSettings) -> torch.device:
     return torch.device("cuda" if there and settings.device != "cpu" else "cpu")
 
 
+def brought(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor where a network computes; itself where it is there.
+
+    To a card it goes from memory that is pinned, behind what stands in the card's queue: nobody waits for it.
+    """
+    if tensor.device.type == device.type:
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def devices_seen() -> list[str]:
     """Names of the CUDA devices that this process sees; of one that it has not used, that it is there."""
     import torch

@@ -134,7 +134,7 @@ def test_readers_of_known_layouts_write_it():
     assert {name for name, modality in known.items() if modality == "oct"} == {
         "duke2014", "kermany", "oct_volumes", "octdl", "octid",
     }  # fmt: skip
-    assert [name for name, modality in known.items() if modality is None] == ["class_folders"]
+    assert [name for name, modality in known.items() if modality is None] == ["class_folders", "own_table"]
 
 
 def test_phantoms_on_disk_say_what_they_are(tmp_path):

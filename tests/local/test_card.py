@@ -285,7 +285,7 @@ def test_with_too_few_patients_a_threshold_is_drawn_and_nothing_promised(words, 
     if reason == "drawn":
         share = round(100 * 30 / (30 + made["promise"]["patients"]))
         assert f"comes for {share} % from the other hospitals' patients." in page
-        assert "in 83.5 to 99.5 % of the draws" in page
+        assert "in 90.5 to 100 % of the draws" in page
         least = made["promise"]["threshold"]
         expected = triage(labelled(2), made["referral"]["threshold"], SCHEME, least)
         assert made["referral"]["test"]["missed"] == expected.missed._asdict()

@@ -21,7 +21,7 @@ def test_the_page_is_rendered_from_what_is_stored(study, page, tmp_path, monkeyp
 
 
 def test_the_cards_words_of_a_drawn_threshold_are_those_that_are_stored():
-    shares = [share for *_, share in promise_page.drawn_alone(list(read_packed(promise.STORED).values()))]
+    shares = [one.kept for one in promise_page.given_alone(list(read_packed(promise.STORED).values()))]
     assert (min(shares), max(shares)) == pytest.approx(DRAWN_KEPT, abs=5e-4)
 
 

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedretina.contrastive.objective import ContrastiveContext, alike, unit
-from fedretina.device import brought
 from fedretina.exchange.payload import Tensors
 from fedretina.losses.objective import Clock
-from fedretina.seeds import generator
+from fedretina.seeds import brought, generator
 from fedretina.settings.contrastive import MomentumSettings
 
 KEY = "key:"

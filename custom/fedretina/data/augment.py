@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from fedretina.device import brought
 from fedretina.errors import SettingsError
-from fedretina.seeds import derive_seed
+from fedretina.seeds import brought, derive_seed
 from fedretina.settings.images import AugmentSettings, TwoViewSettings
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -169,9 +169,10 @@ class Releases:
             for words in wheels.pip_installs():
                 _run([own, "-m", "pip", *words], lock, "pip did not install the new version", room)
         found = _run([own, "-m", "fedretina", "--version"], lock, "the new version does not start")
-        if found.split()[-1:] != [wheels.version]:
+        itself = found.partition("\n")[0].strip()  # below it a version may name what it stands on
+        if itself.split()[-1:] != [wheels.version]:
             raise DataError(
-                f"what was installed is {found.strip()!r} and not {wheels.version}: the wheels do not fit together."
+                f"what was installed is {itself!r} and not {wheels.version}: the wheels do not fit together."
             )
         write_json(folder / _WHOLE, {"version": wheels.version, "hashes": wheels.has_hashes, "time": time.time()})
 

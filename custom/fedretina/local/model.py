@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from fedretina.analytic.distance import directions
 from fedretina.corrections.correction import Outcome, RoundContext
-from fedretina.device import brought
 from fedretina.errors import DataError, TrainingError
 from fedretina.exchange.partition import CONTROL, KEY, partition_of
 from fedretina.exchange.payload import Tensors
@@ -23,7 +22,7 @@ from fedretina.networks.build import build_network
 from fedretina.networks.gate import Gate
 from fedretina.networks.label_space import label_space
 from fedretina.networks.network import Network
-from fedretina.seeds import torch_device
+from fedretina.seeds import brought, torch_device
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import NetworkSettings
 from fedretina.settings.scalars import Task

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedretina.device import brought
 from fedretina.errors import TrainingError
 from fedretina.losses.objective import Clock, objective
+from fedretina.seeds import brought
 from fedretina.settings.objective import (
     CrossEntropySettings,
     FocalSettings,
