@@ -26,7 +26,8 @@ from nvflare.recipe import (
 from fedretina import recipes
 from fedretina.errors import DataError, SettingsError
 from fedretina.flare.submitted_job import DIGEST, named_copy
-from fedretina.jobs import export_job, job_files, why_refused
+from fedretina.job_export import export_job, why_refused
+from fedretina.jobs import job_files
 from fedretina.recipes import AnalyticRecipe, FedEERecipe, FedUAARecipe, JobRecipe, OCTRecipe, RowRecipe
 from fedretina.settings.plan import RUN_KEY
 

@@ -1,41 +1,31 @@
-"""Job folders of this package: one for a row, written from the table, and the production form of one.
+"""Job folders of this package: one for a row, written from the table.
 
 What is committed under `jobs/` is what `fedretina job write` writes: `make jobs` writes it anew. Such a folder has an
 empty `custom` folder, with which FLARE runs it in the simulator and in a rehearsal. Hardened sites refuse that: for
-them `fedretina job export` writes the production form, without it and with the sites named. Beside a committed job's
+them `fedretina job export` writes the production form (`fedretina.job_export`). Beside a committed job's
 files stands `job.py`, which runs it through FLARE's recipes (`fedretina.recipes`); no federation is sent it.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from fedretina.errors import DataError, SettingsError, StateError
 from fedretina.kit.job_folder import (
-    ALLOWED_CLASSES,
     CONFIGS,
     EXPERIMENT,
     FILTER,
-    GPU_MEMORY,
-    GPUS,
-    LARGEST,
     META,
     SCRIPT,
-    classes_named,
-    refusal,
 )
-from fedretina.plurals import counted
 from fedretina.rows import row
 from fedretina.settings.contrastive import ContrastiveSettings, MomentumSettings
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.plan import RUN_KEY
 from fedretina.storage import filled_folder, require_name, require_sites, write_text
 from fedretina.yaml_file import parse_yaml, read_text
 
@@ -47,7 +37,6 @@ _LEARNER_EXECUTOR = "nvflare.app_common.executors.model_learner_executor.ModelLe
 _LEARNER = "fedretina.flare.learner.TrainerLearner"
 # FLARE's sites give up after 60 s where the server's process of the job is slow to start, and take the job with them.
 _PATIENCE_S = 300.0
-_LARGEST_CARD = 1024
 
 _HEAD = """\
 # {title}, at a size that two cores finish in {minutes} minutes{sizes}.
@@ -162,8 +151,8 @@ if __name__ == "__main__":
     print(f"FLARE's files: {run.get_result()}")
 """
 
-_APP = "app"
-_CALLED = "the experiment file"
+APP = "app"
+CALLED = "the experiment file"
 _MARKER = """\
 Empty on purpose. FLARE 2.9 refuses classes outside its allow-list unless the app has a `custom` folder; with it a job
 runs in the simulator and in POC from a clean checkout. A production job has no such folder: there the allow-list of
@@ -194,18 +183,18 @@ def job_files(
             named twice.
         RefusedError: A name cannot be used as a folder's.
     """
-    words = parse_yaml(settings, _CALLED) if isinstance(settings, str) else settings
+    words = parse_yaml(settings, CALLED) if isinstance(settings, str) else settings
     Experiment.resolve({"row": method} if words is None else words).require_federated()
     job = require_name(name or method, "job")
     app = ["server", *require_sites(sites)]
-    meta = {"name": job, "resource_spec": {}, "min_clients": 1, "mandatory_clients": [], "deploy_map": {_APP: app}}
-    server, client = (f"{_APP}/config/{config}" for config in CONFIGS)
+    meta = {"name": job, "resource_spec": {}, "min_clients": 1, "mandatory_clients": [], "deploy_map": {APP: app}}
+    server, client = (f"{APP}/config/{config}" for config in CONFIGS)
     return {
         META: _text(meta),
         server: _text(_server()),
         client: _text(_client_of_learner() if learner else _client()),
-        f"{_APP}/config/{EXPERIMENT}": _settings_text(method, job, settings),
-        f"{_APP}/custom/README.md": _MARKER,
+        f"{APP}/config/{EXPERIMENT}": _settings_text(method, job, settings),
+        f"{APP}/custom/README.md": _MARKER,
     }
 
 
@@ -222,7 +211,7 @@ def read_job(folder: Path) -> dict[str, str]:
     """
     require_job(folder)
     found = {}
-    for app in sorted(_read(folder / META).get("deploy_map") or {}):
+    for app in sorted(job_record(folder / META).get("deploy_map") or {}):
         for path in sorted((folder / app).rglob("*")):
             within = path.relative_to(folder)
             if path.is_file() and "__pycache__" not in within.parts and not path.name.startswith("."):
@@ -348,142 +337,23 @@ def _text(record: dict[str, object]) -> str:
     return json.dumps(record, indent=2) + "\n"
 
 
-def export_job(
-    job: Path,
-    out: Path,
-    sites: Sequence[str],
-    quorum: int | None = None,
-    mandatory: Sequence[str] = (),
-    phantoms: bool = False,
-    run: str | None = None,
-    cards: Mapping[str, float] = MappingProxyType({}),
-) -> Experiment:
-    """Write a job in the form that hardened kits accept.
-
-    Args:
-        job: A job folder of this package.
-        out: The folder to write; it must not exist.
-        sites: Names of the sites that take part.
-        quorum: Smallest number of sites that makes a round, and without which the job is not started; by default the
-            experiment's.
-        mandatory: Sites without which the job is not started.
-        phantoms: Whether sites without data may take part as phantom hospitals.
-        run: Name of the run, to continue an unfinished one or to give to a new one.
-        cards: Sites whose process must have a GPU, and how much of its memory, in GiB; the others get what the
-            machine shows. A site whose kit offers no such card takes no part.
-
-    Returns:
-        The experiment as it was written.
-
-    Raises:
-        SettingsError: The job is none of this package's, or an option cannot be.
-        DataError: The folder cannot be written.
-        StateError: The disk is full.
-    """
-    _check(job, out, sites, quorum, mandatory)
-    _check_cards(cards, sites)
-    source = job / _APP / "config" / EXPERIMENT
-    text = read_text(source, _CALLED)
-    parse_yaml(text, _CALLED, source)  # a setting that stands twice would be set twice below
-    if quorum is not None:
-        text = _with(text, "quorum", quorum)
-    if not phantoms:
-        text = _with(text, "phantom_images", 0)
-    if run is not None:
-        text = _with(text, "run", json.dumps(require_name(run, "run")))  # 20261122 and on are names too
-    experiment = Experiment.resolve(parse_yaml(text, _CALLED, source))
-    if experiment.quorum > len(sites):
-        raise SettingsError(
-            f"the quorum is {experiment.quorum}, but only {counted(len(sites), 'site is', 'sites are')} named."
-        )
-    meta = _read(job / META)
-    meta |= {
-        "min_clients": experiment.quorum,
-        "mandatory_clients": sorted(mandatory),
-        "deploy_map": {_APP: ["server", *sorted(sites)]},
-    }
-    if cards:
-        meta["resource_spec"] = {site: {GPUS: 1, GPU_MEMORY: cards[site]} for site in sorted(cards)}
-    if experiment.run:
-        meta[RUN_KEY] = experiment.run  # the admin's commands find the run, by whatever means the job is submitted
-    with filled_folder(out, "the job") as half:
-        for name in CONFIGS:
-            config = _read(job / _APP / "config" / name)
-            write_text(half / _APP / "config" / name, json.dumps(config, indent=2) + "\n")
-        write_text(half / _APP / "config" / EXPERIMENT, text)
-        write_text(half / META, json.dumps(meta, indent=2) + "\n")
-    return experiment
-
-
-def why_refused(job: Path) -> str | None:
-    """Say why hardened kits would refuse a job folder as it is; None where they would take it.
-
-    Raises:
-        SettingsError: The folder's `meta.json` cannot be read.
-    """
-    apps = sorted(_read(job / META).get("deploy_map") or {})
-    for app in apps:
-        found = [path for path in sorted((job / app).rglob("*")) if not path.is_dir()]
-        fault = refusal({path.relative_to(job / app).as_posix(): _head(path) for path in found})
-        if fault is None and (job / app / "custom").exists():
-            fault = "BYOC not permitted: the job has a `custom` folder, even if there is nothing in it."
-        if fault is not None:
-            return f"{app}: {fault}"
-    foreign = sorted(_classes(job, apps) - set(ALLOWED_CLASSES))
-    return f"the job names {foreign[0]}, which is none of the classes of fedretina.kit.job_folder." if foreign else None
-
-
-def _classes(job: Path, apps: Sequence[str]) -> set[str]:
-    files = [job / app / "config" / name for app in apps for name in CONFIGS]
-    return {name for path in files for name in classes_named(_read(path))}
-
-
-def _head(path: Path) -> bytes:
-    with open(path, "rb") as handle:
-        return handle.read(LARGEST + 1)
-
-
-def _check(job: Path, out: Path, sites: Sequence[str], quorum: int | None, mandatory: Sequence[str]) -> None:
-    require_job(job)
-    if out.exists():
-        raise SettingsError(f"{out} exists: name a folder that does not, or remove it.")
-    require_sites(sites)
-    if quorum is not None and not 1 <= quorum <= len(sites):
-        raise SettingsError(f"the quorum must lie between 1 and the number of sites, {len(sites)}, got {quorum}.")
-    unknown = sorted(set(mandatory) - set(sites))
-    if unknown:
-        raise SettingsError(f"{unknown[0]} is mandatory but takes no part: name it among the sites.")
-    foreign = sorted(_classes(job, [_APP]) - set(ALLOWED_CLASSES))
-    if foreign:
-        raise SettingsError(
-            f"the job names {foreign[0]}, which hardened sites refuse: production jobs name only the classes of "
-            "fedretina.kit.job_folder."
-        )
-
-
-def _check_cards(cards: Mapping[str, float], sites: Sequence[str]) -> None:
-    unknown = sorted(set(cards) - set(sites))
-    if unknown:
-        raise SettingsError(f"{unknown[0]} is to give a GPU but takes no part: name it among the sites.")
-    if any(not 0 < memory < _LARGEST_CARD for memory in cards.values()):
-        raise SettingsError(
-            f"the memory of a GPU must lie between 0 and {_LARGEST_CARD} GiB; without it FLARE would give several jobs "
-            "the same card."
-        )
-
-
 def require_job(job: Path) -> None:
     """Refuse a folder that holds no job of this package.
 
     Raises:
         SettingsError: It holds none.
     """
-    missing = [name for name in (*CONFIGS, EXPERIMENT) if not (job / _APP / "config" / name).is_file()]
+    missing = [name for name in (*CONFIGS, EXPERIMENT) if not (job / APP / "config" / name).is_file()]
     if missing or not (job / META).is_file():
         raise SettingsError(f"{job} is no job of this package: it lacks {[*missing, META][0]}.")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def job_record(path: Path) -> dict[str, Any]:
+    """Read a JSON file of a job.
+
+    Raises:
+        SettingsError: It cannot be read, or holds no object.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -491,14 +361,3 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise SettingsError(f"{path} holds no JSON object: mend the job.")
     return found
-
-
-def _with(text: str, name: str, value: object) -> str:
-    """Set a setting at the top of an experiment file, whose comments stay."""
-    line = f"{name}: {value}"
-
-    def changed(match: re.Match[str]) -> str:
-        return (line.ljust(len(match.group(1))) + (match.group(2) or "")).rstrip()
-
-    replaced, found = re.subn(rf"^({name}:[^#\n]*)(#.*)?$", changed, text, flags=re.MULTILINE)
-    return replaced if found else f"{text.rstrip()}\n{line}\n"

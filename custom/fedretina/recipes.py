@@ -28,7 +28,8 @@ from fedretina.errors import SettingsError
 from fedretina.flare.job_context import STATE_ROOT
 from fedretina.flare.simulation import SIMULATOR, simulator
 from fedretina.flare.submitted_job import job_sites, named_copy, read_meta
-from fedretina.jobs import SITES, export_job, job_files, read_job, settings_of_row, write_job
+from fedretina.job_export import export_job
+from fedretina.jobs import SITES, job_files, read_job, settings_of_row, write_job
 from fedretina.kit.job_folder import EXPERIMENT, META
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged, new_run_name

@@ -75,7 +75,7 @@ def export(
     A site of --gpu must offer such a card (`fedretina kit harden --gpus`), else it takes no part in the job; of several
     cards, the job's process sees the one that it was given.
     """
-    from fedretina.jobs import export_job
+    from fedretina.job_export import export_job
 
     if (gpu is None) != (gpu_memory is None):
         fail("say --gpu and --gpu-memory, or neither.")

@@ -69,7 +69,7 @@ def submit(
     """
     from fedretina.flare.admin_jobs import submit as submit_run
     from fedretina.flare.submitted_job import named_copy
-    from fedretina.jobs import why_refused
+    from fedretina.job_export import why_refused
 
     with tempfile.TemporaryDirectory() as folder, ending(as_json):
         named = named_copy(job, Path(folder), run)
@@ -91,7 +91,7 @@ def _not_sent(
     job: Path, named: NamedJob, refused: str | None, missing: Sequence[str], there: Sequence[str], scratch: Path
 ) -> str:
     """Why a job was not sent, and the commands that mend it, which are tried before they are told."""
-    from fedretina.jobs import export_job
+    from fedretina.job_export import export_job
 
     lines = [f"{job} was not submitted."]
     if refused:

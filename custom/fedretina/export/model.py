@@ -18,7 +18,8 @@ from fedretina.errors import DataError, SettingsError, StateError
 from fedretina.export.onnx_file import RECORD as ONNX_RECORD
 from fedretina.export.program import INPUT, WHY, Answers
 from fedretina.gate.gate import Gate, Look
-from fedretina.prediction.predictor import Answering, ImageRow, Predictor, Said, understood
+from fedretina.prediction.operating import understood
+from fedretina.prediction.predictor import Answering, ImageRow, Predictor, Said
 from fedretina.seeds import reproducible_torch
 from fedretina.settings.scheme import GradingScheme
 from fedretina.uncertainty.referral import NO_ANSWER

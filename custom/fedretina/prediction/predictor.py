@@ -8,18 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedretina.data.decode import decode_image
 from fedretina.data.dicom_file import DicomFrame
 from fedretina.data.modalities import modality
-from fedretina.errors import DataError, SettingsError, StateError, TrainingError
-from fedretina.evaluation.doubt import Doubt, doubted
+from fedretina.errors import DataError, StateError, TrainingError
+from fedretina.evaluation.doubt import doubted
 from fedretina.evaluation.figures import LabelledPredictions
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.gate.gate import FINE, Gate, Look, Shown
@@ -28,13 +27,10 @@ from fedretina.networks.build import build_on_meta
 from fedretina.networks.dropout import answered_with_features
 from fedretina.networks.network import Network
 from fedretina.prediction.evidence import EvidenceMap, evidence_map
+from fedretina.prediction.operating import Operating, understood
 from fedretina.prediction.photographs import OF_SIGNALS, SUFFIXES, PhotographFolder, find_photographs
-from fedretina.report.card import CARD_FORMAT
 from fedretina.seeds import reproducible_torch, torch_device
-from fedretina.settings.encoder import Normalisation
-from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import WeightsSettings
-from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.training import TrainingSettings
 from fedretina.storage import read_json, read_tensors
 from fedretina.uncertainty.estimators import build_estimator
@@ -83,53 +79,6 @@ class _Read(NamedTuple):
     pixels: NDArray[np.uint8] | None
     fault: str
     kind: Look = FINE
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
-
-
-class _Temperature(_Part):
-    value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class _Threshold(_Part):
-    threshold: Annotated[float, Field(ge=0, le=1)]
-
-
-class _Look(_Part):
-    gate: dict[str, Any]
-
-
-class _Doubt(_Part):
-    used: Doubt = "estimator"
-
-
-class _Promise(_Part):
-    threshold: Annotated[float, Field(ge=0, le=1)] | None
-
-
-class _Sets(_Part):
-    limit: float | None
-    wrong: float
-    patients: int
-    ordered: bool
-
-
-class Operating(_Part):
-    """What of a card decides an answer."""
-
-    settings: Experiment
-    scheme: GradingScheme
-    temperature: _Temperature
-    referral: _Threshold
-    look: _Look | None = None  # not on cards from before there was a gate
-    doubt: _Doubt = _Doubt()
-    promise: _Promise = _Promise(threshold=None)
-    sets: _Sets | None = None
-    model_digest: str
-    normalisation: Normalisation | None = None  # not on older cards, whose settings tell it
-    transforms_digest: str
 
 
 class Said(NamedTuple):
@@ -458,34 +407,6 @@ def _no_model(folder: Path) -> str:
     some = ", ".join(map(str, below[:_NAMED]))
     more = f" and {len(below) - _NAMED} more" if len(below) > _NAMED else ""
     return f"{folder} holds no site's model itself: name one below it, {some}{more}."
-
-
-def understood(card: dict[str, Any], folder: Path) -> Operating:
-    """What of a card decides an answer.
-
-    Raises:
-        StateError: It is of another version, or cannot be used.
-    """
-    version = f"predict with the version that made it, fedretina {card.get('fedretina', 'unknown')}"
-    if card.get("format") != CARD_FORMAT:
-        raise StateError(
-            f"the card in {folder} has format {card.get('format')}, this version reads {CARD_FORMAT}: {version}."
-        )
-    try:
-        operating = Operating.model_validate(card)
-    except (ValidationError, SettingsError) as error:
-        # The first fault only, and not the input, which is the whole card.
-        what = (
-            "; ".join(".".join(map(str, fault["loc"])) for fault in error.errors()[:3])
-            if isinstance(error, ValidationError)
-            else str(error)
-        )
-        raise StateError(f"the card in {folder} cannot be used ({what}): restore it, or {version}.") from error
-    if operating.settings.images.digest() != operating.transforms_digest:
-        raise StateError(
-            f"the model in {folder} learned from images that another version prepared in another way: {version}."
-        )
-    return operating
 
 
 def _network(operating: Operating, tensors: Tensors, folder: Path) -> Network:
