@@ -65,10 +65,14 @@ def test_the_study_keeps_its_promise_where_sites_are_alike():
     own, *others = (phantom(rng, 400) for _ in range(3))
     found = promise.of_site(own, others, True, 60, rng)
     assert found["patients"] == 400
+    promises = {(one["patients"], one["missed"]): one["given"] for one in found["drawn"] if one["rule"] == "own"}
     for one in found["drawn"]:
         few = one["given"] == 0
-        alone = one["rule"] in ("own", "alone")
-        assert few == (alone and one["missed"] == 0.05 and one["patients"] == 60)
+        if one["rule"] == "given":
+            assert one["given"] == one["draws"] - promises[one["patients"], one["missed"]]
+        else:
+            alone = one["rule"] in ("own", "alone")
+            assert few == (alone and one["missed"] == 0.05 and one["patients"] == 60)
         # 90 % of sixty draws, less four standard deviations; the others' patients are of the same kind.
         assert few or one["kept"] / one["given"] > 0.74
         assert few or one["mean_missed"] < one["missed"]
