@@ -21,13 +21,17 @@ from fedretina.settings.scheme import GradingScheme, in_words
 
 WRONG = 0.1
 """Share of patients one of whose true grades may lie outside its set."""
+_ROUNDING = 1e-5
+"""What is this little beyond the limit is in the set: the limit is an image's own cost, and another program that
+computes the same, such as an exported one, must not leave it out. It makes no set smaller."""
 
 
 class GradeSets(NamedTuple):
     """A rule that makes sets.
 
     Attributes:
-        limit: A grade whose cost is at most this is in the set; None where every grade is, for want of patients.
+        limit: A grade whose cost is at most this, but for rounding, is in the set; None where every grade is, for want
+            of patients.
         wrong: See `WRONG`.
         patients: Validation patients behind it.
         ordered: Whether the grades have an order, so that sets have no gaps.
@@ -117,7 +121,7 @@ def sets_hold(
     """Patients whose sets hold every true grade, of how many, and the mean number of grades in an image's set."""
     dearest = _dearest(probabilities, labels, patients, scheme, rule.ordered)
     costs = grade_costs(probabilities, scheme, rule.ordered)
-    limit = math.inf if rule.limit is None else rule.limit
+    limit = math.inf if rule.limit is None else rule.limit + _ROUNDING
     sizes = (costs <= limit)[:, np.isfinite(costs).any(axis=0)].sum(axis=1) if len(costs) else np.zeros(0)
     held = sum(cost <= limit for cost in dearest.values())
     return held, len(dearest), float(sizes.mean()) if len(sizes) else 0.0
@@ -126,7 +130,7 @@ def sets_hold(
 def grades_of(rule: GradeSets, probabilities: ArrayLike, scheme: GradingScheme) -> list[tuple[int, ...]]:
     """The classes in the set of each image, in order; all gradable ones where the rule has no limit."""
     costs = grade_costs(probabilities, scheme, rule.ordered)
-    limit = np.nextafter(math.inf, 0) if rule.limit is None else rule.limit
+    limit = np.nextafter(math.inf, 0) if rule.limit is None else rule.limit + _ROUNDING
     return [tuple(int(at) for at in np.flatnonzero(row <= limit)) for row in costs]
 
 
