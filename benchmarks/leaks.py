@@ -29,8 +29,9 @@ from fedretina.networks.weights import load_encoder_weights
 from fedretina.seeds import reproducible_torch
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import WeightsSettings
+from fedretina.settings.policy import SumsNoise
 from fedretina.settings.scalars import MIN_COUNT
-from fedretina.settings.site import SiteDataSettings, SumsNoise
+from fedretina.settings.site import SiteDataSettings
 from fedretina.settings.training import TrainingSettings
 from fedretina.storage import read_json, write_json, write_text
 

@@ -29,7 +29,8 @@ from fedretina.settings.encoder import EncoderTraits
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.network import NetworkSettings
 from fedretina.settings.scheme import GradingScheme
-from fedretina.settings.site import GaussianNoise, SiteSettings, SvtNoise
+from fedretina.settings.policy import GaussianNoise, SvtNoise
+from fedretina.settings.site import SiteSettings
 
 # Settings of the run that a phase may change: their tables stand once.
 _TOLD_ABOVE = ("phases[].training", "phases[].augment")

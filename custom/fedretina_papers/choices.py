@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedretina.errors import SettingsError
+from fedretina.settings.faults import settings_faults
 from fedretina_papers.costs.energy import GridSettings
 
+_Plan = TypeVar("_Plan", bound=BaseModel)
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 NAME = r"^[a-z][a-z0-9_]{0,39}$"
 """What a row, a reading or a plan may be called."""
@@ -108,3 +111,16 @@ class EnergySettings(BaseModel):
     model_config = _STRICT
     watts: float = Field(default=65.0, gt=0, le=10_000)
     grid: GridSettings = GridSettings(router_w=10, idle_w=20, up_mbit_s=50, down_mbit_s=100)
+
+
+def plan_of(kind: type[_Plan], settings: Mapping[str, Any]) -> _Plan:
+    """Read the settings of a plan of some kind.
+
+    Raises:
+        SettingsError: What is wrong, in one sentence a fault.
+    """
+    try:
+        return kind.model_validate(dict(settings))
+    except ValidationError as error:
+        faults = settings_faults(error, "plan", kind)
+        raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error

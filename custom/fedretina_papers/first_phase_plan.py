@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fedretina.errors import SettingsError
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.faults import settings_faults
 from fedretina.settings.plan import merged
 from fedretina.storage import require_sites
+from fedretina_papers.choices import plan_of
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 _NAME = r"^[a-z][a-z0-9_]{0,23}$"
@@ -84,11 +83,7 @@ class FirstPhasePlan(BaseModel):
         Raises:
             SettingsError: What is wrong, in one sentence a fault.
         """
-        try:
-            plan = cls.model_validate(dict(settings))
-        except ValidationError as error:
-            faults = settings_faults(error, "plan", cls)
-            raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
+        plan = plan_of(cls, settings)
         require_sites(sorted(plan.sites))
         for encoder in plan.encoders:
             plan.pretraining(encoder)

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fedretina.errors import SettingsError
 from fedretina.settings.experiment import READ_WITH_LABELS
-from fedretina.settings.faults import settings_faults
 from fedretina.settings.plan import merged
-from fedretina_papers.choices import SplitSettings
+from fedretina_papers.choices import SplitSettings, plan_of
 from fedretina_papers.plan import BenchmarkPlan
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
@@ -142,11 +140,7 @@ class LabelPlan(BaseModel):
         Raises:
             SettingsError: What is wrong, in one sentence a fault.
         """
-        try:
-            plan = cls.model_validate(dict(settings))
-        except ValidationError as error:
-            faults = settings_faults(error, "plan", cls)
-            raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
+        plan = plan_of(cls, settings)
         plan.fine_tuning({})
         if plan.pretrained:
             plan.pre_training()

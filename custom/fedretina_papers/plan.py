@@ -7,16 +7,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedretina.errors import SettingsError
 from fedretina.rows import ROWS, row
 from fedretina.settings.experiment import Experiment, known_row
-from fedretina.settings.faults import settings_faults
 from fedretina.settings.plan import merged
 from fedretina.storage import require_name, require_sites
 from fedretina.yaml_file import parse_yaml
-from fedretina_papers.choices import NAME, EnergySettings, ReadingChoice, RowChoice, SplitSettings
+from fedretina_papers.choices import NAME, EnergySettings, ReadingChoice, RowChoice, SplitSettings, plan_of
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 
@@ -141,11 +140,7 @@ class BenchmarkPlan(BaseModel):
             SettingsError: What is wrong, in one sentence a fault.
             RefusedError: A site's name could leave its folder.
         """
-        try:
-            plan = cls.model_validate(dict(settings))
-        except ValidationError as error:
-            faults = settings_faults(error, "plan", cls)
-            raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
+        plan = plan_of(cls, settings)
         require_sites([*plan.sites, *plan.spare_sites])
         for name in plan.strangers:
             require_name(name, "out-of-distribution set")

@@ -18,7 +18,7 @@ from fedretina.local.heads_from_sums import HeadsFromSums, SiteNoise, packed
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
-from fedretina.settings.site import PolicySettings, SumsNoise
+from fedretina.settings.policy import PolicySettings, SumsNoise
 from fedretina.storage import read_tensors
 
 SITES = ("site-1", "site-2", "site-3")

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from fedretina.errors import StateError
 from fedretina.exchange.noise import Spent, cost, gaussian, noise_key, noise_source, spent
-from fedretina.settings.site import GaussianNoise, SvtNoise
+from fedretina.settings.policy import GaussianNoise, SvtNoise
 
 NOISE = GaussianNoise(kind="gaussian", clip=2.0, multiplier=0.5)
 SVT = SvtNoise(kind="svt", epsilon=0.5, epsilon_release=0.25, clip=1e-3)

@@ -11,7 +11,8 @@ from fedretina.exchange.min_count import encode
 from fedretina.exchange.payload import Payload, Stamp
 from fedretina.exchange.policy import apply_policy, require_budget, rounded, significant
 from fedretina.settings.exchange import Kind
-from fedretina.settings.site import GaussianNoise, PolicySettings, SiteSettings
+from fedretina.settings.policy import GaussianNoise, PolicySettings
+from fedretina.settings.site import SiteSettings
 
 STAMP = Stamp("run", "train", 0, 0, "d" * 64)
 RECEIVED = {"encoder.w": torch.full((40,), 0.5)}

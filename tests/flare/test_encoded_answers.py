@@ -16,7 +16,8 @@ from fedretina.flare.whitelist_filter import WhitelistFilter
 from fedretina.flare.wire import pack_order, pack_payload, unpack_order, unpack_payload
 from fedretina.networks.build import build_network
 from fedretina.settings.codec import Int8Settings
-from fedretina.settings.site import PolicySettings, SiteSettings
+from fedretina.settings.policy import PolicySettings
+from fedretina.settings.site import SiteSettings
 
 
 @pytest.fixture

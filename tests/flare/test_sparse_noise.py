@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedretina.flare.whitelist_filter import sparse
-from fedretina.settings.site import SvtNoise
+from fedretina.settings.policy import SvtNoise
 
 NOISE = SvtNoise(kind="svt", fraction=0.2, epsilon=50.0, epsilon_release=50.0, clip=1e-2, threshold=1e-6)
 

@@ -23,7 +23,7 @@ import torch
 from fedretina.analytic.sums import Sums
 from fedretina.errors import StateError
 from fedretina.exchange.payload import Tensors, tensors_digest
-from fedretina.settings.site import GaussianNoise, SumsNoise, SvtNoise
+from fedretina.settings.policy import GaussianNoise, SumsNoise, SvtNoise
 from fedretina.storage import write_bytes
 
 NOISE_KEY = "noise.key"

@@ -15,8 +15,8 @@ from fedretina.exchange.payload import Payload, Tensors
 from fedretina.settings.codec import CodecSettings, EncodingSettings
 from fedretina.settings.columns import GROUP_SUMS
 from fedretina.settings.exchange import Kind
+from fedretina.settings.policy import GaussianNoise, PolicySettings, SvtNoise
 from fedretina.settings.scalars import COUNTS, CURVE, FOLLOWS
-from fedretina.settings.site import GaussianNoise, PolicySettings, SvtNoise
 
 Sparse = Callable[[Tensors, SvtNoise, np.random.Generator], dict[str, torch.Tensor]]
 

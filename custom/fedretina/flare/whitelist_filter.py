@@ -32,8 +32,9 @@ from fedretina.kit.job_folder import FILTER, RESULT_FILTERS
 from fedretina.networks.build import build_on_meta
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
+from fedretina.settings.policy import SvtNoise
 from fedretina.settings.scalars import allowed_scalars
-from fedretina.settings.site import REQUIRED, SiteSettings, SvtNoise
+from fedretina.settings.site import REQUIRED, SiteSettings
 from fedretina.storage import folder_lock, require_name
 from fedretina.told import told
 

@@ -34,7 +34,8 @@ from fedretina.local.heads_from_sums import SiteNoise
 from fedretina.local.site import Site
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.gpu import GpuSettings
-from fedretina.settings.site import SiteDataSettings, SumsNoise
+from fedretina.settings.policy import SumsNoise
+from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_tensors, write_tensors
 
 _log = logging.getLogger(__name__)

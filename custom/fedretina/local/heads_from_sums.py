@@ -30,7 +30,7 @@ from fedretina.local.features import FrozenEncoder, fitted_gate
 from fedretina.local.site_state import Snapshot
 from fedretina.seeds import reproducible_torch
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.site import SumsNoise
+from fedretina.settings.policy import SumsNoise
 from fedretina.settings.sums import SumsSettings
 
 _log = logging.getLogger(__name__)

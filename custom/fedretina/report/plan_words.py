@@ -25,8 +25,9 @@ from fedretina.settings.columns import GROUP_SUMS
 from fedretina.settings.exchange import Kind
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
+from fedretina.settings.policy import PolicySettings, SvtNoise
 from fedretina.settings.scalars import COUNTS, CURVE, FOLLOWS, Task, allowed_scalars
-from fedretina.settings.site import PolicySettings, SiteSettings, SvtNoise, site_scheme
+from fedretina.settings.site import SiteSettings, site_scheme
 
 if TYPE_CHECKING:  # the record is made of plain values
     from fedretina.kit.waiting_plans import WaitingPlan

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fedretina.errors import SettingsError
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.faults import settings_faults
 from fedretina.settings.plan import merged
-from fedretina_papers.choices import NAME
+from fedretina_papers.choices import NAME, plan_of
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
 Precision = Literal["float32", "tf32", "bf16"]
@@ -107,11 +105,7 @@ class GpuPlan(BaseModel):
         Raises:
             SettingsError: What is wrong, in one sentence a fault.
         """
-        try:
-            plan = cls.model_validate(dict(settings))
-        except ValidationError as error:
-            faults = settings_faults(error, "plan", cls)
-            raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
+        plan = plan_of(cls, settings)
         for work in plan.works():
             plan.experiment_of(work)
         return plan

@@ -7,13 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedretina.errors import DataError, SettingsError
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.faults import settings_faults
 from fedretina.settings.site import read_data_settings, site_modality
-from fedretina_papers.choices import NAME, RowChoice
+from fedretina_papers.choices import NAME, RowChoice, plan_of
 from fedretina_papers.plan import BenchmarkPlan
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
@@ -105,11 +104,7 @@ class PaperSizePlan(BaseModel):
             SettingsError: What is wrong, in one sentence a fault.
             DataError: A site's file cannot be read, or does not say what its images are.
         """
-        try:
-            plan = cls.model_validate(dict(settings))
-        except ValidationError as error:
-            faults = settings_faults(error, "plan", cls)
-            raise SettingsError(f"the benchmark's plan cannot be used: {faults}") from error
+        plan = plan_of(cls, settings)
         plan.benches  # noqa: B018  reads every part
         without = sorted(set(plan.sites) - {site for name in plan.parts for site in plan.sites_of(name)})
         if without:
