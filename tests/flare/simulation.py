@@ -170,6 +170,20 @@ def run_oracle(
     return results(root, "oracle")
 
 
+def fill_cache(site_file: Path, site: str, words: Mapping[str, Any], root: Path) -> None:
+    """Read a site's images before its run does, into the cache below the root of its state.
+
+    Who reads them imports MONAI, which takes five seconds of CPU: this process does so once for all its sites.
+    """
+    from fedretina.data.site_data import load_site_data
+    from fedretina.settings.experiment import Experiment
+    from fedretina.settings.site import read_site_settings
+
+    experiment = Experiment.resolve(words)
+    data = read_site_settings({"fedretina": {"site_file": site_file}}, site, site_file.parent).data
+    load_site_data(site, data, experiment.images, experiment.seed, root / "cache" / site)
+
+
 def done(root: Path, run: str) -> int:
     """Steps of a run that its server has stored; -1 before the first."""
     path = root / run / "server" / "run.json"

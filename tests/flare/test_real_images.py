@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulation import SMALL, Simulation, results, write_job
+from simulation import SMALL, Simulation, fill_cache, results, write_job
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from real_sites import SITES, write_real_sites
@@ -20,6 +20,8 @@ def test_four_hospitals_with_their_own_criteria(tmp_path, shared):
         "network": {"encoder": "efficientnet_lite0", "weights": {"source": "package"}},
         "phases": [{"name": "train", "rounds": 1}],
     }
+    for site in SITES:
+        fill_cache(tmp_path / "hospitals" / site / "site.yaml", site, words, tmp_path)
     job = write_job(tmp_path / "job", words, list(SITES))
     own = {"FEDRETINA_STATE_ROOT": str(tmp_path), "FEDRETINA_SITE_FILE": str(site_file)}
     simulation = Simulation(job, tmp_path / "sim", len(SITES), FEDRETINA_RUN="r", **own)

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 import yaml
-from simulation import SMALL, Simulation, results, write_job
+from simulation import SMALL, Simulation, fill_cache, results, write_job
 
 from fedretina.data.phantoms.draw import cases_of, phantom_images
 from fedretina.data.phantoms.hospital import phantom_hospital
@@ -67,6 +67,8 @@ def ran(tmp_path_factory):
     (local / "privacy.json").write_text(json.dumps({"scopes": [scope], "default_scope": "eyes"}))
     # The noise of "sparse" is thousands of times the model, which by default is refused as out of all proportion.
     words = {**SMALL, "phantom_images": 0, "quorum": 3, "aggregation": {"proportion": None}}
+    for site in ("noisy", "sparse", "open"):  # "careful" reads its images in its own process
+        fill_cache(kits / site / "site.yaml", site, words, kits / site / "runs")
     job = write_job(folder / "job", words, SITES)
     root = str(folder / "server")
     simulation = Simulation(job, folder / "sim", len(SITES), FEDRETINA_RUN="r", FEDRETINA_STATE_ROOT=root)

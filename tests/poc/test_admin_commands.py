@@ -27,12 +27,7 @@ SITES = ("site-1", "site-2")
 PAGE = "docs/admin.md"  # its runs have the names of those here, and its outputs are theirs
 GATE = "GATED_TWEU_GATE"  # as tests/flare/parts/gated_tweu.py
 # Its rounds are held by a gate: tests/flare/parts/gated_tweu.py.
-LONGER = {
-    **SMALL,
-    "objective": {"name": "gated_tweu"},
-    "phantom_images": 64,
-    "phases": [{"name": "train", "rounds": 3}],
-}
+GATED = {**SMALL, "objective": {"name": "gated_tweu"}, "phases": [{"name": "train", "rounds": 3}]}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +46,7 @@ def federation(tmp_path_factory, once):
 
 @pytest.fixture
 def gate():
-    """Holds the last round of `LONGER` until it is opened, or the test ends."""
+    """Holds the last round of `GATED` until it is opened, or the test ends."""
     held = Path(os.environ[GATE])
     held.write_text("2")
     yield held
@@ -60,8 +55,8 @@ def gate():
 
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory):
-    """Results of the plain loop for the longer job."""
-    return run_oracle(tmp_path_factory.mktemp("loop"), LONGER, SITES)
+    """Results of the plain loop for the gated job."""
+    return run_oracle(tmp_path_factory.mktemp("loop"), GATED, SITES)
 
 
 @pytest.fixture
@@ -129,13 +124,6 @@ def done(federation, run):
     return json.loads(path.read_text())["done"] if path.exists() else -1
 
 
-def job_processes(federation, site):
-    """The processes that run jobs at a site."""
-    kit, found = str(federation.kit(site)), belonging(federation.flare)
-    words = [(process, process.cmdline()) for process in found]
-    return [process for process, line in words if kit in line and any("client.worker_process" in one for one in line)]
-
-
 def wait_for(federation, condition, what):
     deadline = time.monotonic() + CEILING_S
     while not condition():
@@ -146,12 +134,17 @@ def wait_for(federation, condition, what):
         time.sleep(0.2)
 
 
-def test_a_run_is_submitted_once_followed_and_fetched(
+@pytest.mark.attack(
+    "an accident",
+    "the server stops answering while a run is watched",
+    "the watching ends by its timeout, and without one goes on when the server does",
+)
+def test_a_run_is_submitted_once_followed_though_the_server_stops_answering_and_fetched(
     federation, admin, as_shown, program, oracle, gate, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    job = write_job(tmp_path / "jobs" / "feduaa", LONGER, SITES)
-    write_job(tmp_path / "jobs" / "fedavg", LONGER, (*SITES, "site-3"))
+    job = write_job(tmp_path / "jobs" / "feduaa", GATED, SITES)
+    write_job(tmp_path / "jobs" / "fedavg", GATED, (*SITES, "site-3"))
     as_shown("fedretina submit jobs/fedavg --run spring", code=2)
     as_shown("fedretina submit jobs/feduaa --run study --poc")
     as_shown("fedretina submit jobs/feduaa --run study")  # is there: nothing is sent, nothing refused
@@ -163,10 +156,12 @@ def test_a_run_is_submitted_once_followed_and_fetched(
     assert "before you resume" in admin("resume", "study", code=2)
 
     sights = []
-    for line in program("watch", first["job"][:8], "--interval", 0.3, "--json").stdout:
+    patient = program("watch", first["job"][:8], "--interval", 0.3, "--json")
+    for line in patient.stdout:
         sights.append(json.loads(line))
-        if sights[-1]["progress"] and sights[-1]["progress"]["round"] == 3:
-            gate.unlink(missing_ok=True)
+        if gate.exists() and sights[-1]["progress"] and sights[-1]["progress"]["round"] == 3:
+            stops_answering(federation, program)
+            gate.unlink()
     told = [sight["progress"] for sight in sights if sight["progress"]]
     trained = [(report["round"], report["rounds"]) for report in told if report["task"] == "train"]
     assert trained == sorted(trained)  # the first rounds may be over before anybody looks
@@ -188,7 +183,7 @@ def test_a_run_is_submitted_once_followed_and_fetched(
     (again,) = admin("submit", job, "--run", "study", as_json=True)
     assert (again["job"], again["new"], again["status"]) == (first["job"], False, "FINISHED:COMPLETED")
     assert "has completed" in admin("resume", "study")
-    other = write_job(tmp_path / "other", {**LONGER, "seed": 4}, SITES)
+    other = write_job(tmp_path / "other", {**GATED, "seed": 4}, SITES)
     assert "other settings" in admin("submit", other, "--run", "study", code=2)
     (view,) = admin("status", as_json=True)
     assert view["sites"] == list(SITES)
@@ -214,6 +209,22 @@ def test_a_run_is_submitted_once_followed_and_fetched(
     assert "has completed" in admin("resume", "study")
     (again,) = admin("submit", job, "--run", "study", as_json=True)
     assert not again["new"]
+
+
+def stops_answering(federation, program):
+    """A server that is frozen while `study` is watched and a command is given, and then goes on."""
+    hasty = program("watch", "--run", "study", "--interval", 0.5, "--timeout", 20)
+    assert "run study" in hasty.stdout.readline()
+    assert hasty.stdout.readline()  # it has seen the job
+    federation.signal_one(SERVER, signal.SIGSTOP)
+    try:
+        _, err, code = ended(program("status", "--timeout", 5))
+        assert (code, "the time of --timeout was over" in err) == (4, True), err
+        _, err, code = ended(hasty)
+        assert code == 4, err
+        assert "when it was last seen" in err or "no server answers" in err
+    finally:
+        federation.signal_one(SERVER, signal.SIGCONT)
 
 
 def test_a_run_that_fails_says_why(admin, as_shown, tmp_path, monkeypatch):
@@ -257,15 +268,16 @@ def test_what_is_not_there(federation, admin, tmp_path):
 
 
 def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(
-    federation, admin, as_shown, oracle, tmp_path
+    federation, admin, as_shown, oracle, gate, tmp_path
 ):
-    job = write_job(tmp_path / "job", LONGER, SITES)
+    job = write_job(tmp_path / "job", GATED, SITES)
     (first,) = admin("submit", job, "--run", "crash", "--poc", as_json=True)
     server = federation.kit(SERVER)
     wait_for(federation, lambda: done(federation, "crash") >= 1, "round 0")
     (busy,) = (block for block in blocks(PAGE) if "not touched" in block)
     assert shape(admin("repair", first["job"], "--server-kit", server, code=2)) == shape(busy)
     federation.kill_one(SERVER)
+    gate.unlink()
     assert "no server answers this admin" in admin("status", "--connect-timeout", 2, code=2)
     federation.start_one(SERVER)
     federation.wait_for_sites(CEILING_S)
@@ -293,7 +305,7 @@ def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(
     "every admin command ends by its timeout, code 4, and says why",
 )
 def test_every_command_ends_in_time_where_nothing_answers(federation, program, tmp_path):
-    job = write_job(tmp_path / "job", LONGER, SITES)
+    job = write_job(tmp_path / "job", GATED, SITES)
     kit = shutil.copytree(federation.admin_kit, tmp_path / "kit")
     path = kit / "startup" / "fed_admin.json"
     with silence() as port:
@@ -309,39 +321,3 @@ def test_every_command_ends_in_time_where_nothing_answers(federation, program, t
         out, err, code = ended(hasty)
         assert code == 2
         assert "no server answers this admin" in err
-
-
-@pytest.mark.attack(
-    "an accident",
-    "the server stops answering while a run is watched",
-    "the watching ends by its timeout, and without one goes on when the server does",
-)
-def test_a_server_that_stops_answering_holds_no_command(federation, program, tmp_path):
-    job = write_job(tmp_path / "job", {**SMALL, "phases": [{"name": "train", "rounds": 3}]}, SITES)
-    _, err, code = ended(program("submit", job, "--run", "frozen", "--poc"))
-    assert code == 0, err
-    # A job that is still being deployed would not survive this: FLARE waits only seconds for the sites' answers then.
-    wait_for(federation, lambda: done(federation, "frozen") >= 1, "round 0")
-    held = job_processes(federation, "site-2")
-    assert held
-    for process in held:  # the job goes on until it is let go, however long the next lines take
-        process.suspend()
-    patient = program("watch", "--run", "frozen", "--interval", 0.5)
-    hasty = program("watch", "--run", "frozen", "--interval", 0.5, "--timeout", 20)
-    for process in (patient, hasty):
-        assert "run frozen" in process.stdout.readline()
-        assert process.stdout.readline()  # it has seen the job
-    federation.signal_one(SERVER, signal.SIGSTOP)
-    try:
-        _, err, code = ended(program("status", "--timeout", 5))
-        assert (code, "the time of --timeout was over" in err) == (4, True), err
-        _, err, code = ended(hasty)
-        assert code == 4, err
-        assert "when it was last seen" in err or "no server answers" in err
-    finally:
-        federation.signal_one(SERVER, signal.SIGCONT)
-        for process in held:
-            process.resume()
-    out, err, code = ended(patient)
-    assert code == 0, (out, err)
-    assert "FINISHED:COMPLETED" in out

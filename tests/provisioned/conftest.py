@@ -15,7 +15,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "flare")]
 from hospital import GRADES, write_hospital  # noqa: E402
 from hostile_jobs import ENVIRONMENT, PLANTED  # noqa: E402
 from jobs import SITES, WORDS, change_in_store, export  # noqa: E402
-from simulation import write_job  # noqa: E402
+from simulation import fill_cache, write_job  # noqa: E402
 from squid import LOGIN, NO_WAY, SQUID, Squid  # noqa: E402
 
 from federation import LEAD, WITH_CARDS, Federation, distributed_kit, ended, fedretina, hurry  # noqa: E402
@@ -77,6 +77,9 @@ def federation(kits: Federation, once: Callable[[str], None]) -> Iterator[Federa
     from fedretina.recipes import JobRecipe
 
     once("the provisioned federation")
+    for site in SITES[1:]:  # the first reads its images in its own process
+        hospital = kits.hospital(site)
+        fill_cache(hospital / "site.yaml", site, WORDS, hospital / "runs")
     tap = kits.folder / "tap"
     server = kits.start("server", FEDRETINA_TEST_TAP=str(tap))
     server.wait_until("Server started")

@@ -22,11 +22,11 @@ pytestmark = [pytest.mark.flare, pytest.mark.provisioned]
 NOT_LISTED = f"Component '{ANOTHER}' at config path"
 
 
-def refused(federation, name, change, why):
+def refused(federation, name, change, why, sites=SITES):
     """Submit a changed job; no site may have begun it, and the lead is told why, before it is sent and afterwards."""
     kit = ("--kit", federation.kit(LEAD))
     before = set((federation.storage / "jobs").iterdir())
-    job = export(federation, name, change=change)
+    job = export(federation, name, {**WORDS, "quorum": len(sites)}, change, sites)
     assert "A hardened federation would refuse it" in fedretina("submit", job, *kit, code=2)
     assert set((federation.storage / "jobs").iterdir()) == before
     with federation.session(LEAD) as session:  # FLARE's own way asks nothing
@@ -152,7 +152,8 @@ def test_nothing_that_a_hostile_job_asked_for_came_out(federation, looked_up):
     "refused, and nothing of it is built",
 )
 def test_a_job_with_a_class_outside_the_list_is_refused_by_the_server(federation):
-    refused(federation, "at-server", another_class("server"), f"the server's allow-list does not hold {ANOTHER}")
+    why = f"the server's allow-list does not hold {ANOTHER}"
+    refused(federation, "at-server", another_class("server"), why, SITES[:1])
     assert NOT_LISTED in federation.running["server"].text()
     assert not (federation.storage / "runs" / "at-server").exists()
 
