@@ -7,6 +7,7 @@ the two would else leave the parent to be killed, and the whole job with it.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import logging
 import os
@@ -36,12 +37,15 @@ def main(arguments: list[str]) -> None:
 
 
 def _answered(asked: Path, answered: Path) -> dict[str, Any]:
+    gc.disable()  # as in flare/fork_server.py
     from fedretina.errors import FedretinaError
     from fedretina.exchange.payload import Order, Stamp
     from fedretina.local.child_trainer import SiteRecipe
     from fedretina.storage import read_tensors, write_tensors
     from fedretina.told import told
 
+    gc.freeze()
+    gc.enable()
     known: set[str] = set()
     try:
         tensors, header = read_tensors(asked)
