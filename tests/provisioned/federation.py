@@ -54,15 +54,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = CEILING_S) -> Any:
-    """Wait until a condition is true and return it."""
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = CEILING_S, look_s: float = 0.2) -> Any:
+    """Wait until a condition is true and return it; looked at so often, which is not free."""
     deadline = time.monotonic() + seconds
     while True:
         found = condition()
         if found:
             return found
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.1)
+        time.sleep(look_s)
 
 
 def environment(home: Path, *first: Path, **more: str) -> dict[str, str]:
@@ -304,7 +304,7 @@ def ended(session: Any, job: str, seconds: float = CEILING_S) -> dict[str, Any]:
         meta: dict[str, Any] = session.get_job_meta(job)
         return meta if str(meta["status"]).startswith(("FINISHED", "ABANDONED")) else None
 
-    return dict(wait_for(finished, f"job {job} ends", seconds))
+    return dict(wait_for(finished, f"job {job} ends", seconds, look_s=0.5))
 
 
 def files_below(*folders: Path, without: Sequence[str] = ()) -> Iterator[Path]:

@@ -120,9 +120,9 @@ def test_from_one_version_to_the_next_and_back(fresh, hospital, tmp_path):
     first = build(OLD, others)
     second = Path(shutil.move(build(NEW, others, another_hardening), wheels))
     used = tmp_path / "opt" / "fedretina"
-    subprocess.run([sys.executable, "-m", "venv", used], check=True)
-    install = [used / "bin" / "pip", "install", "--quiet", "--no-deps", "--no-index", libraries(wheels), first]
-    subprocess.run(install, check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", used], check=True)
+    install = ["install", "--quiet", "--no-deps", "--no-index", libraries(wheels), first]
+    subprocess.run([sys.executable, "-m", "pip", "--python", used / "bin" / "python", *install], check=True)
     before = (kit / "local" / "resources.json").read_text()
     (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(SMALL))
     shell = environment(tmp_path)
