@@ -11,6 +11,7 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 # isort: split
 import copy
+import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,6 +73,16 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("real"):
                 item.add_marker(pytest.mark.skip(reason="the real images of ../shared/data are not here"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Of several workers one rewrites the asserts of a file, and the others read what pytest kept of it."""
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    with collector.path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return (yield)
 
 
 @pytest.fixture(scope="session")
