@@ -32,7 +32,7 @@ test-alone: $(READY)
 	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned" --ignore tests/papers
 
 # Three files at a time; files that share a federation are done one after another (tests/conftest.py). Collecting the
-# other folders would take each process six seconds.
+# other folders would take each process some seconds more.
 test-flare: $(READY)
 	$(BIN)/python -m pytest $(WAIT) -m "flare or provisioned" $(FLARE)
 
