@@ -8,8 +8,6 @@ READY  := $(VENV)/.ready
 SPREAD := -n 2 --dist worksteal --durations 15 --durations-min 5
 FLARE  := tests/faults tests/flare tests/poc tests/provisioned
 WAIT   := -n 3 --dist loadfile --durations 15 --durations-min 5
-# pytest keeps what it makes of each file of tests, so that it is made once and not by each worker of each run.
-export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo poc test test-alone test-flare test-papers everyday jobs docs site house lint lock licences dist benchmark clean
 
@@ -27,6 +25,9 @@ poc: $(READY)
 test: $(READY)
 	$(BIN)/python -m compileall -q custom
 	$(MAKE) --jobs 3 lint test-alone test-flare
+
+# pytest keeps what it makes of each file of tests, so that it is made once and not by each worker of each run.
+test-alone test-papers everyday: export PYTHONDONTWRITEBYTECODE :=
 
 test-alone: $(READY)
 	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned" --ignore tests/papers
