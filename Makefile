@@ -19,9 +19,10 @@ demo: $(READY)
 poc: $(READY)
 	$(BIN)/python -m poc
 
-# The package is compiled first, for those who begin at once would each do it. Then three at once: the checks, what stays
-# in its own process and keeps the cores busy, and what starts FLARE's processes and mostly waits for them. What they print
-# is mixed as it comes, so that one sees at which test a run hangs.
+# The package is compiled first, for each of the two hundred processes of a run would do it anew where
+# PYTHONDONTWRITEBYTECODE is set. Then three at once: the checks, what stays in its own process and keeps the cores busy,
+# and what starts FLARE's processes and mostly waits for them. What they print is mixed as it comes, so that one sees at
+# which test a run hangs.
 test: $(READY)
 	$(BIN)/python -m compileall -q custom
 	$(MAKE) --jobs 3 lint test-alone test-flare
