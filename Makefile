@@ -4,8 +4,8 @@ VENV   ?= .venv
 PYTHON ?=
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# Three workers for two cores: each waits now and then, for a process that it has started or for a disk.
-SPREAD := -n 3 --dist worksteal --durations 15 --durations-min 5
+# Two workers for two cores: a third would collect all tests once more, for ten seconds of a core.
+SPREAD := -n 2 --dist worksteal --durations 15 --durations-min 5
 FLARE  := tests/faults tests/flare tests/poc tests/provisioned
 WAIT   := -n 3 --dist loadfile --durations 15 --durations-min 5
 
@@ -20,17 +20,21 @@ poc: $(READY)
 	$(BIN)/python -m poc
 
 # The package is compiled first, for each of the two hundred processes of a run would do it anew where
-# PYTHONDONTWRITEBYTECODE is set. Then three at once: the checks, what stays in its own process and keeps the cores busy, and what starts FLARE's processes and
-# mostly waits for them. What they print is mixed as it comes, so that one sees at which test a run hangs.
+# PYTHONDONTWRITEBYTECODE is set. Then three at once: the checks, what stays in its own process and keeps the cores busy,
+# and what starts FLARE's processes and mostly waits for them. What they print is mixed as it comes, so that one sees at
+# which test a run hangs.
 test: $(READY)
 	$(BIN)/python -m compileall -q custom
 	$(MAKE) --jobs 3 lint test-alone test-flare
+
+# pytest keeps what it makes of each file of tests, so that it is made once and not by each worker of each run.
+test-alone test-papers everyday: export PYTHONDONTWRITEBYTECODE :=
 
 test-alone: $(READY)
 	$(BIN)/python -m pytest $(SPREAD) -m "not flare and not provisioned" --ignore tests/papers
 
 # Three files at a time; files that share a federation are done one after another (tests/conftest.py). Collecting the
-# other folders would take each process six seconds.
+# other folders would take each process some seconds more.
 test-flare: $(READY)
 	$(BIN)/python -m pytest $(WAIT) -m "flare or provisioned" $(FLARE)
 

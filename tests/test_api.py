@@ -48,9 +48,10 @@ def test_nothing_heavy_comes_with_the_import(tmp_path):
     assert {"torch", "numpy", "pydantic", "yaml", "nvflare"}.isdisjoint(loaded)
 
 
-@pytest.mark.slow
-def test_the_page_prints_what_it_says(tmp_path):
-    assert python("\n".join(fences("python")), tmp_path) == "".join(fences("text"))
+def test_the_page_prints_what_it_says(tmp_path, monkeypatch, capsys, little_encoder):
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(fences("python")), {})
+    assert capsys.readouterr().out == "".join(fences("text"))
 
 
 def test_what_cannot_be_drawn_or_opened_is_said(tmp_path):

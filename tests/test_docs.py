@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -11,9 +12,12 @@ from typing import get_args
 
 import pytest
 import yaml
-from docs import render_house
+from benchmarks.hostile_site_page import figures
+from click.testing import CliRunner
+from docs import render_attacks, render_house, render_settings
 from PIL import Image
 
+from fedretina.cli import main
 from fedretina.exchange.partition import partition
 from fedretina.flare import job_context
 from fedretina.networks.build import build_on_meta
@@ -149,31 +153,21 @@ def test_the_readme_leads_to_the_glossary():
 
 
 def test_the_figures_of_the_robust_rules_are_the_stored_ones():
-    words = "print(figures(json.loads(Path('benchmarks/results/hostile_site.json').read_text())), end='')"
-    rendered = in_subprocess(
-        "-c", f"import json; from pathlib import Path; from benchmarks.hostile_site_page import figures; {words}"
-    )
+    rendered = figures(json.loads((ROOT / "benchmarks" / "results" / "hostile_site.json").read_text()))
     assert f"figures -->\n{rendered}\n<!-- end" in (DOCS / "robust_rules.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
 def test_the_settings_page_is_what_the_classes_say():
     page = (DOCS / "settings.md").read_text(encoding="utf-8")
-    rendered = in_subprocess(
-        "-c",
-        "import sys; sys.path.insert(0, 'docs'); import render_settings as r; "
-        "sys.stdout.write(r.render(r.PAGE.read_text(encoding='utf-8')))",
+    assert page == render_settings.render(page), (
+        "run `.venv/bin/python docs/render_settings.py` and look at what changed"
     )
-    assert page == rendered, "run `.venv/bin/python docs/render_settings.py` and look at what changed"
 
 
 def test_the_table_of_attacks_is_what_the_tests_show():
     page = (DOCS / "trust.md").read_text(encoding="utf-8")
-    rendered = in_subprocess(
-        "-c",
-        "import sys; sys.path.insert(0, 'docs'); import render_attacks as r; "
-        "sys.stdout.write(r.render(r.PAGE.read_text(encoding='utf-8'), r.collect()))",
-    )
+    rendered = render_attacks.render(page, render_attacks.collect())
     assert page == rendered, "run `.venv/bin/python docs/render_attacks.py` and look at what changed"
     rows = page.split("<!-- begin attacks -->")[1].count("\n| ") - 2
     assert rows >= 35
@@ -226,9 +220,12 @@ def test_the_method_page_knows_every_reason_of_theta():
 
 
 @pytest.mark.slow
-def test_the_plain_loop_example_runs(tmp_path):
-    assert len((DOCS / "examples" / "plain_loop.py").read_text().splitlines()) <= 40
-    table = in_subprocess(DOCS / "examples" / "plain_loop.py", tmp_path).splitlines()
+def test_the_plain_loop_example_runs(tmp_path, monkeypatch, capsys, clean_environment):
+    example = DOCS / "examples" / "plain_loop.py"
+    assert len(example.read_text().splitlines()) <= 40
+    monkeypatch.setattr(sys, "argv", [str(example), str(tmp_path)])
+    runpy.run_path(str(example), run_name="__main__")
+    table = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in table[1:5]] == ["site-1", "site-2", "site-3", "mean"]
     assert all(0 < float(line.split()[3]) <= 1 for line in table[1:4])
 
@@ -242,7 +239,7 @@ COLUMNS = (
 )
 
 
-def test_what_the_demo_prints_at_its_end_is_what_show_prints_of_such_figures(tmp_path):
+def test_what_the_demo_prints_at_its_end_is_what_show_prints_of_such_figures(tmp_path, monkeypatch, clean_environment):
     """A run takes minutes, and its figures are one processor's: compared are words, columns and paths."""
     (printed,) = (text for _, text in blocks("demo.md", "") if " theta " in text)
     sites = {
@@ -258,8 +255,8 @@ def test_what_the_demo_prints_at_its_end_is_what_show_prints_of_such_figures(tmp
     folder.mkdir(parents=True)
     (folder / "results.json").write_text(json.dumps(record), encoding="utf-8")
     (folder / "report.html").touch()
-    told = in_subprocess("-c", "from fedretina.cli import main; main(['show'])", cwd=tmp_path)
-    assert told == printed
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(main, ["show"]).output == printed
     assert len(sites) == 5
     assert PRINTED_ON in (DOCS / "demo.md").read_text(encoding="utf-8")
 

@@ -67,6 +67,7 @@ def test_a_good_row_passes(little_encoder, tmp_path):
     assert set(results["sites"]) == {"site-1", "site-2", "site-3"}
 
 
+@pytest.mark.slow
 def test_a_row_that_remembers_in_memory_is_refused(little_encoder, monkeypatch, tmp_path):
     rounds = []
 

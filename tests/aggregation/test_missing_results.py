@@ -62,6 +62,7 @@ def late_ends_as_undisturbed(experiment, data, tmp_path):
     assert files(late) == files(whole)
 
 
+@pytest.mark.slow
 def test_a_late_site_ends_with_the_bits_of_an_undisturbed_run(tiny, phantoms, tmp_path):
     experiment = tiny(report={"draws": 10, "page": True})
     late_ends_as_undisturbed(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path)
@@ -148,6 +149,7 @@ def test_others_may_not_answer_again_and_may_not_be_lost(tiny, phantoms, tmp_pat
     assert results(tmp_path) == first
 
 
+@pytest.mark.slow
 def test_killed_at_every_write_of_the_second_asking_the_run_stays_complete(tiny, phantoms, tmp_path):
     experiment = tiny(phases=[{"name": "train", "rounds": 1}])
     data = phantoms(experiment, "site-1", "site-2")

@@ -79,6 +79,7 @@ def fedadam(memory, way):
         ({"name": "fedadam", "rate": 0.02, "tau": 0.01}, fedadam),
     ],
 )
+@pytest.mark.slow
 def test_rounds_are_those_of_the_paper_whoever_answers_first_and_whenever_the_server_dies(
     optimiser, step, tiny, tmp_path
 ):

@@ -53,6 +53,7 @@ def kept(root, site):
     }
 
 
+@pytest.mark.slow
 def test_heads_stand_on_the_encoder_that_the_sites_pretrained(little_encoder, phantoms, tmp_path):
     """Against two runs: one that pre-trains alone, and row `analytic` from the file that it leaves."""
     one = joined()

@@ -13,7 +13,7 @@ from fedretina.loop import run_loop
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory, little_encoders):
     """A finished run of two phantom sites and one round."""
     from fedretina.data.site_data import load_site_data
     from fedretina.settings.experiment import Experiment

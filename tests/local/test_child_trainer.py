@@ -169,6 +169,7 @@ def test_a_sites_own_errors_come_back_as_they_are(recipe, first_order, tmp_path,
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
+@pytest.mark.slow
 def test_no_child_outlives_its_parent_and_the_folder_is_held_until_it_is_dead(recipe, first_order, tmp_path):
     order, _ = first_order
     code = (
@@ -198,6 +199,7 @@ def test_no_child_outlives_its_parent_and_the_folder_is_held_until_it_is_dead(re
         parent.wait()
 
 
+@pytest.mark.slow
 def test_short_of_memory_the_kernel_takes_the_child_and_not_the_larger_parent(recipe, first_order, tmp_path):
     order, tensors = first_order
     code = (

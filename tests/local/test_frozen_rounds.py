@@ -44,7 +44,12 @@ def frozen(tiny, words, **cache):
     return tiny(**{**words, "network": network, "augment": augment})
 
 
-@pytest.mark.parametrize("name", ROWS)
+EVERYDAY = ("feduaa", "exits, all")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in EVERYDAY else pytest.mark.slow) for name in ROWS]
+)
 def test_what_is_kept_changes_no_bit_of_a_run(name, tiny, phantoms, tmp_path):
     """The federation runs with the cache, each site's cache in a folder of its own, and again without any."""
     kept, anew = frozen(tiny, ROWS[name]), frozen(tiny, ROWS[name], frozen_cache="off")

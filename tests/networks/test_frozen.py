@@ -232,10 +232,9 @@ def test_sites_that_would_learn_nothing_from_each_other_are_refused(little_encod
 
 
 @pytest.mark.parametrize("encoder", sorted({name for name, one in EncoderTraits.choices().items() if not one.signals}))
-@pytest.mark.parametrize("frozen", [1, 2])
-def test_every_encoder_can_be_frozen(encoder, frozen):
-    net = build_on_meta(NetworkSettings(encoder=encoder, frozen=frozen))
-    begins = tuple(f"encoder.stages.{number}." for number in range(frozen))
+def test_every_encoder_can_be_frozen(encoder):
+    net = build_on_meta(NetworkSettings(encoder=encoder, frozen=2))
+    begins = ("encoder.stages.0.", "encoder.stages.1.")
     assert net.frozen_keys() == {key for key in net.state_dict() if key.startswith(begins)}
     whole = build_on_meta(NetworkSettings(encoder=encoder, frozen="all"))
     assert whole.frozen_keys() == {key for key in whole.state_dict() if key.startswith("encoder.")}

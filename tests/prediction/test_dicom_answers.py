@@ -28,6 +28,8 @@ from pydicom.sr.codedict import codes
 
 from dicom_writing import write_dicom
 
+pytestmark = pytest.mark.slow
+
 
 def call(*words):
     return CliRunner().invoke(main, ["predict", *(str(word) for word in words), "--device", "cpu", "--dicom"])

@@ -105,6 +105,7 @@ def share_in_the_quarter(net, images, where):
     return np.mean(found)
 
 
+@pytest.mark.slow
 def test_it_follows_planted_lesions_and_does_not_where_the_head_learned_nothing(eyes):
     net, images, where, features = eyes
     labels = torch.arange(128) % 2

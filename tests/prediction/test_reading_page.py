@@ -36,6 +36,7 @@ from fedretina.settings.scheme import preset
 from fedretina.storage import read_json, write_json
 from fedretina.uncertainty.referral import UNREADABLE, refer
 
+pytestmark = pytest.mark.slow  # as tests/report/test_pages_in_browser.py
 SCHEME = preset("icdr5_ungradable")
 PROMISE = {
     "missed": 0.05,

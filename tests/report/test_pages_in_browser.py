@@ -23,6 +23,7 @@ from fedretina.report.status_page import status_page
 from fedretina.settings.scheme import preset
 from little_eyes import eye, save, write_rows, write_site
 
+pytestmark = pytest.mark.slow  # `make everyday` looks at what stands in pages, not at how a browser draws it
 LONG = "university-eye-hospital-of-the-northern-region"
 PAGES = {"site": 11, "least": 6, "server": 13, "check": 7, "status": 2, "consortium": 3, "old": 2}
 """The pages, and how many sheets of paper each may take."""
