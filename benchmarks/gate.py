@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks import small_sites
 from benchmarks.common import RESULTS, ROOT, machine
-from benchmarks.small_sites import BASE, SETS
 from fedretina.data.manifest import PRETRAIN, UNLABELLED
-from fedretina.data.site_data import SiteData, Split, load_site_data
+from fedretina.data.site_data import SiteData, Split, load_site_data, pools
 from fedretina.gate.spoils import SPOILS
 from fedretina.loop import run_loop
 from fedretina.prediction.predictor import ImageRow, Predictor
+from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
 from fedretina.settings.site import read_data_settings
@@ -33,32 +34,12 @@ from fedretina.storage import write_json
 from fedretina_papers.packed import pack, unpack
 
 STORED = RESULTS / "gate.jsonl.gz"
-_TRAINED: dict[str, Any] = {
-    "recipe": "small_sites",
-    "images": {"image_size": 96},
-    "phases": [{"name": "train", "rounds": 3}],
-    "training": {"epochs": 1, "threads": 1},
-    "classes": None,  # heads of these rows stay at home
+SETS: Mapping[str, dict[str, Any]] = {
+    **small_sites.SETS,
+    "dermoscopy": {"images": {"modality": "dermoscopy"}, "grades": 8},
 }
-ROWS: Mapping[str, dict[str, Any]] = {
-    "analytic": {"row": "analytic", "verdict": "off"},
-    **{
-        row: {**_TRAINED, "row": row, "verdict": "off"}
-        for row in ("feduaa", "fedbn", "fedavg", "fedprox", "scaffold", "fedee_tweu", "singleset")
-    },
-    "oct_moco_scaffold": {
-        "row": "oct_moco_scaffold",
-        "verdict": "off",
-        "images": {"image_size": 96},
-        "phases": [
-            {"name": "pretrain", "rounds": 2, "training": {"epochs": 1}},
-            {"name": "train", "rounds": 3, "training": {"epochs": 1}},
-        ],
-        "training": {"threads": 1},
-    },
-}
-"""Heads from sums on a frozen encoder at 224 pixels, and rows that train at 96: one of each `way` in which an encoder
-comes to be what it is, and more."""
+_SHORT = {"pretrain": 2, "train": 3}
+"""Rounds by what a phase does; heads from sums take the one that they are."""
 _TRAIN, _OWN, _AWAY, _SPOILED = 400, 300, 200, 60
 MORE: Mapping[str, Callable[[Any], Any]] = {
     **SPOILS,
@@ -74,17 +55,44 @@ def main() -> int:
     parser.add_argument("set", choices=sorted(SETS), nargs="?")
     parser.add_argument("--site", action="append", default=[], metavar="NAME=FILE", help="a site and its site file")
     parser.add_argument("--strangers", action="append", default=[], metavar="KIND=FOLDER", help="a folder of pictures")
-    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--rows", help="instead of every row of the set")
     parser.add_argument("--scratch", type=Path, default=ROOT / "scratch" / "gate")
     parser.add_argument("--render", action="store_true", help="only write the page")
     chosen = parser.parse_args()
     if not chosen.render:
         sites, strangers = (dict(pair.split("=", 1) for pair in given) for given in (chosen.site, chosen.strangers))
-        _run_all(chosen.set, sites, strangers, chosen.rows.split(","), chosen.scratch)
+        rows = chosen.rows.split(",") if chosen.rows else rows_of(chosen.set)
+        _run_all(chosen.set, sites, strangers, rows, chosen.scratch)
     from benchmarks.gate_page import write_page
 
     write_page(STORED)
     return 0
+
+
+def rows_of(kind: str) -> list[str]:
+    """Rows of the product whose pictures are of a kind."""
+    return [row for row in ROWS if Experiment.resolve({"row": row}).images.modality == kind]
+
+
+def settings_of(row: str) -> dict[str, Any]:
+    """A row of the product as it is run here: as it stands where nothing trains, else at 96 pixels and in few rounds.
+
+    Photographs are trained on by the recipe for small sites, and heads of theirs keep each site's own grades.
+    """
+    raw: dict[str, Any] = {"row": row, "verdict": "off"}
+    experiment = Experiment.resolve({"row": row})
+    tasks = [phase.task for phase in experiment.phases]
+    if not set(tasks) & set(_SHORT):
+        return raw
+    fundus = experiment.images.modality == "fundus"
+    phases = []
+    for phase in experiment.phases:
+        trained = {} if fundus else {"training": {"epochs": 1}}
+        short = {"rounds": _SHORT[phase.task], **trained} if phase.task in _SHORT else {}
+        phases.append({"name": phase.name, **short})
+    raw |= {"images": {"image_size": 96}, "phases": phases, "training": {"epochs": 1, "threads": 1}}
+    stays = experiment.exchange.personal in ("head", "everything") and not experiment.sums
+    return raw | ({"recipe": "small_sites"} if fundus else {}) | ({"classes": None} if stays else {})
 
 
 def way(experiment: Experiment) -> str:
@@ -115,7 +123,7 @@ def _run_all(
         wanted = {site: done / f"{kind}-{row}-{site}.json" for site in files}
         if all(file.exists() for file in wanted.values()):
             continue
-        experiment = Experiment.resolve({**merged(merged(BASE, SETS[kind]), ROWS[row]), "seed": 1})
+        experiment = Experiment.resolve({**merged(merged(small_sites.BASE, SETS[kind]), settings_of(row)), "seed": 1})
         settings = {site: read_data_settings(Path(file), site) for site, file in files.items()}
         data = {
             site: _few(load_site_data(site, settings[site], experiment.images, 1, scratch / "cache" / site))
@@ -123,9 +131,11 @@ def _run_all(
         }
         run_loop(experiment, data, scratch / "runs", f"{kind}-{row}")  # goes on where it stopped
         roots = {site: one.images for site, one in settings.items()}
+        # The model of a site whose images were pooled is its pool's.
+        pool = {site: one.data.name for one in pools(data) for site in one.members} if experiment.pooled else {}
         for site, file in wanted.items():
             if not file.exists():
-                model = Predictor.load(scratch / "runs" / f"{kind}-{row}" / site, "cpu")
+                model = Predictor.load(scratch / "runs" / f"{kind}-{row}" / pool.get(site, site), "cpu")
                 found = _of_site(model, site, data, roots, strangers)
                 write_json(file, {"set": kind, "row": row, "site": site, **found, "machine": machine()})
                 print(file.name, flush=True)
@@ -160,6 +170,8 @@ def _of_site(
             assert root is not None
             said = model.predict(root, [test.files[at] for at in rows])
             groups[group if own else f"images of {name}"] = _counted(said, ill)
+        if not own:
+            groups[f"ill of {name}"] = _of_ill(model, one, roots[name])
     test = data[site].split("test")
     rows = _spread(_gradable(data[site], test), _SPOILED)
     ill = np.isin(test.labels.numpy()[rows], data[site].scheme.referable_classes)
@@ -182,6 +194,16 @@ def _of_site(
         "threshold": model.threshold,
         "doubt": card["doubt"],
     }
+
+
+def _of_ill(model: Predictor, data: SiteData, root: Path | None) -> dict[str, Any]:
+    """What becomes of all of another site's ill eyes that nobody trained on."""
+    files = []
+    for split in (data.split("val"), data.split("test")):
+        rows = np.flatnonzero(np.isin(split.labels.numpy(), data.scheme.referable_classes))
+        files += [split.files[at] for at in rows]
+    assert root is not None
+    return _counted(model.predict(root, files), np.ones(len(files), bool))
 
 
 def _parts(data: SiteData, test: Split, own: bool) -> dict[str, np.ndarray]:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from benchmarks import gate, promise
 from benchmarks.common import ROOT
-from benchmarks.gate_page import KINDS, SPOILT, UNUSUAL, together, worst_camera
-from fedretina.storage import read_json, write_text
+from benchmarks.gate_page import KINDS, SPOILT, together, worst_camera
+from fedretina.storage import write_text
 from fedretina.uncertainty.promise import patients_needed
 from fedretina_papers.packed import read_packed
 
@@ -90,7 +90,7 @@ def counted(looked: Mapping[str, Any], promised: Mapping[str, Any] | None) -> Ke
         promised: Its record of `benchmarks.promise`; None where there is none.
     """
     groups, own = looked["groups"], looked["look"]["own"]
-    worst = Share(*worst_camera(looked, read_json(UNUSUAL))[:2])
+    worst = Share(*worst_camera(looked)[:2])
     other, spoiled = (Share(*reversed(together(groups, names))) for names in (KINDS, SPOILT))
     found = (looked["site"], looked["set"], Share(own["stopped"], own["images"]), other, spoiled, worst)
     most = None if promised is None else _most_drawn(promised["drawn"])

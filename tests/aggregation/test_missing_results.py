@@ -1,6 +1,7 @@
 """A complete run that lacks a site's result: opened again, it asks that site alone, and ends as if it had answered."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from fedretina.errors import RefusedError, TrainingError
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
 from fedretina.settings.plan import merged
+from fedretina.settings.site import PromiseSettings
 from killed import killed_at_every_write
 
 LATE = "it did not answer in time."
@@ -186,3 +188,30 @@ def test_the_loop_asks_again_too(tiny, phantoms, tmp_path, monkeypatch):
     assert asked == [("finalise", "site-2")]
     assert run_loop(experiment, data, tmp_path / "late", "r") == expected
     assert len(asked) == 1
+
+
+@pytest.mark.slow
+def test_a_curve_outlives_kills_and_reaches_a_site_that_missed_it(tiny, phantoms, tmp_path):
+    experiment = tiny(row="analytic", referral_curve=True, phantom_images=60)
+    asked = PromiseSettings(missed=0.1, sure=0.9, drawn=True)
+    data = {name: replace(one, min_count=2, promise=asked) for name, one in phantoms(experiment).items()}
+    whole, cut, late, off = tmp_path / "whole", tmp_path / "cut", tmp_path / "late", "site-3"
+    coordinator, _ = end(experiment, data, whole)
+    before = next(at for at, step in enumerate(coordinator.plan) if step.task == "curve")
+
+    def in_that_step(path):
+        file = cut / "server" / "run.json"
+        return file.exists() and storage.read_json(file)["done"] == before
+
+    _, deaths = killed_at_every_write(lambda: end(experiment, data, cut), in_that_step)
+    assert deaths > 5
+    assert files(cut) == files(whole)
+    # Off in that step and at the end, then asked alone: it gets the sum of the other two, who have none without it.
+    end(experiment, data, late, {("curve-0000", off), ("finalise-0000", off)})
+    assert end(experiment, data, late)[1] == (off,)
+    had, has = (
+        {site: storage.read_json(root / site / "final" / "figures.json").get("curve") for site in data}
+        for root in (whole, late)
+    )
+    assert all(sum(curve) >= 4 for curve in had.values())
+    assert has == {site: had[site] if site == off else None for site in data}

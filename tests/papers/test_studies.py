@@ -15,7 +15,6 @@ from benchmarks import (
     doubt_page,
     gate,
     gate_page,
-    gate_unusual,
     hostile_site,
     hostile_site_page,
     promise,
@@ -106,17 +105,11 @@ def run_promise(bench):
 
 def run_gate(bench):
     stored, page = bench.store(gate), bench.page(gate_page)
-    unusual = bench.store(gate_unusual)
-    bench.set(gate_page, "UNUSUAL", unusual)
-    write_json(unusual, {})
     bench.set(gate, "_SPOILED", 4)
     scratch, strangers = bench.folder / "scratch", bench.hospitals / "site-2" / "images"
     words = ["--rows", "analytic", "--strangers", f"others={strangers}", "--scratch", scratch]
     bench.main(gate, "fundus", *bench.sites, *words)
     assert all(run["groups"]["own"]["images"] for run in read_packed(stored).values())
-    run = scratch / "runs" / "fundus-analytic"
-    bench.main(gate_unusual, "analytic", run, *bench.sites, "--cache", scratch / "cache")
-    assert read_json(unusual)["analytic"]["site-1"]["own"]["images"]
     bench.main(gate, "--render")
     assert "site-1" in page.read_text()
 
@@ -224,7 +217,6 @@ def test_a_study_runs_in_small_from_its_images_to_its_page(name, monkeypatch, tm
 
 
 ELSEWHERE = {
-    "gate_unusual": "test_studies.py",  # with the gate's runs
     "wire_codec_sizes": "test_studies.py",  # with the codecs' page
     "leaks": "test_leaks.py",
     "trust_page": "test_studies_of_answers.py",

@@ -38,7 +38,7 @@ SITE_NAME = "{SITE_NAME}"
 """Stands for the site's name in the paths of a file that serves many."""
 
 
-UNUSUAL = 0.2
+UNUSUAL = 0.25
 """The share of `SiteDataSettings.unusual` where a site names none."""
 
 
