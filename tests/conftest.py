@@ -1,4 +1,7 @@
-"""Small phantom federations that every test may use."""
+"""Small phantom federations that every test may use.
+
+Nothing of torch is imported before it is used: the process that hands tests to the workers of a run needs none.
+"""
 
 import gc
 import os
@@ -19,9 +22,6 @@ from pathlib import Path
 
 import pytest
 
-from fedretina.data.site_data import load_site_data
-from fedretina.local import gate
-from fedretina.networks import efficientnet_lite, vit
 from fedretina.rows import row
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
@@ -137,6 +137,9 @@ def few_blocks() -> Iterator[None]:
     bits, files and messages are those of any network of convolutions with BatchNorm. It holds in this process alone:
     tests that compare with another process leave it out, by a fixture of the same name that does nothing.
     """
+    from fedretina.local import gate
+    from fedretina.networks import efficientnet_lite, vit
+
     group = efficientnet_lite._Group
     few = (
         group(0, 1, 3, 1, 1, 16),
@@ -203,6 +206,8 @@ def drawn() -> dict:
 @pytest.fixture
 def phantoms(tmp_path, drawn) -> Callable[..., dict]:
     """Data of phantom sites for an experiment, a copy for each test."""
+
+    from fedretina.data.site_data import load_site_data
 
     def make(experiment: Experiment, *names: str) -> dict:
         settings = SiteDataSettings(phantom_images=experiment.phantom_images)
