@@ -92,7 +92,10 @@ def settings_of(row: str) -> dict[str, Any]:
         phases.append({"name": phase.name, **short})
     raw |= {"images": {"image_size": 96}, "phases": phases, "training": {"epochs": 1, "threads": 1}}
     stays = experiment.exchange.personal in ("head", "everything") and not experiment.sums
-    return raw | ({"recipe": "small_sites"} if fundus else {}) | ({"classes": None} if stays else {})
+    raw |= {"recipe": "small_sites"} if fundus else {}
+    # Dropout that stands after an early stage needs the stages before it to be run anew each time.
+    raw |= {"network": {"frozen": "nothing"}} if fundus and experiment.network.dropout is not None else {}
+    return raw | ({"classes": None} if stays else {})
 
 
 def way(experiment: Experiment) -> str:
@@ -186,7 +189,7 @@ def _of_site(
     return {
         "groups": groups,
         "look": {
-            "own": card["look"]["own"],
+            "own": {name: card["look"]["own"][name] for name in ("images", "stopped")},
             "spoiled": card["look"]["spoiled"],
             "limit": card["look"]["gate"]["limit"],
         },

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import gate, promise
 from benchmarks.common import ROOT
-from benchmarks.gate_page import KINDS, SPOILT, together, worst_camera
+from benchmarks.gate_page import KINDS, SPOILT, pooled, together, worst_camera
 from fedretina.storage import write_text
 from fedretina.uncertainty.promise import patients_needed
 from fedretina_papers.packed import read_packed
@@ -77,7 +77,7 @@ def write_page(gates: Path, promises: Path) -> None:
     looked = list(read_packed(gates).values())
     promised = {one["site"]: one for one in read_packed(promises).values()}
     table = [counted(one, promised.get(one["site"])) for one in looked if one["row"] == ROW]
-    others = [one for one in looked if one["row"] != ROW]
+    others = [one for one in looked if one["row"] != ROW and one["set"] in _SETS and not pooled(one["row"])]
     trained = [counted(one, None) for one in others]
     write_text(PAGE, render(table, trained, len({one["row"] for one in others})))
 
