@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fedretina.cli.shared import LazyGroup
-from fedretina.process_end import end_quickly
+from fedretina.garbage import spare_this_process
 from fedretina.version import __version__
 
 _BESIDE = ("nvflare", "torch", "torchvision", "numpy")
@@ -76,4 +76,4 @@ def _say_versions(ctx: click.Context) -> None:
 )
 def main(json_lines: bool) -> None:
     """Federated learning for retinal images on NVIDIA FLARE. Research software, not a medical device."""
-    end_quickly()
+    spare_this_process()
