@@ -59,10 +59,7 @@ if not TYPE_CHECKING:  # a name that there is not is then told by mypy too
             raise AttributeError(f"module 'fedretina' has no attribute {name!r}")
         from importlib import import_module
 
-        from fedretina.garbage import uncollected
-
-        with uncollected():
-            found = globals()[name] = getattr(import_module(_PLACES[name]), name)
+        found = globals()[name] = getattr(import_module(_PLACES[name]), name)
         return found
 
 

@@ -80,6 +80,7 @@ def test_a_site_that_works():
         (PROCESS._replace(stopped=True), "Stopped since"),
         (PROCESS._replace(written=NOW - SILENT_S - 60), "No word from the service since"),
     ],
+    ids=["no process", "not connected", "stopped", "silent"],  # the sentences tell the minute at which a worker began
 )
 def test_a_site_that_is_not_connected_says_so_and_claims_no_running_work(process, said):
     page = words(status_page(SITE._replace(process=process)))

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from fedretina.data.decode import decode_image
 from fedretina.data.phantoms.kind import PhantomKind
 from fedretina.errors import DataError, SettingsError
-from fedretina.garbage import uncollected
 from fedretina.parts import Register
 from fedretina.settings.choice import Choice
 from fedretina.settings.images import ImageSettings, image_settings, modality_settings
@@ -198,8 +197,7 @@ def picture_pipeline(steps: Sequence[Step]) -> Callable[[str | Path], Pixels]:
     Raises:
         DataError: When called on a file that cannot be read.
     """
-    with uncollected():  # it takes seconds, and only images that are not in the cache need it
-        from monai.transforms import Compose
+    from monai.transforms import Compose  # takes seconds, and only images that are not in the cache need it
 
     compose = Compose(list(steps), log_stats=False)
 
