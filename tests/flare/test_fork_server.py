@@ -14,9 +14,10 @@ import pytest
 from nvflare.fuel.f3.streaming import stream_utils
 from nvflare.fuel.utils.network_utils import get_open_ports
 from nvflare.private.fed.app.simulator import simulator_runner
+from nvflare.private.fed.client import client_runner
 
 from fedretina.flare import fork_server
-from fedretina.flare.fork_server import ForkServer, one_process_per_site, share_imports
+from fedretina.flare.fork_server import ForkServer, one_process_per_site, share_imports, wait_briefly
 
 
 def started():
@@ -84,6 +85,7 @@ def test_anything_else_is_started_as_ever():
 
 def test_what_a_site_imports_is_loaded_before_the_fork_and_it_counts_streams_from_its_own(monkeypatch):
     seen = []
+    monkeypatch.setattr(client_runner, "time", time)
     monkeypatch.setattr(fork_server.os, "setsid", lambda: None)
     monkeypatch.setattr(fork_server.runpy, "run_module", lambda *words, **named: seen.append(stream_utils.sid_base))
     monkeypatch.setattr(sys, "argv", ["fork_server"])
@@ -91,6 +93,11 @@ def test_what_a_site_imports_is_loaded_before_the_fork_and_it_counts_streams_fro
     for _ in range(2):
         fork_server._become(["--client", "site-1"], dict(os.environ))
     assert len({before, *seen}) == 3
+    slept = []
+    monkeypatch.setattr(fork_server.time, "sleep", slept.append)
+    for seconds in (0.5, 5.0):
+        client_runner.time.sleep(seconds)
+    assert slept == [fork_server._LOOK_S, 5.0]
     code = f"import sys\nfor name in {fork_server._LOADED}: __import__(name)\nloaded = set(sys.modules)\n"
     code += f"import {fork_server._WORKER}\nprint(*sys.modules.keys() - loaded)"
     more = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
@@ -139,6 +146,26 @@ def test_two_threads_of_the_simulator_that_pick_one_site_run_it_one_after_the_ot
         assert [one.result() for one in each] == ["east", "west"]
     assert most == [2]
     assert sorted(picked) == ["east", "north", "north", "west"]  # one count of whose turn it is
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_simulator_looks_often_for_a_site_and_with_several_threads_waits_between_sites(monkeypatch, threads):
+    slept = []
+    monkeypatch.setattr(fork_server.time, "sleep", slept.append)
+    monkeypatch.setattr(simulator_runner, "time", time)
+    monkeypatch.setattr(
+        simulator_runner.SimulatorClientRunner,
+        "do_one_task",
+        lambda self, client, num_of_threads, gpu, lock, timeout=60.0: simulator_runner.time.sleep(1.0),
+    )
+    wait_briefly()
+    changed = simulator_runner.SimulatorClientRunner.do_one_task
+    wait_briefly()
+    assert simulator_runner.SimulatorClientRunner.do_one_task is changed
+    simulator_runner.time.sleep(1.0)
+    changed(None, None, threads, None, None, timeout=1.0)
+    simulator_runner.time.sleep(1.0)
+    assert slept == [1.0, fork_server._LOOK_S, fork_server._LOOK_S if threads == 1 else 1.0]
 
 
 @pytest.mark.parametrize(

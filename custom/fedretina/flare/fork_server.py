@@ -39,6 +39,9 @@ _WORKER = "nvflare.private.fed.app.simulator.simulator_worker"
 # What all sites need: the job's executor, with all that the worker itself imports, and what a run's end is fitted with.
 _LOADED = ("fedretina.flare.executor", "scipy.optimize")
 _STREAMS = "nvflare.fuel.f3.streaming.stream_utils"
+_GREETING = "nvflare.private.fed.client.client_runner"
+_GREETS_S = 0.5
+"""How long FLARE sleeps before a site greets the server."""
 _LOOK_S = 0.02
 
 
@@ -202,6 +205,35 @@ def one_process_per_site() -> None:
     SimulatorClientRunner.do_one_task = do_one_task
 
 
+def wait_briefly() -> None:
+    """Let FLARE's simulator, which this process is, look often for what it waits for; after `one_process_per_site`.
+
+    For each task of each site it sleeps one second before it begins, and one more because the port of the site's new
+    process is not open at once: twice as long as a small task takes. With several threads the first second stays,
+    since a thread would else start one process after the other for sites that have nothing to do yet.
+    """
+    from nvflare.private.fed.app.simulator import simulator_runner  # as above
+
+    runner_class = simulator_runner.SimulatorClientRunner
+    flares = runner_class.do_one_task
+    if simulator_runner.time is not time:
+        return
+    brisk = threading.local()
+
+    def do_one_task(runner: Any, client: Any, num_of_threads: int, *others: Any, **named: Any) -> Any:
+        brisk.now = True
+        try:
+            return flares(runner, client, num_of_threads, *others, **named)
+        finally:
+            brisk.now = num_of_threads == 1
+
+    def sleep(seconds: float) -> None:
+        time.sleep(min(seconds, _LOOK_S) if getattr(brisk, "now", False) else seconds)
+
+    vars(simulator_runner)["time"] = SimpleNamespace(time=time.time, sleep=sleep)
+    runner_class.do_one_task = do_one_task
+
+
 def main() -> None:
     """Do the imports, then fork a site whenever the simulator asks, until it has gone."""
     theirs = Connection(int(sys.argv[1]))
@@ -248,6 +280,10 @@ def _become(arguments: list[str], environment: Mapping[str, str]) -> None:
     # FLARE draws at import the number from which a process counts its streams; the server takes two streams of one
     # number for one.
     vars(import_module(_STREAMS))["sid_base"] = time.time_ns() // 1000 + secrets.randbelow(1_000_000)
+    # A site sleeps before it greets the server, which in the simulator has been there for long.
+    vars(import_module(_GREETING))["time"] = SimpleNamespace(
+        time=time.time, sleep=lambda seconds: time.sleep(_LOOK_S if seconds == _GREETS_S else seconds)
+    )
     sys.argv[1:] = arguments
     runpy.run_module(_WORKER, run_name="__main__", alter_sys=True)
 

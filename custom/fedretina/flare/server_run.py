@@ -20,7 +20,7 @@ from nvflare.widgets.info_collector import InfoCollector
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.errors import StateError
 from fedretina.exchange.encryption import cipher_for
-from fedretina.flare.fork_server import one_process_per_site, share_imports
+from fedretina.flare.fork_server import one_process_per_site, share_imports, wait_briefly
 from fedretina.flare.handover import Handover, handover_of
 from fedretina.flare.job_context import RUN, load_experiment, load_server_settings, state_root, with_weights_file
 from fedretina.flare.many_sites import give_back_freed_memory, take_answers_of
@@ -186,6 +186,7 @@ class ServerRun(FLComponent):
             if isinstance(engine := fl_ctx.get_engine(), SimulatorServerEngine):
                 share_imports(engine.args.threads or 1)
                 one_process_per_site()
+                wait_briefly()
         elif event_type == InfoCollector.EVENT_TYPE_GET_STATS:
             coordinator = self._coordinator
             collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
