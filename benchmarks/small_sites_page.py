@@ -31,6 +31,8 @@ _ROWS = {
     "fedavg": "`fedavg`, trained by the recipe",
     "fedee_tweu": "`fedee_tweu`, trained by the recipe",
 }
+_SUMS = ("federated", "both")
+"""The rows that train nothing."""
 _IN_README = {"fundus": ("own", "both", "feduaa"), "oct": ("own", "both")}
 """Sets and rows that README shows; the page has all."""
 _ABOUT = """# What sharing gives small hospitals
@@ -83,8 +85,7 @@ def readme_table(runs: Runs) -> str:
     for name, shown in _IN_README.items():
         there = [run for run in runs if run["set"] == name]
         sizes = sorted({run["size"] for run in there})
-        lines += ["", f"| {_SETS[name]} | {' | '.join(_size(size, there) for size in sizes)} |"]
-        lines.append(f"|---|{'---|' * len(sizes)}")
+        lines += ["", *_head(_SETS[name], sizes, there)]
         for row in shown:
             source, model = ("both", row) if row == "own" else (row, "federated")
             mine = [run for run in there if run["row"] == source]
@@ -140,7 +141,7 @@ def of_run(run: Mapping[str, Any], model: str, figure: str) -> float | None:
 
 
 def _means(runs: Runs, sizes: Sequence[int]) -> list[str]:
-    lines = [f"| row | {' | '.join(_size(size, runs) for size in sizes)} |", f"|---|{'---|' * len(sizes)}"]
+    lines = _head("row", sizes, runs)
     for row, title in _ROWS.items():
         source, model = ("both", row) if row in ("own", "kept") else (row, "federated")
         mine = [run for run in runs if run["row"] == source]
@@ -172,33 +173,30 @@ def _beside_sums(runs: Runs, sizes: Sequence[int]) -> list[str]:
         "The trained row's figures less those of the mean of own and federated head in the same draws, mean of the",
         "sites and draws, and in how many draws they are above.",
         "",
-        f"| row | {' | '.join(_size(size, runs) for size in sizes)} |",
-        f"|---|{'---|' * len(sizes)}",
+        *_head("row", sizes, runs),
     ]
     sums = {(run["size"], run["draw"]): run for run in runs if run["row"] == "both"}
-    trained = [row for row in _ROWS if any(run["row"] == row for run in runs) and row not in ("both", "federated")]
+    trained = [row for row in _ROWS if row not in _SUMS and any(run["row"] == row for run in runs)]
     for row in trained:
         cells = []
         for size in sizes:
-            mine = [run for run in runs if run["row"] == row and run["size"] == size]
-            leads = [_leads(mine, sums, figure) for figure in FIGURES]
+            there = [run for run in runs if run["row"] == row and run["size"] == size]
+            pairs = [(run, sums[size, run["draw"]]) for run in there if (size, run["draw"]) in sums]
+            leads = [_leads(pairs, figure) for figure in FIGURES]
             means = " / ".join(f"{fmean(lead):+.3f}" for lead in leads if lead)
             above = ", ".join(str(sum(one > 0 for one in lead)) for lead in leads if lead)
-            cells.append(f"{means} ({above} of {len(mine)} above)" if mine else "")
+            cells.append(f"{means} ({above} of {len(pairs)} above)" if pairs else "")
         lines.append(f"| {_ROWS[row]} | {' | '.join(cells)} |")
     return [*lines, "", *_WHY.get(runs[0]["set"], ())] if trained else []
 
 
-def _leads(runs: Runs, sums: Mapping[tuple[int, int], Mapping[str, Any]], figure: str) -> list[float]:
-    pairs = [
-        (of_run(run, "federated", figure), of_run(dict(sums[run["size"], run["draw"]]), "federated", figure))
-        for run in runs
-    ]
-    return [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
+def _leads(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], figure: str) -> list[float]:
+    both = [[of_run(run, "federated", figure) for run in pair] for pair in pairs]
+    return [mine - theirs for mine, theirs in both if mine is not None and theirs is not None]
 
 
 def _by_site(runs: Runs, sizes: Sequence[int], sites: Sequence[str]) -> list[str]:
-    lines = [f"| site | {' | '.join(_size(size, runs) for size in sizes)} |", f"|---|{'---|' * len(sizes)}"]
+    lines = _head("site", sizes, runs)
     for site in sites:
         cells = []
         for size in sizes:
@@ -220,8 +218,7 @@ def _outcomes(runs: Runs, sizes: Sequence[int]) -> list[str]:
         "patients, and worse beyond it, by referable AUC where the site's grades have one, else by macro AUC. Of equal",
         "models one in forty would be called better, and one in forty worse.",
         "",
-        f"| row | {' | '.join(_size(size, runs) for size in sizes)} |",
-        f"|---|{'---|' * len(sizes)}",
+        *_head("row", sizes, runs),
     ]
     for row in (row for row in _ROWS if any(run["row"] == row for run in runs)):
         mine = [run for run in runs if run["row"] == row]
@@ -258,6 +255,11 @@ def _costs(runs: Runs) -> list[str]:
             f"| {row} | {median(run['seconds'] for run in mine):.0f} | {median(run['bytes_up'] for run in mine):,.0f} |"
         )
     return [*lines, "", "Features of images that an earlier run has seen are read from the disk.", ""]
+
+
+def _head(first: str, sizes: Sequence[int], runs: Runs) -> list[str]:
+    """The head of a table with a column for each number of training images."""
+    return [f"| {first} | {' | '.join(_size(size, runs) for size in sizes)} |", f"|---|{'---|' * len(sizes)}"]
 
 
 def _size(size: int, runs: Runs) -> str:

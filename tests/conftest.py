@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from fedretina.garbage import spare_this_process
+from fedretina.garbage import collect_rarely
 from fedretina.rows import row
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
@@ -87,7 +87,7 @@ def pytest_collection():
     done = yield
     gc.freeze()
     gc.enable()
-    spare_this_process()
+    collect_rarely()
     return done
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fedretina.cli.shared import LazyGroup
-from fedretina.garbage import spare_this_process
+from fedretina.garbage import collect_rarely, end_quickly
 from fedretina.version import __version__
 
 _BESIDE = ("nvflare", "torch", "torchvision", "numpy")
@@ -76,4 +76,5 @@ def _say_versions(ctx: click.Context) -> None:
 )
 def main(json_lines: bool) -> None:
     """Federated learning for retinal images on NVIDIA FLARE. Research software, not a medical device."""
-    spare_this_process()
+    collect_rarely()
+    end_quickly()

@@ -26,7 +26,7 @@ from fedretina.flare.handover import handover_of
 from fedretina.flare.job_context import load_experiment, load_site_settings, state_root, with_weights_file
 from fedretina.flare.plain_bytes import register, speak
 from fedretina.flare.wire import APPROVED, WAITS, is_question, pack_error, pack_payload, unpack_order, why
-from fedretina.garbage import spare_this_process
+from fedretina.garbage import end_quickly
 from fedretina.local.child_trainer import ChildTrainer, SiteRecipe
 from fedretina.local.site import Site
 from fedretina.local.site_state import read_history
@@ -69,7 +69,7 @@ class TrainerExecutor(Executor):
         The process then ends without ado.
         """
         if event_type == EventType.START_RUN:
-            spare_this_process()
+            end_quickly()
             speak(fl_ctx)
             with suppress(FedretinaError):  # settings that cannot be used: the first answer says so
                 register().handover = handover_of(fl_ctx, load_site_settings(fl_ctx))

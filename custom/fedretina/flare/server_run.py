@@ -27,7 +27,7 @@ from fedretina.flare.many_sites import give_back_freed_memory, take_answers_of
 from fedretina.flare.plain_bytes import register, speak
 from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.results_upload import publish, publish_steps
-from fedretina.garbage import spare_this_process
+from fedretina.garbage import end_quickly
 from fedretina.settings.plan import new_run_name
 from fedretina.storage import folder_lock
 from fedretina.tracking.curves import server_points
@@ -180,7 +180,7 @@ class ServerRun(FLComponent):
         In the simulator its start sees to how sites are started.
         """
         if event_type == EventType.START_RUN:
-            spare_this_process()
+            end_quickly()
             give_back_freed_memory()
             speak(fl_ctx)
             if isinstance(engine := fl_ctx.get_engine(), SimulatorServerEngine):

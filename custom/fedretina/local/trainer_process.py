@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedretina.garbage import spare_this_process
+from fedretina.garbage import end_quickly
 
 _PR_SET_PDEATHSIG = 1
 
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
     parent, asked, answered = int(arguments[0]), Path(arguments[1]), Path(arguments[2])
     _die_with(parent)
     _be_the_first_to_go()
-    spare_this_process()
+    end_quickly()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
     # The last word goes through a pipe, since the disk may be full; whatever else prints goes to the log.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as told:
