@@ -1,6 +1,11 @@
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
+from fedretina.data.phantoms import draw
+from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.site_data import load_site_data
 from fedretina.errors import DataError
 from fedretina.settings.images import FundusSettings, OctSettings
@@ -33,7 +38,32 @@ def test_a_phantom_site(tmp_path):
     ]
     assert len({data.fingerprint, *(other.fingerprint for other in others)}) == 5
     assert not torch.equal(others[0].split("val").images, data.split("val").images)
-    assert not (tmp_path / "cache").exists()
+
+
+def test_what_was_drawn_is_kept_in_the_sites_cache(tmp_path):
+    def train(images=FUNDUS, cache="cache"):
+        settings = SiteDataSettings(phantom_images=8)
+        return load_site_data("site-1", settings, images, 1, tmp_path / cache).split("train").images
+
+    drawn = train()
+    kept = next((tmp_path / "cache").glob("phantoms/*/train.npy"))
+    np.save(kept, 255 - drawn.numpy())
+    assert torch.equal(train(), 255 - drawn)  # it was read, not drawn
+    assert len(train(FundusSettings(image_size=48))[0, 0]) == 48
+    for spoil in (lambda: kept.write_bytes(kept.read_bytes()[:-9]), lambda: np.save(kept, drawn.numpy()[:3])):
+        spoil()
+        assert torch.equal(train(), drawn)
+        assert np.array_equal(np.load(kept), drawn.numpy())
+    (tmp_path / "file").touch()
+    assert torch.equal(train(cache="file"), drawn)  # nothing can be kept there
+
+
+def test_who_changes_the_drawing_sees_it(tmp_path, monkeypatch):
+    hospital = phantom_hospital("site-1", 8, None, "fundus")
+    before = draw._drawn_by(hospital)
+    (tmp_path / "draw.py").write_bytes(Path(draw.__file__).read_bytes() + b"\n")
+    monkeypatch.setattr(draw, "__file__", str(tmp_path / "draw.py"))
+    assert draw._drawn_by(hospital) != before
 
 
 def test_a_limited_phantom_and_its_own_scheme(tmp_path):

@@ -52,6 +52,9 @@ def test_a_forked_site_is_flares_own_worker_and_ends_as_a_process_does(tmp_path,
     with pytest.raises(subprocess.TimeoutExpired):
         site.wait(timeout=0.1)
     assert site.poll() is None
+    for _ in fork_server._LOADED_LATER:
+        site.poll()
+    assert any("/matplotlib/" in one.path for one in process.parent().memory_maps())
     site.terminate()
     assert site.wait(timeout=60) == site.poll() == -signal.SIGTERM
 

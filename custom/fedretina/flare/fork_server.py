@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 _WORKER = "nvflare.private.fed.app.simulator.simulator_worker"
 # What all sites need: the job's executor, with all that the worker itself imports, and what a run's end is fitted with.
 _LOADED = ("fedretina.flare.executor", "scipy.optimize")
+# What only the report at the end needs: imported while the first sites compute.
+_LOADED_LATER = ("matplotlib.figure", "matplotlib.backends.backend_svg", "jinja2")
 _STREAMS = "nvflare.fuel.f3.streaming.stream_utils"
 _GREETING = "nvflare.private.fed.client.client_runner"
 _GREETS_S = 0.5
@@ -243,6 +245,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # else the first collection in each site would touch, and so copy, all that it shares
     gc.enable()
+    later = list(_LOADED_LATER)
     while True:
         try:
             what, about, *more = theirs.recv()
@@ -253,6 +256,9 @@ def main() -> None:
             if what == "start":
                 answer = os.fork()
             elif what == "poll":
+                if later:  # somebody waits for a site, so this process has nothing else to do
+                    import_module(later.pop(0))
+                    gc.freeze()
                 pid, status = os.waitpid(about, os.WNOHANG)
                 answer = os.waitstatus_to_exitcode(status) if pid else None
             else:

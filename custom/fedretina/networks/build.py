@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +43,9 @@ def build_network(settings: NetworkSettings, num_classes: int, seed: int) -> Net
     # Only the CPU generator is forked and seeded: torch.manual_seed would also reseed every accelerator.
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(encoder_seed)
-        encoder = build_encoder(settings.encoder)
+        # What a file is going to fill need not be drawn.
+        with nullcontext() if settings.weights.source == "none" else _NoInit():
+            encoder = build_encoder(settings.encoder)
         provenance = load_encoder_weights(settings.encoder, encoder, settings.weights)
         torch.default_generator.manual_seed(projector_seed)
         projector = _projector(encoder, settings)
@@ -87,7 +90,10 @@ class _Beside(NamedTuple):
 
 
 class _NoInit(TorchFunctionMode):
-    """Leaves out torch.nn.init: on the meta device there is nothing to draw, and drawing imports torch's compiler."""
+    """Leaves out torch.nn.init, where what it drew would not be used.
+
+    On the meta device there is nothing to draw, and drawing imports torch's compiler.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init":

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import io
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +18,18 @@ import yaml
 from numpy.typing import NDArray
 
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, RawRow, write_manifest
-from fedretina.data.modalities import SignalModality, modality
+from fedretina.data.modalities import SignalModality, modality, modality_named
 from fedretina.data.phantoms.canvas import Canvas, stamp, write_png, write_wave
 from fedretina.data.phantoms.hospital import PHANTOM_VERSION, PhantomHospital, phantom_hospital
 from fedretina.data.phantoms.kind import Case
 from fedretina.data.site_data import SiteData, Split, fingerprint, require_splits
-from fedretina.errors import DataError
+from fedretina.errors import DataError, StateError
 from fedretina.seeds import generator
 from fedretina.settings.images import ImageSettings, image_settings
 from fedretina.settings.scheme import GradingScheme, preset
 from fedretina.settings.scheme_presets import SCHEMES
 from fedretina.settings.site import SiteDataSettings
-from fedretina.storage import filled_folder
+from fedretina.storage import filled_folder, write_bytes
 
 
 def phantom_samples(
@@ -114,9 +118,14 @@ def cases_of(labels: Sequence[int] | NDArray[np.int64]) -> tuple[Case, ...]:
 
 
 def phantom_site_data(
-    site: str, settings: SiteDataSettings, scheme: GradingScheme | None, transforms: ImageSettings, seed: int
+    site: str,
+    settings: SiteDataSettings,
+    scheme: GradingScheme | None,
+    transforms: ImageSettings,
+    seed: int,
+    cache: Path,
 ) -> SiteData:
-    """The data of a phantom hospital; a split is drawn when it is first asked for.
+    """The data of a phantom hospital; a split is drawn when it is first asked for, and kept in the site's cache.
 
     Args:
         site: Name of the site.
@@ -124,6 +133,7 @@ def phantom_site_data(
         scheme: Its grades; its own choice where None.
         transforms: Of the samples; a picture takes only its modality and its size from them.
         seed: Of all that is drawn.
+        cache: Folder of the site's cache; where it cannot be written, each process draws for itself.
 
     Raises:
         DataError: Phantoms cannot show a grade of the scheme, a split is empty, or train has one class only.
@@ -132,6 +142,14 @@ def phantom_site_data(
     purposes = {split: (seed, "phantom", site, split) for split in SPLITS}
     cases = {split: hospital.cases(at, purposes[split])[: settings.most(split)] for at, split in enumerate(SPLITS)}
     require_splits(site, {split: [case.label for case in chosen] for split, chosen in cases.items()}, 0)
+    counts = {split: len(chosen) for split, chosen in cases.items()}
+    mark = transforms.modality if hospital.kind.mark is None else hospital.kind.mark
+    drawing = " ".join(filter(None, ("phantom", mark, str(PHANTOM_VERSION))))
+    # Of a signal the transforms are part of what is drawn, of a picture its size alone.
+    size = transforms.digest() if transforms.signal else transforms.shape[1]
+    lines = [f"{drawing} {site} {seed} {size} {list(hospital.mix)} {sorted(counts.items())}"]
+    identity = fingerprint(hospital.scheme, lines)
+    folder = cache / "phantoms" / hashlib.sha256(f"{identity} {_drawn_by(hospital)}".encode()).hexdigest()[:16]
     drawn: dict[str, Split] = {}
 
     def read(split: str) -> Split:
@@ -143,22 +161,43 @@ def phantom_site_data(
         if split not in drawn:
             chosen = cases[split]
             drawn[split] = Split(
-                phantom_samples(hospital, chosen, transforms, purposes[split]),
+                _kept(
+                    folder / f"{split}.npy",
+                    (len(chosen), *transforms.shape),
+                    lambda: phantom_samples(hospital, chosen, transforms, purposes[split]),
+                ),
                 torch.tensor([case.label for case in chosen], dtype=torch.int64),
                 tuple(case.patient_name(split) for case in chosen),
                 tuple(hospital.file_name(case, split) for case in chosen),
             )
         return drawn[split]
 
-    counts = {split: len(chosen) for split, chosen in cases.items()}
-    mark = transforms.modality if hospital.kind.mark is None else hospital.kind.mark
-    drawing = " ".join(filter(None, ("phantom", mark, str(PHANTOM_VERSION))))
-    # Of a signal the transforms are part of what is drawn, of a picture its size alone.
-    size = transforms.digest() if transforms.signal else transforms.shape[1]
-    lines = [f"{drawing} {site} {seed} {size} {list(hospital.mix)} {sorted(counts.items())}"]
-    identity = fingerprint(hospital.scheme, lines)
     counts[PRETRAIN] = min(counts["train"], settings.most(PRETRAIN) or counts["train"])
     return SiteData(site, hospital.scheme, counts, True, 0, identity, read, settings.min_count)
+
+
+def _drawn_by(hospital: PhantomHospital) -> str:
+    """SHA-256 over the files that draw, and those beside the modality: who changes his phantoms wants to see others."""
+    places = {Path(__file__).parent, Path(inspect.getfile(modality_named(hospital.modality))).parent}
+    sources = sorted(file for place in places for file in place.glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()
+
+
+def _kept(path: Path, shape: tuple[int, ...], draw: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Samples that an earlier process drew, else drawn now and kept.
+
+    The simulator may start a process for each task, and a quarter of the last one's time went into drawing.
+    """
+    with suppress(OSError, ValueError):
+        kept = np.load(path)
+        if kept.shape == shape and kept.dtype == np.uint8:
+            return torch.from_numpy(kept)
+    samples = draw()
+    content = io.BytesIO()
+    np.save(content, samples.numpy())
+    with suppress(StateError):
+        write_bytes(path, content.getvalue(), durable=False)
+    return samples
 
 
 IMAGES, MANIFEST, SITE_FILE, README = "images", "manifest.csv", "site.yaml", "README.txt"
