@@ -202,9 +202,12 @@ class Disturbed:
 
     def switch_off(self, name: str) -> None:
         """Kill all of a participant's processes at once, as a power cut would."""
-        for process in self.processes(name):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        found = self.processes(name)
+        # First they stand still: one that saw another's end would tell the server so, which then ends the job.
+        for end in (psutil.Process.suspend, psutil.Process.kill):
+            for process in found:
+                with suppress(psutil.NoSuchProcess):
+                    end(process)
         self.local.kill_one(name)
 
     def switch_on(self, name: str) -> None:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
+from nvflare.fuel.f3.streaming import byte_streamer
 from nvflare.fuel.f3.streaming.download_service import (
     Consumer,
     Downloadable,
@@ -52,6 +53,7 @@ _LARGEST = 8 * 2**30  # before the network is known: the first order
 _MANY = 100_000  # arrays of one message
 _REQUEST_S = 600.0  # how long one chunk may take, as in FLARE's own downloads
 _LET_GO_S = 10.0
+_SEND_AGAIN_S = 30.0
 _AT = "at"
 _LEAVING, _ARRIVED = "fedretina_leaving", "fedretina_arrived"
 
@@ -63,6 +65,7 @@ class PlainArray(np.ndarray):
 def speak(fl_ctx: FLContext) -> None:
     """Tell peers, with all that this process asks and answers from now on, that it takes plain bytes."""
     register()
+    wait_for_slow_lines()
     fl_ctx.set_prop(_SPEAKS, FORMAT, private=False, sticky=True)
 
 
@@ -70,6 +73,18 @@ def understood(fl_ctx: FLContext) -> bool:
     """Whether the peer of this exchange has said so."""
     peer = fl_ctx.get_peer_context()
     return peer is not None and peer.get_prop(_SPEAKS) == FORMAT
+
+
+def wait_for_slow_lines() -> None:
+    """Have FLARE in this process send nothing twice that is still on its way over a slow line.
+
+    FLARE sends a piece of 1 MB again when it has not been acknowledged within 5 s, and asks for an acknowledgement
+    after each 16 MB alone: at 10 Mbit/s a third of what was sent went twice, at 2 Mbit/s all of it, and with many sites at
+    once the server's own work was enough. Here each piece is acknowledged, and sent again after 30 s, which is what a
+    message costs that a connection loses when it breaks. A kit's own `comm_config.json` goes before these.
+    """
+    for name, value in (("ACK_INTERVAL", byte_streamer.STREAM_CHUNK_SIZE), ("RETRY_WAIT", _SEND_AGAIN_S)):
+        vars(byte_streamer)[f"STREAM_{name}"] = value
 
 
 def register() -> PlainDecomposer:

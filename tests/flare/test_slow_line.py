@@ -1,0 +1,97 @@
+"""A hospital's slow line: arrays over FLARE's own connections, through a relay that takes half a megabyte a second."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+from nvflare.fuel.utils.network_utils import get_open_ports
+
+
+class SlowLine:
+    """A line to a port on this machine that takes some bytes a second upwards; it counts them."""
+
+    def __init__(self, port, rate):
+        self.sent, self._port, self._rate = 0, port, rate
+        self._listening = socket.create_server(("localhost", 0))
+        self.port = self._listening.getsockname()[1]
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def _take(self):
+        with suppress(OSError):  # the test is over
+            while True:
+                near, far = self._listening.accept()[0], socket.create_connection(("localhost", self._port))
+                near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+                for one, other, rate in ((near, far, self._rate), (far, near, None)):
+                    threading.Thread(target=self._carry, args=(one, other, rate), daemon=True).start()
+
+    def _carry(self, one, other, rate):
+        with suppress(OSError):
+            while data := one.recv(2**14):
+                if rate is not None:
+                    self.sent += len(data)
+                    time.sleep(len(data) / rate)
+                other.sendall(data)
+
+    def close(self):
+        self._listening.close()
+
+
+END = """
+import sys
+import torch
+from nvflare.apis.fl_context import FLContext
+from nvflare.fuel.f3.cellnet.cell import Cell
+from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply, new_cell_message
+from fedretina.exchange.payload import Payload, Stamp
+from fedretina.flare.plain_bytes import speak
+from fedretina.flare.wire import pack_payload, unpack_payload
+
+def take(message):
+    print(int(unpack_payload(message.payload).tensors["k"].sum()), flush=True)
+    return make_reply(ReturnCode.OK)
+
+name, port, numbers = sys.argv[1], sys.argv[2], int(sys.argv[3])
+speak(FLContext())
+cell = Cell(name, f"tcp://localhost:{port}", False, {})
+if name == "server":
+    cell.register_request_cb(channel=CellChannel.SERVER_COMMAND, topic="*", cb=take)
+cell.start()
+print("ready", flush=True)
+if name != "server":
+    sent = Payload({"k": torch.ones(numbers)}, {}, Stamp("r", "train", 0, 0, "d" * 64))
+    to = {"channel": CellChannel.SERVER_COMMAND, "topic": "submit", "target": "server", "timeout": 90.0}
+    reply = cell.send_request(**to, request=new_cell_message({}, pack_payload(sent, plainly=True)))
+    print(reply.get_header(MessageHeaderKey.RETURN_CODE), flush=True)
+sys.stdin.read()
+"""
+"""A server or a site, each in a process of its own: cells of one process do not send each other anything."""
+
+
+@pytest.mark.flare
+def test_over_a_slow_line_nothing_is_sent_twice():
+    """With FLARE's own patience of 5 s, and an acknowledgement for each 16 MB alone, a third of it went twice."""
+    numbers, (port,) = 1_250_000, get_open_ports(1)
+    line = SlowLine(port, rate=500_000)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+
+    def end(name, at):
+        return subprocess.Popen([sys.executable, "-c", END, name, str(at), str(numbers)], **pipes)
+
+    with end("server", port) as server:
+        try:
+            assert server.stdout.readline() == "ready\n"
+            with end("site-1", line.port) as site:
+                try:
+                    assert [site.stdout.readline() for _ in range(2)] == ["ready\n", "ok\n"]
+                finally:
+                    site.kill()
+            assert server.stdout.readline() == f"{numbers}\n"
+        finally:
+            server.kill()
+            line.close()
+    assert 1 <= line.sent / (4 * numbers) < 1.05
