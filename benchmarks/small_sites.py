@@ -35,10 +35,9 @@ BASE: dict[str, Any] = {
     "training": {"threads": 1},
     "report": {"page": False, "draws": 200},
 }
-SETS: Mapping[str, dict[str, Any]] = {
-    "fundus": {},
-    "oct": {"images": {"modality": "oct"}, "classes": ["normal", "amd", "dme"]},
-}
+SETS: Mapping[str, dict[str, Any]] = {"fundus": {}, "oct": {"images": {"modality": "oct"}}}
+_CLASSES: Mapping[str, dict[str, Any]] = {"fundus": {}, "oct": {"classes": ["normal", "amd", "dme"]}}
+"""The sites of a set that have the same classes name them where a head is shared: in the sums."""
 _SUMS = {"row": "analytic"}
 _TRAINED: dict[str, Any] = {
     "recipe": "small_sites",
@@ -97,7 +96,9 @@ def _run_all(
                 file = done / f"{name}-{row}-{'all' if size == ALL else size}-{draw}.json"
                 if file.exists() or (size == ALL and draw):
                     continue
-                experiment = Experiment.resolve({**merged(merged(BASE, SETS[kind]), ROWS[row]), "seed": draw + 1})
+                classes = _CLASSES[kind] if ROWS[row]["row"] == "analytic" else {}
+                words = merged(merged(BASE, SETS[kind]), ROWS[row])
+                experiment = Experiment.resolve({**words, **classes, "seed": draw + 1})
                 whole = whole or _load(files, experiment, scratch)
                 sites = {site: drawn(data, size, draw, {}) for site, data in whole.items()}
                 write_json(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
@@ -50,7 +51,14 @@ images a site in a draw of its own, on training images that this draw left out. 
 is what they share; `feduaa` keeps heads at home, and `fedbn` its BatchNorm.
 """
 
+_FIRST_DRAW = (
+    "Of the trained rows the first of 8 draws alone has run, and not at every size: too little to say who is ahead.",
+    "Their seconds below hold pauses in which the machine did other work.",
+    "",
+)
 _WHY: Mapping[str, Sequence[str]] = {
+    "oct": _FIRST_DRAW,
+    "oct_even": _FIRST_DRAW,
     "fundus": (
         "Up to 60 images a site no trained row is above in both figures; at 120 FedUAA is, and with all images (one",
         "draw) every trained row is. A likely reason, not tested here: these rows share the encoder and keep the heads",
@@ -75,6 +83,8 @@ def write_page(stored: Path, page: Path = PAGE, readme: Path = README) -> None:
     parts = [_ABOUT]
     for name in sorted({run["set"] for run in runs}, key=list(_SETS).index):
         parts += _of_set(name, [run for run in runs if run["set"] == name])
+    used = sorted(Counter(run["machine"]["processor"] for run in runs).items())
+    parts.append(f"Processors: {', '.join(f'{name} ({count} runs)' for name, count in used)}. The last:\n")
     parts.append(machine_line(runs[-1]["machine"]))
     write_text(page, "\n".join(parts) + "\n")
 

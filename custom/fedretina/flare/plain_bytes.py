@@ -79,9 +79,9 @@ def wait_for_slow_lines() -> None:
     """Have FLARE in this process send nothing twice that is still on its way over a slow line.
 
     FLARE sends a piece of 1 MB again when it has not been acknowledged within 5 s, and asks for an acknowledgement
-    after each 16 MB alone: at 10 Mbit/s a third of what was sent went twice, at 2 Mbit/s all of it, and with many sites at
-    once the server's own work was enough. Here each piece is acknowledged, and sent again after 30 s, which is what a
-    message costs that a connection loses when it breaks. A kit's own `comm_config.json` goes before these.
+    after each 16 MB alone: at 10 Mbit/s a third of what was sent went twice, at 2 Mbit/s all of it. Here each piece is
+    acknowledged, and sent again after 30 s, which is what a message costs that a connection loses when it breaks. A
+    kit's own `comm_config.json` goes before these.
     """
     for name, value in (("ACK_INTERVAL", byte_streamer.STREAM_CHUNK_SIZE), ("RETRY_WAIT", _SEND_AGAIN_S)):
         vars(byte_streamer)[f"STREAM_{name}"] = value
