@@ -110,7 +110,8 @@ import signal, sys, time
 from fedretina.flare.simulation import simulator
 with simulator([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
     print(process.pid, signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, flush=True)
-    time.sleep(60)
+    for _ in range(600):  # a signal that comes just before a sleep begins is seen when it ends
+        time.sleep(0.1)
 """
 
 
