@@ -36,7 +36,7 @@ BASE: dict[str, Any] = {
     "report": {"page": False, "draws": 200},
 }
 SETS: Mapping[str, dict[str, Any]] = {"fundus": {}, "oct": {"images": {"modality": "oct"}}}
-_CLASSES: Mapping[str, dict[str, Any]] = {"fundus": {}, "oct": {"classes": ["normal", "amd", "dme"]}}
+_CLASSES: Mapping[str, dict[str, Any]] = {"oct": {"classes": ["normal", "amd", "dme"]}}
 """The sites of a set that have the same classes name them where a head is shared: in the sums."""
 _SUMS = {"row": "analytic"}
 _TRAINED: dict[str, Any] = {
@@ -96,7 +96,8 @@ def _run_all(
                 file = done / f"{name}-{row}-{'all' if size == ALL else size}-{draw}.json"
                 if file.exists() or (size == ALL and draw):
                     continue
-                classes = _CLASSES[kind] if ROWS[row]["row"] == "analytic" else {}
+                summed = any("sums" in phase for phase in ROWS[row]["phases"])
+                classes = _CLASSES.get(kind, {}) if summed else {}
                 words = merged(merged(BASE, SETS[kind]), ROWS[row])
                 experiment = Experiment.resolve({**words, **classes, "seed": draw + 1})
                 whole = whole or _load(files, experiment, scratch)

@@ -50,7 +50,8 @@ def test_what_was_drawn_is_kept_in_the_sites_cache(tmp_path):
     np.save(kept, 255 - drawn.numpy())
     assert torch.equal(train(), 255 - drawn)  # it was read, not drawn
     assert len(train(FundusSettings(image_size=48))[0, 0]) == 48
-    for spoil in (lambda: kept.write_bytes(kept.read_bytes()[:-9]), lambda: np.save(kept, drawn.numpy()[:3])):
+    cut, few = (lambda: kept.write_bytes(kept.read_bytes()[:-9])), (lambda: np.save(kept, drawn.numpy()[:3]))
+    for spoil in (cut, few, lambda: kept.write_bytes(b"")):
         spoil()
         assert torch.equal(train(), drawn)
         assert np.array_equal(np.load(kept), drawn.numpy())

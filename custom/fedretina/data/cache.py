@@ -295,7 +295,7 @@ def map_pixels(path: Path, rows: int, sample: tuple[int, int, int]) -> Pixels:
         return np.empty(shape, np.uint8)
     try:
         images: Pixels = np.load(path, mmap_mode="r")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:  # EOFError: the file is empty
         raise DataError(f"{path} is missing or damaged ({error}).") from error
     if images.shape != shape or images.dtype != np.uint8:
         raise DataError(f"{path} holds {images.dtype} {images.shape}, expected uint8 {shape}.")

@@ -17,6 +17,7 @@ import torch
 import yaml
 from numpy.typing import NDArray
 
+from fedretina.data.cache import map_pixels
 from fedretina.data.manifest import PRETRAIN, SPLITS, UNLABELLED, RawRow, write_manifest
 from fedretina.data.modalities import SignalModality, modality, modality_named
 from fedretina.data.phantoms.canvas import Canvas, stamp, write_png, write_wave
@@ -163,7 +164,8 @@ def phantom_site_data(
             drawn[split] = Split(
                 _kept(
                     folder / f"{split}.npy",
-                    (len(chosen), *transforms.shape),
+                    len(chosen),
+                    transforms.shape,
                     lambda: phantom_samples(hospital, chosen, transforms, purposes[split]),
                 ),
                 torch.tensor([case.label for case in chosen], dtype=torch.int64),
@@ -183,15 +185,13 @@ def _drawn_by(hospital: PhantomHospital) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()
 
 
-def _kept(path: Path, shape: tuple[int, ...], draw: Callable[[], torch.Tensor]) -> torch.Tensor:
+def _kept(path: Path, rows: int, sample: tuple[int, int, int], draw: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Samples that an earlier process drew, else drawn now and kept.
 
     The simulator may start a process for each task, and a quarter of the last one's time went into drawing.
     """
-    with suppress(OSError, ValueError):
-        kept = np.load(path)
-        if kept.shape == shape and kept.dtype == np.uint8:
-            return torch.from_numpy(kept)
+    with suppress(DataError):
+        return torch.from_numpy(np.array(map_pixels(path, rows, sample)))
     samples = draw()
     content = io.BytesIO()
     np.save(content, samples.numpy())
