@@ -26,7 +26,7 @@ from fedretina.storage import read_json
 
 _CASES, _ROUNDS = (4, 16, 64), 3
 _ENCODER = "resnet18"
-PEAK = "peak of the job's process, MB"
+PEAK, RELAY_PEAK = "peak of the job's process, MB", "peak of the server's lasting process, MB"
 JOB, RELAY = "CPU s a round, the job's process", "CPU s a round, the server's lasting process"
 _RATIO, _TARGET = "peak of the server's processes over that with the fewest sites", 1.3
 _TIMEOUT_S = 900.0
@@ -89,7 +89,7 @@ def measure(scratch: Path, quick: bool = False) -> Result:
                 _RATIO: [(cost.peak + cost.relay_peak) / (few.peak + few.relay_peak)],
                 PEAK: [cost.peak],
                 "of it before the first round, MB": [cost.begun],
-                "peak of the server's lasting process, MB": [cost.relay_peak],
+                RELAY_PEAK: [cost.relay_peak],
                 "s a round": cost.seconds[1:],
                 JOB: cost.job_cpu,
                 RELAY: cost.relay_cpu,
