@@ -30,7 +30,7 @@ PEAK, RELAY_PEAK = "peak of the job's process, MB", "peak of the server's lastin
 JOB, RELAY = "CPU s a round, the job's process", "CPU s a round, the server's lasting process"
 _RATIO, _TARGET = "peak of the server's processes over that with the fewest sites", 1.3
 _TIMEOUT_S = 900.0
-"""One process stands for all sites; where it is late, FLARE takes 90 s to send a reply anew."""
+"""One process stands for all sites; a reply that it is late to take FLARE gives up after 90 s, to be asked anew."""
 _LOOK_S = 0.05
 _JOB = "nvflare.private.fed.app.server.runner_process"
 

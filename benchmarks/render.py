@@ -37,7 +37,7 @@ def section(found: Result) -> list[str]:
     lines += ["| case | figure | min | median | max | repeats |", "|---|---|---:|---:|---:|---:|"]
     for case, figures in found["cases"].items():
         for name, spread in figures.items():
-            values = " | ".join(_number(spread[part]) for part in ("min", "median", "max"))
+            values = " | ".join(number(spread[part]) for part in ("min", "median", "max"))
             lines.append(f"| {case} | {name} | {values} | {len(spread['repeats'])} |")
     lines.append("")
     lines += [line for note in found["notes"] for line in (note, "")]
@@ -53,25 +53,25 @@ def verdict(found: Result) -> str:
     medians = {case: figures[goal["figure"]]["median"] for case, figures in found["cases"].items()}
     holds = _HOLDS[goal["bound"]]
     missed = {case: median for case, median in medians.items() if not holds(median, goal["value"])}
-    said = f"Target: {goal['figure']} {goal['bound']} {_number(goal['value'])}."
+    said = f"Target: {goal['figure']} {goal['bound']} {number(goal['value'])}."
     if not missed:
-        found_text = ", ".join(f"{_number(median)} ({case})" for case, median in medians.items())
+        found_text = ", ".join(f"{number(median)} ({case})" for case, median in medians.items())
         return f"{said} **Met**: {found_text}."
-    missed_text = ", ".join(f"{_number(median)} ({case})" for case, median in missed.items())
+    missed_text = ", ".join(f"{number(median)} ({case})" for case, median in missed.items())
     return f"{said} **Missed** in {len(missed)} of {len(medians)} cases: {missed_text}."
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:
     """The machine that the figures were taken on, in a line."""
-    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     return (
         f"Machine: {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; "
         f"Python {machine['python']}, {versions}; {machine['date']}; load at the end {machine['load_after']}."
     )
 
 
-def _number(value: float) -> str:
-    """Four digits are more than any of these figures is worth."""
+def number(value: float) -> str:
+    """A figure in four digits, which are more than any of them is worth."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     if abs(value) < 0.01:

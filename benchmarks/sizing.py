@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.common import RESULTS, ROOT, fresh_python, machine
 from benchmarks.many_sites import JOB, PEAK, RELAY, RELAY_PEAK
-from benchmarks.render import machine_line
+from benchmarks.render import machine_line, number
 
 PAGE = ROOT / "docs" / "sizing.md"
 STORED = RESULTS / "sizing.json"
@@ -148,7 +148,7 @@ measured with `trainer: inline`; a child has that memory to itself, and order an
 """  # noqa: E501
 
 _MANY_HEAD = """What a round costs a server whose sites all answer at the same moment, over mutual TLS on one machine (`python -m benchmarks
-many_sites`): medians, sites in one process, nobody trains.
+many_sites`): medians of the rounds of one run, sites in one process, nobody trains.
 """  # noqa: E501
 
 _MANY_TAIL = f"""1. **CPU of the server's two processes** breaks first. Every byte of every site passes both, and Python runs each of them
@@ -179,9 +179,9 @@ def _many_sites(many: dict[str, Any]) -> list[str]:
         int(case.split()[0]): {name: one["median"] for name, one in f.items()} for case, f in many["cases"].items()
     }
     names = list(next(iter(cases.values())))
-    lines = ["", "## Many sites", "", _MANY_HEAD, f"| | {' | '.join(f'{sites} sites' for sites in cases)} |"]
+    lines = ["## Many sites", "", _MANY_HEAD, f"| | {' | '.join(f'{sites} sites' for sites in cases)} |"]
     lines += [f"|---|{'---:|' * len(cases)}"]
-    lines += [f"| {name} | {' | '.join(f'{cases[sites][name]:,.2f}' for sites in cases)} |" for name in names]
+    lines += [f"| {name} | {' | '.join(number(cases[sites][name]) for sites in cases)} |" for name in names]
     few, most = cases[min(cases)], cases[max(cases)]
     each = {name: (most[name] - few[name]) / (max(cases) - min(cases)) for name in names}
     at = {name: most[name] + (_PAPER - max(cases)) * each[name] for name in names}
