@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
@@ -201,6 +201,32 @@ def open_tensors(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
         raise StateError(f"{path} cannot be read ({error}): restore it from a backup.") from error
 
 
+class Place(NamedTuple):
+    """Where a tensor's numbers lie in a file, row by row.
+
+    Attributes:
+        dtype: Its type.
+        shape: Its shape.
+        begin: Its first byte.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+
+
+class StoredTensors(NamedTuple):
+    """Tensors that lie in a file which nobody writes to any more.
+
+    Attributes:
+        path: The file.
+        places: By key.
+    """
+
+    path: Path
+    places: Mapping[str, Place]
+
+
 class TensorFile:
     """A tensor file that is read stretch by stretch into buffers of the caller; none of its pages stays in memory.
 
@@ -208,17 +234,35 @@ class TensorFile:
 
     Args:
         path: The file.
+        places: Where its tensors lie; None reads that from the header that `write_tensors` gives a file.
 
     Raises:
         StateError: As `open_tensors`; so does `read_into` where the file ends before it should.
     """
 
-    def __init__(self, path: Path) -> None:
-        with open_tensors(path):  # whether it is whole
+    def __init__(self, path: Path, places: Mapping[str, Place] | None = None) -> None:
+        self._path = path
+        if places is None:
+            with open_tensors(path):  # whether it is whole
+                self._file = path.open("rb", buffering=0)
+            self._places = self._header()
+            return
+        self._places = dict(places)
+        try:
             self._file = path.open("rb", buffering=0)
+        except OSError as error:
+            raise StateError(f"{path} cannot be read ({error}): restore it from a backup.") from error
+
+    def _header(self) -> dict[str, Place]:
+        import torch
+
         length = int.from_bytes(self._file.read(8), "little")
-        self._places: dict[str, dict[str, Any]] = json.loads(self._file.read(length))
-        self._begin, self._path = 8 + length, path
+        words = json.loads(self._file.read(length))
+        return {
+            key: Place(getattr(torch, _DTYPES[one["dtype"]]), tuple(one["shape"]), 8 + length + one["data_offsets"][0])
+            for key, one in words.items()
+            if key != "__metadata__"
+        }
 
     def __enter__(self) -> TensorFile:
         return self
@@ -226,15 +270,28 @@ class TensorFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
+    @property
+    def keys(self) -> list[str]:
+        """The tensors' keys, sorted."""
+        return sorted(self._places)
+
     def dtype(self, key: str) -> torch.dtype:
         """A tensor's type."""
-        import torch
-
-        return cast("torch.dtype", getattr(torch, _DTYPES[self._places[key]["dtype"]]))
+        return self._places[key].dtype
 
     def shape(self, key: str) -> tuple[int, ...]:
         """A tensor's shape."""
-        return tuple(self._places[key]["shape"])
+        return self._places[key].shape
+
+    def tensor(self, key: str) -> torch.Tensor:
+        """One tensor, whole."""
+        import torch
+
+        place = self._places[key]
+        found = torch.empty(place.shape, dtype=place.dtype)
+        if found.numel():
+            self.read_into(key, 0, found.view(-1))
+        return found
 
     def read_into(self, key: str, begin: int, values: torch.Tensor) -> None:
         """Read some of a tensor's numbers.
@@ -247,7 +304,7 @@ class TensorFile:
         import torch
 
         wanted: Any = values.view(torch.uint8).numpy()
-        place = self._begin + self._places[key]["data_offsets"][0] + begin * values.element_size()
+        place = self._places[key].begin + begin * values.element_size()
         if os.preadv(self._file.fileno(), [wanted], place) != wanted.nbytes:
             raise StateError(f"{self._path} ends too early: restore it from a backup.")
 

@@ -1,12 +1,14 @@
 """Updates out of all proportion are refused by name when a round closes; the others' bits are what they would be."""
 
+import math
 import re
 
 import pytest
 import torch
 
-from fedretina.aggregation.admission import groups
+from fedretina.aggregation.admission import groups, proportions
 from fedretina.aggregation.coordinator import Coordinator
+from fedretina.aggregation.spool import Spool
 from fedretina.errors import QuorumError, RefusedError, SettingsError
 from fedretina.exchange.partition import CONTROL, GRAM, partition_of
 from fedretina.exchange.payload import Payload
@@ -124,6 +126,37 @@ def test_what_is_sent_once_is_measured_against_the_others_alone(row, task, tiny,
         # Of two, nobody could tell which is the odd one.
         assert list(record["refused"]) == (["b"] if sites == "abc" else [])
         assert ("proportion" in record) == (sites == "abc")
+
+
+def test_the_figure_is_that_of_the_formula_at_once_over_whole_tensors(tiny, tmp_path):
+    parts = Coordinator(tiny(row="fedavg", phases=ONE_ROUND), "r", tmp_path / "run").partition
+    made = torch.Generator().manual_seed(0)
+
+    def drawn():
+        return {key: torch.rand(parts.shapes[key], generator=made).to(parts.dtypes[key]) for key in parts.sent("train")}
+
+    start, sent, spool = drawn(), {site: drawn() for site in "abc"}, Spool(tmp_path / "spool")
+    for site, tensors in sent.items():
+        spool.put(site, tensors)
+    found = proportions(spool, "abc", parts, "train", lambda site: start)
+
+    def length(keys, tensors, less=None):
+        total = 0.0
+        for key in keys:
+            value, from_ = tensors[key].double(), torch.zeros(()) if less is None else less[key].double()
+            if key.endswith("running_var"):  # a variance grows with the square of what it measures
+                value, from_ = value.sqrt(), from_.sqrt()
+            total += float((value - from_).square().sum())
+        return math.sqrt(total)
+
+    for site in "abc":
+        shares = {}
+        for group in groups(parts, "train"):
+            changes = sorted(length(group.keys, sent[other], start) for other in "abc" if other != site)
+            plausible = max(changes[1], group.share * length(group.keys, start))
+            shares[group.name] = length(group.keys, sent[site], start) / plausible
+        assert found[site].value == pytest.approx(max(shares.values()), rel=1e-9)
+        assert shares[found[site].group] == max(shares.values())
 
 
 def test_it_can_be_widened_and_switched_off(tiny, tmp_path):

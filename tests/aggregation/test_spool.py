@@ -7,7 +7,7 @@ import torch
 from fedretina.aggregation import spool as spool_file
 from fedretina.aggregation.spool import Spool
 from fedretina.errors import RefusedError, StateError
-from fedretina.storage import TensorFile
+from fedretina.storage import Place, StoredTensors, TensorFile
 
 DTYPES = {"w": torch.float32, "n": torch.int64}
 
@@ -85,6 +85,54 @@ def test_one_site_with_weight_one_comes_back_as_it_was(tmp_path):
     spool, sent = Spool(tmp_path / "s"), updates()
     spool.put("a", sent["a"])
     assert torch.equal(spool.weighted_mean({"a": 1.0}, DTYPES)["w"], sent["a"]["w"])
+
+
+def arrived(folder, tensors):
+    """Tensors in a file as they come over a line: bytes behind one another, without a header."""
+    path, places, whole = folder / "arrived", {}, b""
+    for key in sorted(tensors, key=lambda key: -tensors[key].element_size()):
+        places[key] = Place(tensors[key].dtype, tuple(tensors[key].shape), len(whole))
+        whole += tensors[key].numpy().tobytes()
+    path.write_bytes(whole)
+    return StoredTensors(path, places)
+
+
+def test_a_file_that_came_is_shared_and_mixed_with_the_same_bits(tmp_path):
+    copied, shared, sent, weights = (
+        Spool(tmp_path / "c"),
+        Spool(tmp_path / "s"),
+        updates(),
+        {"a": 0.5, "b": 0.3, "c": 0.2},
+    )
+    for site, tensors in sent.items():
+        stored = arrived(tmp_path, tensors)
+        copied.put(site, tensors)
+        shared.put(site, tensors, stored)
+        assert (tmp_path / "s" / f"{site}.safetensors").samefile(stored.path)
+        stored.path.unlink()  # as its last array does
+        assert all(torch.equal(shared.read(site)[key], tensor) for key, tensor in tensors.items())
+    mixed = [spool.weighted_mean(weights, DTYPES) for spool in (copied, shared)]
+    assert all(torch.equal(mixed[0][key], mixed[1][key]) for key in DTYPES)
+    shared.discard("a")
+    shared.put("a", sent["b"])
+    assert torch.equal(shared.tensor("a", "w"), sent["b"]["w"])
+    shared.erase()
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("why", ["other tensors", "gone", "there already"])
+def test_what_cannot_be_shared_is_copied(tmp_path, why):
+    spool, tensors = Spool(tmp_path / "s"), updates()["a"]
+    stored = arrived(tmp_path, tensors)
+    if why == "other tensors":  # a site's answer that was decoded is not what came
+        stored.places.pop("n")
+    elif why == "gone":
+        stored.path.unlink()
+    else:
+        spool.put("a", updates()["b"], arrived(tmp_path, updates()["b"]))
+    spool.put("a", tensors, stored)
+    assert all(torch.equal(spool.read("a")[key], tensor) for key, tensor in tensors.items())
+    assert not stored.path.exists() or not (tmp_path / "s" / "a.safetensors").samefile(stored.path)
 
 
 def test_a_new_spool_forgets_what_an_interrupted_round_left(tmp_path):

@@ -1,6 +1,7 @@
 import hashlib
 import itertools
 import json
+import math
 import re
 from dataclasses import FrozenInstanceError
 
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from fedretina.errors import SettingsError
-from fedretina.exchange.partition import partition
+from fedretina.exchange.partition import partition, size_of
 from fedretina.networks.build import build_network, build_on_meta
 from fedretina.settings.exchange import ExchangeSettings, Kind
 from fedretina.settings.network import HeadSettings, NetworkSettings
@@ -330,3 +331,16 @@ def test_settings_are_checked():
 def test_a_partition_is_frozen():
     with pytest.raises(FrozenInstanceError):
         split(Parts(encoder=nn.Linear(2, 2))).shared = ()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_size_of_a_tensor_is_that_of_its_largest_number_or_says_what_is_not_finite(dtype):
+    made = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        tensor = torch.randn(3, 7, generator=made).to(dtype)
+        assert size_of(tensor) == float(tensor.abs().max())
+        for bad in (math.nan, math.inf, -math.inf):
+            broken = tensor.clone()
+            broken.view(-1)[int(torch.randint(21, (1,), generator=made))] = bad
+            assert not math.isfinite(size_of(broken))
+    assert size_of(torch.empty(0, dtype=dtype)) == 0

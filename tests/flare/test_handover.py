@@ -45,6 +45,8 @@ def test_what_one_process_puts_the_other_takes_and_it_goes_with_its_last_array(f
     assert (folder / name).stat().st_mode & 0o777 == 0o600
     taken = Handover(folder).take(name, 300)
     assert np.array_equal(taken, np.concatenate(PARTS))
+    assert held.path(taken).samefile(held.path(buffer))
+    assert held.path(np.zeros(3)) is None
     taken[:] = 7  # what is written stays with who writes
     assert np.array_equal(buffer, np.concatenate(PARTS))
     part = buffer[10:20].view(np.uint16)

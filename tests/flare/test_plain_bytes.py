@@ -15,6 +15,7 @@ from nvflare.fuel.f3.cellnet.utils import make_reply, new_cell_message
 from nvflare.fuel.f3.streaming.download_service import ProduceRC
 from nvflare.fuel.utils import fobs
 
+from fedretina.aggregation.spool import Spool
 from fedretina.errors import RefusedError
 from fedretina.exchange.encryption import sealed_bytes
 from fedretina.exchange.partition import partition_of
@@ -22,7 +23,7 @@ from fedretina.exchange.payload import Payload, Stamp, tensors_digest
 from fedretina.flare import plain_bytes
 from fedretina.flare.handover import Handover
 from fedretina.flare.plain_bytes import Form, Leaving, PlainArray, Table, in_one_buffer, plain, register
-from fedretina.flare.wire import pack_payload, unpack_payload
+from fedretina.flare.wire import came_into, pack_payload, unpack_payload
 from fedretina.networks.build import build_on_meta
 
 STAMP = Stamp("r", "train", 0, 0, "d" * 64)
@@ -263,14 +264,21 @@ def test_tensors_arrive_the_same_whether_a_file_is_handed_over_or_not(wire, tmp_
     monkeypatch.setattr(register(), "handover", None if way == "as it comes" else held)
     monkeypatch.setattr(register(), "arrivals", held)
     sent = Payload(tensors(), {"theta": 0.5}, STAMP)
-    found = unpack_payload(wire(pack_payload(sent, plainly=True)))
+    came = wire(pack_payload(sent, plainly=True))
+    found = unpack_payload(came)
     assert tensors_digest(found.tensors) == tensors_digest(sent.tensors)
+    spool = Spool(tmp_path / "spool")
+    spool.put("a", found.tensors, came_into(came, found.tensors))
+    assert tensors_digest(spool.read("a")) == tensors_digest(sent.tensors)
+    (spooled,) = (tmp_path / "spool").iterdir()
+    assert spooled.stat().st_nlink == 2  # the file that came, and no copy of it
+    spool.erase()
     assert ("file" in words) == (way != "as it comes")
     assert any(pulled) == (way != "handed over")
     files = len(list((tmp_path / "held").iterdir()))
     assert files >= 1  # what came lies there, and is erased with the last tensor of it
     found.tensors["large"].zero_()
-    del found
+    del found, came
     assert len(list((tmp_path / "held").iterdir())) < files or way == "handed over"
 
 

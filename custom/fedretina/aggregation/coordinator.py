@@ -33,7 +33,7 @@ from fedretina.settings.aggregation import SamplingSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import CURVE, Plan, Step
 from fedretina.settings.scalars import BY_TASK, allowed_scalars
-from fedretina.storage import require_name
+from fedretina.storage import StoredTensors, require_name
 from fedretina.told import one_line
 
 _log = logging.getLogger(__name__)
@@ -179,8 +179,13 @@ class Coordinator:
         """A name for what `down` gives a site in the running step, one for all that get the same; None for its own."""
         return self._model.same_for(site, self._repeated or self._encoding is None)
 
-    def accept(self, site: str, payload: Payload) -> None:
+    def accept(self, site: str, payload: Payload, stored: StoredTensors | None = None) -> None:
         """Take one site's answer into the running step.
+
+        Args:
+            site: Its name.
+            payload: The answer.
+            stored: Where its tensors lie, if they came into a file.
 
         Raises:
             RefusedError: What is wrong with it; the answer is dropped and noted under the site's name.
@@ -201,7 +206,8 @@ class Coordinator:
             except RefusedError as refusal:
                 self.refuse(site, str(refusal))
                 raise
-            self._answers.put(site, came, tensors_bytes(payload.tensors), ways)
+            as_it_came = stored if came is payload else None
+            self._answers.put(site, came, tensors_bytes(payload.tensors), ways, as_it_came)
 
     def _decoded(self, site: str, payload: Payload) -> tuple[Payload, Ways]:
         """An answer as if it had come in float32; of an encoded tensor nothing is unpacked before its form is known."""
@@ -385,7 +391,14 @@ class StepAnswers:
         self._bytes: dict[str, int] = {}
         self._unstored: StateError | None = None
 
-    def put(self, site: str, payload: Payload, size: int | None = None, ways: Ways = MappingProxyType({})) -> None:
+    def put(
+        self,
+        site: str,
+        payload: Payload,
+        size: int | None = None,
+        ways: Ways = MappingProxyType({}),
+        stored: StoredTensors | None = None,
+    ) -> None:
         """Take one site's answer; an earlier refusal of that site is forgotten.
 
         Args:
@@ -393,13 +406,14 @@ class StepAnswers:
             payload: The answer, decoded.
             size: Bytes of its tensors as they came; None where that is how they are here.
             ways: What came in the place of controls.
+            stored: Where the tensors lie, if in a file.
 
         Raises:
             StateError: The disk is full; the answer is dropped.
         """
         if payload.tensors:
             try:
-                self.spool.put(site, payload.tensors)
+                self.spool.put(site, payload.tensors, stored)
             except StateError as error:
                 self._unstored = error
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import shutil
@@ -10,15 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedretina.exchange.payload import Tensors
-from fedretina.storage import TensorFile, open_tensors, read_tensors, require_name, write_tensors
+from fedretina.storage import Place, StoredTensors, TensorFile, require_name, write_tensors
 
+_log = logging.getLogger(__name__)
 Found = TypeVar("Found")
 Visit = Callable[[str, slice, Iterator[tuple[str, NDArray[np.float64]]]], Found]
 """What is done with a stretch of one tensor: key, places in the tensor laid flat, and names and numbers of sites.
@@ -33,7 +35,7 @@ _STRETCH = 2**18  # numbers of one site that are worked on at once
 _THREADS = min(4, os.cpu_count() or 1)
 
 
-class _Buffers(threading.local):
+class Buffers(threading.local):
     """Memory that a thread uses again for each stretch: to be given fresh pages takes as long as all that is done."""
 
     def __init__(self) -> None:
@@ -57,16 +59,34 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._places: dict[str, Mapping[str, Place]] = {}
         self.erase()
         folder.mkdir(parents=True, exist_ok=True)
 
-    def put(self, site: str, tensors: Tensors) -> None:
-        """Store one site's tensors."""
-        write_tensors(self._path(site), tensors, {"site": site}, durable=False)
+    def put(self, site: str, tensors: Tensors, stored: StoredTensors | None = None) -> None:
+        """Store one site's tensors.
+
+        Args:
+            site: Its name.
+            tensors: By key.
+            stored: Where they lie as they came, if in a file: the spool shares it by a hard link and copies nothing.
+        """
+        path = self._path(site)
+        self._places.pop(site, None)
+        if stored is not None and tensors.keys() == stored.places.keys():
+            try:
+                os.link(stored.path, path)
+            except OSError as error:  # another disk, or one that knows no links
+                _log.debug("the update of %s is copied: %s", site, error)
+            else:
+                self._places[site] = stored.places
+                return
+        write_tensors(path, tensors, {"site": site}, durable=False)
 
     def read(self, site: str) -> dict[str, torch.Tensor]:
         """All tensors of one site; for small ones."""
-        return read_tensors(self._path(site))[0]
+        with self._open(site) as file:
+            return {key: file.tensor(key) for key in file.keys}
 
     def discard(self, site: str) -> None:
         """Forget one site's tensors."""
@@ -74,8 +94,8 @@ class Spool:
 
     def tensor(self, site: str, key: str) -> torch.Tensor:
         """One tensor of one site."""
-        with open_tensors(self._path(site)) as (handle, _):
-            return cast(torch.Tensor, handle.get_tensor(key))
+        with self._open(site) as file:
+            return file.tensor(key)
 
     def blocks(self, key: str, sites: Sequence[str]) -> Iterator[torch.Tensor]:
         """The sites' values of one tensor side by side, flat, in stretches that fit into memory.
@@ -88,7 +108,7 @@ class Spool:
             [sites, numbers]; together all numbers of the tensor, in order.
         """
         with ExitStack() as held:
-            files = [held.enter_context(TensorFile(self._path(site))) for site in sites]
+            files = [held.enter_context(self._open(site)) for site in sites]
             size = math.prod(files[0].shape(key))
             numbers = max(1, _BLOCK // len(sites))
             for begin in range(0, size, numbers):
@@ -117,9 +137,9 @@ class Spool:
         sites = sorted(weights)
         if not like or not sites:  # who sends nothing has no file
             return {}
-        with TensorFile(self._path(sites[0])) as file:
+        with self._open(sites[0]) as file:
             mixed = {key: torch.empty(file.shape(key), dtype=like[key]) for key in sorted(like)}
-        buffers = _Buffers()
+        buffers = Buffers()
 
         def mix(key: str, which: slice, numbers: Iterator[tuple[str, NDArray[np.float64]]]) -> None:
             total = buffers.of(which.stop - which.start, torch.float64)
@@ -148,8 +168,8 @@ class Spool:
             What the visits gave, in the order of the keys and, of one, of the stretches.
         """
         with ExitStack() as held, ThreadPoolExecutor(_THREADS) as threads:
-            files = [held.enter_context(TensorFile(self._path(site))) for site in sites]
-            raw, even = _Buffers(), _Buffers()
+            files = [held.enter_context(self._open(site)) for site in sites]
+            raw, even = Buffers(), Buffers()
 
             def numbers(key: str, which: slice) -> Iterator[tuple[str, NDArray[np.float64]]]:
                 size = which.stop - which.start
@@ -174,7 +194,11 @@ class Spool:
 
     def erase(self) -> None:
         """Remove all of it."""
+        self._places.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _open(self, site: str) -> TensorFile:
+        return TensorFile(self._path(site), self._places.get(site))
 
     def _path(self, site: str) -> Path:
         return self._folder / f"{require_name(site, 'site')}.safetensors"

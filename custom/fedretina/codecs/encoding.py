@@ -22,7 +22,7 @@ from fedretina.codecs.codec import build_codec
 from fedretina.codecs.frames import opened, require_form, sealed
 from fedretina.corrections.correction import build_correction
 from fedretina.errors import RefusedError
-from fedretina.exchange.partition import CONTROL, KEY, Partition
+from fedretina.exchange.partition import CONTROL, KEY, Partition, size_of
 from fedretina.exchange.payload import Tensors
 from fedretina.seeds import derive_seed
 from fedretina.settings.codec import EncodingSettings
@@ -127,7 +127,7 @@ class Encoding:
             change = tensors[key] - from_
             if key in errors:
                 change = change + errors[key]
-            if not bool(torch.isfinite(change).all()):
+            if not math.isfinite(size_of(change)):
                 raise RefusedError(f"tensor {key!r} holds a value that is not finite, so it cannot be encoded.")
             draws = torch.Generator().manual_seed(derive_seed(*purpose, key, "codec"))
             body = self._codec.encode(change.reshape(-1), draws)

@@ -9,7 +9,7 @@ from nvflare.app_common.abstract.aggregator import Aggregator
 
 from fedretina.errors import FedretinaError
 from fedretina.flare.server_run import ServerRun
-from fedretina.flare.wire import unpack_payload, why
+from fedretina.flare.wire import came_into, unpack_payload, why
 
 
 class SpoolAggregator(Aggregator):
@@ -45,7 +45,7 @@ class SpoolAggregator(Aggregator):
             coordinator.refuse(site, str(error))
             return False
         try:
-            coordinator.accept(site, payload)
+            coordinator.accept(site, payload, came_into(shareable, payload.tensors))
         except FedretinaError as error:
             if not error.public:
                 coordinator.refuse(site, "the server could not store the update.")

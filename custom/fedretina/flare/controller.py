@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import Event
 
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
@@ -115,6 +116,7 @@ class RoundController(Controller):
         self._down: dict[str, Arrays] = {}
         self._taker = ThreadPoolExecutor(1, "taker")
         self._taken: dict[str, Future[None]] = {}
+        self._news = Event()
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Open the run; a fault there ends the job with its sentence."""
@@ -221,8 +223,11 @@ class RoundController(Controller):
         awaited = set(tasks) - excused or set(tasks)
         grace_ends = float("inf")
         while not abort_signal.triggered:
-            open_ = {site for site, task in tasks.items() if task.completion_status is None}
-            open_ |= {site for site, taking in list(self._taken.items()) if not taking.done()}
+            self._news.clear()
+            # FLARE calls a task done only when it next looks at all of them: what has come counts without its word.
+            taken = dict(self._taken)
+            open_ = {site for site, task in tasks.items() if task.completion_status is None} - set(taken)
+            open_ |= {site for site, taking in taken.items() if not taking.done()}
             for site, question in held.due(open_):
                 send(site, question)
                 open_.add(site)
@@ -235,11 +240,11 @@ class RoundController(Controller):
                 grace_ends = min(grace_ends, time.monotonic() + self._grace_s)
                 if time.monotonic() >= grace_ends:
                     break
-            time.sleep(self._task_check_period)
+            self._news.wait(self._task_check_period)
         for site in sorted(held.sites):
             self.cancel_task(tasks[site], fl_ctx=fl_ctx)
         done = {site for site, task in tasks.items() if task.completion_status == TaskCompletionStatus.OK}
-        late = set(tasks) - done - held.sites
+        late = set(tasks) - done - set(self._taken) - held.sites
         for site in sorted(late):
             self.cancel_task(tasks[site], fl_ctx=fl_ctx)
             if not abort_signal.triggered:
@@ -273,6 +278,7 @@ class RoundController(Controller):
                 held.sites.discard(site)
                 if not question or result.get_return_code() != APPROVED:
                     self._taken[site] = self._taker.submit(self._take, site, result, coordinator, fl_ctx)
+                    self._taken[site].add_done_callback(lambda _: self._news.set())
             else:
                 coordinator.refuse(site, "its answer came under another site's name.")
 

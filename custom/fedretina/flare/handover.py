@@ -124,7 +124,9 @@ class Handover:
             if not stat.S_ISREG(found.st_mode) or found.st_size != size:
                 return None
             with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return np.memmap(file, np.uint8, "c", shape=(size,))
+                taken = np.memmap(file, np.uint8, "c", shape=(size,))
+            taken.filename = str(self._path / name)
+            return taken
         except (OSError, ValueError) as error:
             _log.warning("what was handed over is not taken: %s", error)
             return None
@@ -134,8 +136,15 @@ class Handover:
     @staticmethod
     def name(buffer: np.ndarray) -> str | None:
         """The name of the file that a buffer of `put` lies in; None for any other buffer."""
+        path = Handover.path(buffer)
+        written = None if path is None else _NAME.fullmatch(path.name)
+        return written[0] if written is not None and written[1] == str(os.getpid()) else None
+
+    @staticmethod
+    def path(buffer: np.ndarray) -> Path | None:
+        """The file that a buffer lies in, of this process or handed over by another; None for one in memory."""
         found = getattr(buffer, "filename", None)
-        return None if found is None else Path(found).name
+        return None if found is None else Path(found)
 
     def _sweep(self) -> None:
         for name in os.listdir(self._folder):

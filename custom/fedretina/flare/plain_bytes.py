@@ -19,6 +19,7 @@ import json
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,6 +141,16 @@ def leaving(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     if register().handover is not None and not all(isinstance(array, PlainArray) for array in arrays.values()):
         return in_one_buffer(arrays)
     return {key: plain(array) for key, array in arrays.items()}
+
+
+def lying(arrays: Mapping[str, np.ndarray]) -> tuple[Path, dict[str, int]] | None:
+    """The file that arrays came into, all of them, and where each begins in it; None where there is no such file."""
+    roots = {id(root): root for root in map(_root, arrays.values())}
+    if len(roots) != 1 or not all(isinstance(one, PlainArray) and one.flags.c_contiguous for one in arrays.values()):
+        return None
+    (root,) = roots.values()
+    path = Handover.path(root)
+    return None if path is None else (path, {key: _address(one) - _address(root) for key, one in arrays.items()})
 
 
 class Form(NamedTuple):

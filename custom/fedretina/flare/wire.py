@@ -10,11 +10,13 @@ import torch
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
+from torch.utils.dlpack import from_dlpack
 
 from fedretina.errors import RefusedError
 from fedretina.exchange.payload import Order, Payload, Stamp, Tensors
-from fedretina.flare.plain_bytes import in_one_buffer, leaving
+from fedretina.flare.plain_bytes import in_one_buffer, leaving, lying
 from fedretina.settings.scalars import CURVE, Task
+from fedretina.storage import Place, StoredTensors
 from fedretina.told import one_line
 
 Arrays = Mapping[str, np.ndarray]
@@ -104,6 +106,21 @@ def unpack_payload(shareable: Shareable) -> Payload:
     return Payload(tensors, scalars, _stamp(meta))
 
 
+def came_into(shareable: Shareable, tensors: Tensors) -> StoredTensors | None:
+    """The file that an answer's tensors came into, if they came into one.
+
+    Args:
+        shareable: The answer.
+        tensors: As `unpack_payload` reads them.
+    """
+    found = lying({str(key): array for key, array in from_shareable(shareable).data.items()})
+    if found is None:
+        return None
+    path, begins = found
+    places = {key: Place(tensor.dtype, tuple(tensor.shape), begins[key]) for key, tensor in tensors.items()}
+    return StoredTensors(path, places)
+
+
 def pack_error(sentence: str) -> Shareable:
     """Turn an error into a reply.
 
@@ -147,9 +164,10 @@ def _tensor(key: str, value: Any) -> torch.Tensor:
     try:
         array = np.asarray(value)
         if array.dtype.kind in "fiub":
-            # Arrays that FLARE hands out may be read-only views of its buffers, which torch must not write to.
-            return torch.from_numpy(array if array.flags.writeable else array.copy())
-    except (ValueError, TypeError) as error:  # numbers that torch has no type for, or lists of unequal lengths
+            # Arrays that FLARE hands out may be read-only views of its buffers. They are read where they lie, since
+            # nobody writes to what came; `from_numpy` would warn of them.
+            return from_dlpack(array)
+    except (ValueError, TypeError, BufferError, RuntimeError) as error:  # no type of torch's, or unequal lengths
         raise RefusedError(f"tensor {key[:100]!r} is no array of numbers that can be read here.") from error
     raise RefusedError(f"tensor {key[:100]!r} is no array of numbers.")
 
