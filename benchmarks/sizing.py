@@ -135,7 +135,7 @@ With N sites, R rounds, S pixels a side and n images:
 | the server's traffic in a run | N times that; sites answer at about the same time |
 | time of a transfer | up / bandwidth: ResNet-50 under FedUAA takes UP s at 10 Mbit/s |
 | a site's disk | "a run" for each run that is kept (its model, and its part of two rounds; a longer run holds at most eight such parts, to go back by three rounds), and the cache: 3 S^2 bytes per image, {3 * _SIDE**2 / 1e6:.1f} MB at {_SIDE} px; [frozen stages](small_sites.md) keep up to `data.feature_cache_gb` beside it |
-| the server's disk | "kept" + N x "spool", for each run, and as much again for answers that arrive at once; \
+| the server's disk | "kept" + N x "spool", for each run, twice that where the disk knows no hard links; \
 a longer run keeps up to six models, to go back by three rounds; under `fedap` a model for each site besides \
 |
 | the server's memory | flat in N ([measured](benchmarks.md#server-memory) with 4 sites and with 64), and \
@@ -154,7 +154,7 @@ many_sites`): medians of the rounds of one run, sites in one process, nobody tra
 _MANY_TAIL = f"""1. **CPU of the server's two processes** breaks first. Every byte of every site passes both, and Python runs each of them
    on one core at a time, so no round is shorter than the longer: the job's process JOB CPU s a round, the lasting one RELAY s.
    A codec (`exchange.codec`), frozen stages, or a share of the sites in each round (`sampling`) make it less.
-2. The disk holds all answers of a round, DISK GB, and as much again while they arrive.
+2. The disk holds all answers of a round, DISK GB.
 3. Memory: PEAK GB for the job's process and LASTING GB for the lasting one, most of it chunks of 16 MB that are on their way.
 4. Open files: {2 * _PAPER} connections at the lasting process, {_PAPER} files in the job's process while it mixes. About 500
    sites reach the usual limit of 1,024.

@@ -328,7 +328,7 @@ def test_a_run_that_stops_keeps_no_single_sites_update(tiny, phantoms, tmp_path,
     monkeypatch.setattr(Site, "handle", once)
     with pytest.raises(QuorumError, match="the quorum is 2"):
         run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path, "a")
-    assert held == ["site-1.safetensors"]
+    assert held == ["site-1.update"]
     assert not (tmp_path / "a" / "server" / "spool").exists()
 
 

@@ -108,7 +108,7 @@ def test_a_file_that_came_is_shared_and_mixed_with_the_same_bits(tmp_path):
         stored = arrived(tmp_path, tensors)
         copied.put(site, tensors)
         shared.put(site, tensors, stored)
-        assert (tmp_path / "s" / f"{site}.safetensors").samefile(stored.path)
+        assert (tmp_path / "s" / f"{site}.update").samefile(stored.path)
         stored.path.unlink()  # as its last array does
         assert all(torch.equal(shared.read(site)[key], tensor) for key, tensor in tensors.items())
     mixed = [spool.weighted_mean(weights, DTYPES) for spool in (copied, shared)]
@@ -132,7 +132,7 @@ def test_what_cannot_be_shared_is_copied(tmp_path, why):
         spool.put("a", updates()["b"], arrived(tmp_path, updates()["b"]))
     spool.put("a", tensors, stored)
     assert all(torch.equal(spool.read("a")[key], tensor) for key, tensor in tensors.items())
-    assert not stored.path.exists() or not (tmp_path / "s" / "a.safetensors").samefile(stored.path)
+    assert not stored.path.exists() or not (tmp_path / "s" / "a.update").samefile(stored.path)
 
 
 def test_a_new_spool_forgets_what_an_interrupted_round_left(tmp_path):

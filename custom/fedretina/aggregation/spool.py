@@ -201,4 +201,4 @@ class Spool:
         return TensorFile(self._path(site), self._places.get(site))
 
     def _path(self, site: str) -> Path:
-        return self._folder / f"{require_name(site, 'site')}.safetensors"
+        return self._folder / f"{require_name(site, 'site')}.update"
