@@ -55,7 +55,7 @@ _FIRST_DRAWS = (
     "Of the trained rows two of 8 draws have run, and a third in part: too little to say who is ahead. In both draws,",
     "with clients of skewed and of even classes, `feduaa`, `fedbn` and `fedavg` stand above in both figures at 200",
     "images a site and `fedee_tweu` below in macro AUC at every number. `fedbn` and `fedavg` differ by a thousandth or",
-    "so: in so few steps BatchNorm hardly moves. Their seconds hold pauses in which the machine did other work.",
+    "so, as on photographs; why was not looked into. Their seconds hold pauses in which the machine did other work.",
     "",
 )
 _WHY: Mapping[str, Sequence[str]] = {
