@@ -48,14 +48,15 @@ training: what one person could do in an afternoon. Every grade is in the sums, 
 [encrypted](analytic.md). The draws share their test images, so "above own" counts draws and is no test of
 significance. Trained rows follow the [recipe](small_sites.md) `small_sites`, 8 rounds; its rate was chosen at 60
 images a site in a draw of its own, on training images that this draw left out. Their encoder, from the fourth stage on,
-is what they share; `feduaa` keeps heads at home, and `fedbn` its BatchNorm.
+is what they share; `feduaa` keeps heads at home, and `fedbn` its BatchNorm, of which the recipe moves scales and shifts
+but no statistics, so that `fedbn` and `fedavg` are nearly one row here.
 """
 
 _FIRST_DRAWS = (
     "Of the trained rows two of 8 draws have run, and a third in part: too little to say who is ahead. In both draws,",
     "with clients of skewed and of even classes, `feduaa`, `fedbn` and `fedavg` stand above in both figures at 200",
-    "images a site and `fedee_tweu` below in macro AUC at every number. `fedbn` and `fedavg` differ by a thousandth or",
-    "so, as on photographs; why was not looked into. Their seconds hold pauses in which the machine did other work.",
+    "images a site and `fedee_tweu` below in macro AUC at every number. Their seconds hold pauses in which the machine",
+    "did other work.",
     "",
 )
 _WHY: Mapping[str, Sequence[str]] = {
