@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedretina.aggregation.coordinator import StepAnswers
+from fedretina.aggregation.spool import StepAnswers
 from fedretina.errors import QuorumError, StateError
 from fedretina.exchange.payload import Payload, Stamp
 

@@ -9,7 +9,7 @@ from nvflare.apis.shareable import make_reply
 
 from fedretina.errors import RefusedError
 from fedretina.exchange.payload import Order, Payload, Stamp
-from fedretina.flare.wire import META, WHY, pack_order, pack_payload, unpack_order, unpack_payload, why
+from fedretina.flare.wire import META, WHY, came_into, pack_order, pack_payload, unpack_order, unpack_payload, why
 
 STAMP = Stamp("r", "train", 0, 0, "d" * 64)
 
@@ -60,6 +60,12 @@ def test_arrays_that_torch_cannot_hold_are_refused(array):
 def test_malformed_words_are_refused(meta, said):
     with pytest.raises(RefusedError, match=said):
         unpack_payload(sent(np.zeros(3, np.float32), **meta))
+
+
+@pytest.mark.parametrize("array", [[1.0, 2.0], 3.0, np.zeros(3), np.float32(3)])
+def test_numbers_that_came_in_no_file_are_not_looked_for_in_one(array):
+    came = sent(array)
+    assert came_into(came, unpack_payload(came).tensors) is None
 
 
 def test_an_orders_curve_survives_and_a_malformed_one_is_refused():

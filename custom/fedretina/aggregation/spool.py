@@ -1,4 +1,4 @@
-"""A round's accepted updates on disk, so that the server's memory does not grow with the number of sites."""
+"""The answers to a step, with their tensors on disk: the server's memory does not grow with the number of sites."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import math
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedretina.exchange.payload import Tensors
+from fedretina.codecs.encoding import Ways
+from fedretina.errors import QuorumError, StateError
+from fedretina.exchange.payload import Payload, Tensors, tensors_bytes
+from fedretina.plurals import counted
 from fedretina.storage import Place, StoredTensors, TensorFile, require_name, write_tensors
 
 _log = logging.getLogger(__name__)
@@ -202,3 +206,110 @@ class Spool:
 
     def _path(self, site: str) -> Path:
         return self._folder / f"{require_name(site, 'site')}.update"
+
+
+class StepAnswers:
+    """Collects the answers to one attempt at a step; begins empty, and erases what an earlier attempt left behind.
+
+    It judges no answer: what is put here was admitted.
+
+    Attributes:
+        spool: The tensors of the accepted answers.
+        scalars: The scalars of the accepted answers, by site.
+        ways: What came in the place of controls, by site; empty where nothing travels encoded.
+        refused: Why a site has no part in the step, by site.
+
+    Args:
+        folder: Of the spool.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.spool = Spool(folder)
+        self.scalars: dict[str, dict[str, float]] = {}
+        self.refused: dict[str, str] = {}
+        self.ways: dict[str, Ways] = {}
+        self._bytes: dict[str, int] = {}
+        self._unstored: StateError | None = None
+
+    def put(
+        self,
+        site: str,
+        payload: Payload,
+        size: int | None = None,
+        ways: Ways = MappingProxyType({}),
+        stored: StoredTensors | None = None,
+    ) -> None:
+        """Take one site's answer; an earlier refusal of that site is forgotten.
+
+        Args:
+            site: Its name.
+            payload: The answer, decoded.
+            size: Bytes of its tensors as they came; None where that is how they are here.
+            ways: What came in the place of controls.
+            stored: Where the tensors lie, if in a file.
+
+        Raises:
+            StateError: The disk is full; the answer is dropped.
+        """
+        if payload.tensors:
+            try:
+                self.spool.put(site, payload.tensors, stored)
+            except StateError as error:
+                self._unstored = error
+                raise
+        self._bytes[site] = tensors_bytes(payload.tensors) if size is None else size
+        self.ways[site] = ways
+        self.scalars[site] = {name: float(payload.scalars[name]) for name in sorted(payload.scalars)}
+        self.refused.pop(site, None)
+
+    def keep(self, record: Mapping[str, Any], asked: Collection[str]) -> None:
+        """Begin with the answers to a step that was closed before.
+
+        Args:
+            record: The step's record.
+            asked: Sites that are asked once more; why they had no part is forgotten.
+        """
+        self.scalars = {site: dict(scalars) for site, scalars in record["scalars"].items()}
+        self.refused = {site: why for site, why in record["refused"].items() if site not in asked}
+        self._bytes = dict(record["bytes_up"])
+
+    def refuse(self, site: str, why: str) -> None:
+        """Note why a site has no part, unless it has answered already."""
+        if site not in self.scalars:
+            self.refused[site] = why
+
+    def withdraw(self, site: str, why: str) -> None:
+        """Take back an answer that was put here: it does not count after all."""
+        self.spool.discard(site)
+        self.scalars.pop(site, None)
+        self.ways.pop(site, None)
+        self._bytes.pop(site, None)
+        self.refuse(site, why)
+
+    def require(self, quorum: int, step: str) -> None:
+        """Refuse to go on with too few answers.
+
+        Args:
+            quorum: Fewest accepted answers.
+            step: Name of the step.
+
+        Raises:
+            QuorumError: There are fewer.
+            StateError: There are fewer, and one of them because the disk is full.
+        """
+        if len(self.scalars) >= quorum:
+            return
+        if self._unstored is not None:  # asking again would let every site train for a disk that is full
+            raise self._unstored
+        reasons = "; ".join(f"{site}: {why}" for site, why in sorted(self.refused.items())) or "no answer"
+        accepted = counted(len(self.scalars), "update was", "updates were")
+        sentence = f"{step}: {accepted} accepted, the quorum is {quorum} ({reasons})."
+        raise QuorumError(sentence).telling(sentence)  # the reasons are the words that sites let go
+
+    def record(self) -> dict[str, Any]:
+        """The answers' part in the step's record, sites in alphabetical order: scalars, refusals, bytes."""
+        return {
+            "scalars": dict(sorted(self.scalars.items())),
+            "refused": dict(sorted(self.refused.items())),
+            "bytes_up": dict(sorted(self._bytes.items())),
+        }

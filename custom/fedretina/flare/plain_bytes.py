@@ -145,8 +145,10 @@ def leaving(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def lying(arrays: Mapping[str, np.ndarray]) -> tuple[Path, dict[str, int]] | None:
     """The file that arrays came into, all of them, and where each begins in it; None where there is no such file."""
+    if not all(isinstance(one, PlainArray) and one.flags.c_contiguous for one in arrays.values()):
+        return None  # of a peer that speaks FLARE's own form, or a list of numbers in an array's place
     roots = {id(root): root for root in map(_root, arrays.values())}
-    if len(roots) != 1 or not all(isinstance(one, PlainArray) and one.flags.c_contiguous for one in arrays.values()):
+    if len(roots) != 1:
         return None
     (root,) = roots.values()
     path = Handover.path(root)
