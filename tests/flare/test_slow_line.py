@@ -23,7 +23,12 @@ class SlowLine:
     def _take(self):
         with suppress(OSError):  # the test is over
             while True:
-                near, far = self._listening.accept()[0], socket.create_connection(("localhost", self._port))
+                near = self._listening.accept()[0]
+                try:
+                    far = socket.create_connection(("localhost", self._port))
+                except OSError:  # nobody listens there yet: the caller tries again
+                    near.close()
+                    continue
                 near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
                 for one, other, rate in ((near, far, self._rate), (far, near, None)):
                     threading.Thread(target=self._carry, args=(one, other, rate), daemon=True).start()
@@ -42,6 +47,7 @@ class SlowLine:
 
 END = """
 import sys
+import time
 import torch
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.cell import Cell
@@ -61,6 +67,8 @@ cell = Cell(name, f"tcp://localhost:{port}", False, {})
 if name == "server":
     cell.register_request_cb(channel=CellChannel.SERVER_COMMAND, topic="*", cb=take)
 cell.start()
+while not cell.is_backbone_ready():  # a loaded machine takes a while to connect
+    time.sleep(0.05)
 print("ready", flush=True)
 if name != "server":
     sent = Payload({"k": torch.ones(numbers)}, {}, Stamp("r", "train", 0, 0, "d" * 64))
