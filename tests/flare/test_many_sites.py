@@ -27,13 +27,19 @@ def test_more_answers_than_flare_has_threads_for_are_taken_at_the_same_moment():
         callback_thread_pool._max_workers = before
 
 
+def _found(program):
+    """What it prints with glibc as it is, and with our settings."""
+    settings = "from fedretina.flare.many_sites import give_back_freed_memory; give_back_freed_memory()\n"
+    return [
+        int(subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout)
+        for text in (program, settings + program)
+    ]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="it is about glibc")
 def test_memory_that_is_freed_goes_back_though_something_small_behind_it_stays():
     program = """
-import pathlib, sys
-if sys.argv[1] == "given back":
-    from fedretina.flare.many_sites import give_back_freed_memory
-    give_back_freed_memory()
+import pathlib
 def held():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 del_ = bytearray(16 << 20)  # after a large buffer was freed glibc takes the next ones from its heap
@@ -45,9 +51,26 @@ for _ in range(32):
 large.clear()
 print(held() - before)
 """
-    found = [
-        int(subprocess.run([sys.executable, "-c", program, how], capture_output=True, text=True, check=True).stdout)
-        for how in ("kept", "given back")
-    ]
-    assert found[0] > 64 << 20
-    assert found[1] < 8 << 20
+    kept, given_back = _found(program)
+    assert kept > 64 << 20
+    assert given_back < 8 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is about glibc")
+def test_pieces_of_a_message_lie_where_others_lay_before():
+    """A buffer of 1 MB from the system costs 257 page faults each time."""
+    program = """
+import resource, threading
+def pieces():
+    for _ in range(100):
+        bytearray(b"x") * (1 << 20)
+def in_threads():
+    for thread in [threading.Thread(target=pieces) for _ in range(4)]:
+        thread.start()
+        thread.join()
+in_threads()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+in_threads()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    assert _found(program)[1] < 100 * 257
