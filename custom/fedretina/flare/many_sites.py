@@ -19,7 +19,7 @@ from nvflare.fuel.f3.streaming.stream_utils import callback_thread_pool
 
 _OTHER_MESSAGES = 64
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
-_LARGE, _KEPT = 2**22, 2**23
+_LARGE, _KEPT = 2**22, 2**25
 
 
 def take_answers_of(sites: int) -> None:
@@ -35,7 +35,7 @@ def take_answers_of(sites: int) -> None:
 def give_back_freed_memory() -> None:
     """Have buffers of 4 MB and more come from the system and go back to it, and all threads share one heap.
 
-    Of what is free at the heap's end 8 MB are kept. It changes nothing where the C library is not glibc.
+    Of what is free at the heap's end 32 MB are kept. It changes nothing where the C library is not glibc.
     """
     if sys.platform != "linux":
         return
