@@ -54,7 +54,7 @@ from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply, new_cell_message
 from fedretina.exchange.payload import Payload, Stamp
-from fedretina.flare.plain_bytes import speak
+from fedretina.flare.plain_bytes import send_larger_pieces, speak
 from fedretina.flare.wire import pack_payload, unpack_payload
 
 def take(message):
@@ -64,6 +64,7 @@ def take(message):
 name, port, numbers = sys.argv[1], sys.argv[2], int(sys.argv[3])
 speak(FLContext())
 cell = Cell(name, f"tcp://localhost:{port}", False, {})
+send_larger_pieces(cell)
 if name == "server":
     cell.register_request_cb(channel=CellChannel.SERVER_COMMAND, topic="*", cb=take)
 cell.start()
