@@ -116,10 +116,6 @@ class EchoSite:
         """A context for heartbeats, where FLARE's code takes this site for its engine."""
         return self._contexts.new_context()
 
-    def get_cell(self) -> Cell:
-        """The cell of its job."""
-        return self._job_cell
-
     def fire_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Nobody listens."""
 
@@ -176,7 +172,7 @@ class EchoSite:
             over.set()
             return new_cell_message({}, Shareable())
 
-        self._job_cell = cell = self._new_cell(FQCN.join([self.name, job]))
+        cell = self._new_cell(FQCN.join([self.name, job]))
         cell.register_request_cb(CellChannel.AUX_COMMUNICATION, "*", ended)
         talk = self._communicator(cell)
         token, signature, session = self._keys

@@ -24,9 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from nvflare.apis.fl_context import FLContext
-from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
-from nvflare.fuel.f3.comm_config import CommConfigurator
 from nvflare.fuel.f3.streaming import byte_streamer
 from nvflare.fuel.f3.streaming.download_service import (
     Consumer,
@@ -51,7 +49,8 @@ DOT = 211
 """FLARE's one-byte number of a kind of data; FLARE 2.9 uses 1 to 6."""
 _SPEAKS = "fedretina_plain_bytes"
 _TYPES = frozenset({"<f2", "<f4", "<f8", "|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8"})
-_CHUNK, _PIECE = 16 * 2**20, 2 * 2**20
+_CHUNK = 16 * 2**20
+_ON_ITS_WAY = 2 * 2**20
 _LARGEST = 8 * 2**30  # before the network is known: the first order
 _MANY = 100_000  # arrays of one message
 _REQUEST_S = 600.0  # how long one chunk may take, as in FLARE's own downloads
@@ -69,8 +68,6 @@ def speak(fl_ctx: FLContext) -> None:
     """Tell peers, with all that this process asks and answers from now on, that it takes plain bytes."""
     register()
     wait_for_slow_lines()
-    if (engine := fl_ctx.get_engine()) is not None:
-        send_larger_pieces(engine.get_cell())
     fl_ctx.set_prop(_SPEAKS, FORMAT, private=False, sticky=True)
 
 
@@ -81,24 +78,20 @@ def understood(fl_ctx: FLContext) -> bool:
 
 
 def wait_for_slow_lines() -> None:
-    """Have FLARE in this process send nothing twice that is still on its way over a slow line.
+    """Have FLARE in this process send nothing twice that is still on its way over a slow line, and little at a time.
 
-    FLARE sends a piece of a message again when it has not been acknowledged within 5 s, and asks for an acknowledgement
+    FLARE sends a piece of 1 MB again when it has not been acknowledged within 5 s, and asks for an acknowledgement
     after each 16 MB alone: at 10 Mbit/s a third of what was sent went twice, at 2 Mbit/s all of it. Here each piece is
-    acknowledged, and sent again after 30 s, which is what a message costs that a connection loses when it breaks. A
-    kit's own `comm_config.json` goes before these.
+    acknowledged, and sent again after 30 s, which is what a message costs that a connection loses when it breaks.
+
+    FLARE lets 64 MB of each message go before it waits for an acknowledgement, and its websockets take whatever they
+    are given: all of that lay in the memory of the server's lasting process, for each site, and went twice where the
+    line took longer for it than those 30 s. Here a message waits once 3 MB of it are on their way. A kit's own
+    `comm_config.json` goes before these.
     """
-    for name, value in (("ACK_INTERVAL", byte_streamer.STREAM_CHUNK_SIZE), ("RETRY_WAIT", _SEND_AGAIN_S)):
+    own = {"WINDOW_SIZE": _ON_ITS_WAY, "ACK_INTERVAL": byte_streamer.STREAM_CHUNK_SIZE, "RETRY_WAIT": _SEND_AGAIN_S}
+    for name, value in own.items():
         vars(byte_streamer)[f"STREAM_{name}"] = value
-
-
-def send_larger_pieces(cell: Cell) -> None:
-    """Have a process's cell cut messages into pieces of 2 MB in place of 1 MB, since each costs its way through Python.
-
-    Sites' connections take no more than 4 MB at once, and one of 1 Mbit/s is to acknowledge two within the 30 s of
-    `wait_for_slow_lines`. A kit's own `comm_config.json` goes before this.
-    """
-    cell.byte_streamer.chunk_size = CommConfigurator().get_streaming_chunk_size(_PIECE)
 
 
 def register() -> PlainDecomposer:
