@@ -58,12 +58,15 @@ from fedretina.flare import plain_bytes
 from fedretina.flare.wire import pack_payload, unpack_payload
 
 def take(message):
+    if message.get_header(MessageHeaderKey.TOPIC) == "hello":
+        plain_bytes.speak(FLContext())
+        return make_reply(ReturnCode.OK)
     print(int(unpack_payload(message.payload).tensors["k"].sum()), flush=True)
     return make_reply(ReturnCode.OK)
 
 name, scheme, port, numbers = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 plain_bytes._SEND_AGAIN_S = 10.0  # a third of what it is
-plain_bytes.speak(FLContext())
+plain_bytes.register()
 cell = Cell(name, f"{scheme}://localhost:{port}", False, {})
 if name == "server":
     cell.register_request_cb(channel=CellChannel.SERVER_COMMAND, topic="*", cb=take)
@@ -72,9 +75,11 @@ while not cell.is_backbone_ready():  # a loaded machine takes a while to connect
     time.sleep(0.05)
 print("ready", flush=True)
 if name != "server":
+    to = {"channel": CellChannel.SERVER_COMMAND, "target": "server", "timeout": 90.0}
+    cell.send_request(**to, topic="hello", request=new_cell_message({}, {}))
+    plain_bytes.speak(FLContext())  # as in a job: its processes have sent and taken something before
     sent = Payload({"k": torch.ones(numbers)}, {}, Stamp("r", "train", 0, 0, "d" * 64))
-    to = {"channel": CellChannel.SERVER_COMMAND, "topic": "submit", "target": "server", "timeout": 90.0}
-    reply = cell.send_request(**to, request=new_cell_message({}, pack_payload(sent, plainly=True)))
+    reply = cell.send_request(**to, topic="submit", request=new_cell_message({}, pack_payload(sent, plainly=True)))
     print(reply.get_header(MessageHeaderKey.RETURN_CODE), flush=True)
 sys.stdin.read()
 """

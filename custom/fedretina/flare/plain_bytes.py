@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
+from nvflare.fuel.f3.comm_config import CommConfigurator
 from nvflare.fuel.f3.streaming import byte_streamer
 from nvflare.fuel.f3.streaming.download_service import (
     Consumer,
@@ -37,6 +38,7 @@ from nvflare.fuel.f3.streaming.obj_downloader import ObjectDownloader
 from nvflare.fuel.f3.streaming.transfer_progress import DEFAULT_STREAMING_IDLE_TIMEOUT, STREAMING_IDLE_TIMEOUT
 from nvflare.fuel.utils import fobs
 from nvflare.fuel.utils.app_config_utils import get_positive_float_var
+from nvflare.fuel.utils.config_service import ConfigService
 from nvflare.fuel.utils.fobs.datum import Datum, DatumManager, DatumType
 
 from fedretina.errors import RefusedError, SettingsError
@@ -85,13 +87,19 @@ def wait_for_slow_lines() -> None:
     acknowledged, and sent again after 30 s, which is what a message costs that a connection loses when it breaks.
 
     FLARE lets 64 MB of each message go before it waits for an acknowledgement, and its websockets take whatever they
-    are given: all of that lay in the memory of the server's lasting process, for each site, and went twice where the
+    are given: a whole chunk lay in the memory of the server's lasting process, for each site, and went twice where the
     line took longer for it than those 30 s. Here a message waits once 3 MB of it are on their way. A kit's own
     `comm_config.json` goes before these.
     """
-    own = {"WINDOW_SIZE": _ON_ITS_WAY, "ACK_INTERVAL": byte_streamer.STREAM_CHUNK_SIZE, "RETRY_WAIT": _SEND_AGAIN_S}
-    for name, value in own.items():
-        vars(byte_streamer)[f"STREAM_{name}"] = value
+    comm = CommConfigurator()
+    for name, ask, ours in (
+        ("streaming_window_size", comm.get_streaming_window_size, _ON_ITS_WAY),
+        ("streaming_ack_interval", comm.get_streaming_ack_interval, byte_streamer.STREAM_CHUNK_SIZE),
+        ("streaming_retry_wait", comm.get_streaming_retry_wait, _SEND_AGAIN_S),
+    ):
+        # FLARE keeps what it was told first, which is its own default: a process has streamed before it comes here.
+        ConfigService._var_values.pop(name, None)
+        ask(ours)
 
 
 def register() -> PlainDecomposer:
