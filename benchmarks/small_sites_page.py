@@ -53,10 +53,10 @@ but no statistics, so that `fedbn` and `fedavg` are nearly one row here.
 """
 
 _FIRST_DRAWS = (
-    "Of the trained rows two of 8 draws have run, and a third in part: too little to say who is ahead. In both draws,",
-    "with clients of skewed and of even classes, `feduaa`, `fedbn` and `fedavg` stand above in both figures at 200",
-    "images a site and `fedee_tweu` below in macro AUC at every number. Their seconds hold pauses in which the machine",
-    "did other work.",
+    "Of the trained rows three of 8 draws have run, and a fourth in part: too little to say who is ahead. At 200",
+    "images a site `feduaa`, `fedbn` and `fedavg` stand above in both figures in all three draws with skewed classes;",
+    "with even ones in referable AUC in all three, in macro AUC in two. `fedee_tweu` is below in macro AUC at every",
+    "number, in every draw. Their seconds hold pauses in which the machine did other work.",
     "",
 )
 _WHY: Mapping[str, Sequence[str]] = {
