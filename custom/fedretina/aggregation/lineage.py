@@ -166,9 +166,11 @@ class ServerModel:
             site: Whose, where the aggregation keeps a model per site; else empty.
         """
         base = self._lineage.base
-        if self._at_hand is None or self._at_hand[0] != (base, site):
-            self._at_hand = (base, site), self._start if base < 0 else self._store.model(base, site)
-        state = self._at_hand[1]
+        # One thread takes answers while another sends orders: each goes on with what it has read or found itself.
+        held = self._at_hand
+        if held is None or held[0] != (base, site):
+            held = self._at_hand = (base, site), self._start if base < 0 else self._store.model(base, site)
+        state = held[1]
         if not self._lineage.begins_anew:
             return state
         # Controls, memories and key networks belong to an objective: another one begins with none.
