@@ -5,12 +5,15 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import torch
 from nvflare.apis.controller_spec import TaskCompletionStatus
+from nvflare.apis.dxo import from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import make_reply
 
+from fedretina.exchange.payload import Order, Stamp
 from fedretina.flare.controller import RoundController
 from fedretina.flare.server_run import ServerRun
 from fedretina.flare.wire import APPROVED, WAITS
@@ -42,7 +45,7 @@ class Tasks:
         tasks = self
 
         class Task:
-            def __init__(self, site, coordinator, held, question):
+            def __init__(self, site, coordinator, asking, question):
                 self.site, self.cancelled = site, False
 
             @property
@@ -106,8 +109,8 @@ class Hospitals(Tasks):
         class Task:
             completion_status = None
 
-            def __init__(self, site, coordinator, held, question):
-                self.site, self.held, self.question = site, held, question
+            def __init__(self, site, coordinator, asking, question):
+                self.site, self.held, self.question = site, asking.held, question
 
         def send(task, fl_ctx, targets):
             hospitals.log.append((task.site, task.question))
@@ -183,8 +186,8 @@ class Server:
         self.step, server, make = SimpleNamespace(number=number, task="train"), self, controller._task
         controller._aggregator = lambda fl_ctx: server
 
-        def task(site, coordinator, held, question):
-            found = make(site, coordinator, held, question)
+        def task(site, coordinator, asking, question):
+            found = make(site, coordinator, asking, question)
             result = make_reply(ReturnCode.OK)
             result.set_peer_props({ReservedKey.IDENTITY_NAME: site})
             with self.lock:
@@ -236,3 +239,109 @@ def test_a_step_ends_with_its_last_answer_though_flare_has_not_looked_yet():
     server.waited(controller, 2)
     assert time.monotonic() - began < 100
     assert (len(taken), server.refused, controller._missed) == (2, [], frozenset())
+
+
+class Late:
+    """A site whose order is still put together, or whose answer is still handed over, when its step has been closed."""
+
+    def __init__(self, controller, monkeypatch):
+        self.asked, self.plan, self.sent = ("a", "late"), SimpleNamespace(learning=range(3)), {}
+        self.refused, self.held, self.ends = [], [], dict.fromkeys(self.asked)
+        make = controller._task
+
+        def task(site, *how):
+            self.sent[site] = make(site, *how)
+            self.sent[site].completion_status = self.ends[site]
+            return self.sent[site]
+
+        monkeypatch.setattr("fedretina.flare.controller.understood", lambda fl_ctx: True)
+        controller._aggregator = lambda fl_ctx: SimpleNamespace(accept=lambda result, fl_ctx: True)
+        controller._task, controller.send = task, lambda task, fl_ctx, targets: self.send(task)
+        controller.cancel_task = lambda task, fl_ctx: None
+
+    def begin(self, number):
+        self.step = SimpleNamespace(number=number, task="train", round=number, rounds=3)
+
+    def order(self, site):
+        return Order("train", Stamp("r", "train", self.step.round, 0, "d"), None, None)
+
+    def same_for(self, site):
+        return "whole"
+
+    def down(self, site):
+        return {"w": torch.full((4,), float(self.step.number))}
+
+    def refuse(self, site, why):
+        self.refused.append((site, why))
+
+    def packed(self, site):
+        """The numbers in the message of a site's order."""
+        task = self.sent[site]
+        task.before_task_sent_cb(SimpleNamespace(task=task), FLContext())
+        return from_shareable(task.data).data["w"].tolist()
+
+
+def answer(task, site):
+    result = make_reply(ReturnCode.OK)
+    result.set_peer_props({ReservedKey.IDENTITY_NAME: site})
+    task.result_received_cb(SimpleNamespace(result=result), FLContext())
+    task.completion_status = OK
+
+
+def test_an_order_that_is_put_together_while_its_step_closes_is_not_sent_in_the_next(controller, monkeypatch):
+    late, closed, packing = Late(controller, monkeypatch), threading.Event(), threading.Barrier(2, timeout=30)
+    down, threads, found = late.down, [], []
+
+    def slow(site):
+        tensors = down(site)
+        if site == "late":
+            packing.wait()
+            assert closed.wait(30)
+        return tensors
+
+    def send(task):
+        if task is late.sent.get("late"):
+            threads.append(threading.Thread(target=late.packed, args=("late",)))
+            threads[-1].start()
+            packing.wait()
+            task.completion_status = TIMEOUT
+        else:
+            answer(task, "a")
+
+    late.down, late.send = slow, send
+    late.begin(0)
+    controller._ask(late, GOES_ON, None)
+    closed.set()
+    threads[0].join(30)
+    late.down, late.send = down, lambda task: found.append(late.packed("a")) or answer(task, "a")
+    late.asked = ("a",)
+    late.begin(1)
+    controller._ask(late, GOES_ON, None)
+    assert found == [[1.0] * 4]
+
+
+def test_an_answer_that_comes_while_its_step_closes_is_none_to_the_next(controller, monkeypatch):
+    late, waits = Late(controller, monkeypatch), []
+    late.ends["late"] = TIMEOUT
+    late.send = lambda task: answer(task, "a") if task is late.sent["a"] else None
+    late.begin(0)
+    controller._ask(late, GOES_ON, None)
+    before, late.ends["late"] = late.sent["late"], None
+
+    def send(task):
+        if task is late.sent["a"]:
+            answer(before, "late")  # FLARE had begun to hand it over
+            answer(task, "a")
+
+    def wait(seconds):
+        time.sleep(0.01)
+        waits.append(seconds)
+        if len(waits) == 50:
+            late.sent["late"].completion_status = TIMEOUT
+
+    late.send = send
+    controller._missed = frozenset()
+    controller._news = SimpleNamespace(clear=lambda: None, set=lambda: None, wait=wait)
+    late.begin(1)
+    controller._ask(late, GOES_ON, None)
+    assert len(waits) >= 50  # it is asked, and waited for

@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import Event
+from typing import NamedTuple
 
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
@@ -68,6 +69,20 @@ class Held:
         return [(site, self.next.pop(site)[1]) for site in sorted(found)]
 
 
+class Asking(NamedTuple):
+    """What belongs to one asking of a step's sites: a callback of FLARE's that ends after it changes nothing later.
+
+    Attributes:
+        held: Sites that wait for their hospitals' approval.
+        down: Tensors that go with the orders of several sites, put together, by `Coordinator.same_for`.
+        taken: The answers that are being taken, or have been, by site.
+    """
+
+    held: Held
+    down: dict[str, Arrays]
+    taken: dict[str, Future[None]]
+
+
 class RoundController(Controller):
     """Runs the steps of some tasks of a run, from the first that is not done; serves training and finalise alike.
 
@@ -113,9 +128,7 @@ class RoundController(Controller):
         self._run_id = run_id
         self._missed: frozenset[str] = frozenset()
         self._opened = False
-        self._down: dict[str, Arrays] = {}
         self._taker = ThreadPoolExecutor(1, "taker")
-        self._taken: dict[str, Future[None]] = {}
         self._news = Event()
 
     def start_controller(self, fl_ctx: FLContext) -> None:
@@ -209,11 +222,11 @@ class RoundController(Controller):
 
     def _ask(self, coordinator: Coordinator, abort_signal: Signal, fl_ctx: FLContext) -> None:
         tasks: dict[str, Task] = {}
-        held = Held()
-        self._taken.clear()
+        asking = Asking(Held(), {}, {})
+        held = asking.held
 
         def send(site: str, question: bool = False) -> None:
-            tasks[site] = self._task(site, coordinator, held, question)
+            tasks[site] = self._task(site, coordinator, asking, question)
             self.send(tasks[site], fl_ctx, targets=[site])
 
         for site in coordinator.asked:
@@ -225,7 +238,7 @@ class RoundController(Controller):
         while not abort_signal.triggered:
             self._news.clear()
             # FLARE calls a task done only when it next looks at all of them: what has come counts without its word.
-            taken = dict(self._taken)
+            taken = dict(asking.taken)
             open_ = {site for site, task in tasks.items() if task.completion_status is None} - set(taken)
             open_ |= {site for site, taking in taken.items() if not taking.done()}
             for site, question in held.due(open_):
@@ -244,22 +257,25 @@ class RoundController(Controller):
         for site in sorted(held.sites):
             self.cancel_task(tasks[site], fl_ctx=fl_ctx)
         done = {site for site, task in tasks.items() if task.completion_status == TaskCompletionStatus.OK}
-        late = set(tasks) - done - set(self._taken) - held.sites
+        late = set(tasks) - done - set(asking.taken) - held.sites
         for site in sorted(late):
             self.cancel_task(tasks[site], fl_ctx=fl_ctx)
             if not abort_signal.triggered:
                 coordinator.refuse(site, "it did not answer in time.")
-        wait(list(self._taken.values()))
+        wait(list(asking.taken.values()))
         self._missed = frozenset(late)
-        self._down.clear()
+        asking.down.clear()  # FLARE may keep the tasks a while, and mixing needs the memory
 
-    def _task(self, site: str, coordinator: Coordinator, held: Held, question: bool) -> Task:
-        step = coordinator.step
+    def _task(self, site: str, coordinator: Coordinator, asking: Asking, question: bool) -> Task:
+        step, held = coordinator.step, asking.held
 
         # FLARE holds its lock in these callbacks, and a task that is sent again passes them again.
         def before(client_task: ClientTask, fl_ctx: FLContext) -> None:
             order = coordinator.order(site)
-            data = pack_question(order) if question else self._packed(order, site, coordinator, understood(fl_ctx))
+            if question:
+                data = pack_question(order)
+            else:
+                data = _packed(order, site, coordinator, asking.down, understood(fl_ctx))
             data.set_header(AppConstants.CURRENT_ROUND, step.round)
             data.set_header(AppConstants.NUM_ROUNDS, step.rounds)
             client_task.task.data = data
@@ -277,8 +293,8 @@ class RoundController(Controller):
             elif claimed == site:
                 held.sites.discard(site)
                 if not question or result.get_return_code() != APPROVED:
-                    self._taken[site] = self._taker.submit(self._take, site, result, coordinator, fl_ctx)
-                    self._taken[site].add_done_callback(lambda _: self._news.set())
+                    asking.taken[site] = self._taker.submit(self._take, site, result, coordinator, fl_ctx)
+                    asking.taken[site].add_done_callback(lambda _: self._news.set())
             else:
                 coordinator.refuse(site, "its answer came under another site's name.")
 
@@ -290,15 +306,6 @@ class RoundController(Controller):
             after_task_sent_cb=after,
             result_received_cb=received,
         )
-
-    def _packed(self, order: Order, site: str, coordinator: Coordinator, plainly: bool) -> Shareable:
-        """An order with its tensors; where others get the same tensors, they are put together once."""
-        same = coordinator.same_for(site)
-        if not plainly or same is None:
-            return pack_order(order, coordinator.down(site), plainly)
-        if same not in self._down:
-            self._down[same] = for_all(coordinator.down(site))
-        return pack_order(order, self._down[same], plainly)
 
     def _take(self, site: str, result: Shareable, coordinator: Coordinator, fl_ctx: FLContext) -> None:
         """Have an answer checked and stored in a thread of its own: FLARE's holds the lock that all sites wait for."""
@@ -315,3 +322,14 @@ class RoundController(Controller):
     def _server_run(self, fl_ctx: FLContext) -> ServerRun:
         run: ServerRun = fl_ctx.get_engine().get_component(self._run_id)
         return run
+
+
+def _packed(order: Order, site: str, coordinator: Coordinator, down: dict[str, Arrays], plainly: bool) -> Shareable:
+    """An order with its tensors; where others get the same tensors, they are put together once, into `down`."""
+    same = coordinator.same_for(site)
+    if not plainly or same is None:
+        return pack_order(order, coordinator.down(site), plainly)
+    packed = down.get(same)
+    if packed is None:
+        packed = down[same] = for_all(coordinator.down(site))
+    return pack_order(order, packed, plainly)
