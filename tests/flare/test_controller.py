@@ -13,6 +13,7 @@ from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import make_reply
 
+from fedretina.errors import AWAITS
 from fedretina.exchange.payload import Order, Stamp
 from fedretina.flare.controller import RoundController
 from fedretina.flare.server_run import ServerRun
@@ -178,6 +179,7 @@ class Server:
         self.asked, self.plan, self.refused = sites, SimpleNamespace(learning=range(3)), []
         self.ends = ends
         self.accept, self.handed, self.lock = accept, [], threading.Lock()
+        self.replies = {}  # of who does not answer as it should: return code, and under whose name
 
     def refuse(self, site, why):
         self.refused.append((site, why))
@@ -188,8 +190,13 @@ class Server:
 
         def task(site, coordinator, asking, question):
             found = make(site, coordinator, asking, question)
-            result = make_reply(ReturnCode.OK)
-            result.set_peer_props({ReservedKey.IDENTITY_NAME: site})
+            if question:  # nobody answers it in its time
+                found.completion_status = TIMEOUT
+                self.handed.append(site)
+                return found
+            code, claimed = self.replies.get(site, (ReturnCode.OK, site))
+            result = make_reply(code)
+            result.set_peer_props({ReservedKey.IDENTITY_NAME: claimed})
             with self.lock:
                 found.result_received_cb(SimpleNamespace(result=result), FLContext())
             self.handed.append(site)
@@ -221,6 +228,59 @@ def test_answers_are_taken_outside_flares_lock_and_a_step_waits_until_all_are(co
     asking.join(30)
     assert not asking.is_alive()
     assert (taken, server.refused) == (["a", "b"], [])
+
+
+@pytest.fixture
+def noted(controller):
+    """What the server notes of its sites, in order, while the first answer is being stored until `free` is set."""
+    begun, free, found = threading.Event(), threading.Event(), []
+
+    def accept(result, fl_ctx):
+        begun.set()
+        assert free.wait(30)
+        found.append(("a", "taken"))
+
+    server = Server(("a", "b"), accept)
+    server.lacks = 0
+    server.hold = lambda site: found.append((site, AWAITS))
+    server.refuse = lambda site, why: found.append((site, why))
+    controller._server_run = lambda fl_ctx: SimpleNamespace(note_progress=lambda: None)
+    controller.cancel_task = lambda task, fl_ctx: None
+    return SimpleNamespace(server=server, begun=begun, free=free, found=found)
+
+
+@pytest.mark.parametrize(
+    ("code", "claimed", "why"),
+    [
+        (WAITS, "b", AWAITS),
+        (ReturnCode.OK, "another", "its answer came under another site's name."),
+        (WAITS, "another", "its answer came under another site's name."),
+    ],
+)
+def test_flares_lock_never_waits_for_an_answer_that_is_being_taken(controller, noted, code, claimed, why):
+    server, noted.server.replies = noted.server, {"b": (code, claimed)}
+    asking = threading.Thread(target=server.waited, args=(controller, 2))
+    asking.start()
+    assert noted.begun.wait(30)
+    while server.handed != ["a", "b"]:
+        asking.join(0.01)
+    assert server.lock.acquire(timeout=30)
+    assert noted.found == []
+    noted.free.set()
+    asking.join(30)
+    assert noted.found == [("a", "taken"), ("b", why)]  # in the order of arrival, and before the step closes
+
+
+def test_a_hospital_whose_last_question_nobody_answers_is_late(controller, noted, monkeypatch):
+    monkeypatch.setattr("fedretina.flare.controller._FIRST_PAUSE_S", 0.01)
+    server, noted.server.replies = noted.server, {"b": (WAITS, "b")}
+    asking = threading.Thread(target=server.waited, args=(controller, 2))
+    asking.start()
+    while server.handed != ["a", "b", "b"]:  # the order, and the question whether it may have it by now
+        asking.join(0.01)
+    noted.free.set()
+    asking.join(30)
+    assert noted.found == [("a", "taken"), ("b", AWAITS), ("b", "it did not answer in time.")]
 
 
 def test_an_answer_that_cannot_be_taken_is_refused_and_the_step_goes_on(controller):

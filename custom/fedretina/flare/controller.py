@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from threading import Event
 from typing import NamedTuple
 
@@ -261,10 +262,10 @@ class RoundController(Controller):
         for site in sorted(late):
             self.cancel_task(tasks[site], fl_ctx=fl_ctx)
             if not abort_signal.triggered:
-                coordinator.refuse(site, "it did not answer in time.")
-        wait(list(asking.taken.values()))
+                self._note(site, partial(coordinator.refuse, site, "it did not answer in time."), coordinator, fl_ctx)
         self._missed = frozenset(late)
-        asking.down.clear()  # FLARE may keep the tasks a while, and mixing needs the memory
+        # FLARE may keep the tasks a while, and mixing needs the memory. All else that came is noted before it is freed.
+        self._taker.submit(asking.down.clear).result()
 
     def _task(self, site: str, coordinator: Coordinator, asking: Asking, question: bool) -> Task:
         step, held = coordinator.step, asking.held
@@ -288,15 +289,16 @@ class RoundController(Controller):
             # The name inside the message is the sender's own word; FLARE authenticated the task's client.
             claimed = result.get_peer_prop(ReservedKey.IDENTITY_NAME, None)
             if claimed == site and held.takes(site, str(result.get_return_code()), question):
-                coordinator.hold(site)
-                self._server_run(fl_ctx).note_progress()
+                self._note(site, partial(self._hold, site, coordinator, fl_ctx), coordinator, fl_ctx)
             elif claimed == site:
                 held.sites.discard(site)
                 if not question or result.get_return_code() != APPROVED:
-                    asking.taken[site] = self._taker.submit(self._take, site, result, coordinator, fl_ctx)
+                    take = partial(self._aggregator(fl_ctx).accept, result, fl_ctx)
+                    asking.taken[site] = self._note(site, take, coordinator, fl_ctx)
                     asking.taken[site].add_done_callback(lambda _: self._news.set())
             else:
-                coordinator.refuse(site, "its answer came under another site's name.")
+                refuse = partial(coordinator.refuse, site, "its answer came under another site's name.")
+                self._note(site, refuse, coordinator, fl_ctx)
 
         return Task(
             name=step.task,
@@ -307,13 +309,23 @@ class RoundController(Controller):
             result_received_cb=received,
         )
 
-    def _take(self, site: str, result: Shareable, coordinator: Coordinator, fl_ctx: FLContext) -> None:
-        """Have an answer checked and stored in a thread of its own: FLARE's holds the lock that all sites wait for."""
+    def _note(self, site: str, what: Callable[[], object], coordinator: Coordinator, fl_ctx: FLContext) -> Future[None]:
+        """Have something noted of a site after all that came before it, in a thread of its own.
+
+        FLARE's threads hold the lock that all sites wait for, and to check and store an answer takes a while.
+        """
+        return self._taker.submit(self._noted, site, what, coordinator, fl_ctx)
+
+    def _noted(self, site: str, what: Callable[[], object], coordinator: Coordinator, fl_ctx: FLContext) -> None:
         try:
-            self._aggregator(fl_ctx).accept(result, fl_ctx)
+            what()
         except Exception as error:  # noqa: BLE001 - nobody asks this thread, and the step would wait for nothing
             self.log_exception(fl_ctx, f"the answer of {site} could not be taken")
             coordinator.refuse(site, f"the server could not take its answer ({type(error).__name__}).")
+
+    def _hold(self, site: str, coordinator: Coordinator, fl_ctx: FLContext) -> None:
+        coordinator.hold(site)
+        self._server_run(fl_ctx).note_progress()
 
     def _aggregator(self, fl_ctx: FLContext) -> SpoolAggregator:
         aggregator: SpoolAggregator = fl_ctx.get_engine().get_component(self._aggregator_id)
