@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -39,6 +40,30 @@ def test_full_disk_leaves_the_old_file_whole(tmp_path, monkeypatch, failing):
     monkeypatch.undo()
     assert storage.read_tensors(path)[1]["step"] == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+def test_two_threads_may_write_one_record_at_once(tmp_path, monkeypatch):
+    both, replace, faults = threading.Barrier(2, timeout=30), os.replace, []
+
+    def together(temporary, path):
+        both.wait()
+        replace(temporary, path)
+
+    def write(number):
+        try:
+            storage.write_json(tmp_path / "r.json", {"by": number}, durable=False)
+        except StateError as error:
+            faults.append(error)
+
+    monkeypatch.setattr(os, "replace", together)
+    threads = [threading.Thread(target=write, args=(number,)) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert storage.read_json(tmp_path / "r.json")["by"] in (1, 2)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["r.json"]
 
 
 def test_damaged_and_foreign_files_are_told(tmp_path):
@@ -86,7 +111,7 @@ def test_a_held_folder_is_refused_and_free_after_its_holder_died(tmp_path):
 
 def test_what_a_killed_process_left_half_written_goes_with_the_next_lock(tmp_path):
     (tmp_path / "final").mkdir()
-    left = [tmp_path / ".x.safetensors.123.tmp", tmp_path / "final" / ".model.safetensors.7.tmp"]
+    left = [tmp_path / ".x.safetensors.123.tmp", tmp_path / "final" / ".model.safetensors.7.8.tmp"]
     kept = [tmp_path / "x.safetensors", tmp_path / ".notes.tmp", tmp_path / "final" / "a.123.tmp"]
     for path in (*left, *kept):
         path.write_text("half")
@@ -111,7 +136,7 @@ def rights(monkeypatch):
 
 def test_a_secret_is_the_owners_alone_before_it_has_its_name(tmp_path, rights):
     storage.write_text(tmp_path / "plain", "x")
-    left = tmp_path / f".secret.{os.getpid()}.tmp"
+    left = tmp_path / f".secret.{os.getpid()}.{threading.get_native_id()}.tmp"
     left.write_text("left by a killed process, open to all")
     (tmp_path / "secret").write_text("the old one")
     storage.write_text(tmp_path / "secret", "\u00e9", mode=0o600)

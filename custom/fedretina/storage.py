@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -421,7 +422,7 @@ def folder_lock(folder: Path, wait_s: float) -> Iterator[int]:
 
 
 def _replace(path: Path, write: Callable[[Path], Any], durable: bool = True, named: bool = True) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}{_TEMPORARY}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
