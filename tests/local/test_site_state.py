@@ -1,4 +1,5 @@
 import copy
+import json
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import torch
 
 from fedretina.errors import StateError, TrainingError
 from fedretina.evaluation.model_selection import best_step
-from fedretina.local.site_state import SiteState, Snapshot
+from fedretina.local.site_state import STATE, SiteState, Snapshot, read_history
 
 
 def state(folder, digest="d1", listed="one"):
@@ -37,6 +38,41 @@ def test_an_order_sent_twice_opens_the_same_state(tmp_path):
     site.stage(0, snapshot(1))
     first, second = state(tmp_path).open(0, None), state(tmp_path).open(0, None)
     assert value(first) == value(second) == 1
+
+
+@pytest.mark.parametrize("left", ["", "\0" * 40], ids=["nothing", "zeros"])
+def test_a_power_cut_before_the_first_round_costs_a_site_nothing(tmp_path, left):
+    """The record of its first order has a new name and was not waited for: a cut may leave the name alone."""
+    state(tmp_path).open(None, None)
+    (tmp_path / STATE).write_text(left)
+    assert read_history(tmp_path).steps() == []
+    site = state(tmp_path)
+    assert site.open(None, None) is None
+    site.stage(0, snapshot(10))
+    assert value(state(tmp_path).open(0, None)) == 10
+
+
+def test_a_power_cut_after_a_run_went_back_leaves_what_was_set_aside(tmp_path):
+    site = state(tmp_path)
+    site.stage(0, snapshot(10))
+    for _ in range(2):
+        state(tmp_path).go_back(0, "mark", 0)
+        (tmp_path / STATE).write_text("")
+    assert state(tmp_path).open(None, None) is None
+    assert json.loads((tmp_path / "dropped-mark" / STATE).read_text())["staged"] == 0
+
+
+def test_a_record_that_cannot_be_read_is_told_where_rounds_are_kept(tmp_path):
+    site = state(tmp_path)
+    site.stage(0, snapshot(10))
+    file = tmp_path / "train-0000.safetensors"
+    for damaged in (tmp_path / STATE, file):
+        damaged.write_bytes(b"")
+    with pytest.raises(StateError, match=r"state\.json cannot be read"):
+        state(tmp_path)
+    file.unlink()
+    with pytest.raises(StateError, match="does not hold the state after train-0000"):
+        state(tmp_path).open(0, None)
 
 
 def files(folder):

@@ -6,7 +6,8 @@ is needed from one task to the next, so a killed process loses at most the round
 
 The record stands in the header of the file that is staged, so that one durable write keeps both; `state.json` holds it
 as well, without a wait for the disk. After a power cut the newer of them counts. What is only in `state.json` follows
-again from the order that the server then repeats, since nothing has left for it.
+again from the order that the server then repeats, since nothing has left for it. Before the first file is staged, a
+record that such a cut took counts as none: the site has no round to lose.
 
 A run keeps the site's last five rounds that count and, for each of them, what the best step of then needs. That is
 enough: a step becomes the best when it is measured, right after it, or never (`aggregation.choice`), so the best of
@@ -105,7 +106,7 @@ class SiteState:
         Raises:
             StateError: The disk is full or not writable; the state is what it was.
         """
-        if self._path.exists():
+        if self._path.exists() and _WRITES in self._record:  # what a power cut left of it does not replace a kept one
             set_aside([self._path, *self._folder.glob("*.safetensors")], self._folder / f"{DROPPED}-{mark}")
         counted = [number for number in self._record["counted"] if number < step]
         bests = {told: best for told, best in self._record.get("bests", {}).items() if int(told) < step}
@@ -282,7 +283,8 @@ def _belonging(counted: Sequence[int], best: int | None) -> int | None:
 def _recorded(folder: Path) -> tuple[int, dict[str, Any]]:
     """The newest record of a site, empty where there is none, and how often it had been written when it was durable."""
     durable, newest = 0, {}
-    for path in folder.glob("*.safetensors"):
+    rounds = list(folder.glob("*.safetensors"))
+    for path in rounds:
         try:
             with open_tensors(path) as (_, header):
                 record = header.get(_SITE, {})
@@ -294,8 +296,10 @@ def _recorded(folder: Path) -> tuple[int, dict[str, Any]]:
     try:
         record = read_json(path) if path.exists() else {}
     except StateError:
-        if not newest:
+        if rounds and not newest:
             raise
+        if not rounds:
+            _log.warning("%s cannot be read, as after a power cut; no round is kept here: the site begins anew", STATE)
         record = {}
     if record and record.get(_WRITES, 0) >= durable:
         return durable, record
