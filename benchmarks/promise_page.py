@@ -262,4 +262,6 @@ def _sets(held: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %" if 0 < share < 0.1 or 0.9 < share < 1 else f"{100 * share:.0f} %"
+    """With tenths near 0 and 1, and where whole per cent would make 90, which is promised, of a little less."""
+    tenths = 0 < share < 0.1 or (0.895 <= share < 1 and share != 0.9)
+    return f"{100 * share:.{int(tenths)}f} %"

@@ -47,6 +47,21 @@ def test_the_worst_of_each_column_stands_last_and_a_broken_promise_is_bold():
     ]
 
 
+def test_grades_that_are_missed_by_a_tenth_are_a_broken_promise():
+    good = trust_page.Share(1, 100)
+    site = trust_page.Kept("a", "oct", good, good, good, good, good, good, good, trust_page.Share(89.9, 100), 60)
+    page = trust_page.render([site, site._replace(name="b", grades=trust_page.Share(90, 100))])
+    assert [line.split("|")[-2].strip() for line in page.splitlines() if line.startswith(("| a,", "| b,"))] == [
+        "**89.9 of 100**",
+        "90 of 100",
+    ]
+
+
+def test_a_share_a_little_below_what_is_promised_is_not_rounded_up_to_it():
+    shares = (0.8957, 0.9, 0.9024, 0.85, 0.05, 1)
+    assert [promise_page._percent(one) for one in shares] == ["89.6 %", "90 %", "90.2 %", "85 %", "5.0 %", "100 %"]
+
+
 def phantom(rng, patients):
     """Answers of a model that finds most ill patients, two images each."""
     scheme = GradingScheme(grades=("none", "mild", "moderate"), referable=("moderate",))
