@@ -7,6 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +16,7 @@ import yaml
 from benchmarks.hostile_site_page import figures
 from click.testing import CliRunner
 from docs import render_attacks, render_house
+from nvflare.tool.system.system_cli import def_system_cli_parser
 from PIL import Image
 
 from fedretina.cli import main
@@ -110,6 +112,16 @@ def test_each_term_of_the_glossary_is_defined_once_and_used():
     others = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page != glossary)
     unused = [term for term in terms if not re.search(rf"(?<!\w){re.escape(term)}(?!\w)", others, re.IGNORECASE)]
     assert not unused, f"no other page uses {unused}"
+
+
+def test_every_command_that_shuts_a_site_out_or_lets_it_in_is_one_of_flares_and_names_a_kit():
+    """Without a kit FLARE asks nobody: it ends with `no active startup kit is configured`."""
+    parser = ArgumentParser(exit_on_error=False)
+    def_system_cli_parser(parser)
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    found = [parser.parse_args(words.split()) for words in re.findall(r"`nvflare system (\w+-client [^`]*)`", text)]
+    assert {one.system_sub_cmd for one in found} == {"disable-client", "enable-client"}
+    assert all((one.client_name, one.startup_kit, one.force) == ("SITE", "KIT", True) for one in found)
 
 
 # Beginnings of blocks that show no output: commands, files, and a drawing.

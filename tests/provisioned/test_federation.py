@@ -23,6 +23,7 @@ from federation import (
     ended,
     fedretina,
     files_below,
+    nvflare,
     processes_of,
     wait_for,
 )
@@ -486,6 +487,10 @@ def test_a_hospital_is_added_and_another_renewed_without_touching_the_rest(feder
     federation.start("site-3").wait_until("Successfully registered")
     federation.running["site-6"].wait_until("disabled")
     assert "Successfully registered" not in federation.running["site-6"].text()
+    federation.stop("site-6")
+    back = ("enable-client", "site-6", "--force", "--startup-kit", federation.kit(PROJECT_ADMIN))
+    nvflare(federation.home, "system", *back)
+    federation.start("site-6", federation.kit("site-6", 1)).wait_until("Successfully registered")
     federation.stop("site-6")
     settled = {path: data for path, data in before.items() if "startup" in path.parts or path.suffix == ".json"}
     kept = {path for path in settled if path.parent.name in ("startup", "local")}
