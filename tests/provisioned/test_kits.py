@@ -14,6 +14,7 @@ from nvflare.apis.fl_context import FLContext
 from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare, point_to
 from fedretina.kit import addresses
 from fedretina.kit.job_folder import ALLOWED_CLASSES
+from fedretina.kit.startup_kit import open_kit
 
 pytestmark = pytest.mark.provisioned
 OTHER_FILTER = {"path": "nvflare.app_common.filters.exclude_vars.ExcludeVars", "args": {}}
@@ -530,11 +531,38 @@ def test_a_container_and_a_server_are_held_to_addresses_too(site, server, units)
     (conf,) = (units / "fedretina.slice.d").iterdir()
     assert "[Slice]" in conf.read_text()
     assert "BindReadOnlyPaths" not in conf.read_text()  # a slice has no files of its own
+    assert "speak with 192.0.2.10 and" in findings(site, 0)["addresses"]["found"]
     shutil.copy(REPOSITORY / "provisioning" / "fedretina-server.service", units)
     fedretina("kit", "addresses", server, "192.0.2.0/24", "2001:db8::7")
     assert "192.0.2.0/24, 2001:db8::7" in findings(server, 0)["addresses"]["found"]
     fedretina("kit", "addresses", server, "any")
     assert "IPAddressAllow=any" in (units / "fedretina-server.service.d" / "addresses.conf").read_text()
+
+
+def test_a_second_federation_does_not_cut_off_the_first(kit, site, units):
+    second = kit("site-2")
+    fedretina("kit", "harden", second)
+    first_unit, unit = units / "fedretina-site.service", units / "fedretina-b.service"
+    for path in (first_unit, unit):
+        shutil.copy(REPOSITORY / "provisioning" / first_unit.name, path)
+    fedretina("kit", "addresses", site, "192.0.2.10")
+    conf = units / f"{first_unit.name}.d" / "addresses.conf"
+    before = conf.read_text()
+    assert f"another kit, {site}, " in findings(second, 0)["addresses"]["found"]  # not that of whose kit it is
+    said = fedretina("kit", "addresses", second, "192.0.2.20", code=2)
+    assert f"another kit, {site}, " in said
+    assert "--unit" in said
+    assert "another kit" in fedretina("kit", "addresses", second, "192.0.2.20", "--dry-run", code=2)
+    fedretina("kit", "addresses", second, "192.0.2.20", "--unit", unit.name)
+    assert conf.read_text() == before
+    assert "speak with 192.0.2.10 and" in findings(site, 0)["addresses"]["found"]
+    assert "speak with 192.0.2.20 and" in findings(second, 0)["addresses"]["found"]
+    fedretina("kit", "addresses", second, "192.0.2.21")  # again, and the unit is known
+    own = (units / f"{unit.name}.d" / "addresses.conf").read_text()
+    assert f"`fedretina kit addresses {second} --unit {unit.name}`" in own.splitlines()[0]
+    assert "192.0.2.21" in own
+    edit(second / "startup" / "fed_client.json", at_host("127.0.0.2"))
+    assert f"--unit {unit.name}" in addresses.moved_finding(open_kit(second)).mend
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def check(folder: Path, as_json: bool) -> None:
 @kit.command()
 @click.argument("folder", metavar="KIT", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("given", metavar="[ADDRESS]...", nargs=-1)
-@click.option("--unit", help="The systemd unit [the one in provisioning/]; for containers a slice.")
+@click.option("--unit", help="The systemd unit [the kit's own, or the one in provisioning/]; for containers a slice.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where the files go [/etc/systemd/system/UNIT.d].")
 @click.option("--dry-run", is_flag=True, help="Show the files, and write nothing.")
 def addresses(folder: Path, given: tuple[str, ...], unit: str | None, out: Path | None, dry_run: bool) -> None:
@@ -101,12 +101,12 @@ def addresses(folder: Path, given: tuple[str, ...], unit: str | None, out: Path 
     or `any`; and below port 1024 the right to listen there. Run it as root; `systemctl daemon-reload` and a restart of
     the service make it hold. Run it again when an address changes.
     """
-    from fedretina.kit.addresses import UNIT_FOLDER, UNITS, drop_in, write
+    from fedretina.kit.addresses import UNIT_FOLDER, drop_in, unit_of, write
     from fedretina.kit.startup_kit import open_kit
 
     try:
         kit = open_kit(folder)
-        unit = unit or UNITS.get(kit.role, "")
+        unit = unit or unit_of(kit)
         files = drop_in(kit, given, unit, (out or UNIT_FOLDER / f"{unit}.d").absolute())
         if dry_run:
             click.echo("\n".join(f"{path}:\n{text}" for path, text in files.items()), nl=False)

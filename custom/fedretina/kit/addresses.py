@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ UNITS = {"site": "fedretina-site.service", "server": "fedretina-server.service"}
 """The units of provisioning/, by the role of a kit; an admin's kit has none."""
 
 CONF = "addresses.conf"
+_WHOSE = re.compile(r"# Written by `fedretina kit addresses (?P<kit>.+?)(?: --unit \S+)?`: ")
+"""The first line of a drop-in: it names the kit whose addresses these are."""
 HOSTS = "hosts"
 LOOPBACK = ("127.0.0.1", "::1")
 """Not all of 127.0.0.0/8: a resolver of the machine itself, such as 127.0.0.53, would carry words out as names."""
@@ -65,15 +68,23 @@ def drop_in(kit: StartupKit, given: Sequence[str], unit: str, folder: Path) -> d
         Texts by path.
 
     Raises:
-        SettingsError: It is an admin's kit, the unit is of another kind, an address is none, a server's kit comes
-            without addresses, a site's with a range or `any`, or the server's name has no address here.
-        DataError: A file of the kit cannot be read.
+        SettingsError: It is an admin's kit, the unit is of another kind or serves another kit, an address is none, a
+            server's kit comes without addresses, a site's with a range or `any`, or the server's name has no address
+            here.
+        DataError: A file of the kit or the drop-in that is there cannot be read.
     """
     if kit.role not in UNITS:
         raise SettingsError("an admin's kit runs as no service: addresses are for a site's or a server's kit.")
     section = {".service": "Service", ".slice": "Slice"}.get(Path(unit).suffix, "")
     if not section:
         raise SettingsError(f"{unit} is no unit that this can be said of: name a .service or a .slice.")
+    other = _whose(folder / CONF)
+    if other not in (None, kit.folder):
+        raise SettingsError(
+            f"{folder / CONF} holds the addresses of another kit, {other}, whose service would be cut off. A second "
+            "federation on this machine needs a unit of its own, named with --unit (docs/operations.md). If that kit "
+            "is used no more, or has moved here, remove this file first."
+        )
     host = first_host(kit)
     if kit.role == "server" and not given:
         raise SettingsError(
@@ -91,7 +102,7 @@ def drop_in(kit: StartupKit, given: Sequence[str], unit: str, folder: Path) -> d
             "a site speaks with its server, or its proxy, alone: give single addresses of it, no range."
         )
     allowed = _ANY if _ANY in asked else " ".join((*LOOPBACK, *asked))
-    command = f"fedretina kit addresses {kit.folder}"
+    command = _command(kit, unit)
     lines = [
         f"# Written by `{command}`: what this unit may speak with, on any port; nothing else.",
         f"# When an address has changed: the same command again, `systemctl daemon-reload`, and restart {unit}.",
@@ -158,22 +169,31 @@ def addresses_of(host: str) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
+def unit_of(kit: StartupKit) -> str:
+    """The unit that serves a kit on this machine: that of provisioning/, unless the drop-in of another names the kit.
+
+    Raises:
+        DataError: A drop-in cannot be read.
+    """
+    usual = UNITS.get(kit.role, "")
+    whose = {path.parent.name.removesuffix(".d"): _whose(path) for path in UNIT_FOLDER.glob(f"*.d/{CONF}")}
+    own = sorted(unit for unit, folder in whose.items() if folder == kit.folder)
+    return usual if usual in own or not own else own[0]
+
+
 def unit_allows(kit: StartupKit) -> Allowed | None:
-    """What the installed unit of a kit and its drop-ins allow; None where there is no such unit on this machine.
+    """What the installed unit of a kit and its drop-ins allow; None where no unit on this machine serves this kit.
 
     Raises:
         DataError: A file of the unit cannot be read.
     """
-    unit = UNIT_FOLDER / UNITS.get(kit.role, "none")
-    if not unit.is_file():
-        return None
+    unit = UNIT_FOLDER / unit_of(kit)
+    own = [unit] if unit.is_file() else []
+    if not (own or unit.suffix == ".slice") or _whose(Path(f"{unit}.d") / CONF) not in (None, kit.folder):
+        return None  # a slice needs no file but its drop-in
     lists: dict[str, list[str]] = {"IPAddressDeny": [], "IPAddressAllow": []}
-    for path in [unit, *sorted(Path(f"{unit}.d").glob("*.conf"))]:
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise DataError(f"{path} cannot be read ({error.strerror}): let everybody read it.") from error
-        for line in lines:
+    for path in [*own, *sorted(Path(f"{unit}.d").glob("*.conf"))]:
+        for line in _read(path).splitlines():
             name, _, value = line.partition("=")
             if name.strip() in lists:  # an empty value takes back all that was said before
                 lists[name.strip()] = [*lists[name.strip()], *value.split()] if value.strip() else []
@@ -186,11 +206,15 @@ def unit_finding(kit: StartupKit) -> Finding:
     Raises:
         DataError: A file of the unit cannot be read.
     """
-    allowed = unit_allows(kit)
+    allowed, unit = unit_allows(kit), unit_of(kit)
     if allowed is None:
-        return note(_WHAT, f"no {UNITS[kit.role]} on this machine, so what the process may reach is not looked at")
+        other = _whose(UNIT_FOLDER / f"{unit}.d" / CONF)
+        none = f"no {unit} on this machine"
+        if other not in (None, kit.folder):
+            none = f"{unit} serves another kit, {other}, and no unit of this machine serves this one"
+        return note(_WHAT, f"{none}, so what the process may reach is not looked at")
     if not allowed.denies:
-        old = f"{UNITS[kit.role]} lets the service speak with every address"
+        old = f"{unit} lets the service speak with every address"
         return bad(_WHAT, old, f"install provisioning/{UNITS[kit.role]} of this version; {_mend(kit)}")
     outside = [word for word in allowed.addresses if word not in (*LOOPBACK, "localhost")]
     if not outside:
@@ -221,8 +245,30 @@ def moved_finding(kit: StartupKit) -> Finding | None:
 
 def _mend(kit: StartupKit) -> str:
     given = " ADDRESS ..." if kit.role == "server" else ""
-    command = f"fedretina kit addresses {kit.folder}{given}"
+    command = f"{_command(kit, unit_of(kit))}{given}"
     return f"as root: `{command}`, then `systemctl daemon-reload` and restart the service."
+
+
+def _command(kit: StartupKit, unit: str) -> str:
+    return f"fedretina kit addresses {kit.folder}{'' if unit == UNITS[kit.role] else f' --unit {unit}'}"
+
+
+def _whose(conf: Path) -> Path | None:
+    """The folder of the kit that a drop-in says it was written for; None where it says none, or is not there."""
+    said = _WHOSE.match(_read(conf)) if conf.is_file() else None
+    return None if said is None else Path(said["kit"])
+
+
+def _read(path: Path) -> str:
+    """A file of systemd's.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): let everybody read it.") from error
 
 
 def _is_network(word: str) -> bool:
