@@ -262,9 +262,10 @@ def test_what_is_not_there(federation, admin, tmp_path):
     fed_admin = stranger.admin_kit / "startup" / "fed_admin.json"
     fed_admin.write_text(fed_admin.read_text().replace(str(stranger.port), str(federation.port)))
     # A kit of another federation: its certificate is not the server's, so there is no connection at all.
-    assert "no server answers this admin" in admin(
-        "status", "--kit", stranger.admin_kit, "--connect-timeout", 2, code=2
-    )
+    said = admin("status", "--kit", stranger.admin_kit, "--connect-timeout", 2, code=2)
+    assert "no server answers this admin" in said
+    assert "is not the server of this kit" in said
+    assert "names another server than the consortium's" in said
 
 
 def test_a_killed_server_is_repaired_and_the_run_goes_on_with_the_same_bits(

@@ -107,6 +107,18 @@ def test_a_server_that_is_not_there(look):
     assert [what for what, finding in found.items() if finding["good"] is False] == ["server"]
 
 
+def test_a_name_that_no_dns_knows_is_no_matter_of_the_firewall(kit):
+    point_to(kit, 8002, "no-such-server.invalid")
+    found = site_check.knock(open_kit(kit))
+    assert "this machine knows no address for no-such-server.invalid" in found.problem
+    assert "DNS" in found.mend
+    assert "firewall" not in found.mend
+    fedretina("kit", "harden", kit, "--proxy", "http://no-such-proxy.invalid:3128")
+    found = site_check.knock(open_kit(kit))
+    assert "this machine knows no address for the proxy http://no-such-proxy.invalid:3128" in found.problem
+    assert "firewall" not in found.mend
+
+
 @pytest.mark.parametrize(("ahead", "good"), [(0.4, True), (-29.0, True), (31.0, False), (-3600.0, False), (None, None)])
 def test_the_clock_is_held_against_the_servers(look, monkeypatch, ahead, good):
     monkeypatch.setattr(site_check, "knock", lambda kit: Door("", ahead))

@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, redirect_stdout
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.common.excepts import ConfigError
+from nvflare.fuel.f3.cellnet.cell_cipher import InvalidCertChain
 from nvflare.fuel.flare_api import api_spec
 from nvflare.fuel.flare_api.flare_api import Session
 from nvflare.fuel.hci.client.api import ResultKey
@@ -28,9 +30,11 @@ from nvflare.tool.kit.kit_config import StartupKitConfigError, resolve_admin_use
 
 from fedretina.errors import AdminError, DataError, NotDoneError, NotFoundError, TimeOverError, UnreachableError
 from fedretina.flare.progress_board import GROUP, Report
+from fedretina.kit.door import knock
 from fedretina.kit.proxy import OF_ADMIN, stated
 from fedretina.kit.second_machine import COMMAND as SECOND_MACHINES
 from fedretina.kit.second_machine import SecondMachine
+from fedretina.kit.startup_kit import open_kit
 
 _NOBODY = (api_spec.NoConnection, api_spec.SessionClosed, api_spec.SessionExpired, FLCommunicationError)
 _OTHER = (
@@ -50,6 +54,8 @@ _REPLY_S = 15.0
 _CALL_S, _DOWNLOAD_S = 60.0, 600.0
 """The longest that anybody waits for a call of FLARE's API, in seconds, whatever it does."""
 _LOGOUT_S = 3.0
+_KNOCK_S = 3.0
+"""How long a knock at the door of a server that does not answer may take, in seconds."""
 _T = TypeVar("_T")
 
 # FLARE's network layer warns of connections that we report in a sentence; without a handler that goes to the terminal.
@@ -88,6 +94,7 @@ class AdminSession:
             admin = json.loads((kit / "startup" / "fed_admin.json").read_text(encoding="utf-8"))["admin"]
             self.server = f"{admin['host']}:{admin['port']}"
             self._proxy = stated(admin.get(OF_ADMIN))
+            self._opened = open_kit(kit)
         except (StartupKitConfigError, OSError, ValueError, KeyError, DataError) as error:
             raise AdminError(f"the admin kit {kit} cannot be used: {error}") from error
         self._timeout_s = timeout_s
@@ -109,9 +116,10 @@ class AdminSession:
 
         Raises:
             TimeOverError: The session's time is over.
-            AdminError: No server answers, or it does not know this admin.
+            AdminError: This admin's certificate does not hold now, no server answers, or it does not know this admin.
         """
         self.close()
+        self._look_at_certificate()
         if self._proxy is not None:
             from fedretina.flare.proxied import go_through  # which imports FLARE's drivers
 
@@ -219,6 +227,20 @@ class AdminSession:
         self._asked("shut the federation down", lambda session: session.shutdown(api_spec.TargetType.ALL, wait=False))
         self._session = None
 
+    def _look_at_certificate(self) -> None:
+        """See that this admin's certificate holds now; FLARE gives a trace where it does not."""
+        certificate, now = self._opened.certificate, datetime.now(UTC)
+        if now > certificate.ends:
+            raise AdminError(
+                f"the certificate of {self.user} ended on {certificate.ends:%Y-%m-%d}, by this machine's clock: ask "
+                "the project admin for a new one (provisioning/README.md, Renewal)."
+            )
+        if now < certificate.begins:
+            raise AdminError(
+                f"the certificate of {self.user} begins on {certificate.begins:%Y-%m-%d %H:%M} UTC, and this machine's "
+                f"clock says {now:%Y-%m-%d %H:%M}: set the clock."
+            )
+
     def _drop(self) -> list[Future[None]]:
         """Begin to log out; whoever wants to wait for that may."""
         session, self._session = self._session, None
@@ -257,6 +279,16 @@ class AdminSession:
             )
         raise UnreachableError(f"could not {what}: the server at {self.server} did not answer for {limit_s:g} s.")
 
+    def _why_nobody(self) -> str:
+        """What stands in the way to the server, and who can mend it, since FLARE says no more than that it failed."""
+        answer = _begin(lambda: knock(self._opened, _KNOCK_S))
+        wait([answer], min(2 * _KNOCK_S, self._left_s))  # a name may be looked up for longer than a connection takes
+        if not answer.done() or not answer.result().problem:
+            return "it is down, or the kit belongs to another federation."
+        door = answer.result()
+        clock = "" if door.timely else "look at this machine's clock; if it is right, "
+        return f"{door.problem}; {door.mend or f'{clock}ask the project admin.'}"
+
     @contextmanager
     def _quiet(self, what: str) -> Iterator[None]:
         # FLARE's API prints to stdout, which belongs to whoever reads our output.
@@ -265,8 +297,7 @@ class AdminSession:
                 yield
         except _NOBODY as error:
             raise UnreachableError(
-                f"no server answers this admin at {self.server} ({error}): it is down, or the kit belongs to another "
-                "federation."
+                f"no server answers this admin at {self.server} ({error}): {self._why_nobody()}"
             ) from error
         except api_spec.AuthenticationError as error:
             raise AdminError(
@@ -288,6 +319,11 @@ class AdminSession:
         except api_spec.SubmitTokenConflict as error:
             raise AdminError(
                 f"a run of this name was submitted with other settings ({error}): choose another name."
+            ) from error
+        except InvalidCertChain as error:
+            raise AdminError(
+                f"the certificate of {self.user} is not of the authority of its kit, {self._kit}: take all files of "
+                "startup/ from the same kit."
             ) from error
         except ConfigError as error:
             raise AdminError(f"the admin kit {self._kit} cannot be used: {error}.") from error

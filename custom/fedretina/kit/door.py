@@ -1,4 +1,4 @@
-"""A knock at the server's door, as a site would connect: over mutual TLS, through its proxy, and nothing registered."""
+"""A knock at the server's door, as a site or an admin connects: mutual TLS, through its proxy, nothing registered."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ _NOT_YET_VALID = 9
 _EXPIRED = 10
 _NO_KNOWN_AUTHORITY = (18, 19, 20, 21)
 _NO_CHECK_TIME = ssl.VerifyFlags(0x200000)
-_REFUSED = "ask the project admin whether the server runs and knows this site; see docs/network.md."
+_REFUSED = "ask the project admin whether the server runs and knows the name {}; see docs/network.md."
+_UNKNOWN = "ask your network's administrators for its DNS entry, and the project admin whether the name is still right."
+_PASS = "let the firewall pass outbound TCP to it, or name the proxy that does (docs/network.md)"
 
 
 class Door(NamedTuple):
     """What a knock at the server's door brought.
 
     FLARE's own preflight check registers with the site's kit and takes the registration of a running site away. A knock
-    is one TLS handshake with the site's certificate and one HTTP request for a page that is not there; the answer
+    is one TLS handshake with the kit's certificate and one HTTP request for a page that is not there; the answer
     carries the server's clock. A second handshake asks whether the server takes an old version of TLS.
 
     Attributes:
@@ -54,7 +56,7 @@ class Door(NamedTuple):
 
 
 def knock(kit: StartupKit, timeout_s: float = 10.0) -> Door:
-    """Connect as the site would, over mutual TLS, and ask for a page that is not there."""
+    """Connect as the kit's owner would, over mutual TLS, and ask for a page that is not there."""
     host, port = kit.target
     try:
         said = _ask(kit, host, timeout_s)
@@ -64,7 +66,7 @@ def knock(kit: StartupKit, timeout_s: float = 10.0) -> Door:
     except (OSError, DataError) as error:
         return _closed(kit, error)
     if not said.text:
-        return Door(f"{host}:{port} refused this site's certificate", mend=_REFUSED)
+        return Door(f"{host}:{port} refused this {kit.role}'s certificate", mend=_REFUSED.format(kit.name))
     old = _takes_old(kit, host, timeout_s)
     return Door("", _ahead(said.text), tls=said.tls, takes_old=old, begins=said.begins, ends=said.ends)
 
@@ -77,10 +79,15 @@ def _closed(kit: StartupKit, error: OSError | DataError) -> Door:
     if isinstance(error, DataError):
         return Door(str(error), mend="mend that file, or name another with `fedretina kit harden`.")
     if isinstance(error, ssl.SSLError | ConnectionError) and not isinstance(error, ConnectionRefusedError):
-        text = f"{host}:{port} refused this site's certificate, or something on the way did ({error})"
-        return Door(text, mend=_REFUSED)
-    mend = "let the firewall pass outbound TCP to it, or name the proxy that does (docs/network.md); if it does pass, "
-    return Door(f"{host}:{port} cannot be reached ({error})", mend=f"{mend}ask the project admin.")
+        text = f"{host}:{port} refused this {kit.role}'s certificate, or something on the way did ({error})"
+        return Door(text, mend=_REFUSED.format(kit.name))
+    if isinstance(error, socket.gaierror):
+        return Door(f"this machine knows no address for {host} ({error.strerror})", mend=_UNKNOWN)
+    if isinstance(error, ConnectionRefusedError):
+        mend = f"ask the project admin whether the server runs; if it does, {_PASS}."
+    else:
+        mend = f"{_PASS}; if it does pass, ask the project admin."
+    return Door(f"{host}:{port} cannot be reached ({error})", mend=mend)
 
 
 class _Answer(NamedTuple):
@@ -129,7 +136,7 @@ def _knock_untimely(kit: StartupKit, error: ssl.SSLCertVerificationError, timeou
     problem = f"the certificate of {host}:{port} {word} by this machine's clock"
     try:
         said = _ask(kit, host, timeout_s, any_time=True)
-    except OSError:
+    except (OSError, DataError):
         return Door(problem, timely=False)
     return Door(problem, _ahead(said.text), timely=False)
 

@@ -148,6 +148,9 @@ class Proxy:
 
     def unreached(self, error: OSError) -> ProxyError:
         """That the proxy itself does not answer."""
+        if isinstance(error, socket.gaierror):
+            mend = "ask for its DNS entry, or name another with `fedretina kit harden --proxy`."
+            return ProxyError(f"this machine knows no address for the proxy {self} ({error.strerror})", mend)
         mend = "let the firewall pass outbound TCP to the proxy, or name another with `fedretina kit harden --proxy`."
         return ProxyError(f"the proxy {self} cannot be reached ({error.strerror or error})", mend)
 
