@@ -126,7 +126,7 @@ def test_every_command_that_shuts_a_site_out_or_lets_it_in_is_one_of_flares_and_
 
 # Beginnings of blocks that show no output: commands, files, and a drawing.
 NO_OUTPUT = re.compile(
-    r"(\.venv/bin/|/opt/fedretina(-b)?/bin/)?(fedretina|nvflare|make|python|systemctl|umask|useradd|cp|cd) "
+    r"(\.venv/bin/|/opt/fedretina(-b)?/bin/)?(fedretina|nvflare|make|python|systemctl|umask|useradd|groupadd|cp|cd) "
     r"|(sbatch|kubectl|export) |FEDRETINA_RUN=|table inet|file,label|photographs/|import |server   "
 )
 # Which test renders or compares what a page prints.
