@@ -284,7 +284,7 @@ class AdminSession:
         answer = _begin(lambda: knock(self._opened, _KNOCK_S))
         wait([answer], min(2 * _KNOCK_S, self._left_s))  # a name may be looked up for longer than a connection takes
         if not answer.done() or not answer.result().problem:
-            return "it is down, or the kit belongs to another federation."
+            return "it is down, or the kit belongs to another federation: ask the project admin."
         door = answer.result()
         clock = "" if door.timely else "look at this machine's clock; if it is right, "
         return f"{door.problem}; {door.mend or f'{clock}ask the project admin.'}"
@@ -301,8 +301,8 @@ class AdminSession:
             ) from error
         except api_spec.AuthenticationError as error:
             raise AdminError(
-                f"the server at {self.server} does not know {self.user} ({error}): its kit belongs to another "
-                "federation, or its certificate has expired."
+                f"the server at {self.server} does not know {self.user} ({error}): ask the project admin for a kit "
+                "of this federation."
             ) from error
         except api_spec.AuthorizationError as error:
             raise AdminError(
