@@ -1,6 +1,7 @@
 """A run of sums from its first order to a site's model, in the plain loop."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from fedretina.analytic.answer import Scaling, class_shares
 from fedretina.analytic.features import FeatureMap, projection
 from fedretina.analytic.ridge import solve
 from fedretina.analytic.sums import total
+from fedretina.data.site_data import Split
 from fedretina.errors import QuorumError, RefusedError, SettingsError, TrainingError
 from fedretina.exchange.partition import SUMS
 from fedretina.exchange.payload import Payload
@@ -153,6 +155,57 @@ def test_grades_of_few_patients_are_in_no_sum(analytic, phantoms, tmp_path):
     assert list(found["steps"][0]["refused"]) == ["site-3"]
     assert sorted(found["sites"]) == ["site-1", "site-2"]
     assert "site-3" in found["without_result"]
+
+
+@pytest.mark.attack(
+    "a hostile server",
+    "compute the features of images that are in no sum from the mean that the sums are centred by",
+    "whatever these images show, the same bits leave",
+)
+@pytest.mark.parametrize("sums", [{}, {"balance": True}, {"bound": 3.0, "features": 8}], ids=str)
+def test_what_is_in_no_sum_changes_no_bit_of_the_message(sums, analytic, phantoms):
+    experiment = analytic(sums)
+    data = phantoms(experiment, "site-3")["site-3"]
+    train = data.split("train")
+    told = HeadsFromSums(experiment, data).sums()[0].counts.nonzero().flatten()
+    withheld = ~torch.isin(train.labels, told)
+    assert set(train.labels[withheld].tolist()) == {*range(6)} - set(told.tolist())  # the ungradable among them
+    black = train.images.clone()
+    black[withheld] = 0
+    other = replace(data, features=None, _read={"train": train._replace(images=black, digests=())}.__getitem__)
+    before, after = (packed(HeadsFromSums(experiment, site).sums()[0]) for site in (data, other))
+    assert {key: torch.equal(before[key], after[key]) for key in before} == dict.fromkeys(before, True)
+
+
+def without(site, grade):
+    """A site that has no training image of a grade."""
+    train = site.split("train")
+    rows = (train.labels != grade).nonzero().flatten().tolist()
+    patients, files, digests = (
+        tuple(of[row] for row in rows) for of in (train.patients, train.files, train.pixel_digests())
+    )
+    splits = {name: site.split(name) for name in ("val", "test")}
+    splits["train"] = Split(train.images[rows], train.labels[rows], patients, files, digests)
+    return replace(site, _read=splits.__getitem__, counts={**site.counts, "train": len(rows)})
+
+
+def test_the_number_of_few_patients_images_does_not_follow_from_the_counts(analytic, phantoms, tmp_path):
+    experiment = analytic()
+    data = phantoms(experiment, *SITES)
+    object.__setattr__(data["site-2"], "min_count", 1)  # all of its images are in its sums
+    data["site-1"] = without(data["site-1"], 4)
+    found = run_loop(experiment, data, tmp_path, "r")
+    behind = {}
+    for name, site in data.items():
+        train, counted = site.split("train"), HeadsFromSums(experiment, site).sums()[0].counts.nonzero().flatten()
+        rest = [who for who, at in zip(train.patients, train.labels, strict=True) if at not in counted]
+        behind[name] = len(set(rest)) if name != "site-2" else 0
+        told = behind[name] == 0 or behind[name] >= site.min_count
+        expected = {"images_train": len(train.labels)} if told else {}
+        assert {key: value for key, value in found["sites"][name].items() if key == "images_train"} == expected
+        assert found["sites"][name]["images_val"] == site.counts["val"]
+    assert 0 < behind["site-1"] < 5
+    assert behind["site-3"] >= 5
 
 
 def test_a_grade_of_two_classes_gives_each_its_share(analytic, phantoms):

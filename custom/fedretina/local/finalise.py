@@ -20,6 +20,7 @@ from fedretina.exchange.ledger import Ledger
 from fedretina.exchange.min_count import OUTCOMES, encode
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.local.gate import Pictures, SiteGate, expected_look, site_gate
+from fedretina.local.heads_from_sums import FEW_LEFT_OUT
 from fedretina.local.site_state import Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.verdict import Contestant, Splits, contestants, judged
@@ -281,6 +282,9 @@ def _scalars(
         figures["verdict"] = next(code for code, name in OUTCOMES.items() if name == verdict["outcome"])
     if len(set(test.patients)) < data.min_count:
         figures = {}  # an accuracy of one patient is that patient's
+    images = {f"images_{name}": float(count) for name, count in data.graded.items()}
+    if ending.kept.record.get(FEW_LEFT_OUT):
+        del images["images_train"]  # less the counts in the sums, it would be the count of few patients' images
     return {
         # At full precision a figure such as kappa narrows down the counts that are withheld.
         **{name: round(float(value), _DIGITS) for name, value in figures.items()},
@@ -289,7 +293,7 @@ def _scalars(
         "grades": float(data.scheme.num_classes),
         "bad_files": float(data.bad_files),
         "synthetic": float(data.synthetic),
-        **{f"images_{name}": float(count) for name, count in data.graded.items()},
+        **images,
     }
 
 

@@ -39,6 +39,8 @@ HEAD = MappingProxyType({"head.0.weight": "weight", "head.0.bias": "bias"})
 """Keys of a linear head in a network's state, and the part of `LinearHead` that each is."""
 _AS_IT_STARTS: Tensors = MappingProxyType({})
 ANSWERS = ("own", "federated", "both")
+FEW_LEFT_OUT = "few_left_out"
+"""In a site's own record: whether patients fewer than `data.min_count` have the images that are in no sum."""
 
 
 class Answer(NamedTuple):
@@ -126,17 +128,19 @@ class HeadsFromSums:
         split = self._data.split("train")
         with reproducible_torch(self._experiment.training):
             seen = self._on(encoder).features(split)
-            mapped = self._map(seen)
             told = self._told(split)
+            # What leaves is centred by the images in it: by all of them, it would tell of those that stay out.
+            leaving = self._map(seen[told])
             shares = class_shares(split.labels, self._cover, self._classes, self._settings.shares)
             if noise is not None:
                 shares = shares / _images_of(split.patients)
-            sums = Sums.of(mapped(seen[told], cut=True), shares[told], self._settings.balance)
-            if noise is not None and mapped.longest is not None:
-                length = math.hypot(mapped.longest, 1.0)
+            sums = Sums.of(leaving(seen[told], cut=True), shares[told], self._settings.balance)
+            if noise is not None and leaving.longest is not None:
+                length = math.hypot(leaving.longest, 1.0)
                 sums = noised_sums(sums, noise.settings, length, noise.key)
-            kept = self._own_part(split, mapped, seen)
-        return sums, kept._replace(record={**kept.record, "images_summed": float(sums.counts.sum())})
+            kept = self._own_part(split, seen)
+        record = {"images_summed": float(sums.counts.sum()), FEW_LEFT_OUT: self._few(split, ~told)}
+        return sums, kept._replace(record={**kept.record, **record})
 
     def own_part(self, encoder: Tensors = _AS_IT_STARTS) -> Snapshot:
         """What the site keeps, without any sums: for a site that takes a total in which it has no part.
@@ -147,9 +151,10 @@ class HeadsFromSums:
         split = self._data.split("train")
         with reproducible_torch(self._experiment.training):
             seen = self._on(encoder).features(split)
-            return self._own_part(split, self._map(seen), seen)
+            return self._own_part(split, seen)
 
-    def _own_part(self, split: Split, mapped: FeatureMap, seen: Tensor) -> Snapshot:
+    def _own_part(self, split: Split, seen: Tensor) -> Snapshot:
+        mapped = self._map(seen)
         phi = mapped(seen)
         graded = torch.nn.functional.one_hot(split.labels, self._data.scheme.num_classes).double()
         own = own_head(phi, graded, Sums.of(phi, graded, False).totals())
@@ -232,6 +237,11 @@ class HeadsFromSums:
     def _kept_map(self, kept: Snapshot) -> FeatureMap:
         mean, inner = kept.tensors[_MEAN], len(kept.tensors[_WEIGHT]) - 1
         return FeatureMap(mean, float(kept.record["scale"]), projection(len(mean), inner, self._experiment.seed))
+
+    def _few(self, split: Split, chosen: Tensor) -> bool:
+        """Whether some patients have these images, and too few to be counted."""
+        patients = {split.patients[at] for at in chosen.nonzero().flatten().tolist()}
+        return 0 < len(patients) < self._data.min_count
 
     def _told(self, split: Split) -> Tensor:
         """Which images of train the sums may speak of."""
