@@ -223,7 +223,7 @@ def _lines(stored: dict[str, Any]) -> list[str]:
         "|---|" + "---|" * len(noises),
     ]
     for size in sizes:
-        refused = " (does not leave in the clear)" if size < MIN_COUNT else ""
+        refused = " (leaves only noised, or encrypted if you say so)" if size < MIN_COUNT else ""
         cells = [_cell(by[size, multiplier]) for multiplier, _ in noises]
         lines.append(f"| {size}{refused} | " + " | ".join(cells) + " |")
     lines += [

@@ -51,5 +51,5 @@ def drawn(data: SiteData, budget: int, draw: int, limit: Mapping[Any, int]) -> S
     if "test" in limit:  # of every draw the same
         taken["test"] = some(taken["test"], limit["test"], derive_seed(data.name, "test"))
     counts = {name: len(one.labels) for name, one in taken.items()}
-    # Every grade is in the sums, as where they are encrypted, whatever the minimum count in the clear.
+    # Every grade is in the sums, however few its patients: images of public sets need not be kept back.
     return replace(data, _read=taken.__getitem__, counts=counts, min_count=1)

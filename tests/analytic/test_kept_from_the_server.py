@@ -55,8 +55,6 @@ def ciphers(experiment, keys):
 def test_the_encrypted_total_is_the_plain_one(analytic, phantoms, tmp_path, keys):
     experiment = analytic()
     data = phantoms(experiment, *SITES)
-    for site in data.values():
-        object.__setattr__(site, "min_count", 1)  # so that the clear total holds the grades of few patients too
     plain = run_loop(experiment, data, tmp_path, "plain")
     sealed = run_loop(experiment, data, tmp_path, "sealed", keys)
     clear, _ = read_tensors(tmp_path / "plain" / "server" / "sums-0000.safetensors")
@@ -87,9 +85,6 @@ def test_ends_with_keys_take_and_send_nothing_in_the_clear(analytic, phantoms, t
     with pytest.raises(RefusedError, match="must travel encrypted"):
         coordinator.accept("site-1", Site(experiment, data, tmp_path / "one").handle(order, {}))
     answer = Site(experiment, data, tmp_path / "two", own).handle(order, {})
-    sealed = answer.tensors[f"{SUMS}counts"]
-    counts = own.open(f"{SUMS}counts", sealed, (5,), torch.float64)
-    assert float(counts.sum()) == pytest.approx(len(data.split("train").labels))  # grades of few patients too
     assert {tensor.dtype for tensor in answer.tensors.values()} == {torch.uint8}
     forged = {key: tensor.roll(50) for key, tensor in answer.tensors.items()}
     with pytest.raises(RefusedError, match=r"other keys|no ciphertext|length"):
@@ -101,6 +96,47 @@ def test_ends_with_keys_take_and_send_nothing_in_the_clear(analytic, phantoms, t
     in_clear.begin(["site-1"])
     with pytest.raises(RefusedError, match="has shape"):
         in_clear.accept("site-1", answer)
+
+
+def opened_counts(experiment, data, folder, cipher, **words):
+    """The counts of one site's encrypted sums."""
+    coordinator = Coordinator(experiment, "r", folder / "server", cipher)
+    coordinator.begin([data.name])
+    site = Site(experiment, data, folder / "site", cipher, **words)
+    answer = site.handle(coordinator.order(data.name), {})
+    return cipher.open(f"{SUMS}counts", answer.tensors[f"{SUMS}counts"], (5,), torch.float64)
+
+
+@pytest.mark.attack(
+    "a hostile site",
+    "open the total of an encrypted run and read the features of the only patients that have a grade",
+    "a grade of fewer patients than min_count is in no sum, encrypted or not, unless the hospital lets it",
+)
+def test_grades_of_few_patients_are_in_no_encrypted_sum_unless_the_site_says_so(analytic, phantoms, tmp_path, keys):
+    experiment = analytic()
+    data = phantoms(experiment, "site-1")["site-1"]
+    _, own = ciphers(experiment, keys)
+    labels = data.split("train").labels
+    few = [grade for grade in range(5) if len(set(patients_of(data, grade))) < data.min_count]
+    assert few
+    opened = opened_counts(experiment, data, tmp_path / "default", own)
+    assert float(opened[few].abs().max()) < 1e-3
+    assert float(opened.sum()) == pytest.approx(sum(int(label) not in few for label in labels))
+    opened = opened_counts(experiment, data, tmp_path / "all", own, small_grades=True)
+    assert opened.round().tolist() == labels.bincount(minlength=5).tolist()
+    in_clear = Site(experiment, data, tmp_path / "clear", small_grades=True)  # which it says of encrypted sums alone
+    coordinator = Coordinator(experiment, "r", tmp_path / "server")
+    coordinator.begin(["site-1"])
+    sent = in_clear.handle(coordinator.order("site-1"), {}).tensors[f"{SUMS}counts"]
+    assert sent[few].tolist() == [0.0] * len(few)
+    object.__setattr__(data, "min_count", 1000)
+    with pytest.raises(TrainingError, match="no grade of this site has as many patients"):
+        opened_counts(experiment, data, tmp_path / "nobody", own, small_grades=True)
+
+
+def patients_of(data, grade):
+    train = data.split("train")
+    return [who for who, label in zip(train.patients, train.labels.tolist(), strict=True) if label == grade]
 
 
 def test_a_run_that_must_be_encrypted_is_not_begun_without_keys(analytic, phantoms, tmp_path, keys):

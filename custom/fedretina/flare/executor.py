@@ -212,6 +212,7 @@ class SiteHost:
                 cache=root / "cache" / name,
                 he_keys=settings.he_keys,
                 sums_noise=settings.own_policy.sums_noise,
+                small_grades=settings.own_policy.small_grades_when_encrypted,
                 noise_key=root / NOISE_KEY,
                 gpu=settings.gpu,
             )

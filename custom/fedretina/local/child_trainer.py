@@ -164,6 +164,7 @@ class SiteRecipe(BaseModel):
         cache: Folder of the image cache where the data settings name none.
         he_keys: The site's own file of keys, where the job encrypts.
         sums_noise: The site's noise on sums, if any.
+        small_grades: Whether encrypted sums hold grades of few patients too.
         noise_key: File of the site's secret for its noise.
         gpu: The card that the process which builds the site takes.
     """
@@ -176,6 +177,7 @@ class SiteRecipe(BaseModel):
     cache: Path
     he_keys: Path | None = None
     sums_noise: SumsNoise | None = None
+    small_grades: bool = False
     noise_key: Path | None = None
     gpu: GpuSettings = GpuSettings()
 
@@ -194,4 +196,4 @@ class SiteRecipe(BaseModel):
         noise = None
         if self.sums_noise is not None and self.noise_key is not None and experiment.sums is not None:
             noise = SiteNoise(self.sums_noise, noise_key(self.noise_key))
-        return Site(experiment, data, self.folder, cipher, noise)
+        return Site(experiment, data, self.folder, cipher, noise, self.small_grades)

@@ -84,7 +84,7 @@ class HeadsFromSums:
         experiment: The run's settings; it has `sums` and `classes`.
         data: The site's data.
         noise: What is added to what leaves; None for nothing.
-        sealed: Whether what leaves is encrypted, so that no other end sees this site's sums.
+        small_grades: Whether grades of fewer patients than `data.min_count` are summed too.
 
     Raises:
         SettingsError: It is a run that trains.
@@ -92,7 +92,7 @@ class HeadsFromSums:
     """
 
     def __init__(
-        self, experiment: Experiment, data: SiteData, noise: SiteNoise | None = None, sealed: bool = False
+        self, experiment: Experiment, data: SiteData, noise: SiteNoise | None = None, small_grades: bool = False
     ) -> None:
         if experiment.sums is None or experiment.classes is None:
             raise SettingsError("this run trains: it has no phase of sums.")
@@ -101,16 +101,17 @@ class HeadsFromSums:
         self._classes = len(experiment.classes)
         self._data = data
         self._noise = noise
-        self._hidden = noise is not None or sealed
+        self._small_grades = noise is not None or small_grades
         self._encoder = FrozenEncoder(experiment, data)
         self._cover = _cover(data, experiment.classes)
 
     def sums(self, encoder: Tensors = _AS_IT_STARTS) -> tuple[Sums, Snapshot]:
         """What leaves, and what the site keeps: its standardisation and its own head.
 
-        Images of a grade with fewer patients than `data.min_count` stay out of the sums: in the clear the server would
-        see their mean. The site's own head learns from them too. Under encryption or noise every grade of a site with
-        that many patients is summed, and under noise the images of a patient weigh 1 together, as it is made for.
+        Images of a grade with fewer patients than `data.min_count` stay out of the sums: whoever sees these would see
+        their mean, in the clear the server, and under encryption each site, in the total, where no other site has the
+        grade. The site's own head learns from them too. Under noise, or where the site says so, every grade of a site
+        with that many patients is summed. Under noise the images of a patient weigh 1 together, as it is made for.
 
         Args:
             encoder: What the run's phases without labels made of the encoder, by the network's keys.
@@ -250,7 +251,7 @@ class HeadsFromSums:
             behind.setdefault(label, set()).add(patient)
         shared = {grade for grade, members in enumerate(self._cover) if members}
         enough = {grade for grade in shared if len(behind.get(grade, ())) >= self._data.min_count}
-        if self._hidden:
+        if self._small_grades:
             enough = shared if len(set(split.patients)) >= self._data.min_count else set()
         few = sorted((shared - enough) & behind.keys())
         if not enough:

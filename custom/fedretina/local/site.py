@@ -70,6 +70,7 @@ class Site:
         folder: The site's own folder of this run.
         cipher: The sites' half of the keys, where a part of the model travels encrypted.
         noise: What the site adds to sums before they leave, encrypted or not; None adds nothing.
+        small_grades: Whether encrypted sums hold grades of fewer patients than `data.min_count` too.
 
     Raises:
         SettingsError: The run encrypts, and there is no cipher.
@@ -82,6 +83,7 @@ class Site:
         folder: Path,
         cipher: HeadCipher | None = None,
         noise: SiteNoise | None = None,
+        small_grades: bool = False,
     ) -> None:
         self._experiment = experiment
         self._data = data
@@ -96,8 +98,8 @@ class Site:
         self._encoding = encoding_of(experiment, parts)
         self._begun = _lengths({key: state[key] for key in parts.parameters}, parts)
         self._cipher = cipher
-        sealed = cipher is not None
-        self._heads = None if experiment.sums is None else HeadsFromSums(experiment, data, noise, sealed)
+        small = small_grades and cipher is not None
+        self._heads = None if experiment.sums is None else HeadsFromSums(experiment, data, noise, small)
         self._twin = Twin(experiment, data, folder / "twin", Site) if experiment.verdict == "twin" else None
         self._done: Mapping[Task, Callable[[_Request], Reply]] = {
             "pretrain": self._pretrain,

@@ -99,6 +99,10 @@ class PolicySettings(BaseModel):
             (`data.min_count`).
         noise: Noise on the update's numbers; none by default. Scalars are not noised: hold back what tells too much.
         sums_noise: Noise on sums over features, which are no update; none by default.
+        small_grades_when_encrypted: Whether sums over features that leave encrypted hold grades of fewer patients than
+            `data.min_count` too, where the site has that many patients in all. The server cannot read them, but every
+            site opens the total: a grade that no other site has stands there alone. Without encryption, and by default,
+            such grades stay out.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -112,6 +116,7 @@ class PolicySettings(BaseModel):
     referral_curve: bool = False
     noise: GaussianNoise | SvtNoise | None = Field(default=None, discriminator="kind")
     sums_noise: SumsNoise | None = None
+    small_grades_when_encrypted: bool = False
 
     @field_validator("hold_back")
     @classmethod
