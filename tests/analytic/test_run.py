@@ -328,6 +328,29 @@ def test_what_sums_do_not_read_is_refused(words, said, tiny):
         tiny(row="analytic", **words)
 
 
+@pytest.mark.parametrize(
+    ("broken", "said"), [("train", "the sums of this site cannot be formed"), ("val", "this site cannot be scaled")]
+)
+def test_a_feature_that_is_not_finite_costs_one_site_and_not_the_run(
+    broken, said, analytic, phantoms, tmp_path, monkeypatch
+):
+    experiment = analytic()
+    data = phantoms(experiment, "site-1", "site-2")
+    damaged, whole = data["site-2"].split(broken).files, FrozenEncoder.features
+
+    def features(self, split):
+        found = whole(self, split)
+        return torch.full_like(found, torch.nan) if split.files == damaged else found
+
+    monkeypatch.setattr(FrozenEncoder, "features", features)
+    found = run_loop(experiment, data, tmp_path, "r")
+    refused = {site: why for step in found["steps"] for site, why in step.get("refused", {}).items()}
+    assert list(refused) == ["site-2"]
+    assert said in refused["site-2"]
+    assert list(found["sites"]) == ["site-1"]
+    assert "site-2" in found["without_result"]
+
+
 def test_below_the_quorum_no_total_is_formed(analytic, phantoms, tmp_path):
     experiment = analytic(quorum=3)
     with pytest.raises(QuorumError, match="the quorum is 3"):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -117,8 +118,8 @@ class HeadsFromSums:
             encoder: What the run's phases without labels made of the encoder, by the network's keys.
 
         Raises:
-            TrainingError: No grade has enough patients, so nothing may leave; or the site adds noise, and the job sets
-                no bound for it.
+            TrainingError: No grade has enough patients, so nothing may leave; the site adds noise, and the job sets no
+                bound for it; or a feature is not finite.
         """
         noise, bound = self._noise, self._settings.bound
         if noise is not None and bound is None:
@@ -135,7 +136,8 @@ class HeadsFromSums:
             shares = class_shares(split.labels, self._cover, self._classes, self._settings.shares)
             if noise is not None:
                 shares = shares / _images_of(split.patients)
-            sums = Sums.of(leaving(seen[told], cut=True), shares[told], self._settings.balance)
+            with _refusing("the sums of this site cannot be formed"):
+                sums = Sums.of(leaving(seen[told], cut=True), shares[told], self._settings.balance)
             if noise is not None and leaving.longest is not None:
                 length = math.hypot(leaving.longest, 1.0)
                 sums = noised_sums(sums, noise.settings, length, noise.key)
@@ -148,6 +150,9 @@ class HeadsFromSums:
 
         Args:
             encoder: As for `sums`.
+
+        Raises:
+            TrainingError: A feature is not finite.
         """
         split = self._data.split("train")
         with reproducible_torch(self._experiment.training):
@@ -158,7 +163,8 @@ class HeadsFromSums:
         mapped = self._map(seen)
         phi = mapped(seen)
         graded = torch.nn.functional.one_hot(split.labels, self._data.scheme.num_classes).double()
-        own = own_head(phi, graded, Sums.of(phi, graded, False).totals())
+        with _refusing("this site's own head cannot be solved"):
+            own = own_head(phi, graded, Sums.of(phi, graded, False).totals())
         kept = {_MEAN: mapped.mean, _WEIGHT: own.weight, _PRIOR: own.prior}
         return Snapshot(kept, {"own_strength": own.strength, "scale": mapped.scale})
 
@@ -178,7 +184,7 @@ class HeadsFromSums:
             encoder: As for `sums`.
 
         Raises:
-            TrainingError: The total is not one of real features.
+            TrainingError: The total is not one of real features, or the site's are not finite.
         """
         standing = self._on(encoder)
         found = self._scored(total, kept, standing)
@@ -207,7 +213,8 @@ class HeadsFromSums:
             federated = in_grades(self.federated(total), self._cover, own)
             heads = dict(zip(ANSWERS, (own, federated, mean_of(own, federated)), strict=True))
             phi = mapped(standing.features(split))
-            scaled = {name: Scaling.fitted(head.scores(phi), split.labels) for name, head in heads.items()}
+            with _refusing("the heads of this site cannot be scaled"):
+                scaled = {name: Scaling.fitted(head.scores(phi), split.labels) for name, head in heads.items()}
             return {
                 name: _Scored(scaled[name].on(mapped.folded(head)), scaled[name].loss, head.strength)
                 for name, head in heads.items()
@@ -219,10 +226,8 @@ class HeadsFromSums:
         Raises:
             TrainingError: The total is not one of real features.
         """
-        try:
+        with _refusing("no head follows from the sums of all sites"):
             return likeliest(total.totals(total.balance() if self._settings.balance else None))
-        except DataError as error:
-            raise TrainingError(f"no head follows from the sums of all sites: {error}") from error
 
     def _on(self, encoder: Tensors) -> FrozenEncoder:
         """The encoder that the heads stand on; the one that the run starts with is built once."""
@@ -289,10 +294,17 @@ def unpacked(tensors: Tensors) -> Sums:
     Raises:
         TrainingError: It is no sum of features.
     """
-    try:
+    with _refusing("the total of the sums cannot be used"):
         return Sums.unpacked({key.removeprefix(SUMS): tensor for key, tensor in tensors.items()})
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Numbers that cannot be used cost the site this step, and never the run."""
+    try:
+        yield
     except DataError as error:
-        raise TrainingError(f"the total of the sums cannot be used: {error}") from error
+        raise TrainingError(f"{what}: {error}") from error
 
 
 def _images_of(patients: Sequence[str]) -> Tensor:
