@@ -59,6 +59,24 @@ def test_a_site_that_joins_later_has_the_head_that_it_would_have_had(analytic, p
     assert called("head", "take", tmp_path / "head.safetensors", "--site", "x", "--file", later, "--out", out)[0] == 0
 
 
+def test_a_site_that_points_to_no_data_is_a_phantom_only_where_the_run_took_some(
+    analytic, tiny, phantoms, tmp_path, later
+):
+    some = analytic()
+    none = tiny(row="analytic", phases=[{"name": "sums"}], phantom_images=0)
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("{}")
+    for experiment, expected in ((some, 0), (none, 2)):
+        root, total = tmp_path / str(expected), tmp_path / f"{expected}.safetensors"
+        run_loop(experiment, phantoms(some, "site-1"), root, "r")
+        assert called("head", "write", "r", "--root", root, "--out", total)[0] == 0
+        code, said = called("head", "take", total, "--site", "x", "--file", empty, "--out", root / "model")
+        assert code == expected, said
+    assert "x points to no data, and this job takes no phantom hospitals" in said
+    card = read_json(tmp_path / "0" / "model" / "final" / "card.json")
+    assert (card["synthetic"], card["images"]["train"]) == (True, 60)
+
+
 def test_an_encrypted_total_is_opened_by_the_sites_keys_alone(analytic, phantoms, tmp_path, later):
     pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")
     experiment = analytic()

@@ -16,7 +16,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from fedretina.errors import DataError, FedretinaError, NotApprovedError, RefusedError, TrainingError
+from fedretina.errors import FedretinaError, NotApprovedError, RefusedError, TrainingError
 from fedretina.exchange.noise import NOISE_KEY
 from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Order
@@ -34,7 +34,7 @@ from fedretina.networks.build import build_on_meta
 from fedretina.seeds import devices_seen
 from fedretina.settings.exchange import Kind
 from fedretina.settings.plan import Plan
-from fedretina.settings.site import REQUIRED
+from fedretina.settings.site import REQUIRED, job_data
 from fedretina.storage import folder_lock, require_name
 from fedretina.told import told
 from fedretina.tracking.curves import site_points
@@ -196,14 +196,9 @@ class SiteHost:
             self._tracker = Tracker(settings.tracking, folder, run, name, experiment.name)
             self._last, self._plan = LastStep(folder, run), Plan.of(experiment)
             self._folder = folder
-            data_settings = settings.data
+            data_settings = job_data(name, settings.data, experiment.phantom_images)
             if data_settings.manifest is None:
-                if not experiment.phantom_images:
-                    raise DataError(
-                        f"{name} points to no data, and this job takes no phantom hospitals: set its site_file."
-                    )
                 _log.warning("%s points to no data: it takes part as a phantom hospital with synthetic images", name)
-                data_settings = data_settings.model_copy(update={"phantom_images": experiment.phantom_images})
             recipe = SiteRecipe(
                 experiment=experiment,
                 site=name,

@@ -22,7 +22,7 @@ from fedretina.local.site_state import Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
-from fedretina.settings.site import SiteSettings
+from fedretina.settings.site import SiteSettings, job_data
 from fedretina.storage import folder_lock, read_json, read_tensors, write_tensors
 
 _KIND = "federated head"
@@ -86,7 +86,7 @@ def take_head(
     Raises:
         StateError: The file cannot be read, or `out` not be written.
         SettingsError: It is no such file, belongs to another version, or its total is encrypted and there are no keys.
-        DataError: The site's images cannot be used.
+        DataError: The site's images cannot be used; it points to none, and the run took no phantom hospitals.
         TrainingError: The site's grades do not fit the classes, or the total gives no head.
     """
     tensors, record = read_tensors(path)
@@ -101,7 +101,8 @@ def take_head(
                 "this total is encrypted, and this site has no keys: ask the consortium for its file of keys, and name "
                 "it as he_keys in the site file."
             )
-    data = load_site_data(site, settings.data, experiment.images, experiment.seed, out / "cache", tell=tell)
+    own = job_data(site, settings.data, experiment.phantom_images)
+    data = load_site_data(site, own, experiment.images, experiment.seed, out / "cache", tell=tell)
     trainer = LocalTrainer(experiment, data)
     if experiment.digest(trainer.partition) != record["digest"]:
         raise SettingsError(

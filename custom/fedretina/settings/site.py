@@ -150,6 +150,24 @@ class SiteDataSettings(BaseModel):
         return {str(name): most for name, most in (self.limit or {}).items()}.get(split)
 
 
+def job_data(site: str, settings: SiteDataSettings, phantom_images: int) -> SiteDataSettings:
+    """A site's data as a job takes them: one that points to none is a phantom hospital of the job's size.
+
+    Args:
+        site: Name of the site.
+        settings: The site's own.
+        phantom_images: The job's; 0 takes no phantom hospitals.
+
+    Raises:
+        DataError: The site points to no data, and the job takes no phantom hospitals.
+    """
+    if settings.manifest is not None:
+        return settings
+    if not phantom_images:
+        raise DataError(f"{site} points to no data, and this job takes no phantom hospitals: set its site_file.")
+    return settings.model_copy(update={"phantom_images": phantom_images})
+
+
 def site_scheme(settings: SiteDataSettings) -> GradingScheme | None:
     """The scheme that a site's settings name or hold; None where they say none.
 
