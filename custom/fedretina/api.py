@@ -50,7 +50,9 @@ def load_site(
             )
         settings = settings.model_copy(update={"phantom_images": experiment.phantom_images})
     folder = Path("fedretina_runs") / "cache" / name if cache is None else Path(cache)
-    return load_site_data(name, settings, experiment.images, experiment.seed, folder, experiment.supervised)
+    return load_site_data(
+        name, settings, experiment.images, experiment.seed, folder, experiment.supervised, trains=experiment.trains
+    )
 
 
 def load_model(folder: str | PathLike[str], device: Literal["auto", "cpu", "cuda"] = "auto") -> Predictor:

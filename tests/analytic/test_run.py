@@ -1,6 +1,7 @@
 """A run of sums from its first order to a site's model, in the plain loop."""
 
 import copy
+import csv
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,11 @@ from fedretina.analytic.answer import Scaling, class_shares
 from fedretina.analytic.features import FeatureMap, projection
 from fedretina.analytic.ridge import solve
 from fedretina.analytic.sums import total
+from fedretina.api import load_site
+from fedretina.data.phantoms.draw import write_hospital
+from fedretina.data.phantoms.hospital import phantom_hospital
 from fedretina.data.site_data import Split
-from fedretina.errors import QuorumError, RefusedError, SettingsError, TrainingError
+from fedretina.errors import DataError, QuorumError, RefusedError, SettingsError, TrainingError
 from fedretina.exchange.partition import SUMS
 from fedretina.exchange.payload import Payload
 from fedretina.local.features import FrozenEncoder
@@ -326,6 +330,26 @@ def test_a_total_that_gives_no_head_stops_the_site_with_a_sentence(analytic, pha
 def test_what_sums_do_not_read_is_refused(words, said, tiny):
     with pytest.raises(SettingsError, match=said):
         tiny(row="analytic", **words)
+
+
+def test_a_site_whose_training_images_have_one_grade_takes_part(analytic, tiny, phantoms, tmp_path):
+    experiment = analytic(verdict="own")
+    write_hospital("site-4", phantom_hospital("site-4", 40), tmp_path / "h", 48, 3)
+    manifest = tmp_path / "h" / "manifest.csv"
+    with manifest.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    healthy = next(row["label"] for row in rows if row["split"] == "train")
+    with manifest.open("w", newline="") as lines:
+        written = csv.DictWriter(lines, rows[0].keys())
+        written.writeheader()
+        written.writerows({**row, "label": healthy} if row["split"] == "train" else row for row in rows)
+    place = ("site-4", experiment, tmp_path / "h" / "site.yaml", tmp_path / "cache")
+    data = {**phantoms(experiment, "site-1"), "site-4": load_site(*place)}
+    found = run_loop(experiment, data, tmp_path / "runs", "r")
+    assert sorted(found["sites"]) == ["site-1", "site-4"]
+    assert (tmp_path / "runs" / "r" / "site-4" / "final" / "card.json").exists()
+    with pytest.raises(DataError, match="a network cannot learn"):
+        load_site("site-4", tiny(), *place[2:])
 
 
 @pytest.mark.parametrize(

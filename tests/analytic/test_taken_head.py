@@ -77,6 +77,23 @@ def test_a_site_that_points_to_no_data_is_a_phantom_only_where_the_run_took_some
     assert (card["synthetic"], card["images"]["train"]) == (True, 60)
 
 
+def test_a_site_of_one_grade_takes_the_head(analytic, phantoms, tmp_path, later):
+    experiment = analytic(answer="both")
+    run_loop(experiment, phantoms(experiment, "site-1"), tmp_path / "runs", "r")
+    total = tmp_path / "head.safetensors"
+    assert called("head", "write", "r", "--root", tmp_path / "runs", "--out", total)[0] == 0
+    manifest = later.parent / "manifest.csv"
+    header, *rows = manifest.read_text().splitlines()
+    at = {name: number for number, name in enumerate(header.split(","))}
+    cells = [row.split(",") for row in rows]
+    for row in cells:
+        if row[at["split"]] == "train":
+            row[at["label"]] = cells[0][at["label"]]
+    manifest.write_text("\n".join([header, *(",".join(row) for row in cells)]))
+    code, said = called("head", "take", total, "--site", "x", "--file", later, "--out", tmp_path / "model")
+    assert code == 0, said
+
+
 def test_an_encrypted_total_is_opened_by_the_sites_keys_alone(analytic, phantoms, tmp_path, later):
     pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")
     experiment = analytic()

@@ -62,6 +62,7 @@ def loop(
                     root / "cache" / site,
                     settings.supervised,
                     partial(tell_of, f"images of {site}"),
+                    settings.trains,
                 )
                 for site in names
             }

@@ -126,20 +126,20 @@ class SiteData:
         return self._read(name)
 
 
-def require_splits(site: str, labels: Mapping[str, Sequence[int]], bad_files: int, needs_labels: bool = True) -> None:
+def require_splits(site: str, labels: Mapping[str, Sequence[int]], bad_files: int, grades: int = 2) -> None:
     """Refuse data that a job could not use.
 
     Args:
         site: Name of the site.
         labels: Class of each image by split, those to pre-train on among them where no labels are needed.
         bad_files: How many images could not be read.
-        needs_labels: See `load_site_data`.
+        grades: Fewest classes that train must show; 0 where no labels are needed.
 
     Raises:
-        DataError: A split that the job needs is empty, or train has one class only.
+        DataError: A split that the job needs is empty, or train has one class only and two are needed.
     """
     left_out = f" ({bad_files} images could not be read)" if bad_files else ""
-    if not needs_labels:
+    if not grades:
         if not labels[PRETRAIN]:
             raise DataError(
                 f"{site} has no image in train to pre-train on{left_out}: list some, with labels or without."
@@ -150,7 +150,7 @@ def require_splits(site: str, labels: Mapping[str, Sequence[int]], bad_files: in
             raise DataError(
                 f"{site} has no labelled image in {split}{left_out}: each of train, val and test needs some."
             )
-    if len(set(labels["train"])) == 1:
+    if len(set(labels["train"])) < grades:
         raise DataError(
             f"all {len(labels['train'])} training images of {site} have one grade{left_out}: "
             "a network cannot learn to tell grades apart; add images of another grade."
@@ -183,6 +183,7 @@ def load_site_data(
     default_cache: Path,
     needs_labels: bool = True,
     tell: Callable[[int, int], None] = lambda done, of: None,
+    trains: bool = True,
 ) -> SiteData:
     """Open a site's data; builds the image cache when it is stale.
 
@@ -195,10 +196,13 @@ def load_site_data(
         needs_labels: Whether the job uses labels. One that only pre-trains does not: then the scheme may be missing,
             and train, val and test may be empty as long as there is an image to pre-train on.
         tell: Called after each image while the cache is built: how many are in it, and of how many.
+        trains: Whether a network learns from the labels, so that train must show two grades or more; sums may be of one
+            alone.
 
     Raises:
         DataError: The manifest or the image root is missing, the scheme is not set, a row or a file is refused,
-            a split that the job needs is empty, train has one class only, or no image can be read.
+            a split that the job needs is empty, train has one class only and a network learns from it, or no image can
+            be read.
         SettingsError: The site's images are of another modality than the job's; it names nothing of the site.
     """
     require_modality(site_modality(settings), images)
@@ -216,7 +220,8 @@ def load_site_data(
     root = settings.manifest.parent if settings.images is None else settings.images
     if not root.is_dir():
         raise DataError(f"the image root {root} is no folder: mount it, or mend the path.")
-    return _from_cache(site, settings, manifest, root, images, settings.cache or default_cache, needs_labels, tell)
+    grades = (2 if trains else 1) if needs_labels else 0
+    return _from_cache(site, settings, manifest, root, images, settings.cache or default_cache, grades, tell)
 
 
 def _from_cache(
@@ -226,7 +231,7 @@ def _from_cache(
     root: Path,
     transforms: ImageSettings,
     cache: Path,
-    needs_labels: bool,
+    grades: int,
     tell: Callable[[int, int], None],
 ) -> SiteData:
     from fedretina.data.cache import build_cache
@@ -252,7 +257,7 @@ def _from_cache(
         split: [row_of[record.file] for record in wanted if record.file in row_of] for split, wanted in chosen.items()
     }
     labels = {split: [kept[row].label for row in rows] for split, rows in places.items()}
-    require_splits(site, labels, len(found.bad), needs_labels)
+    require_splits(site, labels, len(found.bad), grades)
 
     try:
         # A private map gives torch the writable memory that it asks for, and no write could reach the file.

@@ -317,7 +317,9 @@ def _data(
     records = [record for split in _FEW for record in manifest.of(split)]
     missing = [record.file for record in records if not (folder / record.file).is_file()]
     few = settings.data.model_copy(update={"limit": _FEW, "cache": cache})
-    site = load_site_data(kit.name, few, experiment.images, experiment.seed, cache, experiment.supervised)
+    site = load_site_data(
+        kit.name, few, experiment.images, experiment.seed, cache, experiment.supervised, trains=experiment.trains
+    )
     counts = "/".join(str(len(manifest.of(split))) for split in _FEW)
     grades = "no grades" if scheme is None else f"{scheme.num_classes} grades"
     text = f"{counts} images (train/val/test), {grades}"

@@ -190,7 +190,13 @@ class SiteRecipe(BaseModel):
         experiment = self.experiment
         take_gpu(self.gpu, experiment.training)
         data = load_site_data(
-            self.site, self.data, experiment.images, experiment.seed, self.cache, experiment.supervised
+            self.site,
+            self.data,
+            experiment.images,
+            experiment.seed,
+            self.cache,
+            experiment.supervised,
+            trains=experiment.trains,
         )
         cipher = cipher_for(experiment.exchange, self.he_keys, private=True, sums=experiment.sums)
         noise = None

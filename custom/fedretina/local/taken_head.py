@@ -102,7 +102,9 @@ def take_head(
                 "it as he_keys in the site file."
             )
     own = job_data(site, settings.data, experiment.phantom_images)
-    data = load_site_data(site, own, experiment.images, experiment.seed, out / "cache", tell=tell)
+    data = load_site_data(
+        site, own, experiment.images, experiment.seed, out / "cache", tell=tell, trains=experiment.trains
+    )
     trainer = LocalTrainer(experiment, data)
     if experiment.digest(trainer.partition) != record["digest"]:
         raise SettingsError(

@@ -231,6 +231,11 @@ class Experiment(BaseModel):
         return any(phase.task in ("train", "sums") for phase in self.phases)
 
     @property
+    def trains(self) -> bool:
+        """Whether a network learns from labels; heads from sums follow from features that stand still."""
+        return any(phase.task == "train" for phase in self.phases)
+
+    @property
     def sums(self) -> SumsSettings | None:
         """Settings of the heads from sums, with which a run ends; None in a run that trains with labels."""
         return self.phases[-1].sums
