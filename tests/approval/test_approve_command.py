@@ -99,6 +99,9 @@ def test_a_decision_is_listed_signed_in_the_ledger_and_on_the_page(kit):
     wait(kit, "summer")
     assert "these wait" in call("approve", kit.folder, "--yes", code=2)
     assert "give --reason" in call("approve", kit.folder, "spring", "--yes", code=2)
+    # The account that the command runs under is the service's, and nobody's name.
+    assert "give --by" in call("approve", kit.folder, "spring", "--yes", "--reason", "vote 7", code=2)
+    assert json.loads(call("approvals", kit.folder, "--json"))["decisions"] == []
     assert "2 plans wait" in approval_finding(kit, site_settings(kit)).found
     page = status_page(EndFiles(kit).status(False))
     assert f"Waits: run spring, for {LEAD}" in page
@@ -112,11 +115,13 @@ def test_a_decision_is_listed_signed_in_the_ledger_and_on_the_page(kit):
     assert [made["decision"] for made in listed["decisions"]] == ["approved", "refused"]
     assert all(made["genuine"] for made in listed["decisions"])
     assert listed["waiting"] == []
-    said = call("withdraw", kit.folder, "spring", "--reason", "vote ended")
+    assert "give --by" in call("withdraw", kit.folder, "spring", "--reason", "vote ended", code=2)
+    ended = ("--reason", "vote ended", "--by", "Dr. Eye")
+    said = call("withdraw", kit.folder, "spring", *ended)
     assert "Nothing of run spring has left this site" in said
     number = listed["decisions"][0]["number"]
     assert f"Standing approval {number} goes on for other runs" in said
-    assert "Standing approval" not in call("withdraw", kit.folder, number, "--reason", "vote ended")
+    assert "Standing approval" not in call("withdraw", kit.folder, number, *ended)
     text = call("ledger", kit.folder)
     assert "decisions of the hospital: 4" in text
     assert "withdrawn: run spring" in text
@@ -135,11 +140,15 @@ def test_a_decision_is_listed_signed_in_the_ledger_and_on_the_page(kit):
 def test_on_a_terminal_it_asks(kit, monkeypatch):
     wait(kit)
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True, raising=False)
-    said = CliRunner().invoke(main, ["site", "approve", str(kit.folder)], input="n\nno vote yet\n")
+    said = CliRunner().invoke(main, ["site", "approve", str(kit.folder)], input="n\nno vote yet\nDr. Eye\n")
     assert said.exit_code == 0, said.output
     assert said.output.index("What you get") < said.output.index("May this run use your images?")
     assert "run spring is refused" in said.output
+    assert "Who decides: " in said.output
+    assert "by Dr. Eye, " in call("approvals", kit.folder)
     assert ": no vote yet" in call("approvals", kit.folder)
+    said = CliRunner().invoke(main, ["site", "withdraw", str(kit.folder), "spring"], input="vote ended\nDr. Eye\n")
+    assert "Who decides: " in said.output
 
 
 def test_a_named_setting_that_decides_what_leaves_is_refused_before_anything_is_shown(kit):

@@ -285,7 +285,7 @@ def test_hospitals_that_ask_for_approval_wait_decide_and_withdraw(federation, mo
     words = {**WORDS, "phases": [{"name": "train", "rounds": 3}]}
     job = export(federation, "asked", words, options=("--gpu", WITH_CARDS, "--gpu-memory", 12))
     plan = Experiment.load(job / "app" / "config" / "experiment.yaml")
-    reason = ("--reason", "vote 7 of Margarete")
+    reason = ("--reason", "vote 7 of Margarete", "--by", "Dr. Eye")
     before = {site: (federation.hospital(site) / "site.yaml").read_text() for site in asking}
     for site, text in before.items():
         own = {"policy": {}, "approval": "required"}  # encoded updates go with no noise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import sys
@@ -24,7 +23,10 @@ if TYPE_CHECKING:
 
 _USUAL_DAYS = 90
 KIT = click.argument("folder", metavar="KIT", type=click.Path(exists=True, file_okay=False, path_type=Path))
-_BY = click.option("--by", help="Who decides [the user of this shell].")
+_BY = click.option("--by", help="Name of the person who decides; without it, it is asked for on a terminal.")
+_REASON = ("Reason (it stays here)", "a reason: give --reason")
+# Not the account: these commands run as the service's user, whose name says nothing of who decided.
+_WHO = ("Who decides", "the name of the person who makes it: give --by")
 
 
 @click.command()
@@ -80,9 +82,9 @@ def approve(
                 click.echo(f"\nNothing is decided: add --yes or --no, and --reason, to {found.asked.number}.")
                 return
             answer = click.confirm("\nMay this run use your images?", default=None)
-        reason = reason or _prompt("Reason (it stays here)", "--reason")
+        reason = reason or _prompt(*_REASON)
+        who = by or _prompt(*_WHO)
         last = until.date() if until else (datetime.now(UTC) + timedelta(days=_USUAL_DAYS)).date()
-        who = by or getpass.getuser()
         number = Approvals(kit).decide(found.asked, answer, who, reason, last if answer else None, open_)
         WaitingPlans(kit).drop(found.asked)
         word = "run approved" if answer else "run refused"
@@ -144,9 +146,10 @@ def withdraw(folder: Path, what: str, reason: str | None, by: str | None) -> Non
 
     try:
         kit = _own_kit(folder)
-        held, who = Approvals(kit), by or getpass.getuser()
+        held = Approvals(kit)
         run = next((made["run"] for made in held.decisions() if made["number"] == what), what)
-        held.withdraw(what, who, reason or _prompt("Reason (it stays here)", "--reason"))
+        reason, who = reason or _prompt(*_REASON), by or _prompt(*_WHO)
+        held.withdraw(what, who, reason)
         _note(kit, "approval withdrawn", run=run, by=who)
         lines = [line for line in _ledger_lines(kit) if line["run"] == run]
         lasting = held.standing() if run == what else []
@@ -215,9 +218,9 @@ def _show(words: list[tuple[str, str]]) -> None:
         click.echo(textwrap.indent("\n".join(lines), "    "))
 
 
-def _prompt(what: str, option: str) -> str:
+def _prompt(what: str, lacks: str) -> str:
     if not sys.stdin.isatty():
-        raise DataError(f"a decision needs a reason: give {option}.")
+        raise DataError(f"a decision needs {lacks}.")
     said: str = click.prompt(what)
     return said
 
