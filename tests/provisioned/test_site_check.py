@@ -443,9 +443,30 @@ def test_the_page_of_a_site_is_written_where_nothing_runs(look, kit, fresh, hosp
     assert "data check</strong>: must be mended" in later
     assert "the list of images has changed since the last check" in later
     assert first.name not in later
+    assert "run `fedretina site check` on the kit of site-1." in later
     site_file = hospital / "site.yaml"
     site_file.write_text(site_file.read_text() + "page: share/eyes.html\n")
     assert fedretina("site", "page", kit).strip() == str(hospital / "share" / "eyes.html")
     assert "only a site and the server have a page" in fedretina("site", "page", fresh / LEAD, code=2)
     site_file.write_text(site_file.read_text().replace("eyes.html", "eyes.txt"))
     assert "name a file that ends in .html" in fedretina("site", "page", kit, code=2)
+
+
+def test_the_page_shows_no_folder_and_no_address_of_a_mend(look, kit, tmp_path, monkeypatch):
+    """What `site check` says for the terminal names the kit's folder, the proxy and the server's address."""
+    system = tmp_path / "system"
+    system.mkdir()
+    monkeypatch.setattr(addresses, "UNIT_FOLDER", system)
+    shutil.copy(REPOSITORY / "provisioning" / "fedretina-site.service", system)
+    fedretina("kit", "addresses", kit, "192.0.2.10")
+    point_to(kit, 8002, "198.51.100.7")
+    monkeypatch.setenv("https_proxy", "http://proxy.hospital.example:3128")
+    monkeypatch.setattr(site_check, "knock", lambda kit: Door("198.51.100.7:8002 cannot be reached", None))
+    found = look(code=1)
+    for what in ("server's address", "proxy of the environment"):
+        assert str(kit) in found[what]["mend"], what
+    page = Path(fedretina("site", "page", kit).strip()).read_text()
+    for what in ("server&#39;s address", "proxy of the environment", "server"):
+        assert f"<strong>{what}</strong>: must be mended" in page, what
+    for word in (*SECRETS, str(tmp_path), "proxy.hospital.example", "198.51.100.7"):
+        assert word not in page, word

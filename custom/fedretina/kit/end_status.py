@@ -288,13 +288,13 @@ class EndFiles:
                 told.append(bad("data check", "the list of images has changed since the last check", command))
         except OSError:
             told.append(bad("data check", "the list of images cannot be read", command))
-        # What was found wrong may name a file or a folder, so that is left to the check itself; the mend says enough.
+        # What was found wrong, and its mend, may name a file, a folder or an address: the check itself says both.
         for finding in findings:
             name = "data check" if finding.what == "data" else finding.what
             if finding.what == APPROVAL:
                 continue  # looked at anew, above
             if finding.good is False:
-                told.append(bad(name, f"must be mended, as of {day}", finding.mend))
+                told.append(bad(name, f"must be mended, as of {day}", command))
             elif finding.what == "data":
                 told.append(Finding(name, finding.good, finding.found))
         return told
