@@ -96,7 +96,12 @@ def test_an_import_is_written_over_when_asked(eyes, tmp_path):
     refused = call("eyepacs", eyes, "--out", tmp_path / "out")
     assert refused.exit_code == 2
     assert "--replace" in refused.output
-    assert call("eyepacs", eyes, "--out", tmp_path / "out", "--replace").exit_code == 0
+    site_file = tmp_path / "out" / "site.yaml"
+    site_file.write_text(site_file.read_text() + "policy: {kinds: [encoder]}\n")
+    replaced = call("eyepacs", eyes, "--out", tmp_path / "out", "--replace")
+    assert replaced.exit_code == 0, replaced.output
+    assert "patients who keep their split: 20; dealt out: 0\n" in replaced.output
+    assert "kept in the site file, without comments: policy\n" in replaced.output
 
 
 def test_the_page_describes_each_reader_as_it_is():

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import stat
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from fedretina.data.site_data import load_site_data
 from fedretina.data.site_import import import_set
 from fedretina.errors import DataError, SettingsError, StateError
 from fedretina.settings.images import FundusSettings
-from fedretina.settings.site import SiteDataSettings
+from fedretina.settings.site import SiteDataSettings, read_site_file
 from public_sets import aptos, class_folders, eyepacs, picture
 
 NATIVE = ("aptos2019", "eyepacs", "idrid", "odir5k")
@@ -104,6 +105,94 @@ def test_an_import_is_not_written_over_unasked(eyes, tmp_path):
     assert (out / "manifest.csv").read_bytes() != before
 
 
+def homes(out):
+    """The split of each patient of an import."""
+    return {record.patient: record.split for record in read_manifest(out / "manifest.csv", None).records}
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_when_patients_go_and_come_nobody_else_changes_split(eyes, tmp_path, hashed):
+    out, settings = tmp_path / "out", ImportSettings(hash_patients=hashed)
+    import_set("eyepacs", eyes, out, settings)
+    before = homes(out)
+    labels = (eyes / "trainLabels.csv").read_text().splitlines()
+    (eyes / "trainLabels.csv").write_text("\n".join(row for row in labels if not row.startswith("3_")) + "\n")
+    record = import_set("eyepacs", eyes, out, settings, replace=True)
+    after = homes(out)
+    assert (len(before), len(after), record["kept"]["patients"]) == (20, 19, 19)
+    assert after.items() < before.items()
+    eyepacs(eyes, [(k % 5, (k + 1) % 5) for k in range(30)], draw=picture)
+    record = import_set("eyepacs", eyes, out, settings, replace=True)
+    assert after.items() < homes(out).items()
+    assert (sum(record["patients"].values()), record["kept"]["patients"]) == (30, 19)
+    again = import_set("eyepacs", eyes, out, ImportSettings(hash_patients=hashed, seed=2), replace=True)
+    assert again["kept"]["patients"] == 0  # another seed asks for other splits
+    assert not after.items() < homes(out).items()
+
+
+def test_other_shares_or_no_official_parts_deal_all_out_anew(tmp_path):
+    for part in ("train", "val", "test"):
+        class_folders(tmp_path / "set" / part, dict.fromkeys("01234", 6), draw=picture)
+    out = tmp_path / "out"
+    import_set("class_folders", tmp_path / "set", out, ImportSettings(copies="keep"))
+    assert Counter(homes(out).values()) == {"train": 30, "val": 30, "test": 30}
+    import_set("class_folders", tmp_path / "set", out, ImportSettings(copies="keep", official=False), replace=True)
+    assert Counter(homes(out).values())["train"] == 63
+    import_set("class_folders", tmp_path / "set", out, ImportSettings(copies="keep", official=False), replace=True)
+    shares = ImportSettings(copies="keep", official=False, fractions=(0.4, 0.3, 0.3))
+    import_set("class_folders", tmp_path / "set", out, shares, replace=True)
+    assert Counter(homes(out).values())["train"] == 36
+
+
+def test_a_manifest_that_cannot_be_read_is_not_dealt_out_anew_unasked(eyes, tmp_path):
+    import_set("eyepacs", eyes, tmp_path / "out", ImportSettings())
+    path = tmp_path / "out" / "manifest.csv"
+    path.write_text(path.read_text().replace("split", "part", 1))
+    with pytest.raises(DataError, match="Each patient of it is to keep its split"):
+        import_set("eyepacs", eyes, tmp_path / "out", ImportSettings(), replace=True)
+    path.unlink()
+    import_set("eyepacs", eyes, tmp_path / "out", ImportSettings(), replace=True)
+
+
+OWN = """\
+# what the hospital's own staff wrote
+approval: required
+state_root: /srv/fedretina/runs
+trainer: child
+policy:
+  kinds: [encoder]
+  noise: {kind: gaussian, clip: 0.5, multiplier: 0.3, delta: 1.0e-6, max_epsilon: 500}
+"""
+
+
+def test_an_import_that_is_written_over_keeps_the_hospitals_own_settings(eyes, tmp_path):
+    out = tmp_path / "out"
+    import_set("eyepacs", eyes, out, ImportSettings())
+    site_file = out / "site.yaml"
+    site_file.write_text(site_file.read_text() + "  min_count: 20\n" + OWN)
+    before = read_site_file(site_file, None)
+    record = import_set("eyepacs", eyes, out, ImportSettings(), replace=True)
+    assert read_site_file(site_file, None) == before
+    assert before.policy.noise.max_epsilon == 500
+    assert record["kept"]["settings"] == ["data.min_count", "approval", "state_root", "trainer", "policy"]
+    # Of another set the words on the set itself do not stay.
+    class_folders(tmp_path / "other", dict.fromkeys("01234", 4), draw=picture)
+    import_set("class_folders", tmp_path / "other", out, ImportSettings(), replace=True)
+    after = read_site_file(site_file, None)
+    assert (after.policy, after.approval, after.data.min_count) == (before.policy, "required", 20)
+    assert (after.data.public_set, after.data.columns) == (None, ())
+
+
+def test_a_site_file_that_cannot_be_read_is_not_written_over(eyes, tmp_path):
+    import_set("eyepacs", eyes, tmp_path / "out", ImportSettings())
+    site_file = tmp_path / "out" / "site.yaml"
+    site_file.write_text(site_file.read_text() + "policy: {kinds: [encoder]\n")
+    text = site_file.read_text()
+    with pytest.raises(DataError, match="keeps the hospital's own settings: mend it"):
+        import_set("eyepacs", eyes, tmp_path / "out", ImportSettings(), replace=True)
+    assert site_file.read_text() == text
+
+
 def test_an_import_that_fails_leaves_the_one_before_it_as_it_was(eyes, tmp_path):
     import_set("eyepacs", eyes, tmp_path / "out", ImportSettings())
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
@@ -132,7 +221,7 @@ def test_an_import_into_a_folder_of_the_set_is_read_past(tmp_path):
     first = import_set("class_folders", tmp_path, tmp_path / "site", ImportSettings())
     picture(tmp_path / "site" / "images" / "a.png", 99)
     again = import_set("class_folders", tmp_path, tmp_path / "site", ImportSettings(), replace=True)
-    assert again == first
+    assert again == {**first, "kept": {"patients": 20, "settings": []}}
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,34 @@ def test_three_patients_fill_three_splits():
     assert sorted(split_by_patient(["a", "b", "c"], [0, 0, 0], FRACTIONS, 3)) == ["test", "train", "val"]
 
 
+def test_patients_with_a_split_keep_it_and_new_ones_fill_what_lacks():
+    patients, labels = hospital(60)
+    first = dict(zip(patients, split_by_patient(patients, labels, FRACTIONS, 1), strict=True))
+    left = [at for at, name in enumerate(patients) if name != "p7"]
+    rest, classes = [patients[at] for at in left], [labels[at] for at in left]
+    again = dict(zip(rest, split_by_patient(rest, classes, FRACTIONS, 1, first), strict=True))
+    assert again == {name: split for name, split in first.items() if name != "p7"}
+    without = dict(zip(rest, split_by_patient(rest, classes, FRACTIONS, 1), strict=True))
+    assert sum(without[name] != first[name] for name in without) > 1  # dealt out anew, others move
+    new = [f"new{number}" for number in range(40)]
+    grown = dict(zip(rest + new, split_by_patient(rest + new, classes + [0, 1] * 20, FRACTIONS, 1, again), strict=True))
+    assert {name: grown[name] for name in again} == again
+    counts = Counter(grown[name] for name in rest + new)
+    for split, share in zip(("train", "val", "test"), FRACTIONS, strict=True):
+        assert abs(counts[split] - share * len(rest + new)) <= 3
+    for grade in (0, 1):  # the new ones of a grade are spread as well
+        mine = Counter(grown[name] for at, name in enumerate(new) if at % 2 == grade)
+        assert set(mine) == {"train", "val", "test"}
+
+
+def test_an_empty_split_is_filled_by_new_patients_alone():
+    homes = dict.fromkeys("abc", "train") | {"d": "val"}
+    found = split_by_patient(list("abcdx"), [0] * 5, FRACTIONS, 1, homes)
+    assert found == ["train", "train", "train", "val", "test"]
+    with pytest.raises(DataError, match="no patient is left for test, and those of the other splits stay"):
+        split_by_patient(list("abcd"), [0] * 4, FRACTIONS, 1, homes)
+
+
 def test_a_share_of_zero_stays_empty():
     assert "test" not in split_by_patient([str(i) for i in range(20)], [0] * 20, (0.8, 0.2, 0.0), 1)
 

@@ -156,7 +156,7 @@ def _list_sets(ctx: click.Context, option: click.Parameter, asked: bool) -> None
     show_default=True,
     help="Leave out all but one of files with the same bytes, or keep them as published.",
 )
-@click.option("--replace", is_flag=True, help="Write over an import that stands in OUT.")
+@click.option("--replace", is_flag=True, help="Write over an import that stands in OUT; see below.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record instead of the table.")
 def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **options: Any) -> None:
     """Import a set NAME whose files lie in ROOT: write a manifest, a site file and a record to OUT.
@@ -170,6 +170,9 @@ def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **op
     No split shares a patient with another. Images stay where they are; only DICOM photographs and OCT volumes are
     turned into PNG files, OUT/images, and recordings that are cut into WAV files. All of it stays at the site. The sets
     come from their owners, under their owners' terms.
+
+    With --replace the patients of the import that stands in OUT keep their splits, unless --seed or --fractions are
+    others than its own, and OUT/site.yaml keeps every setting that no import writes, such as policy.
     """  # noqa: D301
     from fedretina.data.readers.survey import ImportSettings
     from fedretina.data.site_import import LEFT_OUT, import_set
@@ -188,9 +191,23 @@ def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **op
         click.echo(f"left out {total}, each named in {out / LEFT_OUT}:")
     for reason, count in record["left_out"].items():
         click.echo(f"  {count:>6}  {reason}")
+    for line in _kept_lines(record):
+        click.echo(line)
     for sentence in record["warnings"]:
         say(f"warning: {sentence}", {"warning": sentence})
     click.echo(f"next: fedretina data check {quote(str(out / 'site.yaml'))}")
+
+
+def _kept_lines(record: dict[str, Any]) -> list[str]:
+    """What stayed of an import that was written over."""
+    kept = record.get("kept")
+    if kept is None:
+        return []
+    new = sum(record["patients"].values()) - kept["patients"]
+    lines = [f"patients who keep their split: {kept['patients']}; dealt out: {new}"]
+    if kept["settings"]:
+        lines.append(f"kept in the site file, without comments: {', '.join(kept['settings'])}")
+    return lines
 
 
 def _import_table(record: dict[str, Any]) -> list[str]:

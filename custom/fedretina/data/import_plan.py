@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from fedretina.data.manifest import SPLITS, RawRow, one_spelling, require_inside
@@ -50,6 +51,7 @@ def plan_import(
     out: Path,
     settings: ImportSettings,
     tell: Callable[[str, int, int], None] = lambda what, done, of: None,
+    before: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """Read a set and decide on each image; of the readers those alone that convert files write to `out`.
 
@@ -59,6 +61,7 @@ def plan_import(
         out: As `import_set`.
         settings: As `import_set`.
         tell: As `import_set`.
+        before: Patients of an earlier import, by their names in its manifest, and their splits, which they keep.
 
     Raises:
         DataError: As `import_set`.
@@ -90,8 +93,12 @@ def plan_import(
     scheme = survey.grading() if settings.scheme is None else preset(settings.scheme)
     labelled = [photograph for photograph in photographs if photograph.label]
     labels = [] if scheme is None else [scheme.index(photograph.label) for photograph in labelled]
-    splits = _splits(labelled, labels, settings, official) if labelled else []
-    without, gone = to_train([photograph for photograph in photographs if not photograph.label], labelled, splits)
+    homes: dict[str, str] = {}
+    if before:
+        homes = _homes(_names({photograph.patient for photograph in photographs}, out, settings, public_set), before)
+    splits = _splits(labelled, labels, settings, official, homes) if labelled else []
+    unlabelled = [photograph for photograph in photographs if not photograph.label]
+    without, gone = to_train(unlabelled, labelled, splits, homes)
     photographs = labelled + without
     left_out += gone
     patients = [photograph.patient for photograph in photographs]
@@ -102,19 +109,16 @@ def plan_import(
             f"{twice} names of patients differ from another in capital letters or blanks alone: they count as one "
             "patient."
         )
-    if settings.hash_patients and not public_set.keyed:
-        if any(patient in photograph.file for patient, photograph in zip(patients, photographs, strict=True)):
-            warnings.append(
-                "patients are hashed, but the names of the files still tell them: keep the manifest at home."
-            )
-        salt = site_salt(settings.salt or out / SALT)
-        patients = [keyed(salt, "patient", patient) for patient in patients]
+    names = _names(set(patients), out, settings, public_set)
+    hidden = {patient for patient, name in names.items() if name != patient}
+    if any(photograph.patient in hidden and photograph.patient in photograph.file for photograph in photographs):
+        warnings.append("patients are hashed, but the names of the files still tell them: keep the manifest at home.")
     columns = tuple(name for name in COLUMNS if any(photograph.beside.get(name) for photograph in photographs))
     rows = [
         RawRow(
             require_inside(photograph.file),
             photograph.label,
-            patient,
+            names[patient],
             split,
             tuple(photograph.beside.get(name, "") for name in columns),
         )
@@ -159,10 +163,13 @@ def _one_part_a_patient(photographs: Sequence[Photograph]) -> tuple[list[Photogr
 
 
 def to_train(
-    without: Sequence[Photograph], labelled: Sequence[Photograph], splits: Sequence[str]
+    without: Sequence[Photograph],
+    labelled: Sequence[Photograph],
+    splits: Sequence[str],
+    before: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[list[Photograph], list[LeftOut]]:
-    """Images without a label go to train, save those of patients whose labelled images are in val or test."""
-    homes = {photograph.patient: split for photograph, split in zip(labelled, splits, strict=True)}
+    """Images without a label go to train, save those of patients whose labelled images are, or were, in val or test."""
+    homes = {**before, **{photograph.patient: split for photograph, split in zip(labelled, splits, strict=True)}}
     kept, left_out = [], []
     for photograph in without:
         home = homes.get(photograph.patient, photograph.part or "train")
@@ -173,13 +180,32 @@ def to_train(
     return kept, left_out
 
 
+def _names(patients: Iterable[str], out: Path, settings: ImportSettings, public_set: PublicSet) -> dict[str, str]:
+    """Each patient, to the name in the manifest."""
+    if not settings.hash_patients or public_set.keyed:
+        return {patient: patient for patient in patients}
+    salt = site_salt(settings.salt or out / SALT)
+    return {patient: keyed(salt, "patient", patient) for patient in patients}
+
+
+def _homes(names: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+    """The split that a patient had, of those whom an earlier manifest names, however it spelled them."""
+    spelling = one_spelling([*before, *names.values()])
+    splits = {spelling[name]: split for name, split in before.items()}
+    return {patient: splits[spelling[name]] for patient, name in names.items() if spelling[name] in splits}
+
+
 def _splits(
-    photographs: Sequence[Photograph], labels: Sequence[int], settings: ImportSettings, official: bool
+    photographs: Sequence[Photograph],
+    labels: Sequence[int],
+    settings: ImportSettings,
+    official: bool,
+    homes: Mapping[str, str],
 ) -> list[str]:
     patients = [photograph.patient for photograph in photographs]
     parts = [photograph.part if official else None for photograph in photographs]
     if None in parts:
-        return split_by_patient(patients, labels, settings.fractions, settings.seed)
+        return split_by_patient(patients, labels, settings.fractions, settings.seed, homes)
     found = [str(part) for part in parts]
     if "train" not in found or "test" not in found:
         raise DataError(
@@ -190,7 +216,8 @@ def _splits(
         rest = settings.fractions[0] + settings.fractions[1]
         shares = (settings.fractions[0] / rest, settings.fractions[1] / rest, 0.0)
         rows = [at for at, part in enumerate(found) if part == "train"]
-        carved = split_by_patient([patients[at] for at in rows], [labels[at] for at in rows], shares, settings.seed)
+        own, classes = [patients[at] for at in rows], [labels[at] for at in rows]
+        carved = split_by_patient(own, classes, shares, settings.seed, homes)
         for at, split in zip(rows, carved, strict=True):
             found[at] = split
     return found

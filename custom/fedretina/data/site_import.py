@@ -7,9 +7,9 @@ import hashlib
 import io
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -18,13 +18,30 @@ from fedretina.data.manifest import SPLITS, Manifest, read_manifest, write_manif
 from fedretina.data.patient_keys import is_key
 from fedretina.data.readers import reader
 from fedretina.data.readers.survey import ImportSettings, LeftOut
-from fedretina.errors import DataError
+from fedretina.errors import DataError, StateError
 from fedretina.settings.scheme import GradingScheme
-from fedretina.storage import write_json
+from fedretina.storage import read_json, write_json
 from fedretina.version import __version__
+from fedretina.yaml_file import YamlFileError, read_yaml
 
 FORMAT = 1
 MANIFEST, SITE_FILE, RECORD, LEFT_OUT = "manifest.csv", "site.yaml", "import.json", "left_out.csv"
+_OF_THE_SET = frozenset({"scheme", "columns", "public_set"})
+"""What a site file says of the set itself under `data`: of another set it may not stay."""
+
+
+class _Earlier(NamedTuple):
+    """What stays of an import that is written over.
+
+    Attributes:
+        homes: The split of each patient of its manifest; none where all are to be dealt out anew.
+        settings: The hospital's own settings at the top of its site file.
+        data: Those under `data`, where an import writes some itself.
+    """
+
+    homes: Mapping[str, str]
+    settings: Mapping[str, Any]
+    data: Mapping[str, Any]
 
 
 def import_set(
@@ -40,6 +57,10 @@ def import_set(
     The same set, settings and salt give the same bytes. The record is written last, so a folder with one is whole.
     All files stay at the site; the record alone names no path, no file and no patient.
 
+    Written over an earlier import with the same seed and shares, every patient of it keeps its split, so that a run
+    that goes on is not tested on those whom it has trained on; with others all are dealt out anew. The site file keeps
+    every setting that no import writes, such as the hospital's `policy`.
+
     Args:
         name: One of `readers()`.
         root: The set's folder; nothing is written to it.
@@ -49,10 +70,12 @@ def import_set(
         tell: Called as it goes on: what is counted, such as "files compared", how many, and of how many.
 
     Returns:
-        The record: reader, version, scheme, settings, images per split and grade, what was left out and why, warnings.
+        The record: reader, version, scheme, settings, images per split and grade, what was left out and why, warnings,
+        and what was kept of an import that it was written over.
 
     Raises:
-        DataError: The set cannot be read as it stands, or `out` holds an import already or cannot be written.
+        DataError: The set cannot be read as it stands; `out` holds an import already or cannot be written; or what that
+            import should leave cannot be read.
         SettingsError: There is no such reader, or it does not know a setting.
     """
     reader(name)
@@ -60,20 +83,25 @@ def import_set(
         raise DataError(f"{root} is no folder: unpack the set, and give the path of its folder.")
     if not replace and any((out / file).exists() for file in (MANIFEST, SITE_FILE, RECORD)):
         raise DataError(f"{out} holds an import already: choose another folder, or write over it (--replace).")
+    earlier = _earlier(name, out, settings)
     before = [path for path in (out / file for file in (MANIFEST, SITE_FILE, LEFT_OUT)) if path.exists()]
     _make(out)
     if reader(name).converts:
         _forget(out / RECORD)  # the files that it speaks of are about to be written anew
-    plan = plan_import(name, root, out, settings, tell)
+    plan = plan_import(name, root, out, settings, tell, earlier.homes)
     try:
         _forget(out / RECORD)
         write_manifest(out / MANIFEST, plan.rows, plan.columns)
         manifest = read_manifest(out / MANIFEST, plan.scheme, plan.columns)
         _write_left_out(out / LEFT_OUT, plan.left_out)
-        _write(out / SITE_FILE, _site_file(name, root, plan))
+        own, kept = _site_file(name, root, plan, earlier)
+        _write(out / SITE_FILE, own)
         if plan.survey.images is not None:
             _sweep(plan.survey.images, {row.file for row in plan.rows})
         record = _record(name, settings, plan, manifest, (out / MANIFEST).read_bytes())
+        if before:
+            stayed = {(row.patient, row.split) for row in manifest.records} & set(earlier.homes.items())
+            record["kept"] = {"patients": len(stayed), "settings": kept}
         write_json(out / RECORD, record)
     except BaseException:  # half an import would stand in the way of the next try
         for path in (out / file for file in (MANIFEST, SITE_FILE, LEFT_OUT)):
@@ -81,6 +109,43 @@ def import_set(
                 path.unlink(missing_ok=True)
         raise
     return record
+
+
+def _earlier(name: str, out: Path, settings: ImportSettings) -> _Earlier:
+    """What stays of an import in `out`; nothing where there is none.
+
+    Raises:
+        DataError: Its manifest or its site file cannot be read, so what it says would be lost.
+    """
+    own: dict[str, Any] = {}
+    if (out / SITE_FILE).exists():
+        try:
+            own = read_yaml(out / SITE_FILE, "the site file")
+        except YamlFileError as error:
+            raise DataError(
+                f"{error} An import writes it anew and keeps the hospital's own settings: mend it, or move it away."
+            ) from error
+    data = own.pop("data", None)
+    homes: dict[str, str] = {}
+    if (out / MANIFEST).exists() and _deals_alike(name, out, settings):
+        try:
+            homes = {record.patient: record.split for record in read_manifest(out / MANIFEST, None).records}
+        except DataError as error:
+            raise DataError(
+                f"{error} Each patient of it is to keep its split: mend it, or move it away to deal all out anew."
+            ) from error
+    return _Earlier(homes, own, data if isinstance(data, Mapping) else {})
+
+
+def _deals_alike(name: str, out: Path, settings: ImportSettings) -> bool:
+    """Whether the splits of the import in `out` are asked for again; so also where its record is not there."""
+    try:
+        record = read_json(out / RECORD)
+    except StateError:
+        return True
+    official = reader(name).official if settings.official is None else settings.official
+    same = record.get("seed") == settings.seed and record.get("fractions") == list(settings.fractions)
+    return same and (official or not record.get("official_parts"))
 
 
 def _make(out: Path) -> None:
@@ -128,16 +193,20 @@ def _named(plan: Plan) -> str | dict[str, Any] | None:
     return plan.named.model_dump(mode="json") if isinstance(plan.named, GradingScheme) else plan.named
 
 
-def _site_file(name: str, root: Path, plan: Plan) -> str:
+def _site_file(name: str, root: Path, plan: Plan, earlier: _Earlier) -> tuple[str, list[str]]:
+    """The site file, and the names of the settings in it that an earlier one held and no import writes."""
     images = plan.survey.images.name if plan.survey.images is not None else str(root.resolve())
     scheme = {} if plan.named is None else {"scheme": _named(plan)}
     said = reader(name).modality
     kind = {} if said is None else {"modality": said}
     known = {"public_set": name} if reader(name).published else {}
     told = {"columns": list(plan.columns)} if plan.columns else {}
-    raw = {"data": {"manifest": MANIFEST, "images": images, **scheme, **kind, **known, **told}}
+    data = {"manifest": MANIFEST, "images": images, **scheme, **kind, **known, **told}
+    kept = {word: value for word, value in earlier.data.items() if word not in data.keys() | _OF_THE_SET}
+    raw = {"data": {**data, **kept}, **earlier.settings}
     head = f"# Written by `fedretina data import {name}`. It names a folder of this site and stays here.\n"
-    return head + yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
+    text = head + yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
+    return text, [*(f"data.{word}" for word in kept), *map(str, earlier.settings)]
 
 
 def _write_left_out(path: Path, rows: Sequence[LeftOut]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,11 @@ from fedretina.seeds import derive_seed
 
 
 def split_by_patient(
-    patients: Sequence[str], labels: Sequence[int], fractions: tuple[float, float, float], seed: int
+    patients: Sequence[str],
+    labels: Sequence[int],
+    fractions: tuple[float, float, float],
+    seed: int,
+    homes: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
     """Assign each image to train, val or test, whole patients at a time.
 
@@ -23,6 +28,9 @@ def split_by_patient(
     each goes to the split that lacks most images. So every grade is spread by the fractions, the totals
     are right to about one patient, and the order of rows changes nothing. Names that differ in capital letters or
     blanks alone are one patient.
+
+    Patients who have a split already keep it, whatever became of the others. The new ones go, grade by grade, to the
+    split that lacks most images of all; so the totals come back to the fractions as new patients come.
 
     Not by scikit-learn's `StratifiedGroupKFold`: it knows only folds of equal size, and would move images of existing
     sites from one split to another.
@@ -32,13 +40,14 @@ def split_by_patient(
         labels: Class of each image.
         fractions: Shares of train, val and test; they sum to 1. A split with share 0 stays empty.
         seed: Any integer.
+        homes: The split of patients who have one; one whose share is 0 does not count.
 
     Returns:
         The split of each image, in the order given.
 
     Raises:
         SettingsError: The fractions are no shares, or the lengths differ.
-        DataError: There are fewer patients than splits to fill.
+        DataError: There are fewer patients than splits to fill, or a split is empty and nobody new is there to fill it.
     """
     if len(patients) != len(labels):
         raise SettingsError(f"found {len(patients)} patients for {len(labels)} labels: give one of each per image.")
@@ -55,10 +64,13 @@ def split_by_patient(
 
     sizes = Counter(patients)
     order = sorted(highest, key=lambda name: (highest[name], derive_seed(seed, "split", name), name))
-    home: dict[str, str] = {}
+    home = {patient: homes[patient] for patient in order if homes.get(patient) in wanted}
     have = dict.fromkeys(SPLITS, 0)
-    total = 0
-    for patient in order:
+    for patient, split in home.items():
+        have[split] += sizes[patient]
+    total = sum(have.values())
+    new = [patient for patient in order if patient not in home]
+    for patient in new:
         total += sizes[patient]
         lack = [share * total - have[split] for split, share in zip(SPLITS, fractions, strict=True)]
         split = SPLITS[lack.index(max(lack))]
@@ -66,14 +78,21 @@ def split_by_patient(
         have[split] += sizes[patient]
     for split in wanted:
         if have[split] == 0:
-            _move_one(home, split, order)
+            _move_one(home, split, new)
     return [home[patient] for patient in patients]
 
 
-def _move_one(home: dict[str, str], split: str, order: Sequence[str]) -> None:
-    """Fill an empty split with the first patient of the split that has most patients."""
-    donor = max(SPLITS, key=lambda name: sum(place == name for place in home.values()))
-    home[next(patient for patient in order if home[patient] == donor)] = split
+def _move_one(home: dict[str, str], split: str, new: Sequence[str]) -> None:
+    """Fill an empty split with the first of the new patients in the split that has most patients."""
+    counts = Counter(home.values())
+    givers = [name for name in SPLITS if counts[name] > 1 and any(home[patient] == name for patient in new)]
+    if not givers:
+        raise DataError(
+            f"no patient is left for {split}, and those of the other splits stay where they are: add patients, or deal "
+            "all out anew with another seed."
+        )
+    donor = max(givers, key=lambda name: counts[name])
+    home[next(patient for patient in new if home[patient] == donor)] = split
 
 
 def labelled_subset(patients: Sequence[str], labels: Sequence[int], share: float, seed: int) -> NDArray[np.int64]:
