@@ -137,6 +137,34 @@ def test_a_decision_is_listed_signed_in_the_ledger_and_on_the_page(kit):
     assert "its signature does not hold" in call("approvals", kit.folder, code=1)
 
 
+def test_what_left_under_an_earlier_name_of_the_site_is_known(kit, tmp_path):
+    privacy = {"kind": "gaussian", "rho": 0.5, "epsilon_so_far": 5.3}
+    line = {"run": "spring", "phase": "train", "round": 0, "attempt": 0, "tensors": {"encoder": 1}, "scalars": {}}
+    path = tmp_path / "runs" / "spring" / "site-old" / "ledger.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({**line, "bytes": 7, "digest": "ab" * 32, "privacy": privacy}) + "\n")
+    text = call("ledger", kit.folder)
+    assert f"nothing has left {kit.name}" not in text
+    assert "run spring (under the name site-old): 1 message" in text
+    assert "privacy budget spent over all runs: epsilon 5.3" in text
+    assert [row["site"] for row in json.loads(call("ledger", kit.folder, "--json"))] == ["site-old"]
+    assert call("ledger", kit.folder, "--csv", "--run", "spring").splitlines()[1].endswith(",site-old")
+    page = status_page(EndFiles(kit).status(False))
+    assert "spring (as site-old)" in page
+    wait(kit)
+    assert "spent so far" in " ".join(call("approve", kit.folder).split())
+    assert "nothing spent so far" not in " ".join(call("approve", kit.folder).split())
+    decided = ("--reason", "vote 7", "--by", "Dr. Eye")
+    call("approve", kit.folder, "--yes", *decided)
+    said = call("withdraw", kit.folder, "spring", *decided)
+    assert "What 1 message brought to the server stays with the others" in said
+    # Where the environment names the folder, other sites of a rehearsal may have theirs in it.
+    (kit.folder / "local" / "privacy.json").unlink()
+    named = CliRunner(env={"FEDRETINA_SITE_FILE": str(tmp_path / "site.yaml")})
+    rehearsal = named.invoke(main, ["site", "ledger", str(kit.folder)]).output
+    assert "site-old" not in rehearsal
+
+
 def test_on_a_terminal_it_asks(kit, monkeypatch):
     wait(kit)
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda self: True, raising=False)

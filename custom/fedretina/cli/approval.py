@@ -205,10 +205,9 @@ def _own_kit(folder: Path) -> StartupKit:
 
 def _ledger_lines(kit: StartupKit) -> list[dict[str, Any]]:
     from fedretina.exchange.ledger import Ledger
-    from fedretina.kit.site_check import site_settings, state_root_of
+    from fedretina.kit.site_check import site_ledgers, site_settings
 
-    root = state_root_of(kit, site_settings(kit))
-    return [line for path in sorted(root.glob(f"*/{kit.name}/ledger.jsonl")) for line in Ledger(path).lines()]
+    return [line for path in site_ledgers(kit, site_settings(kit)) for line in Ledger(path).lines()]
 
 
 def _show(words: list[tuple[str, str]]) -> None:

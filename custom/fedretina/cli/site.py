@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import glob
 import io
 import json
 import sys
@@ -74,6 +73,8 @@ def check(folder: Path, experiment: Path | None, offline: bool, phantom: bool, a
 def ledger(folder: Path, run: str | None, as_json: bool, as_csv: bool) -> None:
     """Show all that has left the site of a KIT: kinds of tensors, scalars with their values, bytes, words of errors.
 
+    What left under a name that the site had before is shown with that name.
+
     What the hospital approved, refused and withdrew stands there, too (`fedretina site approvals` shows it alone).
 
     A line is written before the message it describes may go, so the ledger can list too much, never too little. An
@@ -81,28 +82,31 @@ def ledger(folder: Path, run: str | None, as_json: bool, as_csv: bool) -> None:
     """
     from fedretina.exchange.ledger import REFUSALS, Ledger
     from fedretina.kit.approvals import APPROVALS, LIST
-    from fedretina.kit.site_check import site_settings, state_root_of
+    from fedretina.kit.site_check import site_ledgers, site_settings, state_root_of
     from fedretina.kit.startup_kit import open_kit
 
     if as_json and as_csv:
         fail("choose one of --json and --csv.")
     try:
         kit = open_kit(folder)
-        root = state_root_of(kit, site_settings(kit))
-        paths = sorted(root.glob(f"{glob.escape(run) if run else '*'}/{glob.escape(kit.name)}/ledger.jsonl"))
+        own = site_settings(kit)
+        lines = []
+        for path in site_ledgers(kit, own, run):
+            name = path.parent.name
+            before = {} if name == kit.name else {"site": name}
+            lines += [{**line, **before} for line in Ledger(path).lines()]
         if run is None:
-            paths.append(kit.folder / REFUSALS)
-        lines = [line for path in paths for line in Ledger(path).lines()]
+            lines += Ledger(kit.folder / REFUSALS).lines()
         decided = Ledger(kit.folder / APPROVALS / LIST).lines()
         lines += [line for line in decided if run is None or line["run"] == run]
     except FedretinaError as error:
         fail(str(error))
     if run and not lines:
-        fail(f"nothing of a run {run!r} has left {kit.name}: its ledgers are under {root}.")
+        fail(f"nothing of a run {run!r} has left {kit.name}: its ledgers are under {state_root_of(kit, own)}.")
     if as_json:
         click.echo(json.dumps(lines, indent=1))
     elif as_csv:
-        click.echo(_spreadsheet(lines), nl=False)
+        click.echo(_spreadsheet(kit.name, lines), nl=False)
     else:
         click.echo(_table(kit.name, lines))
 
@@ -192,11 +196,11 @@ def _row(line: dict[str, Any]) -> tuple[object, ...]:
     return (*place, tensors, line["bytes"], scalars, policy, line["digest"], words)
 
 
-def _spreadsheet(lines: list[dict[str, Any]]) -> str:
+def _spreadsheet(site: str, lines: list[dict[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    writer.writerows(_row(line) for line in lines)
+    writer.writerow((*_COLUMNS, "site"))
+    writer.writerows((*_row(line), line.get("site", site)) for line in lines)
     return text.getvalue()
 
 
@@ -208,14 +212,15 @@ def _table(site: str, lines: list[dict[str, Any]]) -> str:
     lines = [line for line in lines if "approval" not in line]
     if decided:
         shown = [f"decisions of the hospital: {len(decided)}", *(f"  {decision_words(made)}" for made in decided)]
-    for run in dict.fromkeys(line["run"] for line in lines):
-        of_run = [line for line in lines if line["run"] == run]
+    for run, name in dict.fromkeys((line["run"], line.get("site", site)) for line in lines):
+        of_run = [line for line in lines if (line["run"], line.get("site", site)) == (run, name)]
         if not run:
             shown.append(f"jobs that were not taken: {len(of_run)}")
             shown.extend(f"  job {line['job']}: {line['words']}" for line in of_run)
             continue
         total = sum(line["bytes"] for line in of_run)
-        shown.append(f"run {run}: {counted(len(of_run), 'message')}, {size_words(total)} of tensors")
+        under = "" if name == site else f" (under the name {name})"
+        shown.append(f"run {run}{under}: {counted(len(of_run), 'message')}, {size_words(total)} of tensors")
         for line in of_run:
             _, _, phase, number, attempt, tensors, size, scalars, policy, digest, words = _row(line)
             again = f" (attempt {attempt})" if attempt else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from collections.abc import Mapping
@@ -17,8 +18,23 @@ if TYPE_CHECKING:  # a site's lasting process notes refusals, and is to stay wit
     from fedretina.exchange.partition import Partition
     from fedretina.exchange.payload import Payload, Stamp
 
+LEDGER = "ledger.jsonl"
+"""In a site's folder of a run."""
 REFUSALS = "refusals.jsonl"
 """In a kit's folder: what the server was told of jobs that were not taken, of which there is no run."""
+
+
+def ledgers(root: Path, site: str | None = None, run: str | None = None) -> list[Path]:
+    """Ledgers below a state root, `RUN/SITE/ledger.jsonl`, in the order of their paths.
+
+    Args:
+        root: The state root.
+        site: Only those kept under this name; None for every name. A hospital that was renamed has some under its old
+            one, and what they say of its images holds as before.
+        run: Only those of this run; None for all.
+    """
+    run, site = ("*" if word is None else glob.escape(word) for word in (run, site))
+    return sorted(root.glob(f"{run}/{site}/{LEDGER}"))
 
 
 class Ledger:

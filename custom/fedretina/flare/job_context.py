@@ -37,6 +37,7 @@ __all__ = [
     "load_experiment",
     "load_server_settings",
     "load_site_settings",
+    "shares_state_root",
     "simulated",
     "state_root",
     "with_weights_file",
@@ -107,6 +108,17 @@ def state_root(fl_ctx: FLContext, settings: SiteSettings | ServerSettings) -> Pa
     if simulated(fl_ctx):
         root = root.parent.parent
     return root / "fedretina_runs"
+
+
+def shares_state_root(fl_ctx: FLContext, settings: SiteSettings) -> bool:
+    """Whether sites of other hospitals may lie under the same state root: in a rehearsal on one machine.
+
+    So it is in the simulator, and where the environment says where state lies, which all processes of a rehearsal have.
+    A root that a site's own kit names, or that lies in its kit, is one hospital's, whatever it was called before.
+    """
+    if settings.state_root is None:
+        return simulated(fl_ctx) or bool(os.environ.get(STATE_ROOT))
+    return simulated(fl_ctx) or PROPERTY not in _scope_properties(fl_ctx)
 
 
 def with_weights_file(experiment: Experiment, settings: SiteSettings | ServerSettings) -> Experiment:

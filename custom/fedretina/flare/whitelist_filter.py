@@ -19,13 +19,19 @@ from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from fedretina.codecs.encoding import Encoding, encoding_of
 from fedretina.errors import DataError, FedretinaError, NotApprovedError, RefusedError
 from fedretina.exchange.encryption import require_sealed
-from fedretina.exchange.ledger import Ledger
+from fedretina.exchange.ledger import LEDGER, Ledger, ledgers
 from fedretina.exchange.noise import NOISE_KEY, noise_key
 from fedretina.exchange.partition import Partition, partition_of
 from fedretina.exchange.payload import Payload, Tensors, tensors_digest
 from fedretina.exchange.policy import apply_policy, require_budget, require_kinds
 from fedretina.flare.approval_gate import require_approval
-from fedretina.flare.job_context import load_experiment, load_server_settings, load_site_settings, state_root
+from fedretina.flare.job_context import (
+    load_experiment,
+    load_server_settings,
+    load_site_settings,
+    shares_state_root,
+    state_root,
+)
 from fedretina.flare.plain_bytes import register, understood
 from fedretina.flare.wire import ENTRIES, META, WAITS, WHY, pack_error, pack_payload, unpack_order, unpack_payload
 from fedretina.kit.job_folder import FILTER, RESULT_FILTERS
@@ -169,7 +175,7 @@ class WhitelistFilter(Filter):
 
     def _ledger(self, run: str, fl_ctx: FLContext) -> Ledger:
         site = require_name(fl_ctx.get_identity_name(), "site")
-        return Ledger(state_root(fl_ctx, self._own(fl_ctx)) / require_name(run, "run") / site / "ledger.jsonl")
+        return Ledger(state_root(fl_ctx, self._own(fl_ctx)) / require_name(run, "run") / site / LEDGER)
 
     def _under_policy(self, payload: Payload, parts: Partition, fl_ctx: FLContext) -> Payload:
         """Turn an answer into what may leave, and write that down."""
@@ -187,8 +193,10 @@ class WhitelistFilter(Filter):
             if self._scope or self._keeps_ledger:
                 ledger.note(leaving, parts, done)
             return leaving
+        # What left under a name that the site had before has cost the same images' budget.
+        name = site if shares_state_root(fl_ctx, self._own(fl_ctx)) else None
         with folder_lock(root / "privacy", _LOCK_WAIT_S):  # one release at a time, or two could share what is left
-            before = [line for path in sorted(root.glob(f"*/{site}/ledger.jsonl")) for line in Ledger(path).lines()]
+            before = [line for path in ledgers(root, name) for line in Ledger(path).lines()]
             done["privacy"]["epsilon_so_far"] = require_budget(
                 policy, before, tensors_digest(leaving.tensors), sums=bool(set(parts.sums) & set(leaving.tensors))
             )

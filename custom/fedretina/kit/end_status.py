@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedretina.errors import FedretinaError, StateError
-from fedretina.exchange.ledger import REFUSALS, Ledger
+from fedretina.exchange.ledger import LEDGER, REFUSALS, Ledger
 from fedretina.kit.approvals import Approvals
 from fedretina.kit.check import WARN_DAYS
 from fedretina.kit.findings import Finding, bad, good, note
@@ -27,6 +27,7 @@ from fedretina.kit.site_check import (
     last_check,
     nearest,
     process_path,
+    site_ledgers,
     site_settings,
     state_root_of,
 )
@@ -82,7 +83,7 @@ class RunStatus(NamedTuple):
     """One run, as its end has noted it.
 
     Attributes:
-        run: Name of the run.
+        run: Name of the run, with the site's name where it was another one then.
         last: The last step; see `tracking.last_step`. None where an older version ran.
         messages: Of a site: how many messages have left.
         bytes_today: Bytes of tensors that left since midnight UTC.
@@ -218,17 +219,17 @@ class EndFiles:
             return None
 
     def _runs(self) -> list[RunStatus]:
-        folders = {
-            path.parent for name in (LAST_STEP, "ledger.jsonl") for path in self.root.glob(f"*/{self.own}/{name}")
-        }
+        folders = {path.parent for path in self.root.glob(f"*/{self.own}/{LAST_STEP}")}
+        if self._site_settings is not None:
+            folders |= {path.parent for path in site_ledgers(self._kit, self._site_settings)}
         return sorted((self._run(folder) for folder in folders), key=lambda run: run.changed, reverse=True)
 
     def _run(self, folder: Path) -> RunStatus:
-        lines = self._lines(folder / "ledger.jsonl")
+        lines = self._lines(folder / LEDGER)
         today = datetime.now(UTC).date().isoformat()
-        changed = [path.stat().st_mtime for path in (folder / LAST_STEP, folder / "ledger.jsonl") if path.exists()]
+        changed = [path.stat().st_mtime for path in (folder / LAST_STEP, folder / LEDGER) if path.exists()]
         return RunStatus(
-            run=folder.parent.name,
+            run=folder.parent.name if folder.name == self.own else f"{folder.parent.name} (as {folder.name})",
             last=read_last_step(folder),
             messages=len(lines),
             bytes_today=sum(line["bytes"] for line in lines if str(line.get("time", "")).startswith(today)),

@@ -9,12 +9,13 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedretina.errors import DataError, FedretinaError, StateError
+from fedretina.exchange.ledger import ledgers
 from fedretina.kit import machine_check
 from fedretina.kit.addresses import moved_finding
 from fedretina.kit.check import WARN_DAYS, check_kit
@@ -28,7 +29,15 @@ from fedretina.plurals import counted
 from fedretina.seeds import torch_device
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import AugmentSettings, modality_settings
-from fedretina.settings.site import APPROVAL, REQUIRED, SiteSettings, read_site_settings, site_modality, site_scheme
+from fedretina.settings.site import (
+    APPROVAL,
+    PROPERTY,
+    REQUIRED,
+    SiteSettings,
+    read_site_settings,
+    site_modality,
+    site_scheme,
+)
 from fedretina.storage import read_json, write_json
 from fedretina.version import __version__
 
@@ -95,10 +104,13 @@ def site_settings(kit: StartupKit) -> SiteSettings:
     Raises:
         DataError: The kit's privacy.json or the site file cannot be used.
     """
+    return read_site_settings(_properties(kit), kit.name, kit.folder / "local")
+
+
+def _properties(kit: StartupKit) -> Mapping[str, Any]:
     privacy = kit.local("privacy.json") if (kit.folder / "local" / "privacy.json").exists() else {}
     scopes = {scope.get("name"): scope for scope in privacy.get("scopes") or []}
-    properties = scopes.get(privacy.get("default_scope"), {}).get("properties") or {}
-    return read_site_settings(properties, kit.name, kit.folder / "local")
+    return scopes.get(privacy.get("default_scope"), {}).get("properties") or {}
 
 
 def keep_findings(kit: StartupKit, findings: Sequence[Finding]) -> None:
@@ -156,6 +168,23 @@ def usual_experiment(kit: StartupKit) -> Experiment:
 def state_root_of(kit: StartupKit, settings: SiteSettings) -> Path:
     """Where a site's runs and ledgers lie."""
     return (settings.state_root or kit.folder / "fedretina_runs").resolve()
+
+
+def site_ledgers(kit: StartupKit, settings: SiteSettings, run: str | None = None) -> list[Path]:
+    """The ledgers of a site, those too that it kept under another name; the folder of each is named after its name.
+
+    A state root that the environment names may hold those of other sites of a rehearsal, so there the name decides.
+
+    Args:
+        kit: The site's kit.
+        settings: Its settings.
+        run: Only those of this run.
+
+    Raises:
+        DataError: The kit's privacy.json cannot be read.
+    """
+    shared = settings.state_root is not None and PROPERTY not in _properties(kit)
+    return ledgers(state_root_of(kit, settings), kit.name if shared else None, run)
 
 
 def approval_finding(kit: StartupKit, settings: SiteSettings) -> Finding:

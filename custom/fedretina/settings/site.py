@@ -213,7 +213,8 @@ class SiteSettings(BaseModel):
 
     Attributes:
         data: Where images and manifest are; a site with none is a phantom hospital.
-        state_root: Folder for the state of runs, outside FLARE's folders.
+        state_root: Folder for the state of runs, outside FLARE's folders. It is one hospital's: the noise budget counts
+            every ledger in it, also those under a name that the site had before.
         weights_file: The site's copy of the weights that a job names by SHA-256.
         he_keys: The sites' file of `fedretina kit he-keys`, for a job that encrypts; secret.
         trainer: Where the site's work is done: "inline", in the process of FLARE's job, or "child", in a process of its
