@@ -24,7 +24,7 @@ from simulation import SMALL
 from squid import LOGIN, NO_WAY, SQUID, Squid
 
 from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare, point_to
-from fedretina.kit import addresses, hardened, site_check
+from fedretina.kit import addresses, hardened, service_sight, site_check
 from fedretina.kit.site_check import Door
 from fedretina.kit.startup_kit import open_kit
 
@@ -299,6 +299,38 @@ def test_a_server_that_has_moved_is_told_from_one_that_is_away(look, kit, tmp_pa
     )
     fedretina("kit", "addresses", kit)
     assert "server's address" not in look(code=0)
+
+
+def test_files_at_home_that_the_service_would_not_see(look, kit, hospital, tmp_path, monkeypatch):
+    system, link = tmp_path / "system", tmp_path / "link"
+    system.mkdir()
+    link.symlink_to(hospital)
+    monkeypatch.setattr(addresses, "UNIT_FOLDER", system)
+    monkeypatch.setattr(service_sight, "_HOMES", (link, Path("/root")))
+    assert "service's files" not in look("--offline", code=0)  # no unit, so no service
+    shutil.copy(REPOSITORY / "provisioning" / "fedretina-site.service", system)
+    fedretina("kit", "addresses", kit, "192.0.2.10")
+    found = look("--offline", code=1)
+    assert [what for what, finding in found.items() if finding["good"] is False] == ["service's files"]
+    for name in ("data.manifest", "data.images", "state_root"):
+        assert name in found["service's files"]["found"], name
+    assert "data.cache" not in found["service's files"]["found"]  # it lies where the runs do
+    mend = found["service's files"]["mend"]
+    assert "`ProtectHome=read-only`" in mend
+    assert f"`ReadWritePaths={hospital / 'runs'}`" in mend
+    drop_in = system / "fedretina-site.service.d" / "override.conf"
+    drop_in.write_text("[Service]\nProtectHome=read-only\n")
+    found = look("--offline", code=1)["service's files"]["found"]
+    assert "state_root" in found
+    assert "data.manifest" not in found
+    drop_in.write_text(f"[Service]\nProtectHome=read-only\nReadWritePaths={hospital / 'runs'}\n")
+    look("--offline", code=0)
+    drop_in.write_text(f"[Service]\nProtectHome=tmpfs\nBindReadOnlyPaths={hospital}\n")
+    found = look("--offline", code=1)["service's files"]["found"]
+    assert "state_root" in found
+    assert "data.images" not in found
+    drop_in.write_text(f"[Service]\nProtectHome=tmpfs\nBindPaths=-/elsewhere:{hospital}:norbind\n")
+    look("--offline", code=0)
 
 
 def remove_manifest(hospital):

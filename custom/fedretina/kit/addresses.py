@@ -181,8 +181,15 @@ def unit_of(kit: StartupKit) -> str:
     return usual if usual in own or not own else own[0]
 
 
-def unit_allows(kit: StartupKit) -> Allowed | None:
-    """What the installed unit of a kit and its drop-ins allow; None where no unit on this machine serves this kit.
+def unit_says(kit: StartupKit, names: Sequence[str]) -> dict[str, list[str]] | None:
+    """Words of some settings in the unit that serves a kit, its drop-ins read after it.
+
+    Args:
+        kit: The kit.
+        names: The settings, such as IPAddressAllow.
+
+    Returns:
+        The words of each, in their order; None where no unit on this machine serves this kit.
 
     Raises:
         DataError: A file of the unit cannot be read.
@@ -191,13 +198,23 @@ def unit_allows(kit: StartupKit) -> Allowed | None:
     own = [unit] if unit.is_file() else []
     if not (own or unit.suffix == ".slice") or _whose(Path(f"{unit}.d") / CONF) not in (None, kit.folder):
         return None  # a slice needs no file but its drop-in
-    lists: dict[str, list[str]] = {"IPAddressDeny": [], "IPAddressAllow": []}
+    lists: dict[str, list[str]] = {name: [] for name in names}
     for path in [*own, *sorted(Path(f"{unit}.d").glob("*.conf"))]:
         for line in _read(path).splitlines():
             name, _, value = line.partition("=")
             if name.strip() in lists:  # an empty value takes back all that was said before
                 lists[name.strip()] = [*lists[name.strip()], *value.split()] if value.strip() else []
-    return Allowed(_ANY in lists["IPAddressDeny"], tuple(lists["IPAddressAllow"]))
+    return lists
+
+
+def unit_allows(kit: StartupKit) -> Allowed | None:
+    """What the unit of a kit allows; None where no unit on this machine serves this kit.
+
+    Raises:
+        DataError: A file of the unit cannot be read.
+    """
+    lists = unit_says(kit, ("IPAddressDeny", "IPAddressAllow"))
+    return None if lists is None else Allowed(_ANY in lists["IPAddressDeny"], tuple(lists["IPAddressAllow"]))
 
 
 def unit_finding(kit: StartupKit) -> Finding:

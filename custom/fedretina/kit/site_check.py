@@ -23,6 +23,7 @@ from fedretina.kit.door import Door, knock
 from fedretina.kit.findings import Finding, bad, good, judged, note
 from fedretina.kit.hardened import cards_offered, is_temporary
 from fedretina.kit.proxy import of_environment, proxy_of
+from fedretina.kit.service_sight import sight_finding
 from fedretina.kit.startup_kit import StartupKit
 from fedretina.kit.waiting_plans import WaitingPlans
 from fedretina.plurals import counted
@@ -90,6 +91,8 @@ def check_site(kit: StartupKit, experiment: Experiment, offline: bool = False, p
     offered, _ = cards_offered(kit.local("resources.json"))
     cache = settings.data.cache or root / "cache"
     findings += [approval_finding(kit, settings), _state(kit, settings), _disk(kit, settings)]
+    unseen = sight_finding(kit, settings, root)
+    findings += [] if unseen is None else [unseen]
     findings += [machine_check.cache(cache, nearest(cache)), machine_check.gpu(offered), machine_check.shared_memory()]
     findings.append(machine_check.locks(kit.folder, root, kit.name, serves(root, kit.name)))
     found = _attempt("data", lambda: _data(kit, settings, experiment, phantom), findings)
