@@ -5,7 +5,11 @@ import torch
 
 from fedretina.aggregation.coordinator import Coordinator
 from fedretina.local.site import Site
+from fedretina.local.site_state import Snapshot
+from fedretina.local.supervised import RoundOptimiser
+from fedretina.local.trainer import LocalTrainer
 from fedretina.loop import run_loop
+from fedretina.settings.plan import Step
 from fedretina.storage import read_json, read_tensors
 
 pytestmark = pytest.mark.slow
@@ -36,6 +40,47 @@ def test_a_learning_rate_of_nearly_nothing_leaves_the_weights(tiny, phantoms, tm
         run_loop(experiment, data, tmp_path, name)
     first, second = (final(tmp_path, run, "site-2") for run in ("plain", "tuned"))
     assert torch.equal(first["head.3.weight"], second["head.3.weight"])
+
+
+@pytest.fixture
+def rates(monkeypatch):
+    """The head's rate at each optimiser step, in order."""
+    seen, plain = [], RoundOptimiser.at
+
+    def noted(self, clock):
+        found = plain(self, clock)
+        seen.append(next(rate for key, rate in found.items() if key.startswith("head.")))
+        return found
+
+    monkeypatch.setattr(RoundOptimiser, "at", noted)
+    return seen
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "exponential"])
+@pytest.mark.parametrize(("asked", "expected"), [({}, 0.05), ({"learning_rate": 0.003}, 0.003)])
+def test_tuning_keeps_its_rate_whatever_the_rounds_schedule_fell_to(
+    schedule, asked, expected, rates, tiny, phantoms, tmp_path
+):
+    phases = [{"name": "train", "rounds": 10}]
+    experiment = tiny(row="fedavg", phases=phases, training={"schedule": schedule}, tune={"epochs": 2, **asked})
+    trainer = LocalTrainer(experiment, phantoms(experiment, "site-1")["site-1"])
+    shared = trainer.model.full_state()
+    trainer.tune(shared, Snapshot(trainer.model.start, {}), Step(11, "tune", "tune", 0, 1))
+    assert rates
+    assert set(rates) == {expected}
+
+
+def test_a_model_of_the_sites_own_beside_the_one_that_travels_keeps_the_rounds_schedule(
+    rates, tiny, phantoms, tmp_path
+):
+    experiment = tiny(
+        row="ditto",
+        phases=[{"name": "train", "rounds": 2}],
+        training={"schedule": "exponential", "decay": 0.5},
+        tune={"epochs": 1, "when": "rounds", "learning_rate": 0.01},
+    )
+    run_loop(experiment, phantoms(experiment, "site-1"), tmp_path, "r")
+    assert set(rates) == {0.05, 0.025, 0.01, 0.005}  # of the model that travels, and of the site's own
 
 
 def test_a_run_killed_around_its_tuning_ends_with_the_same_models(tiny, phantoms, tmp_path):

@@ -220,7 +220,8 @@ class LocalTrainer:
             The whole model, less what is frozen, as a personal part, so that it covers the aggregate wherever the two
             are joined.
         """
-        settings = self._tuned(step)
+        # The schedule ends with the rounds: the last one's part of a cosine would be next to nothing.
+        settings = self._tuned(step).model_copy(update={"schedule": "constant"})
         last = self._experiment.phases[-1].rounds  # annealed objectives stay where training left them
         with reproducible_torch(settings):
             self.model.load(shared, kept.tensors)

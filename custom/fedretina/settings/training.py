@@ -122,7 +122,8 @@ class TuneSettings(GrownSettings, ReadSettings):
 
     Attributes:
         epochs: Local epochs over all parts; 0 for none.
-        learning_rate: Rate; the training's own where it is not given.
+        learning_rate: Rate; the training's own where it is not given. At the end all steps have this rate, whatever
+            `training.schedule` says; a model that is trained in each round follows that schedule.
         when: "end" tunes once, after the rounds, what the chosen model is. "rounds" trains a model of the site's own in
             each round for these epochs, on top of the round's: as many passes over the data again. A site begins it at
             the aggregate of its first round, and keeps it from round to round.
