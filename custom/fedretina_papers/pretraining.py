@@ -13,7 +13,7 @@ from fedretina.errors import SettingsError
 from fedretina.exchange.payload import Tensors
 from fedretina.local.model import site_network
 from fedretina.loop import run_loop
-from fedretina.networks.encoder_file import export_encoder
+from fedretina.networks.encoder_file import Learned, export_encoder
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
 from fedretina.storage import read_json, read_tensors, write_json
@@ -129,6 +129,7 @@ def _as_it_stands(experiment: Experiment, sites: Mapping[str, SiteData], folder:
     rounds = min(int(read_json(run / "server" / "run.json")["done"]), phase.rounds)
     records = [read_json(run / "server" / f"{plan[at].name}.json") for at in range(rounds)]
     net = site_network(experiment, None)
+    learned: Learned = net.provenance or {}
     start = {key: tensor for key, tensor in net.state_dict().items() if key.startswith("encoder.")}
     hosts = {site: pool.data.name for pool in pools(sites) for site in pool.members} if experiment.pooled else {}
     files = {}
@@ -139,7 +140,8 @@ def _as_it_stands(experiment: Experiment, sites: Mapping[str, SiteData], folder:
         path = folder / f"{there}.safetensors"
         if there not in files:
             state, _ = read_tensors(run / there / f"{plan[rounds - 1].name}.safetensors")
-            digest = export_encoder(path, experiment.network.encoder, _encoder(state, start), net.normalisation, told)
+            whole, name = _encoder(state, start), experiment.network.encoder
+            digest = export_encoder(path, name, whole, net.normalisation, told, learned)
             files[there] = {"file": path.name, "sha256": digest}
     trained = phase.training or experiment.training
     return Pretrained(

@@ -95,8 +95,20 @@ def test_an_encoder_that_a_run_exported_says_where_it_comes_from(tmp_path):
     code, told = asked(file)
     assert code == 0
     assert "pre-trained on  moco, 3 rounds, run x" in told
+    assert "before that run" not in told
     code, told = asked(file, "--encoder", "resnet50")
     assert (code, "it is no resnet50" in told) == (1, True)
+
+
+def test_an_exported_encoder_says_what_its_run_began_with(tmp_path):
+    file = tmp_path / "encoder.safetensors"
+    learned = {"pretrained_on": "fundus photographs", "sets": ["eyepacs", "kermany"], "licence": "CC BY-NC 4.0"}
+    export_encoder(file, "resnet18", resnet18_encoder().state_dict(), "none", "moco, 3 rounds, run x", learned)
+    code, told = asked(file)
+    assert code == 0
+    assert "pre-trained on  moco, 3 rounds, run x; before that run: fundus photographs" in told
+    assert "and of what the run itself began with: CC BY-NC 4.0" in told
+    assert "public sets     eyepacs, kermany: figures on them may be too good" in told
 
 
 class Trigger:

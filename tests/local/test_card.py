@@ -223,6 +223,10 @@ def test_the_card_says_what_the_encoder_was_pre_trained_on_and_warns_where_the_s
     [
         ({"source": "none"}, "Its encoder, resnet18, was not pre-trained."),
         ({"source": "file", "words": "moco, run x"}, "began as an earlier run left it: moco, run x."),
+        (
+            {"source": "file", "words": "moco, run x", "pretrained_on": "eyes", "sets": [], "licence": "CC BY-NC 4.0"},
+            "left it: moco, run x. What that run began with was pre-trained on: eyes (licence: CC BY-NC 4.0).",
+        ),
     ],
 )
 def test_the_card_tells_an_encoder_from_the_seed_and_one_of_an_earlier_run(start, said):

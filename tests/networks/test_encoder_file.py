@@ -65,6 +65,18 @@ def test_what_is_exported_is_loaded(tmp_path, trained, whole):
         assert set(handle.keys()) == set(trained.encoder.state_dict())
 
 
+LEARNED = {"pretrained_on": "ImageNet, then fundus photographs", "sets": ["ddr", "eyepacs"], "licence": "CC BY-NC 4.0"}
+
+
+@pytest.mark.parametrize("sets", [LEARNED["sets"], []])
+def test_what_the_run_began_with_travels_with_the_file(tmp_path, trained, sets):
+    path, learned = tmp_path / "encoder.safetensors", {**LEARNED, "sets": sets}
+    start = {"source": "file", "sha256": "a" * 64, "normalisation": "half", "words": "an older run", **learned}
+    digest = export_encoder(path, NAME, trained.state_dict(), "none", WORDS, start)
+    provenance = load_encoder_weights(NAME, build_encoder(NAME), of_file(path, digest))
+    assert provenance == {"source": "file", "sha256": digest, "normalisation": "none", "words": WORDS, **learned}
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_every_encoder_has_such_a_file(tmp_path, name):
     encoder = build_encoder(name)

@@ -11,7 +11,7 @@ from fedretina.aggregation.run_store import RunStore
 from fedretina.evaluation.model_selection import chosen_step
 from fedretina.exchange.partition import CONTROL, KEY, Partition
 from fedretina.exchange.payload import Tensors, tensors_bytes
-from fedretina.networks.encoder_file import write_encoder
+from fedretina.networks.encoder_file import Learned, write_encoder
 from fedretina.networks.network import Network
 from fedretina.settings.aggregation import ChoiceSettings
 from fedretina.settings.experiment import Experiment
@@ -157,6 +157,7 @@ class ServerModel:
         }
         self._start_encoder = {key: value for key, value in start.items() if key.startswith("encoder.")}
         self._normalisation = net.normalisation
+        self._learned: Learned = net.provenance or {}
         self._at_hand: tuple[tuple[int, str], Tensors] | None = None
 
     def state(self, site: str = "") -> Tensors:
@@ -228,7 +229,8 @@ class ServerModel:
         still = set(self._parts.frozen)
         if all(key in state or key in still or key.endswith(".num_batches_tracked") for key in own):
             whole = {key: state.get(key, value) for key, value in own.items()}
-            write_encoder(self._store.folder, run, self._experiment, whole, self._normalisation)
+            folder, normalisation = self._store.folder, self._normalisation
+            write_encoder(folder, run, self._experiment, whole, normalisation, self._learned)
 
     def _down_keys(self) -> tuple[str, ...]:
         task = self._lineage.step.task

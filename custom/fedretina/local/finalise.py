@@ -24,7 +24,7 @@ from fedretina.local.heads_from_sums import FEW_LEFT_OUT
 from fedretina.local.site_state import Snapshot
 from fedretina.local.trainer import LocalTrainer
 from fedretina.local.verdict import Contestant, Splits, contestants, judged
-from fedretina.networks.encoder_file import write_encoder
+from fedretina.networks.encoder_file import Learned, write_encoder
 from fedretina.report.card import NOT_A_DEVICE, LookFigures, SpoiledFigures, build_card
 from fedretina.report.card_words import card_page
 from fedretina.report.render import render_site, write_page
@@ -298,7 +298,13 @@ def _scalars(
 
 
 def finalise_encoder(
-    run: str, folder: Path, experiment: Experiment, data: SiteData, tensors: Tensors, normalisation: Normalisation
+    run: str,
+    folder: Path,
+    experiment: Experiment,
+    data: SiteData,
+    tensors: Tensors,
+    normalisation: Normalisation,
+    start: Learned,
 ) -> dict[str, float]:
     """Write a site's encoder to `final/` and return the scalars that may leave.
 
@@ -309,8 +315,9 @@ def finalise_encoder(
         data: The site's data.
         tensors: The last aggregate, with what the site keeps of the encoder laid over it.
         normalisation: How the encoder's images were normalised.
+        start: What is told of the weights that the run began with.
     """
-    write_encoder(folder / "final", run, experiment, tensors, normalisation)
+    write_encoder(folder / "final", run, experiment, tensors, normalisation, start)
     return {
         "images_pretrain": float(data.counts["pretrain"]),
         "bad_files": float(data.bad_files),

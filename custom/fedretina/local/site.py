@@ -429,7 +429,8 @@ class Site:
         if kept is None:
             raise TrainingError("no update of this site was accepted, so it has no part of this encoder.")
         whole, normalisation = self.trainer.encoder_state(tensors, kept.tensors), self.trainer.normalisation
-        return finalise_encoder(order.stamp.run, self._folder, self._experiment, self._data, whole, normalisation)
+        run, start = order.stamp.run, self.trainer.provenance
+        return finalise_encoder(run, self._folder, self._experiment, self._data, whole, normalisation, start)
 
 
 def _lengths(tensors: Tensors, parts: Partition) -> dict[Kind, float]:

@@ -128,6 +128,7 @@ def _as(name: str, read: WeightsFile) -> Iterator[EncoderCheck]:
 def _exported(read: WeightsFile, name: str | None) -> EncoderCheck:
     header = read.header
     assert header is not None
+    start = header.start
     encoder, traits = build_on_meta(NetworkSettings(encoder=header.encoder)).encoder, encoder_traits(header.encoder)
     other = [] if name in (None, header.encoder) else [f"it is no {name}"]
     compared = _compared(encoder, Fitted(without_prefix(read.state)))
@@ -139,8 +140,10 @@ def _exported(read: WeightsFile, name: str | None) -> EncoderCheck:
         side=traits.side,
         patch=traits.patch,
         normalisation=header.normalisation,
-        pretrained_on=header.provenance,
-        licence="that of the run's owner, and of what the run itself began with",
+        pretrained_on=header.provenance + (f"; before that run: {start['pretrained_on']}" if start else ""),
+        sets=tuple(start["sets"] if start else ()),
+        licence="that of the run's owner, and of what the run itself began with"
+        + (f": {start['licence']}" if start else ""),
         notes=tuple(other),
     )
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypedDict, get_args
 
 import torch
 from torch import Tensor
@@ -24,10 +24,28 @@ PREFIX = "encoder."
 _MARK = "encoder"
 _LENGTH = 8  # bytes that hold the length of a safetensors header
 _LONGEST = 1000
+_BETWEEN = ","  # a header holds strings alone, and no name of a set has a comma
 HOW = (
     "Start another run from this encoder: network.weights {source: file, sha256: as below}, and each end's own path in "
     "its settings (weights_file)."
 )
+
+
+class Learned(TypedDict, total=False):
+    """What is told of weights that others trained: all three, or nothing.
+
+    Attributes:
+        pretrained_on: What they were trained on.
+        sets: Names of public sets (readers) among it.
+        licence: What their owner says of them.
+    """
+
+    pretrained_on: str
+    sets: list[str]
+    licence: str
+
+
+_NOTHING = Learned()
 
 
 class EncoderHeader(NamedTuple):
@@ -37,15 +55,23 @@ class EncoderHeader(NamedTuple):
         encoder: The architecture's name.
         normalisation: Of the images that the weights were trained with.
         provenance: Where they come from, in words.
+        start: What is told of the weights that the run began with; empty where it began with none, or where an earlier
+            version wrote the file.
     """
 
     encoder: str
     normalisation: Normalisation
     provenance: str
+    start: Learned = _NOTHING
 
 
 def export_encoder(
-    path: Path, encoder_name: str, state: Mapping[str, Tensor], normalisation: Normalisation, provenance: str
+    path: Path,
+    encoder_name: str,
+    state: Mapping[str, Tensor],
+    normalisation: Normalisation,
+    provenance: str,
+    start: Learned = _NOTHING,
 ) -> str:
     """Write an encoder's weights to a `.safetensors` file of their own, atomically; equal weights give equal bytes.
 
@@ -57,6 +83,8 @@ def export_encoder(
         normalisation: Of the images that the weights were trained with.
         provenance: Where they come from, in words, such as the run and its phase. It travels with the file, so it must
             not name a patient, a hospital's file or a path.
+        start: What is told of the weights that the run began with. It travels with the file, for it holds for what is
+            made of them.
 
     Returns:
         The file's sha256, 64 hex digits, to be given as `network.weights.sha256`.
@@ -77,8 +105,8 @@ def export_encoder(
         )
     mine = without_prefix({k: v for k, v in state.items() if k.startswith(PREFIX)} or state)
     whole = _whole(encoder_name, mine)
-    header = EncoderHeader(encoder_name, normalisation, provenance.strip())._asdict()
-    content = _sorted_header(save(whole, {HEADER: _MARK, **header}))
+    header = {"encoder": encoder_name, "normalisation": normalisation, "provenance": provenance.strip()}
+    content = _sorted_header(save(whole, {HEADER: _MARK, **header, **_carried(start)}))
     write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
 
@@ -106,14 +134,29 @@ def read_header(data: bytes) -> EncoderHeader | None:
             "The file of pre-trained weights is a whole model or another file of fedretina; export its encoder "
             "first, and give that file."
         )
-    encoder, normalisation, provenance = (metadata.get(name) for name in EncoderHeader._fields)
+    encoder, normalisation, provenance = (metadata.get(name) for name in ("encoder", "normalisation", "provenance"))
     known = _is_encoder(encoder) and normalisation in get_args(Normalisation)
     if not known or not isinstance(provenance, str):
         raise SettingsError(
             "The exported encoder says of itself what this version does not understand; export it again, or load it "
             "with the version that wrote it."
         )
-    return EncoderHeader(encoder, normalisation, provenance)
+    if "pretrained_on" not in metadata:
+        return EncoderHeader(encoder, normalisation, provenance)
+    pretrained_on, sets, licence = (str(metadata.get(name, "")) for name in ("pretrained_on", "sets", "licence"))
+    start = Learned(pretrained_on=pretrained_on, sets=list(filter(None, sets.split(_BETWEEN))), licence=licence)
+    return EncoderHeader(encoder, normalisation, provenance, start)
+
+
+def _carried(start: Learned) -> dict[str, str]:
+    """What a header says of the weights that the run began with."""
+    if "pretrained_on" not in start:
+        return {}
+    return {
+        "pretrained_on": start["pretrained_on"],
+        "sets": _BETWEEN.join(start["sets"]),
+        "licence": start["licence"],
+    }
 
 
 def _is_encoder(name: object) -> bool:
@@ -174,7 +217,12 @@ def _sorted_header(content: bytes) -> bytes:
 
 
 def write_encoder(
-    folder: Path, run: str, experiment: Experiment, tensors: Tensors, normalisation: Normalisation
+    folder: Path,
+    run: str,
+    experiment: Experiment,
+    tensors: Tensors,
+    normalisation: Normalisation,
+    start: Learned,
 ) -> str:
     """Write `encoder.safetensors`, and beside it `encoder.json` with what another run needs to know.
 
@@ -184,6 +232,7 @@ def write_encoder(
         experiment: Its settings.
         tensors: A state that holds the whole encoder, by the network's keys; other keys are left out.
         normalisation: How the encoder's images were normalised.
+        start: See `export_encoder`.
 
     Returns:
         The file's SHA-256.
@@ -199,12 +248,13 @@ def write_encoder(
     }
     name, rounds = experiment.network.encoder, sum(phase.rounds for phase in experiment.phases)
     told = f"{experiment.row}, {rounds} rounds without labels, run {run}"
-    digest = export_encoder(folder / "encoder.safetensors", name, state, normalisation, told)
+    digest = export_encoder(folder / "encoder.safetensors", name, state, normalisation, told, start)
     record: dict[str, Any] = {
         "encoder": name,
         "sha256": digest,
         "normalisation": normalisation,
         "provenance": told,
+        **{name: value for name, value in start.items() if name in Learned.__annotations__},
         "use": HOW,
         "settings": experiment.agreed(),
         "versions": versions(),

@@ -9,14 +9,14 @@ import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NotRequired, TypedDict
+from typing import IO, Any, NamedTuple, NotRequired
 
 import torch
 from torch import Tensor
 
 from fedretina.errors import SettingsError
 from fedretina.networks.encoder import Encoder
-from fedretina.networks.encoder_file import EncoderHeader, load_exported, read_header
+from fedretina.networks.encoder_file import EncoderHeader, Learned, load_exported, read_header
 from fedretina.networks.layout import layout_of, layouts_of
 from fedretina.settings.encoder import Normalisation, encoder_traits, packaged_encoders
 from fedretina.settings.network import WeightsSettings, WeightsSource
@@ -26,8 +26,8 @@ WRAPPERS = ("teacher", "model", "state_dict")
 """Under which a checkpoint of a training may hold the weights, beside optimiser and settings; the first counts."""
 
 
-class Provenance(TypedDict):
-    """Where an encoder's start comes from.
+class Provenance(Learned):
+    """Where an encoder's start comes from; with a file of others, or of a run that began with one, what it had learned.
 
     Attributes:
         source: The settings' word.
@@ -35,9 +35,6 @@ class Provenance(TypedDict):
         normalisation: What the weights expect.
         words: What an exported encoder says of itself; only such a file has them.
         layout: Whose published form the file has; only a published one has it.
-        pretrained_on: What the published weights were trained on.
-        sets: Names of public sets among it.
-        licence: What their owner says of them.
         notes: What was done to the tensors, in words.
     """
 
@@ -46,9 +43,6 @@ class Provenance(TypedDict):
     normalisation: Normalisation
     words: NotRequired[str]
     layout: NotRequired[str]
-    pretrained_on: NotRequired[str]
-    sets: NotRequired[list[str]]
-    licence: NotRequired[str]
     notes: NotRequired[list[str]]
 
 
@@ -94,7 +88,8 @@ def load_encoder_weights(encoder_name: str, encoder: Encoder, settings: WeightsS
     provenance: Provenance = {"source": settings.source, "sha256": digest, "normalisation": normalisation}
     if read.header is not None:
         load_exported(encoder_name, encoder, read.header, read.state)
-        return {**provenance, "normalisation": read.header.normalisation, "words": read.header.provenance}
+        provenance |= {"normalisation": read.header.normalisation, "words": read.header.provenance}
+        return {**provenance, **read.header.start}
     layout = layout_of(encoder_name, read.state)
     if layout is None:
         raise SettingsError(_no_layout(encoder_name))

@@ -55,14 +55,16 @@ _FIGURES = (
 def pretrained_words(encoder: Mapping[str, Any]) -> str:
     """What an encoder had learned before the run, in a sentence; `encoder` is the card's."""
     name = encoder.get("name")
-    if "words" in encoder:
-        return f"Its encoder, {name}, began as an earlier run left it: {encoder['words']}."
+    trained = ""
     if "pretrained_on" in encoder:
+        form = f"form: {encoder['layout']}; " if "layout" in encoder else ""
+        trained = f"was pre-trained on: {encoder['pretrained_on']} ({form}licence: {encoder['licence']})."
+    if "words" in encoder:
+        before = f" What that run began with {trained}" if trained else ""
+        return f"Its encoder, {name}, began as an earlier run left it: {encoder['words']}.{before}"
+    if trained:
         notes = "".join(f" {note[0].upper()}{note[1:]}." for note in encoder.get("notes", ()))
-        return (
-            f"Its encoder, {name}, was pre-trained on: {encoder['pretrained_on']} (form: {encoder['layout']}; licence: "
-            f"{encoder['licence']}).{notes}"
-        )
+        return f"Its encoder, {name}, {trained}{notes}"
     return f"Its encoder, {name}, was not pre-trained." if encoder.get("source") == "none" else ""
 
 
