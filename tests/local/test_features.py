@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import metadata
 
 import pytest
 import torch
 
 from fedretina.data.site_data import Split
+from fedretina.local import features as features_module
 from fedretina.local.features import FrozenEncoder, FrozenOutputs
 from fedretina.local.trainer import LocalTrainer
 
@@ -62,3 +64,27 @@ def test_features_are_computed_once_and_read_with_the_same_bits(case, tmp_path, 
     other = experiment.model_copy(update={"seed": experiment.seed + 1})  # other weights
     with pytest.raises(AssertionError, match="computed anew"):
         FrozenEncoder(other, here).features(split)
+    plain = metadata.version
+    for where, name, value in (
+        (metadata, "version", lambda package: "0.0.1" if package == "timm" else plain(package)),
+        (features_module, "__version__", "0.0.1"),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(where, name, value)
+            with pytest.raises(AssertionError, match="computed anew"):
+                FrozenEncoder(experiment, here).features(split)
+
+
+def test_how_a_card_chooses_its_kernels_is_told_from_another_choice_and_a_processor_has_none(case, monkeypatch):
+    experiment, data = case
+    net = LocalTrainer(experiment, data).model.net
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a card")
+    frozen = FrozenOutputs(net, experiment, replace(data, features=None))
+
+    def keys(device):
+        for kernels in ("repeatable", "fastest"):
+            frozen._training = experiment.training.model_copy(update={"kernels": kernels})
+            yield frozen._key(experiment, torch.device(device))
+
+    assert {key["kernels"] for key in keys("cuda")} == {"repeatable", "fastest"}
+    assert all("kernels" not in key for key in keys("cpu"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import cached_property
+from importlib import metadata
 from types import MappingProxyType
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedretina.networks.build import build_network
 from fedretina.networks.network import Network
 from fedretina.seeds import reproducible_torch, torch_device
 from fedretina.settings.experiment import Experiment
+from fedretina.version import __version__
 
 _log = logging.getLogger(__name__)
 _ANY_GRADES = 2
@@ -88,8 +90,9 @@ class FrozenOutputs:
     def _key(self, experiment: Experiment, device: torch.device) -> dict[str, object]:
         net = self._net
         state = net.state_dict()  # asked once: each call walks all modules
-        # A processor knows one way of forming products.
-        card = {} if device.type == "cpu" else {"tf32": self._training.precision == "tf32"}
+        # A processor knows one way of forming products, and one of choosing kernels.
+        tf32, kernels = self._training.precision == "tf32", self._training.kernels
+        card = {} if device.type == "cpu" else {"tf32": tf32, "kernels": kernels}
         return {
             **card,
             "encoder": experiment.network.encoder,
@@ -100,7 +103,10 @@ class FrozenOutputs:
             "device": device.type if device.type == "cpu" else torch.cuda.get_device_name(device),
             "threads": self._training.threads,
             "channels_last": self._training.channels_last,
+            # Whose code computes: equal weights give other bits where another version of it goes through them.
             "torch": torch.__version__,
+            "timm": metadata.version("timm"),
+            "fedretina": __version__,
         }
 
     def of(self, split: Split, orientations: Sequence[int] = (0,)) -> SplitOutputs:
