@@ -79,6 +79,32 @@ def test_what_keeps_a_file_from_being_loaded_is_named_and_the_code_is_1(tmp_path
     assert said in told
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [(), (0,), (384,), (1370, 384), (1, 1, 384), (1, 0, 384), (0, 26, 384), (2, 26, 384), (1, 26, 0), (1, 26, 384, 1)],
+)
+def test_positions_of_a_shape_that_cannot_be_is_named_and_the_code_is_1(tmp_path, shape):
+    """What a form changes before it compares must not meet a damaged tensor half way."""
+    marks = {"cls_token": torch.zeros(1, 1, 384), "patch_embed.proj.weight": torch.zeros(384, 3, 14, 14)}
+    file = tmp_path / "weights.pth"
+    torch.save({**marks, "pos_embed": torch.zeros(shape)}, file)
+    for name in ("dinov2_small", "retfound_green"):
+        assert asked(file, "--encoder", name)[0] == 1
+    code, told = asked(file, "--encoder", "dinov2_small", "--json")
+    assert (code, json.loads(told)["other_shape"]) == (1, [f"stages.0.pos_embed: {shape}, needed (1, 1370, 384)"])
+
+
+@pytest.mark.parametrize("kind", ["sparse", "meta"])
+def test_tensors_without_plain_numbers_are_refused(tmp_path, kind):
+    state = resnet18(weights=None).state_dict()
+    plain = state["conv1.weight"]
+    state["conv1.weight"] = plain.to_sparse() if kind == "sparse" else plain.to("meta")
+    torch.save(state, tmp_path / "weights.pth")
+    code, told = asked(tmp_path / "weights.pth")
+    assert code == 2
+    assert "not a plain state dict" in told
+
+
 def test_a_checkpoint_is_unwrapped_and_its_classifier_left_out(tmp_path):
     content = {"model": resnet18(weights=None).state_dict(), "args": argparse.Namespace(lr=0.1), "epoch": 3}
     torch.save(content, tmp_path / "checkpoint.pth")

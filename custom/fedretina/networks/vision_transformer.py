@@ -247,10 +247,12 @@ class TokensLayout(Layout):
         embedding, found = encoder.stages[0], dict(state)
         assert isinstance(embedding, TokenEmbedding)
         positions, notes = found.get(_POSITIONS), []
-        if positions is not None and positions.ndim == 3 and not self.exact:
+        _, _, width = embedding.pos_embed.shape
+        # Only another number of positions is another grid. Any other shape is left as it is, and then does not fit.
+        if positions is not None and (*positions.shape[:1], *positions.shape[2:]) == (1, width) and not self.exact:
             side = math.isqrt(max(0, positions.shape[1] - embedding.positioned))
             rows, columns = embedding.grid
-            if (side, side) != embedding.grid and side**2 == positions.shape[1] - embedding.positioned:
+            if side and (side, side) != embedding.grid and side**2 == positions.shape[1] - embedding.positioned:
                 found[_POSITIONS] = resampled(positions, (side, side), embedding.grid, embedding.positioned)
                 notes.append(f"positions of {side} x {side} patches were resampled to {rows} x {columns}")
         return Fitted(found, notes=tuple(notes))

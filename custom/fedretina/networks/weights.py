@@ -197,8 +197,13 @@ def _is_state(content: Any) -> bool:
     return (
         isinstance(content, Mapping)
         and bool(content)
-        and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items())
+        and all(isinstance(k, str) and isinstance(v, Tensor) and _is_plain(v) for k, v in content.items())
     )
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether a tensor holds all its numbers as they are: none that is sparse, rounded to codes, or without memory."""
+    return value.layout == torch.strided and not value.is_quantized and not value.is_meta
 
 
 def _unpacked(opened: IO[bytes], suffix: str) -> tuple[Any, EncoderHeader | None]:
