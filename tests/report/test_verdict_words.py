@@ -1,9 +1,14 @@
 """A verdict in words: each of its ends, and what a hospital reads there."""
 
+import html
+
 import pytest
+from site_inputs import site_inputs
 
 from fedretina.evaluation.verdict import FEDERATED, MAJORITY, OWN, TWIN
 from fedretina.exchange.min_count import told_outcomes
+from fedretina.report.render import render_site
+from fedretina.report.site_report import site_report
 from fedretina.report.text import outcomes_sentence
 from fedretina.report.verdict_words import kept_sentence, verdict_sentence, verdict_table
 
@@ -158,3 +163,14 @@ def test_the_table_has_a_figure_and_a_difference_a_cell():
 )
 def test_the_servers_page_counts_sites_and_names_none(counts, says):
     assert outcomes_sentence(told_outcomes(counts)).endswith(says)
+
+
+@pytest.mark.parametrize(("shared", "model"), [(True, "the model trained with the others"), (False, "the run's model")])
+def test_rounds_are_said_to_be_of_the_model_that_is_not_kept_where_another_is(shared, model):
+    report, said = site_report(site_inputs()), f"These rounds are of {model}, which is not kept here."
+    federated, own = (
+        render_site(report | {"model": kept, "verdict": record(kept=kept, reason="better", shared=shared)})
+        for kept in (FEDERATED, OWN)
+    )
+    assert "which is not kept here" not in federated
+    assert html.unescape(own).partition("Round by round")[2].partition("The rounds in numbers")[0].count(said) == 1

@@ -60,6 +60,7 @@ def render_site(report: Mapping[str, Any]) -> str:
         sentences=summary.site_summary(report),
         controls=verdict_words.verdict_table(verdict) if verdict else None,
         federated=report.get("model", FEDERATED) == FEDERATED,
+        whose_rounds=verdict_words.rounds_sentence(verdict),
         tiles=[
             "auc_supported"
             if name == "auc" and report["figures"].get("auc_supported", {}).get("value") is not None

@@ -97,6 +97,13 @@ def kept_sentence(verdict: Mapping[str, Any]) -> str:
     return f"{base}: there is no other."
 
 
+def rounds_sentence(verdict: Mapping[str, Any] | None) -> str:
+    """Whose rounds the report of another model shows."""
+    shared = verdict is None or verdict["shared"]
+    model = "the model trained with the others" if shared else "the run's model"
+    return f"These rounds are of {model}, which is not kept here."
+
+
 def verdict_table(verdict: Mapping[str, Any]) -> dict[str, Any]:
     """The controls side by side, as a page's table shows them.
 
