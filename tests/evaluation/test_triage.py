@@ -37,7 +37,7 @@ CASE = [
 
 def test_a_case_counted_by_hand():
     found = triage(labelled(CASE), THRESHOLD, SCHEME)
-    counts = {name: share[:2] for name, share in found._asdict().items()}
+    counts = {name: share[:2] for name, share in found._asdict().items() if share is not None}
     assert counts == {
         "load": (5, 7),
         "doubt_load": (2, 7),
@@ -45,11 +45,20 @@ def test_a_case_counted_by_hand():
         "sensitivity": (2, 3),
         "specificity": (1, 3),
     }
+    assert found.gated_load is None
     assert found.missed.low == pytest.approx(0.0084, abs=1e-4)
     assert found.missed.high == pytest.approx(0.9057, abs=1e-4)
 
 
-def slow(labelled, threshold):
+def test_the_gate_adds_the_patients_that_the_rule_leaves_alone():
+    odd = np.array([one[0] in ("well, left alone", "well, doubted") for one in CASE])
+    plain, gated = triage(labelled(CASE), THRESHOLD, SCHEME), triage(labelled(CASE), THRESHOLD, SCHEME, odd=odd)
+    assert gated.gated_load[:2] == (6, 7)
+    assert gated._replace(gated_load=None) == plain  # all else is of the rule alone
+
+
+def slow(labelled, threshold, odd):
+    gated = set()
     referred, ill, counts = set(), set(), {"doubt": 0, "right": 0, "well": 0}
     everyone = sorted(set(labelled.patients))
     for name in everyone:
@@ -60,6 +69,8 @@ def slow(labelled, threshold):
         truth = [int(labelled.labels[i]) for i in at]
         if by_grade or doubt:
             referred.add(name)
+        if by_grade or doubt or any(odd[i] for i in at):
+            gated.add(name)
         counts["doubt"] += doubt and not by_grade
         if any(grade in (2, 3, 4) for grade in truth):
             ill.add(name)
@@ -72,6 +83,7 @@ def slow(labelled, threshold):
         (len(ill - referred), len(ill)),
         (len(ill & referred), len(ill)),
         (counts["right"], counts["well"]),
+        (len(gated), len(everyone)),
     ]
 
 
@@ -83,8 +95,9 @@ def test_random_cases_against_the_slow_form(seed):
         [(f"p{rng.integers(size // 2)}", rng.integers(6), float(rng.random()), rng.integers(6)) for _ in range(size)]
     )
     threshold = float(rng.random())
-    found = triage(case, threshold, SCHEME)
-    assert [share[:2] if share else (0, 0) for share in found] == slow(case, threshold)
+    odd = rng.random(size) < 0.2
+    found = triage(case, threshold, SCHEME, odd=odd)
+    assert [share[:2] if share else (0, 0) for share in found] == slow(case, threshold, odd)
 
 
 def test_threshold_0_refers_everyone_and_misses_nobody():

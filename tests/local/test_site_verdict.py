@@ -177,6 +177,11 @@ def test_with_too_few_patients_the_federated_model_stays_and_the_own_one_is_only
         assert found["test"]["models"][FEDERATED]["accuracy"] == figures["test"]["accuracy"]["value"]
         assert found["test"]["models"][FEDERATED]["referable_auc"] == figures["test"]["referable_auc"]["value"]
         assert "a choice takes 10 validation patients" in (folder / "report.html").read_text()
+        card = storage.read_json(folder / "card.json")
+        rule, gated = (card["referral"]["test"][name]["k"] for name in ("load", "gated_load"))
+        odd = card["look"]["own"]["patients_odd"]
+        assert max(rule, odd) <= gated <= rule + odd
+        assert "With the gate as well" in (folder / "card.md").read_text()
         # The server has it as a count alone; too few sites make not even that.
         assert figures["scalars"]["verdict"] in (-1, 0, 1)
     assert results["verdicts"] == {"sites": 2, "least": 5}

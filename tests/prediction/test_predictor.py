@@ -11,6 +11,10 @@ import torch
 from PIL import Image
 
 from fedretina.errors import StateError
+from fedretina.evaluation.figures import LabelledPredictions, triage
+from fedretina.exchange.payload import tensors_digest
+from fedretina.local.gate import site_gate
+from fedretina.local.verdict import Contestant
 from fedretina.prediction.predictor import Predictor
 from fedretina.storage import read_json, read_tensors, write_json, write_tensors
 from fedretina.uncertainty.estimators import build_estimator
@@ -266,6 +270,22 @@ def test_the_gate_stands_before_the_answer(hospital, gated, odd):
     images = hospital.data.split("test").images
     asked = predictor.answer(hospital.files, images)  # as the network gets them, without files
     assert [row.referral for row in asked] == [row.referral for row in own]
+
+
+def test_the_load_with_the_gate_is_how_many_patients_are_referred(hospital, gated):
+    splits = {name: hospital.data.split(name) for name in ("val", "test")}
+    given = (hospital.experiment, hospital.trainer, hospital.shared, hospital.personal)
+    model = Contestant.of("federated", *given, splits)
+    odd = site_gate(model, tensors_digest(model.model), hospital.data, splits).odd
+    answer, of = expected(hospital), splits["test"]
+    test = LabelledPredictions(answer.probabilities, answer.uncertainty, of.labels.numpy(), of.patients)
+    found = triage(test, 0.9, hospital.data.scheme, odd=odd)
+    assert found.gated_load.k > found.load.k  # the gate does add some here
+    card = read_json(gated / "card.json")
+    told = triage(test, card["referral"]["threshold"], hospital.data.scheme, odd=odd).gated_load
+    rows = Predictor.load(gated, "cpu").predict(hospital.images, hospital.files)
+    referred = {patient for patient, row in zip(of.patients, rows, strict=True) if row.referral.refer}
+    assert (told.k, told.n) == (len(referred), len(set(of.patients)))
 
 
 def test_a_model_from_before_the_gate_answers_as_it_did_and_says_so(hospital, odd):

@@ -230,3 +230,16 @@ def test_what_was_missed_is_the_first_tile():
         assert ("It refers 8 of 26 patients" in tile) == bool(missed)  # who refers everyone misses nobody
         assert value in tile
         assert span in tile
+
+
+def test_patients_whom_the_gate_refers_are_told_beside_those_of_the_rule():
+    share, more = ({"k": k, "n": 37, "value": k / 37, "low": 0.1, "high": 0.9} for k in (18, 22))
+    record = site_report(site_inputs())
+    old, new = (
+        render_site(record | {"referral": CARD["referral"] | {"test": {"missed": share, "load": share, **gate}}})
+        for gate in ({}, {"gated_load": more})
+    )
+    assert "with the gate as well" not in old
+    assert "It refers 18 of 37 patients, 22 with the gate as well" in new
+    (row,) = re.findall(r"<tr><td>with the gate as well.*?</tr>", new)
+    assert "22 of 37" in row

@@ -312,6 +312,7 @@ class Triage(NamedTuple):
         missed: Ill patients not referred, of the ill.
         sensitivity: Ill patients referred, of the ill.
         specificity: Patients not referred, of those without referable disease whose images could all be graded.
+        gated_load: Patients referred, or with an image that the gate stops or calls unusual, of all.
     """
 
     load: Share | None
@@ -319,10 +320,15 @@ class Triage(NamedTuple):
     missed: Share | None
     sensitivity: Share | None
     specificity: Share | None
+    gated_load: Share | None = None
 
 
 def triage(
-    labelled: LabelledPredictions, threshold: float, scheme: GradingScheme, promise: float | None = None
+    labelled: LabelledPredictions,
+    threshold: float,
+    scheme: GradingScheme,
+    promise: float | None = None,
+    odd: NDArray[np.bool_] | None = None,
 ) -> Triage:
     """Apply the referral rule to a split and count patients.
 
@@ -341,9 +347,10 @@ def triage(
         scheme: Names the referable grades and the ungradable one. Without referable grades nobody is known to be
             ill, and only the loads are told.
         promise: A `promise.Promise.threshold`; None where no chance of disease refers by itself.
+        odd: Whether the gate stops an image or calls it unusual [N]; None where there is no gate.
 
     Returns:
-        The figures.
+        The figures; all but `gated_load` are of the rule alone.
 
     Raises:
         TrainingError: The arrays differ in length.
@@ -371,10 +378,14 @@ def triage(
     referred = {patient for patient, why in reasons.items() if why}
     doubted = {patient for patient, why in reasons.items() if why == {"doubtful"}}
     everyone = len(reasons)
+    gated = None
+    if odd is not None:
+        gated = referred | {patient for patient, one in zip(labelled.patients, odd, strict=True) if one}
     return Triage(
         load=exact_interval(len(referred), everyone),
         doubt_load=exact_interval(len(doubted), everyone),
         missed=exact_interval(len(ill - referred), len(ill)),
         sensitivity=exact_interval(len(ill & referred), len(ill)),
         specificity=exact_interval(len(well - referred), len(well)) if sick else None,
+        gated_load=None if gated is None else exact_interval(len(gated), everyone),
     )

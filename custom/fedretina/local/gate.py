@@ -42,12 +42,14 @@ class SiteGate(NamedTuple):
             patients, how many have an image that it stopped, and how many have one that is stopped or unusual.
         spoiled: By the name of what was done to them; empty for signals.
         silent: Of all images of the test split, whether it lets no answer be shown [N].
+        odd: Of all images of the test split, whether it stops one or calls it unusual [N]: a doctor looks either way.
     """
 
     gate: Gate
     own: Mapping[str, int]
     spoiled: Mapping[str, Spoiled]
     silent: NDArray[np.bool_]
+    odd: NDArray[np.bool_]
 
 
 class Pictures(NamedTuple):
@@ -131,7 +133,8 @@ def site_gate(
         "patients_odd": len({of[at] for at in (*stopped, *unusual)}),
     }
     silent = np.array([not one.answered for one in said], dtype=np.bool_)
-    return SiteGate(gate, own, _tried(gate, model, pictures), silent)
+    odd = np.array([one.reason is not None or one.unusual for one in said], dtype=np.bool_)
+    return SiteGate(gate, own, _tried(gate, model, pictures), silent, odd)
 
 
 def expected_look(model: Contestant) -> Look | None:

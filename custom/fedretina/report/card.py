@@ -97,11 +97,13 @@ class LookFigures(NamedTuple):
         gate: The gate's record, see `gate.gate.Gate`.
         own: Images of the test split, how many of them it stopped, and how many of the others it calls unusual.
         spoiled: By what was done to them; empty where nothing was.
+        odd: Of all images of the test split, whether the gate stops one or calls it unusual [N].
     """
 
     gate: Mapping[str, Any]
     own: Mapping[str, int]
     spoiled: Mapping[str, SpoiledFigures]
+    odd: NDArray[np.bool_] | None = None
 
 
 def build_card(
@@ -180,7 +182,8 @@ def build_card(
     if promise is not None and asked is not None and asked.drawn and promise["reason"] == "too_few_patients":
         promise |= _drawn(validation, threshold.value, scheme, asked, curve if model == FEDERATED else None)
     least = None if promise is None else promise["threshold"]
-    expected = None if test is None else triage(test, threshold.value, scheme, least)
+    odd = None if look is None else look.odd
+    expected = None if test is None else triage(test, threshold.value, scheme, least, odd)
     return {
         "format": CARD_FORMAT,
         "notice": NOT_A_DEVICE,

@@ -45,6 +45,7 @@ _ASKED = ("validation", "test")
 
 _FIGURES = (
     ("load", "Patients that would be referred"),
+    ("gated_load", "With the gate as well: those with a photograph that it stops or calls unusual"),
     ("doubt_load", "Patients that would be referred for doubt alone"),
     ("missed", "Patients with referable disease that would be missed"),
     ("sensitivity", "Patients with referable disease that would be referred"),
@@ -344,7 +345,7 @@ def _expected(card: Mapping[str, Any], figures: Mapping[str, Any] | None) -> lis
     if figures is None:
         return ["Nothing is known: the test split was not read."]
     table = ["| on this site's test patients | |", "|---|---|"]
-    table += [f"| {words} | {share_words(figures[name])} |" for name, words in _FIGURES]
+    table += [f"| {words} | {share_words(figures[name])} |" for name, words in _FIGURES if name in figures]
     grading = card["test"]
     if grading is None:
         return table
