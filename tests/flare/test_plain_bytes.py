@@ -17,7 +17,7 @@ from nvflare.fuel.utils import fobs
 
 from fedretina.aggregation.spool import Spool
 from fedretina.errors import RefusedError
-from fedretina.exchange.encryption import sealed_bytes
+from fedretina.exchange.encryption import SITE_FILE, cipher_for, new_keys, sealed_bytes
 from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Payload, Stamp, tensors_digest
 from fedretina.flare import plain_bytes
@@ -220,6 +220,18 @@ def test_the_largest_message_of_a_run_follows_from_its_network(tiny):
     own = sum(parts.sizes[key][1] for key in parts.sendable)
     assert own <= parts.most_bytes(parts.sendable) <= own + 4096 * len(parts.sendable)
     assert sealed_bytes(5000) > 2 * 5000 * 8
+
+
+def test_a_message_of_sealed_sums_is_within_the_largest_and_one_for_plain_sums_would_not_do(tiny, tmp_path):
+    pytest.importorskip("tenseal", reason="TenSEAL (extra `he`) is not installed")
+    experiment = tiny(row="analytic", phases=[{"name": "sums", "sums": {}}])
+    net = build_on_meta(experiment.network, experiment.head_width or 2)
+    plainly, sealed = (partition_of(experiment, net, encrypted) for encrypted in (False, True))
+    new_keys(tmp_path)
+    cipher = cipher_for(experiment.exchange, tmp_path / SITE_FILE, private=True, sums=experiment.sums)
+    own = sum(cipher.seal(torch.zeros(sealed.sizes[key][0])).numel() for key in sealed.sums)
+    for ways in ("sendable", "receivable"):
+        assert plainly.most_bytes(getattr(plainly, ways)) < own <= sealed.most_bytes(getattr(sealed, ways))
 
 
 def test_places_are_those_of_the_largest_numbers_first():
