@@ -76,7 +76,7 @@ def test_killed_at_every_write_a_run_with_averaged_keys_ends_with_the_same_bits(
     data = scans(experiment, "site-1", "site-4")
     expected = run_loop(experiment, data, tmp_path, "whole")
     got, deaths = killed_at_every_write(
-        lambda: run_loop(experiment, data, tmp_path, "cut"), lambda path: "pretrain" in path.name
+        lambda: run_loop(experiment, data, tmp_path, "cut"), tmp_path / "cut", lambda path: "pretrain" in path.name
     )
     assert deaths > 8
     assert {k: v for k, v in got.items() if k != "run"} == {k: v for k, v in expected.items() if k != "run"}

@@ -225,7 +225,7 @@ def test_a_run_killed_at_every_write_ends_with_the_same_bits(tiny, phantoms, tmp
     experiment = tiny(phases=phases, exchange={"codec": {"name": "int4", "smallest": 100}})
     data = phantoms(experiment, "site-1", "site-2")
     expected = run_loop(experiment, data, tmp_path, "whole")
-    got, deaths = killed_at_every_write(lambda: run_loop(experiment, data, tmp_path, "cut"))
+    got, deaths = killed_at_every_write(lambda: run_loop(experiment, data, tmp_path, "cut"), tmp_path / "cut")
     assert deaths > 50
     assert figures(got) == figures(expected)
     for site in data:

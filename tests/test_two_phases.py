@@ -135,7 +135,7 @@ def test_killed_at_every_write_of_both_phases_a_run_ends_with_the_same_bits(scan
     experiment = experiment.model_copy(update={"phases": (first, *experiment.phases[1:])})
     data = scans(experiment, "site-4")
     expected = run_loop(experiment, data, tmp_path, "whole")
-    got, deaths = killed_at_every_write(lambda: run_loop(experiment, data, tmp_path, "cut"))
+    got, deaths = killed_at_every_write(lambda: run_loop(experiment, data, tmp_path, "cut"), tmp_path / "cut")
     assert deaths > 25
     assert {k: v for k, v in got.items() if k != "run"} == {k: v for k, v in expected.items() if k != "run"}
 

@@ -163,7 +163,8 @@ def test_killed_at_every_write_of_the_second_asking_the_run_stays_complete(tiny,
         assert run["done"] == 3  # never less on disk
         assert "site-1" in results(tmp_path / "late")["sites"]
 
-    _, deaths = killed_at_every_write(lambda: end(experiment, data, tmp_path / "late"), afterwards=still_complete)
+    late = tmp_path / "late"
+    _, deaths = killed_at_every_write(lambda: end(experiment, data, late), late, afterwards=still_complete)
     assert deaths > 10
     assert files(tmp_path / "late") == files(tmp_path / "whole")
 
@@ -203,7 +204,7 @@ def test_a_curve_outlives_kills_and_reaches_a_site_that_missed_it(tiny, phantoms
         file = cut / "server" / "run.json"
         return file.exists() and storage.read_json(file)["done"] == before
 
-    _, deaths = killed_at_every_write(lambda: end(experiment, data, cut), in_that_step)
+    _, deaths = killed_at_every_write(lambda: end(experiment, data, cut), cut, in_that_step)
     assert deaths > 5
     assert files(cut) == files(whole)
     # Off in that step and at the end, then asked alone: it gets the sum of the other two, who have none without it.

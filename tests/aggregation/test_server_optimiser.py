@@ -95,7 +95,7 @@ def test_rounds_are_those_of_the_paper_whoever_answers_first_and_whenever_the_se
     same = [record["digest"] for record in coordinator.records]
     *_, other = rounds(experiment, tmp_path / "b", backwards=True)
     assert [record["digest"] for record in other.records] == same
-    (*_, killed), deaths = killed_at_every_write(lambda: rounds(experiment, tmp_path / "c"))
+    (*_, killed), deaths = killed_at_every_write(lambda: rounds(experiment, tmp_path / "c"), tmp_path / "c")
     assert deaths > 2 * ROUNDS
     assert [record["digest"] for record in killed.records] == same
     assert all(torch.equal(killed._store.model(2)[key], value) for key, value in models[-1].items())

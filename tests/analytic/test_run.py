@@ -126,7 +126,9 @@ def test_a_run_of_sums_killed_at_every_write_ends_with_the_same_bits(analytic, p
     run_loop(experiment, data, tmp_path, "whole")
     of_site_2 = tmp_path / "cut" / "site-2"  # whose writes are those of site-1
     _, deaths = killed_at_every_write(
-        lambda: run_loop(experiment, data, tmp_path, "cut"), lambda path: of_site_2 not in path.parents
+        lambda: run_loop(experiment, data, tmp_path, "cut"),
+        tmp_path / "cut",
+        lambda path: of_site_2 not in path.parents,
     )
     assert deaths > 30
     assert results(tmp_path, "cut") == results(tmp_path, "whole")

@@ -248,7 +248,9 @@ def test_a_run_with_a_twin_killed_at_every_write_ends_with_the_same_bits(tiny, p
     run_loop(experiment, data, tmp_path, "whole")
     # What a run without a twin writes is killed in tests/test_loop.py.
     _, deaths = killed_at_every_write(
-        lambda: run_loop(experiment, data, tmp_path, "cut"), lambda path: {"twin", "final"} & {*path.parts}
+        lambda: run_loop(experiment, data, tmp_path, "cut"),
+        tmp_path / "cut",
+        lambda path: bool({"twin", "final"} & {*path.parts}),
     )
     assert deaths > 30
     for name in ("figures.json", "federated/card.json", "card.json"):
