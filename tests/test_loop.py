@@ -241,7 +241,6 @@ def test_a_run_killed_at_every_write_ends_with_the_same_bits(tiny, phantoms, tmp
     "the run goes on and ends with the same bits",
 )
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0])
 def test_a_run_under_which_the_power_goes_ends_with_the_same_bits(tiny, phantoms, tmp_path, seed):
     experiment = tiny(phases=[{"name": "train", "rounds": 3}], exchange={"codec": {"name": "int4", "smallest": 100}})

@@ -1,5 +1,7 @@
 """One machine per site: what is noted of a second one, and what of FLARE the guard is built on."""
 
+import inspect
+import re
 import threading
 from types import SimpleNamespace
 
@@ -12,14 +14,15 @@ from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.sfm import conn_manager
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 from nvflare.fuel.f3.sfm.sfm_endpoint import SfmEndpoint
+from nvflare.private.fed.app.client import client_train
+from nvflare.private.fed.client import fed_client_base
+from nvflare.private.fed.client.communicator import Communicator
 from nvflare.private.fed.server.fed_server import FederatedServer
 
 from fedretina.errors import SettingsError
 from fedretina.flare.one_machine import OneMachine
 from fedretina.flare.one_machine_site import OneMachineSite
 from fedretina.kit.second_machine import ONGOING_S, SecondMachine, SecondMachines
-
-HEARTBEAT_S, AFTER_A_FAILED_ONE_S, LOST_S = 10, 5, 30  # FLARE's client; the last for an answer that never comes
 
 
 @pytest.fixture
@@ -60,11 +63,19 @@ def test_what_a_server_says_is_read_or_dropped(seen):
         assert SecondMachine.read(words) is None
 
 
+def in_code_of(part, before):
+    """The last number that follows some words in FLARE's code, where it has no name."""
+    return float(re.findall(rf"{re.escape(before)}(\d+(?:\.\d+)?)\)", inspect.getsource(part))[-1])
+
+
 def test_all_of_it_happens_within_a_minute_by_the_waits_that_are_configured():
+    heartbeat_s = in_code_of(client_train, 'get("heart_beat_interval", ')
+    lost_s = in_code_of(fed_client_base, 'get("maint_msg_timeout", ')  # for an answer that never comes
+    after_a_failed_one_s = in_code_of(Communicator.send_heartbeat, "time.sleep(")
     answer_s = OneMachine()._answer_s
     noticed = conn_manager.MAX_WAIT + answer_s  # the newcomer's longest pause, then the first one's longest silence
     assert noticed < ONGOING_S  # so that it does not seem over between two attempts
-    goes_on = max(noticed, LOST_S) + AFTER_A_FAILED_ONE_S + HEARTBEAT_S
+    goes_on = max(noticed, lost_s) + after_a_failed_one_s + heartbeat_s
     assert goes_on < 60
     for wrong in (0, 31):
         with pytest.raises(SettingsError, match="answer_s is from 1 to 30"):
