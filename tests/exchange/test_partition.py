@@ -1,3 +1,4 @@
+import functools
 import hashlib
 import itertools
 import json
@@ -28,6 +29,7 @@ BATCHNORMS = {
 ENCODERS = tuple(BATCHNORMS)
 
 
+@functools.cache
 def meta(encoder="resnet18", num_classes=2, layout="linear_bn_relu_linear"):
     return build_on_meta(NetworkSettings(encoder=encoder, head=HeadSettings(layout=layout)), num_classes)
 

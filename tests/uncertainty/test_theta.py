@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -37,42 +39,31 @@ def random_case(seed: int, tied: bool) -> tuple[np.ndarray, np.ndarray]:
     return (np.ceil(u * 8) / 8 if tied else u), wrong
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("seed", range(25))
-def test_roc_points_are_scikit_learns_without_the_first(seed, tied):
-    u, wrong = random_case(seed, tied)
-    fpr, tpr, thresholds = roc_curve(wrong, u, drop_intermediate=False)
-    curve = roc(u, wrong)
-    assert curve.thresholds.tolist() == thresholds[1:].tolist()
-    assert (curve.hits / wrong.sum()).tolist() == pytest.approx(tpr[1:].tolist())
-    assert (curve.alarms / (~wrong).sum()).tolist() == pytest.approx(fpr[1:].tolist())
+def random_cases(seeds: int) -> Iterator[tuple[tuple[int, bool], np.ndarray, np.ndarray]]:
+    for case in itertools.product(range(seeds), (False, True)):
+        yield case, *random_case(*case)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("seed", range(40))
-def test_theta_is_the_brute_force_maximum(seed, tied):
-    u, wrong = random_case(seed, tied)
-    threshold, gain = brute_force(u, wrong)
-    theta = youden_theta(u, wrong, LOOSE, previous=0.7)
-    if gain > 0:
-        assert theta.value == threshold
-        assert theta.youden == pytest.approx(float(gain))
-        assert theta.reason == "youden"
-    else:
-        assert (theta.value, theta.youden, theta.reason) == (0.7, None, "uninformative")
-    assert (theta.errors, theta.samples) == (int(wrong.sum()), u.size)
+def test_roc_points_are_scikit_learns_without_the_first():
+    for case, u, wrong in random_cases(25):
+        fpr, tpr, thresholds = roc_curve(wrong, u, drop_intermediate=False)
+        curve = roc(u, wrong)
+        assert curve.thresholds.tolist() == thresholds[1:].tolist(), case
+        assert (curve.hits / wrong.sum()).tolist() == pytest.approx(tpr[1:].tolist()), case
+        assert (curve.alarms / (~wrong).sum()).tolist() == pytest.approx(fpr[1:].tolist()), case
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_theta_reaches_scikit_learns_best_point(seed):
-    u, wrong = random_case(seed, tied=False)
-    fpr, tpr, thresholds = roc_curve(wrong, u, drop_intermediate=False)
-    gain = (tpr - fpr)[1:]
-    if gain.max() <= 0:
-        pytest.fail("pick seeds with an informative u")
-    theta = youden_theta(u, wrong, LOOSE, None)
-    tops = thresholds[1:][np.isclose(gain, gain.max(), atol=1e-12)]  # ties up to rounding
-    assert theta.value == tops[0]
+def test_theta_is_the_brute_force_maximum():
+    for case, u, wrong in random_cases(40):
+        threshold, gain = brute_force(u, wrong)
+        theta = youden_theta(u, wrong, LOOSE, previous=0.7)
+        if gain > 0:
+            assert theta.value == threshold, case
+            assert theta.youden == pytest.approx(float(gain)), case
+            assert theta.reason == "youden", case
+        else:
+            assert (theta.value, theta.youden, theta.reason) == (0.7, None, "uninformative"), case
+        assert (theta.errors, theta.samples) == (int(wrong.sum()), u.size), case
 
 
 def test_the_specifications_case():
@@ -181,12 +172,10 @@ def pre_1_3_theta(u: np.ndarray, wrong: np.ndarray) -> float:
     return min(float(thresholds[gain.index(max(gain))]), 2.0)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("seed", range(40))
-def test_official_theta_is_scikit_learns_curve_with_the_first_point_of_its_day(seed, tied):
-    u, wrong = random_case(seed, tied)
-    for verdict in (wrong, ~wrong):
-        assert official_theta(u, verdict).value == pre_1_3_theta(u, verdict)
+def test_official_theta_is_scikit_learns_curve_with_the_first_point_of_its_day():
+    for case, u, wrong in random_cases(40):
+        for verdict in (wrong, ~wrong):
+            assert official_theta(u, verdict).value == pre_1_3_theta(u, verdict), case
 
 
 def test_official_theta_skips_the_points_that_roc_curve_leaves_out():
