@@ -16,6 +16,7 @@ from fedretina.gate.spoils import SPOILS
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.site import SiteDataSettings
 
+pytestmark = pytest.mark.slow
 KINDS = {"fundus": {}, "oct": {"images": {"modality": "oct"}}}
 
 
