@@ -227,6 +227,27 @@ def phantoms(tmp_path, drawn) -> Callable[..., dict]:
     return make
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Callable[..., tuple[dict, Path]]:
+    """Results of a run of the loop that nothing disturbs, and the folder in which it lies as "whole", for reading.
+
+    Tests of a file that hold something against the same run share it; its data are as `phantoms` gives them.
+    """
+    from fedretina.loop import run_loop
+
+    made: dict = {}
+
+    def make(experiment: Experiment, data: dict) -> tuple[dict, Path]:
+        key = (experiment.model_dump_json(), tuple(data))
+        if key not in made:
+            root = tmp_path_factory.mktemp("undisturbed")
+            made[key] = run_loop(experiment, data, root, "whole"), root
+        found, root = made[key]
+        return copy.deepcopy(found), root
+
+    return make
+
+
 @pytest.fixture
 def clean_environment(monkeypatch) -> None:
     """No setting of the developer's shell reaches a test."""

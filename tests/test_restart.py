@@ -43,14 +43,13 @@ def back_to(experiment, step, mark="ab12"):
 
 @pytest.fixture
 def spoilt(tiny, phantoms, tmp_path):
-    """Runs of five rounds: "whole", undisturbed, and "r", in which a site is missing from round 2 on."""
+    """A run "r" of five rounds, in which a site is missing from round 2 on."""
 
     def make(done, **words):
         experiment = tiny(phases=[{"name": "train", "rounds": ROUNDS}], **words)
         data = phantoms(experiment, "site-1", "site-2")
-        whole = run_loop(experiment, data, tmp_path, "whole")
         drive(experiment, data, tmp_path, done, absent=lambda step: ("site-2",) if step >= 2 else ())
-        return experiment, data, whole
+        return experiment, data
 
     return make
 
@@ -70,8 +69,9 @@ def spoilt(tiny, phantoms, tmp_path):
     ],
 )
 @pytest.mark.slow
-def test_it_ends_with_the_bits_of_a_run_that_never_did_what_is_dropped(spoilt, tmp_path, row, done, step):
-    experiment, data, whole = spoilt(done, row=row)
+def test_it_ends_with_the_bits_of_a_run_that_never_did_what_is_dropped(spoilt, undisturbed, tmp_path, row, done, step):
+    experiment, data = spoilt(done, row=row)
+    whole, root = undisturbed(experiment, data)
     server = tmp_path / "r" / "server"
     before = {path.name: path.read_bytes() for path in server.glob("*.json")}
     again = back_to(experiment, step)
@@ -79,9 +79,9 @@ def test_it_ends_with_the_bits_of_a_run_that_never_did_what_is_dropped(spoilt, t
     got = run_loop(again, data, tmp_path, "r")
     assert figures(got) == figures(whole)
     for site in data:
-        ends = [json.loads((tmp_path / run / site / "final/figures.json").read_text()) for run in ("whole", "r")]
+        ends = [read_json(run / site / "final/figures.json") for run in (root / "whole", tmp_path / "r")]
         assert ends[0] == ends[1]
-        history = [read_history(tmp_path / run / site).steps() for run in ("whole", "r")]
+        history = [read_history(run / site).steps() for run in (root / "whole", tmp_path / "r")]
         assert history[0] == history[1]
     # Nothing is erased: what was dropped, and what the run said of itself then, lies in a folder beside.
     aside = server / "dropped-ab12"
@@ -130,8 +130,8 @@ def test_where_it_cannot_go_is_said_and_nothing_is_lost(tiny, phantoms, tmp_path
     assert 4 <= len(list(server.glob("*.safetensors"))) <= 6
 
 
-def test_killed_while_it_goes_back_it_goes_back_all_the_same(spoilt, tmp_path, monkeypatch):
-    experiment, data, whole = spoilt(7)
+def test_killed_while_it_goes_back_it_goes_back_all_the_same(spoilt, undisturbed, tmp_path, monkeypatch):
+    experiment, data = spoilt(7)
 
     def killed(path, record):
         raise KeyboardInterrupt
@@ -141,12 +141,15 @@ def test_killed_while_it_goes_back_it_goes_back_all_the_same(spoilt, tmp_path, m
         with pytest.raises(KeyboardInterrupt):
             Coordinator(back_to(experiment, "train-0002"), "r", tmp_path / "r" / "server")
     assert read_json(tmp_path / "r" / "server" / "run.json")["done"] == 7
+    whole, _ = undisturbed(experiment, data)
     assert figures(run_loop(back_to(experiment, "train-0002"), data, tmp_path, "r")) == figures(whole)
     assert (tmp_path / "r" / "server" / "dropped-ab12" / "results.json").exists()
 
 
-def test_a_site_without_its_own_part_for_that_step_takes_its_nearest_or_begins_anew(spoilt, tmp_path, caplog):
-    experiment, data, whole = spoilt(4, choice={"window": ROUNDS})  # it ends with a late round's model
+def test_a_site_without_its_own_part_for_that_step_takes_its_nearest_or_begins_anew(
+    spoilt, undisturbed, tmp_path, caplog
+):
+    experiment, data = spoilt(4, choice={"window": ROUNDS})  # it ends with a late round's model
     shutil.rmtree(tmp_path / "r" / "site-1")  # its disk was lost
     state = tmp_path / "r" / "site-2"
     record = read_json(state / "state.json")
@@ -155,11 +158,12 @@ def test_a_site_without_its_own_part_for_that_step_takes_its_nearest_or_begins_a
     assert sorted(results["sites"]) == ["site-1", "site-2"]
     assert "the site begins anew" in caplog.text
     assert "train-0000 stands in for it" in caplog.text
+    whole, _ = undisturbed(experiment, data)
     assert figures(results) != figures(whole)
 
 
 def test_a_spoilt_model_is_not_blamed_on_the_learning_rate(spoilt, tmp_path):
-    experiment, data, _ = spoilt(2)
+    experiment, data = spoilt(2)
     path = tmp_path / "r" / "server" / "train-0001.safetensors"
     model, record = read_tensors(path)
 

@@ -19,26 +19,28 @@ def final(root, run, site):
     return read_tensors(root / run / site / "final" / "model.safetensors")[0]
 
 
-def test_tuning_changes_every_part_of_the_final_model_and_nothing_of_the_federated_rounds(tiny, phantoms, tmp_path):
+def test_tuning_changes_every_part_of_the_final_model_and_nothing_of_the_federated_rounds(
+    tiny, phantoms, undisturbed, tmp_path
+):
     plain, tuned = tiny(row="fedavg"), tiny(row="fedavg", tune={"epochs": 2})
     data = phantoms(plain, "site-1", "site-2")
-    before, after = (run_loop(e, data, tmp_path, n) for e, n in ((plain, "plain"), (tuned, "tuned")))
+    (before, root), after = undisturbed(plain, data), run_loop(tuned, data, tmp_path, "tuned")
     assert before["model_digest"] == after["model_digest"]
     assert [step["task"] for step in after["steps"]] == ["train", "train", "validate", "tune"]
     assert after["steps"][3]["bytes_up"] == {"site-1": 0, "site-2": 0}
-    first, second = (final(tmp_path, run, "site-1") for run in ("plain", "tuned"))
+    first, second = final(root, "whole", "site-1"), final(tmp_path, "tuned", "site-1")
     assert set(first) == set(second)
     moved = [key for key in first if not torch.equal(first[key], second[key])]
     assert any(key.startswith("encoder.") for key in moved)
     assert any(key.startswith("head.") for key in moved)
 
 
-def test_a_learning_rate_of_nearly_nothing_leaves_the_weights(tiny, phantoms, tmp_path):
+def test_a_learning_rate_of_nearly_nothing_leaves_the_weights(tiny, phantoms, undisturbed, tmp_path):
     plain, tuned = tiny(row="fedavg"), tiny(row="fedavg", tune={"epochs": 1, "learning_rate": 1e-30})
     data = phantoms(plain, "site-1", "site-2")
-    for experiment, name in ((plain, "plain"), (tuned, "tuned")):
-        run_loop(experiment, data, tmp_path, name)
-    first, second = (final(tmp_path, run, "site-2") for run in ("plain", "tuned"))
+    _, root = undisturbed(plain, data)
+    run_loop(tuned, data, tmp_path, "tuned")
+    first, second = final(root, "whole", "site-2"), final(tmp_path, "tuned", "site-2")
     assert torch.equal(first["head.3.weight"], second["head.3.weight"])
 
 
@@ -104,10 +106,10 @@ def test_a_run_killed_around_its_tuning_ends_with_the_same_models(tiny, phantoms
         assert all(torch.equal(whole[key], parts[key]) for key in whole)
 
 
-def test_a_site_whose_tuning_failed_ends_with_the_chosen_model(tiny, phantoms, tmp_path):
+def test_a_site_whose_tuning_failed_ends_with_the_chosen_model(tiny, phantoms, undisturbed, tmp_path):
     plain, tuned = tiny(row="fedavg"), tiny(row="fedavg", tune={"epochs": 1})
     data = phantoms(plain, "site-1", "site-2")
-    run_loop(plain, data, tmp_path, "plain")
+    _, root = undisturbed(plain, data)
     coordinator = Coordinator(tuned, "r", tmp_path / "r" / "server")
     while coordinator.done < len(coordinator.plan):
         coordinator.begin(data)
@@ -118,7 +120,7 @@ def test_a_site_whose_tuning_failed_ends_with_the_chosen_model(tiny, phantoms, t
             else:
                 coordinator.accept(site, host.handle(coordinator.order(site), coordinator.down()))
         coordinator.close()
-    first, second = (final(tmp_path, run, "site-2") for run in ("plain", "r"))
+    first, second = final(root, "whole", "site-2"), final(tmp_path, "r", "site-2")
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
