@@ -102,7 +102,7 @@ AWAY_FROM_THE_WIRE = {
     },
     "drift_in_two_phases": {
         "row": "feddc",
-        "phases": [{"name": "warm", "rounds": 1}, {"name": "train", "rounds": 1}],
+        "phases": [{"name": "warm", "rounds": 1}, {"name": "train", "rounds": 2}],
         "training": {"momentum": 0.9, "clip_norm": 1.0},
     },
     # The model that travels under one memory, the site's own under another, and the server's under a third.

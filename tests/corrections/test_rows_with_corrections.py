@@ -15,7 +15,6 @@ from fedretina.settings.exchange import Kind
 from fedretina.tracking.curves import site_points
 
 pytestmark = pytest.mark.slow
-CORRECTED = ("fedprox", "scaffold", "feddyn", "feddc", "moon")
 OFF = {
     "fedprox": {"mu": 0},
     "feddyn": {"alpha": 0},
@@ -69,23 +68,6 @@ def test_scaffold_doubles_the_bytes_of_training_both_ways(tiny, phantoms, tmp_pa
         factor = 2 if before["task"] == "train" else 1
         assert after["bytes_down"] == factor * before["bytes_down"]
         assert after["bytes_up"] == {site: factor * size for site, size in before["bytes_up"].items()}
-
-
-@pytest.mark.parametrize("row", CORRECTED)
-def test_a_run_taken_up_between_any_two_steps_ends_with_the_same_bits(row, tiny, phantoms, tmp_path):
-    experiment = tiny(row=row, phases=[{"name": "train", "rounds": 3}])
-    data = phantoms(experiment, "site-1", "site-2")
-    expected = run_loop(experiment, data, tmp_path, "whole")
-    done = -1
-    while done < len(expected["steps"]) - 1:
-        coordinator = Coordinator(experiment, "whole", tmp_path / "parts" / "server")  # all memory is lost here
-        done = coordinator.done
-        coordinator.begin(data)
-        for site in data:
-            host = Site(experiment, data[site], tmp_path / "parts" / site)
-            coordinator.accept(site, host.handle(coordinator.order(site), coordinator.down()))
-        coordinator.close()
-    assert digests({"steps": coordinator.records}) == digests(expected)
 
 
 def test_a_refused_update_does_not_advance_the_sites_variate(tiny, phantoms, tmp_path):
