@@ -29,7 +29,12 @@ def figures(results):
     return {key: value for key, value in results.items() if key != "run"}
 
 
-@pytest.mark.parametrize("row", ROWS)
+# One of each structure: a model for each site, for all, tuned; and what travels beside the model or in its place.
+EVERYDAY = ("centralised", "ditto", "scaffold", "mdt", "fedap", "feduaa", "oct_moco_feduaa", "fedee", "analytic")
+OTHERS = [pytest.param(row, marks=pytest.mark.slow) for row in ROWS if row not in EVERYDAY]
+
+
+@pytest.mark.parametrize("row", [*EVERYDAY, *OTHERS])
 def test_every_row_runs_to_its_end(row, tiny, phantoms, tmp_path):
     listed = ROWS[row].settings.get("phases", [{"name": "train"}])
     short = {"training": {"epochs": 1, "batch_size": 8}}
