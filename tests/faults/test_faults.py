@@ -58,14 +58,26 @@ def test_killed_trainers_and_jobs_and_full_disks_cost_an_answer_or_a_job_and_nev
     assert site.is_running()
     assert "the answer of site-1 does not count: the trainer was killed by signal 9" in federation.said(SERVER)
 
-    # Round 2: the site's disk is full; the job goes on.
+    # Round 2: the site's process of the job is killed, with its trainer at work.
+    before = federation.durable("hurt")
+    trainer = federation.wait_for(lambda: federation.child(job), "a trainer in round 2")
+    site.kill()
+    federation.let(3)
+    federation.wait_for(lambda: not trainer.is_running(), "the trainer's end")
+    ended_at({2})
+    federation.train_in_a_child(False)  # with the same bits
+
+    # Round 3: the site's disk is full; the job goes on.
+    job = federation.admin("resume", "hurt")[0]["job"]
+    before = done(3)
+    site = federation.job_process("site-1", job)
     with federation.full("site-1"):
-        federation.let(3)
+        federation.let(4)
         federation.wait_for(
             lambda: "StateError: the site's own log says what and where." in federation.said(SERVER), "a refusal"
         )
         assert site.is_running()
-    done(3)
+    done(4)
     assert federation.kept("hurt", before)
     assert "the disk is full" in federation.said("site-1")
     assert str(federation.disks["site-1"]) not in federation.said(SERVER)
@@ -76,17 +88,7 @@ def test_killed_trainers_and_jobs_and_full_disks_cost_an_answer_or_a_job_and_nev
     assert closed[:2] == [("train", 0, 0), ("train", 1, 1)]
     assert lines[0]["event"] == "opened"
 
-    # Round 3: the site's process of the job is killed.
-    before = federation.durable("hurt")
-    trainer = federation.wait_for(lambda: federation.child(job), "a trainer in round 3")
-    site.kill()
-    federation.let(4)
-    federation.wait_for(lambda: not trainer.is_running(), "the trainer's end")
-    ended_at({3})
-    federation.train_in_a_child(False)  # with the same bits
-
-    # Round 4: the server's is.
-    job = federation.admin("resume", "hurt")[0]["job"]
+    # Round 4: the server's process of the job is killed.
     before = done(4)
     federation.job_process(SERVER, job).kill()
     federation.let(5)
