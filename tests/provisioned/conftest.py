@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,18 @@ from jobs import SITES, WORDS, change_in_store, export  # noqa: E402
 from simulation import fill_cache, write_job  # noqa: E402
 from squid import LOGIN, NO_WAY, SQUID, Squid  # noqa: E402
 
-from federation import LEAD, WITH_CARDS, Federation, distributed_kit, ended, fedretina, hurry  # noqa: E402
+from federation import (  # noqa: E402
+    LEAD,
+    WITH_CARDS,
+    Federation,
+    distributed_kit,
+    ended,
+    fedretina,
+    free_port,
+    hurry,
+    loopback_project,
+    nvflare,
+)
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +41,28 @@ def lasting() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardened, "_TEMPORARY", ("/tmp/nvflare", "/var/tmp"))
         yield
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """Gives a copy of a workspace as provisioning leaves it under a shell's usual umask.
+
+    It is provisioned once for all processes of a test run: that takes seconds, of which most are imports.
+    """
+    from fedretina.storage import folder_lock
+
+    base = tmp_path_factory.getbasetemp()
+    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "provisioned"
+    whole = home / "whole"
+    with folder_lock(home, 600):
+        if not whole.exists():
+            before = os.umask(0o022)
+            try:
+                nvflare(home, "provision", "-p", loopback_project(home, free_port()), "-w", home / "workspace")
+            finally:
+                os.umask(before)
+            (home / "workspace").rename(whole)
+    return lambda folder: Path(shutil.copytree(whole / "fedretina", folder / "fedretina"))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """Hardening and its check on kits as FLARE's provisioning writes them; nothing is started."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from credentials import certify, expire
 from jobs import SITES
 from nvflare.apis.fl_context import FLContext
 
-from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare, point_to
+from federation import LEAD, REPOSITORY, copy_kit, fedretina, point_to
 from fedretina.kit import addresses
 from fedretina.kit.job_folder import ALLOWED_CLASSES
 from fedretina.kit.startup_kit import open_kit
@@ -21,15 +20,9 @@ OTHER_FILTER = {"path": "nvflare.app_common.filters.exclude_vars.ExcludeVars", "
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory):
-    """The workspace as provisioning leaves it under a shell's usual umask."""
-    home = tmp_path_factory.mktemp("fresh")
-    before = os.umask(0o022)
-    try:
-        nvflare(home, "provision", "-p", loopback_project(home, free_port()), "-w", home / "workspace")
-    finally:
-        os.umask(before)
-    return home / "workspace" / "fedretina"
+def fresh(tmp_path_factory, workspace):
+    """The workspace as provisioning leaves it."""
+    return workspace(tmp_path_factory.mktemp("fresh"))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from hospital import SECRETS, write_hospital
 from simulation import SMALL
 from squid import LOGIN, NO_WAY, SQUID, Squid
 
-from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, loopback_project, nvflare, point_to
+from federation import LEAD, REPOSITORY, copy_kit, fedretina, free_port, point_to
 from fedretina.kit import addresses, hardened, service_sight, site_check
 from fedretina.kit.site_check import Door
 from fedretina.kit.startup_kit import open_kit
@@ -33,17 +33,22 @@ Usage = namedtuple("Usage", "total used free")
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory, lasting):
+def fresh(tmp_path_factory, workspace, lasting):
     """Kits as provisioning leaves them."""
-    home = tmp_path_factory.mktemp("fresh")
-    nvflare(home, "provision", "-p", loopback_project(home, free_port()), "-w", home / "workspace")
-    return home / "workspace" / "fedretina" / "prod_00"
+    return workspace(tmp_path_factory.mktemp("fresh")) / "prod_00"
+
+
+@pytest.fixture(scope="module")
+def drawn_hospital(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("drawn") / "hospital"
+    write_hospital(folder, 4, 7, state_root="runs")
+    return folder
 
 
 @pytest.fixture
-def hospital(tmp_path):
-    write_hospital(tmp_path / "hospital", 4, 7, state_root="runs")
-    return tmp_path / "hospital"
+def hospital(drawn_hospital, tmp_path):
+    """A hospital of its own for each test."""
+    return Path(shutil.copytree(drawn_hospital, tmp_path / "hospital"))
 
 
 @pytest.fixture
