@@ -1,5 +1,6 @@
 """From one built version to the next and back, by the installed command itself, killed at each step."""
 
+import base64
 import hashlib
 import json
 import shutil
@@ -14,7 +15,7 @@ import yaml
 from hospital import write_hospital
 from simulation import PARTS, SMALL
 
-from federation import LEAD, REPOSITORY, copy_kit, environment, fedretina, free_port, loopback_project, nvflare
+from federation import LEAD, REPOSITORY, copy_kit, environment, fedretina
 from fedretina.errors import DataError, NotFoundError, SettingsError, StateError
 from fedretina.kit.check import HARDEN
 from fedretina.kit.releases import Releases, Wheels
@@ -48,30 +49,54 @@ main(sys.argv[3:])
 """
 
 
-def build(version, out, change=lambda source: None):
-    """The wheel of this checkout under another version."""
-    source = out / f"source-{version}"
+def build(out):
+    """The wheel of this checkout, as the older version."""
+    source = out / "source"
     source.mkdir(parents=True)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
     package = REPOSITORY / "custom" / "fedretina"
     shutil.copytree(package, source / "custom/fedretina", ignore=shutil.ignore_patterns("__pycache__"))
     path = source / "custom" / "fedretina" / "version.py"
-    path.write_text(path.read_text().replace('__version__ = "', f'__version__ = "{version}"  # "'))
+    path.write_text(path.read_text().replace('__version__ = "', f'__version__ = "{OLD}"  # "'))
     path = source / "custom" / "fedretina" / "kit" / "hardened.py"
     path.write_text(path.read_text().replace('_TEMPORARY = ("/tmp"', '_TEMPORARY = ("/tmp/nvflare"'))  # as `lasting`
-    change(source / "custom" / "fedretina")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return next(out.glob(f"fedretina-{version}-*.whl"))
+    return next(out.glob(f"fedretina-{OLD}-*.whl"))
 
 
-def another_hardening(package):
-    """Let the next version harden with a component that the version before does not have."""
+def following(wheel, out):
+    """The wheel of the newer version, made from that of the older: it hardens with a component of its own."""
+    folder = out / "unpacked"
+    with zipfile.ZipFile(wheel) as old:
+        old.extractall(folder)
+    package, info = folder / "fedretina", folder / f"fedretina-{NEW}.dist-info"
+    (folder / f"fedretina-{OLD}.dist-info").rename(info)
+    for path, words in ((package / "version.py", '__version__ = "{}"'), (info / "METADATA", "\nVersion: {}\n")):
+        text = path.read_text()
+        assert text.count(words.format(OLD)) == 1
+        path.write_text(text.replace(words.format(OLD), words.format(NEW)))
     (package / "flare" / "later.py").write_text("from fedretina.flare.audit_events import AuditEvents as AuditEvents\n")
     path = package / "kit" / "hardened.py"
     path.write_text(path.read_text().replace("fedretina.flare.audit_events.", "fedretina.flare.later."))
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "RECORD"]
+    record = info / "RECORD"
+    record.write_text(
+        "".join(f"{path.relative_to(folder)},{listed(path)}\n" for path in files) + f"{info.name}/RECORD,,\n"
+    )
+    made = out / wheel.name.replace(OLD, NEW)
+    with zipfile.ZipFile(made, "w") as new:
+        for path in (*files, record):
+            new.write(path, path.relative_to(folder))
+    return made
+
+
+def listed(path):
+    """A file's hash and size, as a wheel's list of its files has them."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).decode().rstrip("=")
+    return f"sha256={digest},{path.stat().st_size}"
 
 
 def libraries(out):
@@ -103,12 +128,9 @@ def hospital(tmp_path_factory, lasting):
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory, hospital):
+def fresh(workspace, hospital):
     """A hardened site's kit, and those that it came with."""
-    home = hospital.parent / "home"
-    home.mkdir()
-    nvflare(home, "provision", "-p", loopback_project(home, free_port()), "-w", home / "workspace")
-    kits = home / "workspace" / "fedretina" / "prod_00"
+    kits = workspace(hospital.parent) / "prod_00"
     fedretina("kit", "harden", kits / "site-1", "--site-file", hospital / "site.yaml")
     return kits
 
@@ -117,8 +139,8 @@ def test_from_one_version_to_the_next_and_back(fresh, hospital, tmp_path):
     kit = copy_kit(fresh / "site-1", tmp_path / "kit")
     others, wheels = tmp_path / "others", tmp_path / "wheels"
     wheels.mkdir()
-    first = build(OLD, others)
-    second = Path(shutil.move(build(NEW, others, another_hardening), wheels))
+    first = build(others)
+    second = Path(shutil.move(following(first, others), wheels))
     used = tmp_path / "opt" / "fedretina"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", used], check=True)
     install = ["install", "--quiet", "--no-deps", "--no-index", libraries(wheels), first]
