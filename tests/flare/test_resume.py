@@ -38,8 +38,8 @@ def test_killed_in_its_steps_and_without_the_site_that_missed_its_end_a_run_ends
         own = {"FEDRETINA_RUN": "r", "FEDRETINA_STATE_ROOT": str(tmp_path), **more}
         return Simulation(job, tmp_path / "sim", len(SITES), **own)
 
-    def in_step(step, **more):
-        simulation = start(**more)
+    def in_step(step):
+        simulation = start()
         simulation.until(lambda: done(tmp_path, "r") >= step)
         return simulation
 
@@ -56,10 +56,8 @@ def test_killed_in_its_steps_and_without_the_site_that_missed_its_end_a_run_ends
     assert said in second.text()
     time.sleep(0.3)
     said = killed(second)
-    third = in_step(STEPS - 1, ABSENT="1")
-    assert said in third.text()
-    said = killed(third)
 
+    # Kills in the steps at the end: tests/test_two_phases.py.
     without = start(ABSENT="1")
     assert without.wait() == 0, without.text()[-3000:]
     assert said in without.text()
