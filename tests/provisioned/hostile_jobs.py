@@ -46,7 +46,7 @@ def listening() -> Iterator[tuple[str, list[str]]]:
             server.shutdown()
 
 
-def hocon(end: str, first: str, value: str, keep_json: bool = False) -> Change:
+def hocon(end: str, first: str, value: str) -> Change:
     """Put HOCON in the place of a configuration: a line before it, and a value for an argument of its own."""
 
     def change(job: Path) -> None:
@@ -56,8 +56,7 @@ def hocon(end: str, first: str, value: str, keep_json: bool = False) -> Change:
         (part if end == "server" else part["executor"])["args"] = {"experiment_file": "VALUE"}
         text = json.dumps(words, indent=1).strip()[1:-1].replace('"VALUE"', value)
         path.with_suffix(".conf").write_text(f"{first}\n{text}\n")
-        if not keep_json:
-            path.unlink()
+        path.unlink()
 
     return change
 
@@ -71,12 +70,12 @@ def yaml_for_json(job: Path) -> None:
     path.unlink()
 
 
-def argument(value: str, end: str = "client", **top: str) -> Change:
+def argument(value: str, end: str = "client") -> Change:
     """Give an executor or the server's run another experiment file, in plain JSON."""
 
     def change(job: Path) -> None:
         path = job / "app" / "config" / f"config_fed_{end}.json"
-        words = {**json.loads(path.read_text()), **top}
+        words = json.loads(path.read_text())
         part = words["components" if end == "server" else "executors"][0]
         (part if end == "server" else part["executor"])["args"] = {"experiment_file": value}
         path.write_text(json.dumps(words))
@@ -119,18 +118,13 @@ def hostile_jobs(site_file: Path, server_file: Path, key: Path, address: str) ->
     joined, exact = '"/loot/"${loot.word}', '"x"${loot.words}'
     return {
         "include-told": hocon("client", include(str(site_file)), joined),
-        "include-failing": hocon("client", include(str(site_file)), exact),
         "include-key": hocon("client", include(str(key)), exact),
         "include-address": hocon("client", include(address, "url"), joined),
-        "include-beside": hocon("client", include(str(site_file)), joined, keep_json=True),
         "environment": hocon("client", "", f'"/loot/"${{{ENVIRONMENT}}}'),
         "of-the-server": hocon("server", include(str(server_file)), exact),
         "yaml": yaml_for_json,
         "variables": argument(f"{{WORKSPACE}}/{{ROOT_URL}}/{{SITE_NAME}}/{{${ENVIRONMENT}}}"),
         "server-variables": argument(f"{{WORKSPACE}}/{{${ENVIRONMENT}}}", "server"),
-        "own-variable": argument("{own}", own="/loot"),
-        "log-config": with_file("config/log_config.json", '{"version": 1}'),
-        "resources": with_file("config/resources.json"),
         "nested": with_file("config/more/comm_config.json"),
         "beside-config": with_file("notes.txt"),
         "claims-scope": claim_the_scope,

@@ -84,7 +84,10 @@ def test_a_job_with_code_is_refused(federation):
 
 @pytest.fixture(scope="module")
 def looked_up(federation):
-    """What became of each hostile job: the reason at submission, or the job's meta and what `fedretina watch` said."""
+    """What became of each hostile job: the reason at submission, or the job's meta and what `fedretina watch` said.
+
+    More forms of them are refused in tests/flare/test_job_door.py, by the same sentences.
+    """
     loot = plant(federation.hospital("site-1") / "loot.json", "file")
     own = plant(federation.folder / "of-the-server.json", "server")
     key = federation.kit("site-1") / "startup" / "client.key"
@@ -113,18 +116,13 @@ def looked_up(federation):
     ("name", "said"),
     [
         ("include-told", "else, but this one has config/config_fed_client.conf"),
-        ("include-failing", "else, but this one has config/config_fed_client.conf"),
         ("include-key", "else, but this one has config/config_fed_client.conf"),
         ("include-address", "else, but this one has config/config_fed_client.conf"),
-        ("include-beside", "else, but this one has config/config_fed_client.conf"),
         ("environment", "else, but this one has config/config_fed_client.conf"),
         ("of-the-server", "this federation reads configuration in JSON and no other format"),
         ("yaml", "else, but this one has config/config_fed_client.yml"),
         ("variables", "config_fed_client.json of the job holds a variable in braces"),
         ("server-variables", "config_fed_server.json of the job holds a variable in braces"),
-        ("own-variable", "config_fed_client.json of the job holds a variable in braces"),
-        ("log-config", "else, but this one has config/log_config.json"),
-        ("resources", "else, but this one has config/resources.json"),
         ("nested", "else, but this one has config/more/comm_config.json"),
         ("beside-config", "else, but this one has notes.txt"),
         ("claims-scope", "a filter that claims the site's scope"),

@@ -20,8 +20,6 @@ REASONS = (
 )
 ONE = {**WORDS, "quorum": 1}
 LOOKED_UP = {
-    "include-told": "but this one has config/config_fed_client.conf",
-    "include-failing": "but this one has config/config_fed_client.conf",
     "include-key": "but this one has config/config_fed_client.conf",
     "include-address": "but this one has config/config_fed_client.conf",
     "yaml": "but this one has config/config_fed_client.yml",
