@@ -110,7 +110,7 @@ def test_nobody_speaks_to_another_site_or_as_the_server(federation, user):
     def dropped(cell, channel, target, request, why):
         words = f"a message of {name} is dropped: {why}"
         before = server.text().count(words)
-        reply = cell.send_request(channel=channel, topic="process_info", target=target, request=request, timeout=2)
+        reply = cell.send_request(channel=channel, topic="process_info", target=target, request=request, timeout=0.5)
         assert reply.get_header(MessageHeaderKey.RETURN_CODE) != ReturnCode.OK, reply.payload
         wait_for(lambda: server.text().count(words) > before, words)
 
