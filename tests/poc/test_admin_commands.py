@@ -213,7 +213,7 @@ def test_a_run_is_submitted_once_followed_though_the_server_stops_answering_and_
 
 def stops_answering(federation, program):
     """A server that is frozen while `study` is watched and a command is given, and then goes on."""
-    hasty = program("watch", "--run", "study", "--interval", 0.5, "--timeout", 40)
+    hasty = program("watch", "--run", "study", "--interval", 0.5, "--timeout", 25)
     assert "run study" in hasty.stdout.readline()
     assert hasty.stdout.readline()  # it has seen the job
     federation.signal_one(SERVER, signal.SIGSTOP)
