@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.flare, pytest.mark.real]
 
 
 def test_four_hospitals_with_their_own_criteria(tmp_path, shared):
-    site_file = write_real_sites(shared, tmp_path / "hospitals", {"train": 48, "val": 40, "test": 60})
+    site_file = write_real_sites(shared, tmp_path / "hospitals", {"train": 24, "val": 20, "test": 30})
     words = {
         **SMALL,
         "images": {"image_size": 48},
@@ -33,7 +33,7 @@ def test_four_hospitals_with_their_own_criteria(tmp_path, shared):
         "idrid": 5,
         "odir5k": 4,
     }
-    assert all(entry["images_train"] == 48 and entry["bad_files"] == 0 for entry in found.values())
+    assert all(entry["images_train"] == 24 and entry["bad_files"] == 0 for entry in found.values())
     assert all(0 < entry["test_accuracy"] <= 1 for entry in found.values())
     # Nothing of a hospital's files or folders is in what the server stores.
     stored = "".join(path.read_text() for path in (tmp_path / "r" / "server").glob("*.json"))
