@@ -1,6 +1,8 @@
 """Arrays over FLARE's own connections, from an honest peer and from hostile ones; two cells, loopback, no job."""
 
+import errno
 import json
+import shutil
 import socket
 import threading
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
+from nvflare.app_common.np.np_downloader import ArrayDownloadable
 from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply, new_cell_message
@@ -20,7 +23,7 @@ from fedretina.errors import RefusedError
 from fedretina.exchange.encryption import SITE_FILE, cipher_for, new_keys, sealed_bytes
 from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Payload, Stamp, tensors_digest
-from fedretina.flare import plain_bytes
+from fedretina.flare import handover, plain_bytes
 from fedretina.flare.handover import Handover
 from fedretina.flare.plain_bytes import Form, Leaving, PlainArray, Table, in_one_buffer, plain, register
 from fedretina.flare.wire import came_into, pack_payload, unpack_payload
@@ -60,6 +63,17 @@ def wire():
     register().largest = plain_bytes._LARGEST
     for cell in (site, server):
         cell.stop()
+
+
+@pytest.fixture
+def server():
+    """The server of a run, in whose process FLARE would end where decoding raises."""
+    found = register()
+    before = found.largest
+    found.be_server(before)
+    yield found
+    found.be_site()
+    found.largest = before
 
 
 def tensors():
@@ -145,15 +159,16 @@ def test_a_claim_beyond_the_runs_size_is_refused_before_anything_is_fetched(wire
         (lambda *_: (ProduceRC.OK, b"", {"at": 0}), "did not come in the order"),
         (lambda *_: (ProduceRC.EOF, None, {}), "it sent 0 of the 4000 bytes"),
         (lambda *_: (ProduceRC.ERROR, None, {}), "could not be fetched"),
+        (lambda *_: (ProduceRC.OK, bytes(4000), None), "could not be taken (TypeError)"),
     ],
-    ids=["more", "elsewhere", "list", "nothing", "less", "fault"],
+    ids=["more", "elsewhere", "list", "nothing", "less", "fault", "no place"],
 )
 @pytest.mark.attack(
     "a hostile site",
     "more or fewer bytes of tensors than it claimed, or in another order",
     "refused in a sentence; the server's process goes on",
 )
-def test_what_is_not_as_it_was_claimed_is_refused(wire, monkeypatch, produce, said):
+def test_what_is_not_as_it_was_claimed_is_refused(wire, server, monkeypatch, produce, said):
     monkeypatch.setattr(Leaving, "produce", produce)
     assert said in refused(wire)
 
@@ -183,6 +198,83 @@ def test_malformed_words_about_arrays_are_refused(wire, monkeypatch, change, sai
     kept = plain_bytes.Datum
     monkeypatch.setattr(plain_bytes, "Datum", lambda kind, text, dot: kept(kind, change(json.loads(text)), dot=dot))
     assert said in refused(wire)
+
+
+@pytest.mark.attack(
+    "a hostile site",
+    "tensors in FLARE's own zip files, of which 60 kB unpack to 60 MB",
+    "refused in a sentence before they are fetched or unpacked; the server's process goes on",
+)
+def test_the_server_of_a_run_unpacks_no_zip_files(wire, server, monkeypatch):
+    fetched = []
+    monkeypatch.setattr(ArrayDownloadable, "produce_item", lambda *_: fetched.append(1) or b"")
+    large = Shareable({"d": {"k": np.zeros(15_000_000, np.float32)}})  # compressed by who sends it, or not
+    assert "FLARE's own form" in str(wire(large)["d"]["k"])
+    assert fetched == []
+    small = wire(Shareable({"d": {"k": np.zeros(3, np.float32)}}))["d"]["k"]
+    assert isinstance(small, RefusedError)
+    assert torch.equal(
+        unpack_payload(wire(pack_payload(Payload({"k": torch.ones(3)}, {}, STAMP), True))).tensors["k"], torch.ones(3)
+    )
+
+
+def test_what_nobody_was_asked_for_is_not_taken(wire, server):
+    server.be_server(0)
+    assert "those of this run have at most 0" in refused(wire)
+
+
+@pytest.mark.attack(
+    "a hostile site",
+    "many answers at once whose tensors never come, so that all threads wait for them",
+    "more than three of one site are refused in a sentence; another site's answer is taken meanwhile",
+)
+def test_one_sender_cannot_hold_all_threads(wire, server, monkeypatch):
+    held, produce = threading.Event(), Leaving.produce
+
+    def slow(self, state, requester):
+        held.wait(30.0)
+        return produce(self, state, requester)
+
+    monkeypatch.setattr(Leaving, "produce", slow)
+    found = []
+    threads = [
+        threading.Thread(
+            target=lambda: found.append(wire(pack_payload(Payload({"k": torch.ones(3)}, {}, STAMP), True)))
+        )
+        for _ in range(plain_bytes._AT_ONCE + 1)
+    ]
+    for thread in threads:
+        thread.start()
+    while not found:
+        threads[0].join(0.05)
+    assert len(found) == 1
+    with pytest.raises(RefusedError, match="more than 3 messages at once"):
+        unpack_payload(found[0])
+    held.set()
+    for thread in threads:
+        thread.join()
+    assert [unpack_payload(one).tensors["k"].tolist() for one in found[1:]] == 3 * [[1.0, 1.0, 1.0]]
+    assert register()._fetching == {}
+
+
+@pytest.mark.parametrize("lost", ["descriptors", "folder"])
+def test_an_answer_arrives_though_its_file_cannot_be_opened_again(wire, tmp_path, monkeypatch, lost):
+    register().arrivals = Handover(tmp_path / "arrivals")
+    real = np.memmap
+
+    def none_left(*args, **kwargs):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def erased(*args, **kwargs):
+        shutil.rmtree(tmp_path / "arrivals")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(handover.np, "memmap", none_left if lost == "descriptors" else erased)
+    try:
+        found = unpack_payload(wire(pack_payload(Payload(tensors(), {}, STAMP), plainly=True)))
+        assert tensors_digest(found.tensors) == tensors_digest(tensors())
+    finally:
+        register().arrivals = None
 
 
 def test_an_array_without_a_connection_is_its_own_message_and_a_malformed_one_is_refused():
@@ -276,7 +368,8 @@ def test_tensors_arrive_the_same_whether_a_file_is_handed_over_or_not(wire, tmp_
     monkeypatch.setattr(register(), "handover", None if way == "as it comes" else held)
     monkeypatch.setattr(register(), "arrivals", held)
     sent = Payload(tensors(), {"theta": 0.5}, STAMP)
-    came = wire(pack_payload(sent, plainly=True))
+    packed = pack_payload(sent, plainly=True)  # the sender's file goes with it
+    came = wire(packed)
     found = unpack_payload(came)
     assert tensors_digest(found.tensors) == tensors_digest(sent.tensors)
     spool = Spool(tmp_path / "spool")

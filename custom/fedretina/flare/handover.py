@@ -177,9 +177,21 @@ class OpenFile:
             done = self._file.write(left) or 0
             left, self._size = left[done:], self._size + done
 
-    def read(self, size: int) -> bytes:
-        """The first bytes that were written."""
-        return os.pread(self._file.fileno(), size, 0)
+    def read_into(self, memory: np.ndarray) -> None:
+        """Read what was written.
+
+        Args:
+            memory: uint8, of the size of what was written.
+
+        Raises:
+            OSError: The disk does not give it back.
+        """
+        left, at = memory.data, 0
+        while left:  # Linux reads 2 GB at once at most
+            done = os.preadv(self._file.fileno(), [left], at)
+            if not done:
+                raise OSError("the file is shorter than what was written into it")
+            left, at = left[done:], at + done
 
     def discard(self) -> None:
         """Erase it."""
@@ -187,9 +199,18 @@ class OpenFile:
         self._erase()
 
     def end(self, writeable: bool) -> np.ndarray:
-        """The file's bytes, uint8; what is written there stays in this process."""
-        with self._file:
-            found = np.memmap(self._path, np.uint8, "c", shape=(self._size,)) if self._size else np.empty(0, np.uint8)
+        """The file's bytes, uint8; what is written there stays in this process.
+
+        Raises:
+            OSError: There is no descriptor, or no room to map it, left; the file is as it was.
+        """
+        found: np.ndarray = np.empty(0, np.uint8)
+        if self._size:
+            # Of the open file and not of its name: the folder may have been erased, as it is at a run's end.
+            mapped = np.memmap(self._file, np.uint8, "c", shape=(self._size,))
+            mapped.filename = str(self._path)
+            found = mapped
+        self._file.close()
         found.flags.writeable = writeable
         if self._size:
             self._erase.detach()
@@ -206,31 +227,48 @@ class Filling:
     """
 
     def __init__(self, size: int, folder: Handover | None) -> None:
-        self._memory = np.empty(size, np.uint8)
-        self._at = 0
+        self._size, self._at = size, 0
         self._file: OpenFile | None = None
         if folder is not None and size >= WORTH_A_FILE:
             try:
                 self._file = folder.begin()
             except OSError as error:
                 _log.warning("what arrives is kept in memory: %s", error)
+        self._memory = np.empty(size if self._file is None else 0, np.uint8)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write what comes next."""
+        """Write what comes next.
+
+        Raises:
+            OSError: The disk is full, and does not give back what it has.
+        """
         if self._file is not None:
             try:
                 self._file.write(data)
             except OSError as error:
-                _log.warning("what arrives is kept in memory: %s", error)
-                self._memory[: self._at] = np.frombuffer(self._file.read(self._at), np.uint8)
-                self.discard()
+                self._to_memory(self._file, error)
         if self._file is None:
             self._memory[self._at : self._at + len(data)] = np.frombuffer(data, np.uint8)
         self._at += len(data)
 
     def end(self) -> np.ndarray:
-        """All bytes, uint8 [size], which may be written to."""
-        return self._memory if self._file is None else self._file.end(writeable=True)
+        """All bytes, uint8 [size], which may be written to.
+
+        Raises:
+            OSError: They are in a file that can neither be mapped nor read.
+        """
+        if self._file is not None:
+            try:
+                return self._file.end(writeable=True)
+            except OSError as error:
+                self._to_memory(self._file, error)
+        return self._memory
+
+    def _to_memory(self, file: OpenFile, error: OSError) -> None:
+        _log.warning("what arrives is kept in memory: %s", error)
+        self._memory = np.empty(self._size, np.uint8)
+        file.read_into(self._memory[: self._at])
+        self.discard()
 
     def discard(self) -> None:
         """Erase the file."""

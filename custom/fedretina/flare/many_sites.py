@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 
 from nvflare.fuel.f3.streaming.stream_utils import callback_thread_pool
 
@@ -37,10 +38,19 @@ def give_back_freed_memory() -> None:
 
     Of what is free at the heap's end 32 MB are kept. It changes nothing where the C library is not glibc.
     """
-    if sys.platform != "linux":
-        return
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    set_option = _of_glibc("mallopt")
     if set_option is None:
         return
     for option, value in ((_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, _KEPT), (_ARENA_MAX, 1)):
         set_option(option, value)
+
+
+def give_back_now() -> None:
+    """Give back what is free anywhere in the heap, between two steps; nothing where the C library is not glibc."""
+    trim = _of_glibc("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def _of_glibc(name: str) -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

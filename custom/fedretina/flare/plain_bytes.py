@@ -18,12 +18,16 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from nvflare.apis.fl_context import FLContext
+from nvflare.app_common.decomposers.numpy_decomposers import NumpyArrayDecomposer
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
 from nvflare.fuel.f3.comm_config import CommConfigurator
 from nvflare.fuel.f3.streaming import byte_streamer
@@ -38,11 +42,15 @@ from nvflare.fuel.f3.streaming.obj_downloader import ObjectDownloader
 from nvflare.fuel.f3.streaming.transfer_progress import DEFAULT_STREAMING_IDLE_TIMEOUT, STREAMING_IDLE_TIMEOUT
 from nvflare.fuel.utils import fobs
 from nvflare.fuel.utils.app_config_utils import get_positive_float_var
+from nvflare.fuel.utils.class_loader import get_class_name
 from nvflare.fuel.utils.config_service import ConfigService
+from nvflare.fuel.utils.fobs import dots
+from nvflare.fuel.utils.fobs import fobs as registry
 from nvflare.fuel.utils.fobs.datum import Datum, DatumManager, DatumType
 
 from fedretina.errors import RefusedError, SettingsError
 from fedretina.flare.handover import WORTH_A_FILE, Filling, Handover
+from fedretina.garbage import CollectByBytes
 
 _log = logging.getLogger(__name__)
 FORMAT = 1
@@ -55,6 +63,7 @@ _CHUNK = 16 * 2**20
 _ON_ITS_WAY = 2 * 2**20
 _LARGEST = 8 * 2**30  # before the network is known: the first order
 _MANY = 100_000  # arrays of one message
+_AT_ONCE = 3  # messages of one sender: an answer, the same once more, and one that is given up
 _REQUEST_S = 600.0  # how long one chunk may take, as in FLARE's own downloads
 _LET_GO_S = 10.0
 _SEND_AGAIN_S = 30.0
@@ -115,7 +124,28 @@ def register() -> PlainDecomposer:
     found = fobs.get_dot_handler(DOT)
     if not isinstance(found, PlainDecomposer):
         raise SettingsError(f"FLARE's data type {DOT} is taken by {type(found)}: use the FLARE of the lock.")
+    if not isinstance(fobs.get_dot_handler(dots.NUMPY_DOWNLOAD), OwnForm):
+        # FLARE's registry keeps who came first.
+        registry._decomposers[get_class_name(np.ndarray)] = registry._dot_handlers[dots.NUMPY_DOWNLOAD] = OwnForm()
     return found
+
+
+class OwnForm(NumpyArrayDecomposer):
+    """Arrays in FLARE's own form, of zip files: nobody can tell how much they hold before they are unpacked.
+
+    The server of a run takes none. Its sites send plain bytes, since it tells them that it takes these.
+    """
+
+    def process_datum(self, datum: Datum, manager: DatumManager) -> None:
+        """Fetch them, but at the server of a run."""
+        if not register().at_server:
+            super().process_datum(datum, manager)
+
+    def recompose(self, data: Any, manager: DatumManager | None = None) -> Any:
+        """The array, or the refusal in its stead."""
+        if not register().at_server:
+            return super().recompose(data, manager)
+        return RefusedError("its tensors came in FLARE's own form, which the server of a run does not take.")
 
 
 def plain(array: np.ndarray) -> np.ndarray:
@@ -259,12 +289,29 @@ class PlainDecomposer(fobs.Decomposer):
         largest: Most bytes that the arrays of one message may claim to have; smaller once the network is known.
         handover: Where files are handed over, to and from processes that have the same; None where all is sent.
         arrivals: Where bytes that come in are written as they come; None keeps them in memory.
+        at_server: Whether this is the server of a run, which holds its sites to more.
+        garbage: Looks for garbage as bytes pass; None leaves it to Python.
     """
 
     def __init__(self) -> None:
-        self.largest = _LARGEST
         self.handover: Handover | None = None
         self.arrivals: Handover | None = None
+        self.garbage: CollectByBytes | None = None
+        self._fetching: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self.be_site()
+
+    def be_site(self) -> None:
+        """Take messages of any size that a network may have, in either form."""
+        self.largest, self.at_server = _LARGEST, False
+
+    def be_server(self, largest: int) -> None:
+        """Take plain bytes alone, messages of a run's size alone, and few of one site at once.
+
+        Args:
+            largest: Most bytes of an answer's arrays; 0 before the run is open, when nobody was asked anything.
+        """
+        self.largest, self.at_server = largest, True
 
     def supported_type(self) -> type[PlainArray]:
         """The arrays' type."""
@@ -289,7 +336,7 @@ class PlainDecomposer(fobs.Decomposer):
         if manager.get_error():
             return
         context = manager.fobs_ctx
-        cell, leaving = context[fobs.FOBSContextKey.CELL], Leaving(context[_LEAVING])
+        cell, leaving = context[fobs.FOBSContextKey.CELL], Leaving(context[_LEAVING], self._note)
         timeout = get_positive_float_var(STREAMING_IDLE_TIMEOUT, DEFAULT_STREAMING_IDLE_TIMEOUT)
         receivers = context.get(fobs.FOBSContextKey.NUM_RECEIVERS) or 1
         ref = ObjectDownloader(cell=cell, timeout=timeout, num_receivers=receivers).add_object(leaving)
@@ -309,7 +356,31 @@ class PlainDecomposer(fobs.Decomposer):
             found: list[np.ndarray] | RefusedError = self._fetch(datum.value, manager.fobs_ctx)
         except RefusedError as refusal:
             found = refusal
+        except Exception as error:
+            if not self.at_server:
+                raise
+            # FLARE trusts what its own protocol brings, and ends the server's process where that is not as it should.
+            _log.warning("an answer's tensors could not be taken: %s", type(error).__name__)
+            found = RefusedError(f"its tensors could not be taken ({type(error).__name__}).")
         manager.fobs_ctx[_ARRIVED] = found
+
+    def _note(self, size: int) -> None:
+        if self.garbage is not None:
+            self.garbage.note(size)
+
+    @contextmanager
+    def _one_of(self, sender: str) -> Iterator[None]:
+        """Hold one of the places that a sender has; its messages could take all threads and fill the disk."""
+        with self._lock:
+            if self._fetching[sender] >= _AT_ONCE:
+                raise RefusedError(f"it sends more than {_AT_ONCE} messages at once.")
+            self._fetching[sender] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._fetching[sender] -= 1
+                self._fetching += Counter()  # those at 0 go
 
     def _fetch(self, text: object, context: Mapping[str, Any]) -> list[np.ndarray]:
         try:
@@ -339,8 +410,9 @@ class PlainDecomposer(fobs.Decomposer):
             way["per_request_timeout"] = _LET_GO_S
             request_download_chunk(state={_AT: table.size}, **way)  # so that the sender lets go of it
             return table.views(taken)
-        arriving = Arriving(table.size, self.arrivals)
-        download_object(consumer=arriving, **way)
+        arriving = Arriving(table.size, self.arrivals, self._note)
+        with self._one_of(sender) if self.at_server else nullcontext():
+            download_object(consumer=arriving, **way)
         if arriving.refusal is not None:
             raise arriving.refusal
         if not arriving.complete:
@@ -374,6 +446,10 @@ class PlainDecomposer(fobs.Decomposer):
         return RefusedError("the message names an array that did not come with it.")
 
 
+def _nothing(size: int) -> None:
+    pass
+
+
 class Leaving(Downloadable):
     """The bytes of a message's arrays, cut into chunks as they are fetched.
 
@@ -382,10 +458,12 @@ class Leaving(Downloadable):
 
     Args:
         arrays: In the order of the message.
+        note: Is told how many bytes each chunk has.
     """
 
-    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+    def __init__(self, arrays: Sequence[np.ndarray], note: Callable[[int], None] = _nothing) -> None:
         super().__init__(None)
+        self._note = note
         self.table = Table.of(arrays)
         self._runs = list(_joined(self.table.parts(arrays)))
 
@@ -401,6 +479,7 @@ class Leaving(Downloadable):
         if not 0 <= begin < self.table.size:
             return ProduceRC.EOF, None, {}
         end = min(begin + _CHUNK, self.table.size)
+        self._note(end - begin)
         pieces, before = [], 0
         for run in self._runs:
             if before < end and before + run.size > begin:
@@ -451,13 +530,15 @@ class Arriving(Consumer):
     Args:
         size: Bytes that the peer claims, no more than the receiver takes.
         folder: Where they are written as they come; None, or a disk without room, keeps them in memory.
+        note: Is told how many bytes each chunk has.
     """
 
     supports_pipelining = True
     buffer: np.ndarray
 
-    def __init__(self, size: int, folder: Handover | None = None) -> None:
+    def __init__(self, size: int, folder: Handover | None = None, note: Callable[[int], None] = _nothing) -> None:
         super().__init__()
+        self._note = note
         self.refusal: RefusedError | None = None
         self.complete = False
         self._size, self._at = size, 0
@@ -478,6 +559,7 @@ class Arriving(Consumer):
             raise self.refusal
         self._filling.write(data)
         self._at += size
+        self._note(size)
         return state
 
     def download_completed(self, ref_id: str) -> None:

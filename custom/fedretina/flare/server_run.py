@@ -23,11 +23,11 @@ from fedretina.exchange.encryption import cipher_for
 from fedretina.flare.fork_server import one_process_per_site, share_imports, wait_briefly
 from fedretina.flare.handover import Handover, handover_of
 from fedretina.flare.job_context import RUN, load_experiment, load_server_settings, state_root, with_weights_file
-from fedretina.flare.many_sites import give_back_freed_memory, take_answers_of
+from fedretina.flare.many_sites import give_back_freed_memory, give_back_now, take_answers_of
 from fedretina.flare.plain_bytes import register, speak
 from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.results_upload import publish, publish_steps
-from fedretina.garbage import end_quickly
+from fedretina.garbage import CollectByBytes, end_quickly
 from fedretina.settings.plan import new_run_name
 from fedretina.storage import folder_lock
 from fedretina.tracking.curves import server_points
@@ -106,7 +106,8 @@ class ServerRun(FLComponent):
             self._coordinator, self._last = coordinator, LastStep(folder, run)
             take_answers_of(len(fl_ctx.get_engine().get_clients()))
             wire = register()
-            wire.largest = coordinator.partition.most_bytes(coordinator.partition.sendable)
+            wire.be_server(coordinator.partition.most_bytes(coordinator.partition.sendable))
+            wire.garbage = CollectByBytes()
             wire.handover = handover_of(fl_ctx, settings)
             try:
                 wire.arrivals = wire.handover or Handover(folder / _ARRIVALS)
@@ -129,6 +130,8 @@ class ServerRun(FLComponent):
             return
         self.note_progress("running" if event not in ("completed", "stopped") else event, fields.get("why"))
         tracker.note(event, **fields)
+        if event == "closed":
+            give_back_now()
         if event in ("opened", "closed"):
             tracker.follow(lambda: server_points(coordinator.records))
 
@@ -183,6 +186,7 @@ class ServerRun(FLComponent):
             end_quickly()
             give_back_freed_memory()
             speak(fl_ctx)
+            register().be_server(0)
             if isinstance(engine := fl_ctx.get_engine(), SimulatorServerEngine):
                 share_imports(engine.args.threads or 1)
                 one_process_per_site()
@@ -205,7 +209,11 @@ class ServerRun(FLComponent):
                 self._coordinator.forget_answers()
                 shutil.rmtree(self._coordinator.folder / _ARRIVALS, ignore_errors=True)
             self._held.close()
-            register().arrivals = register().handover = None
+            wire = register()
+            if wire.garbage is not None:
+                wire.garbage.end()
+            wire.arrivals = wire.handover = wire.garbage = None
+            wire.be_site()
             self._coordinator = self._tracker = self._last = None
 
     def _end_at_sites(self, fl_ctx: FLContext) -> None:
