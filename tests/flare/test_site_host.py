@@ -149,6 +149,7 @@ def test_a_damaged_history_costs_curves_and_no_word_of_a_path_leaves(tmp_path, m
     folder = tmp_path / "patient_data" / "site-1"
     folder.mkdir(parents=True)
     (folder / "state.json").write_text("")
+    (folder / "round-0000.safetensors").write_bytes(b"")  # without a round there would be no history to lose
     followed = []
 
     class Curves:
