@@ -289,12 +289,16 @@ def test_a_proxy_that_opens_tls_is_told_from_the_server(kit, tmp_path):
     assert "pass unopened" in found.mend
 
 
-def test_a_server_that_has_moved_is_told_from_one_that_is_away(look, kit, tmp_path, monkeypatch):
-    system = tmp_path / "system"
+def _install_unit(kit, system, monkeypatch):
+    """A site's systemd unit in a folder, which lets the service speak with one address."""
     system.mkdir()
     monkeypatch.setattr(addresses, "UNIT_FOLDER", system)
     shutil.copy(REPOSITORY / "provisioning" / "fedretina-site.service", system)
     fedretina("kit", "addresses", kit, "192.0.2.10")
+
+
+def test_a_server_that_has_moved_is_told_from_one_that_is_away(look, kit, tmp_path, monkeypatch):
+    _install_unit(kit, tmp_path / "system", monkeypatch)
     point_to(kit, 8002, "198.51.100.7")  # an address is its own name: nothing is looked up
     monkeypatch.setattr(site_check, "knock", lambda kit: Door("", 0.0))
     found = look(code=1)
@@ -491,11 +495,7 @@ def test_the_page_of_a_site_is_written_where_nothing_runs(look, kit, fresh, hosp
 
 def test_the_page_shows_no_folder_and_no_address_of_a_mend(look, kit, tmp_path, monkeypatch):
     """What `site check` says for the terminal names the kit's folder, the proxy and the server's address."""
-    system = tmp_path / "system"
-    system.mkdir()
-    monkeypatch.setattr(addresses, "UNIT_FOLDER", system)
-    shutil.copy(REPOSITORY / "provisioning" / "fedretina-site.service", system)
-    fedretina("kit", "addresses", kit, "192.0.2.10")
+    _install_unit(kit, tmp_path / "system", monkeypatch)
     point_to(kit, 8002, "198.51.100.7")
     monkeypatch.setenv("https_proxy", "http://proxy.hospital.example:3128")
     monkeypatch.setattr(site_check, "knock", lambda kit: Door("198.51.100.7:8002 cannot be reached", None))
