@@ -91,6 +91,13 @@ def test_changes_are_laid_over_the_rows_own_job_or_over_a_file(tmp_path):
     }
 
 
+@pytest.mark.parametrize("named", [{}, {"login_timeout": 120.0}])
+def test_the_poc_server_is_given_a_minute_to_start_or_what_the_user_says(named, tmp_path):
+    env = PocEnv(num_clients=2, extra=dict(named))
+    exported(FedUAARecipe(), tmp_path / "job", env)
+    assert env.get_extra_prop("login_timeout") == named.get("login_timeout", 60.0)
+
+
 @pytest.mark.parametrize("place", [SimEnv, PocEnv])
 def test_one_machine_is_given_its_own_sites(place, tmp_path):
     def given(recipe, folder, env=None):

@@ -39,6 +39,7 @@ from fedretina.yaml_file import parse_yaml, read_text
 __all__ = ["AnalyticRecipe", "FedEERecipe", "FedUAARecipe", "JobRecipe", "OCTRecipe", "RowRecipe"]
 
 _CALLED = "the experiment file"
+_LOGIN_S = 60.0
 _FIXED = (
     "a job of fedretina holds its settings and nothing else, since hardened sites take no code and no file of a job: "
     "leave this out, and say what is to change by a setting (docs/settings.md)."
@@ -159,6 +160,9 @@ class _FolderRecipe(Recipe):
                 "give the environment clients=list(recipe.sites), and PocEnv also num_clients, their number."
             )
         sites = there if self._given is None and there else self.sites
+        if isinstance(env, PocEnv):
+            # It logs in seconds after it has started the server, and on a busy machine FLARE's ten are not enough.
+            env.extra.setdefault("login_timeout", _LOGIN_S)
         # PocEnv submits seconds after it has started its sites, and FLARE gives a job to those that have come by then.
         self._folder_job.files = self._for_one_machine(sites, there if isinstance(env, PocEnv) else None)
 

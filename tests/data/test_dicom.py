@@ -346,7 +346,8 @@ def test_images_of_an_earlier_import_go(archive, tmp_path):
     root, rows = archive
     do_import(tmp_path, root, labels(tmp_path, [(file, label) for file, _, label in rows]))
     table = labels(tmp_path, [(file, label) for file, _, label in rows[:10]])
-    settings = ImportSettings(labels=table)
+    # Which patient is in which split hangs on the salt: dealt out anew, five are enough for all three.
+    settings = ImportSettings(labels=table, seed=2)
     images = tmp_path / "out" / "images"
     (images / "of_the_hospital.png").touch()
     import_set("dicom", root, tmp_path / "out", settings, replace=True)
