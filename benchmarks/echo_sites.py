@@ -27,7 +27,14 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.message import Message
 from nvflare.private.admin_defs import Message as AdminMessage
-from nvflare.private.defs import CellChannel, RequestHeader, SpecialTaskName, TrainingTopic, new_cell_message
+from nvflare.private.defs import (
+    CellChannel,
+    RequestHeader,
+    SpecialTaskName,
+    TaskConstant,
+    TrainingTopic,
+    new_cell_message,
+)
 from nvflare.private.fed.client.communicator import Communicator
 from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
 from nvflare.private.scheduler_constants import ShareableHeader
@@ -185,7 +192,7 @@ class EchoSite:
             task = None if message is None else message.payload
             name = None if task is None else task.get_header(ServerCommandKey.TASK_NAME)
             if task is None or name in (None, SpecialTaskName.TRY_AGAIN):
-                time.sleep(POLL_S)
+                time.sleep(POLL_S if task is None else task.get_header(TaskConstant.WAIT_TIME, POLL_S))
                 continue
             if name == SpecialTaskName.END_RUN:
                 break

@@ -61,6 +61,8 @@ def begun(tmp_path, monkeypatch):
         fl_ctx = FLContext()
         fl_ctx.set_prop(ReservedKey.ENGINE, engine, private=True, sticky=False)
         fl_ctx.set_prop(ReservedKey.RUN_NUM, JOB, private=False, sticky=False)
+        runner = SimpleNamespace(config=SimpleNamespace(task_request_interval=0.5))
+        fl_ctx.set_prop(FLContextKey.RUNNER, runner, private=True, sticky=False)
         controller = Asking(["train", "validate", "finalise"])
         monkeypatch.setattr(controller, "_engine", engine, raising=False)
         controller.start_controller(fl_ctx)

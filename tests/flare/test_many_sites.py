@@ -1,13 +1,16 @@
-"""A server's process has a thread for each answer that arrives, and keeps none of the memory that it has freed."""
+"""A server's process has a thread for each answer, passes few at once, and keeps no memory that it has freed."""
 
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from nvflare.fuel.f3.streaming.stream_utils import callback_thread_pool
+from nvflare.private.defs import TaskConstant
+from nvflare.private.fed.server.server_runner import ServerRunner, ServerRunnerConfig
 
-from fedretina.flare.many_sites import take_answers_of
+from fedretina.flare.many_sites import Places, ask_seldom, take_answers_of
 
 SITES = 70
 
@@ -25,6 +28,73 @@ def test_more_answers_than_flare_has_threads_for_are_taken_at_the_same_moment():
         assert callback_thread_pool._max_workers > SITES
     finally:
         callback_thread_pool._max_workers = before
+
+
+def test_few_messages_pass_at_once_and_all_of_them_in_the_end():
+    places, passing, most, lock = Places(3, patience_s=60.0), set(), [], threading.Lock()
+
+    def pass_through(site):
+        with places.of(site):
+            with lock:
+                passing.add(site)
+                most.append(len(passing))
+            time.sleep(0.01)
+            with lock:
+                passing.remove(site)
+
+    threads = [threading.Thread(target=pass_through, args=(f"site-{number}",)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert (len(most), max(most)) == (20, 3)
+
+
+def waits(places, site):
+    """Whether a site has no place within a fifth of a second; one that it gets then it keeps."""
+    thread = threading.Thread(target=places.take, args=(site,), daemon=True)
+    thread.start()
+    thread.join(0.2)
+    return thread.is_alive()
+
+
+def test_a_slow_line_keeps_nobody_waiting_until_it_is_fast():
+    places = Places(1, patience_s=0.4)
+    places.take("slow")
+    places.take("slow")  # its next message, beside the first
+    assert waits(places, "other")
+    time.sleep(0.5)  # nothing comes from the slow one, which is gone perhaps
+    assert not waits(places, "third" if waits(places, "other") else "other")
+    assert not waits(places, "slow")
+    places.go_on("slow")
+    places.go_on("slow")
+    places.leave("other")
+    places.leave("third")
+    assert waits(places, "fourth")
+
+
+def test_a_message_that_goes_on_keeps_its_place_and_nobody_waits_for_ever():
+    places = Places(1, patience_s=0.3, longest_s=1.0)
+    places.take("steady")
+    until, waiting = time.monotonic() + 0.8, waits(places, "other")
+    while time.monotonic() < until and waiting:
+        places.go_on("steady")
+        time.sleep(0.02)
+        waiting = "other" not in places._heard
+    assert waiting  # for 0.8 s
+    time.sleep(0.4)
+    places.go_on("never seen")
+    assert set(places._heard) == {"steady", "other"}
+
+
+@pytest.mark.parametrize(("sites", "interval"), [(1, 0.5), (16, 0.5), (64, 2.0)])
+def test_the_more_sites_the_less_often_each_asks_for_a_task(sites, interval):
+    words = dict.fromkeys(("workflows", "task_data_filters", "task_result_filters", "handlers", "components"))
+    runner = ServerRunner.__new__(ServerRunner)
+    runner.config = ServerRunnerConfig(heartbeat_timeout=60, task_request_interval=0.5, **words)
+    ask_seldom(runner, sites)
+    _, _, answer = runner._task_try_again()
+    assert answer.get_header(TaskConstant.WAIT_TIME) == interval
 
 
 def _found(program):

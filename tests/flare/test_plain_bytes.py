@@ -25,6 +25,7 @@ from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Payload, Stamp, tensors_digest
 from fedretina.flare import handover, plain_bytes
 from fedretina.flare.handover import Handover
+from fedretina.flare.many_sites import Places
 from fedretina.flare.plain_bytes import Form, Leaving, PlainArray, Table, in_one_buffer, plain, register
 from fedretina.flare.wire import came_into, pack_payload, unpack_payload
 from fedretina.networks.build import build_on_meta
@@ -346,6 +347,42 @@ def test_messages_at_the_same_time_do_not_mix(wire):
     numbers = sorted(float(message["d"]["k"].max()) for message in found.values())
     assert numbers == [1.0, 2.0, 3.0]
     assert all(message["d"]["k"].min() == message["d"]["k"].max() for message in found.values())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_large_answer_takes_a_place_and_gives_it_back_however_it_ends(wire, server, monkeypatch, fails):
+    monkeypatch.setattr(server, "places", Places(2, patience_s=60.0))  # the site, in this process, takes the other
+    seen, take = [], Places.take
+    monkeypatch.setattr(Places, "take", lambda self, site: (seen.append(site), take(self, site)))
+    large = Payload({"k": torch.arange(6_000_000, dtype=torch.float32)}, {}, STAMP)
+    if fails:
+        monkeypatch.setattr(Leaving, "produce", lambda self, state, requester: (ProduceRC.ERROR, None, {}))
+    found = [wire(pack_payload(large, True)) for _ in range(2)]
+    assert seen.count("site-1") == 2
+    assert "site-1" not in server.places._heard
+    if fails:
+        with pytest.raises(RefusedError):
+            unpack_payload(found[0])
+    else:
+        assert all(torch.equal(unpack_payload(one).tensors["k"], large.tensors["k"]) for one in found)
+    seen.clear()
+    wire(pack_payload(Payload({"k": torch.ones(9)}, {}, STAMP), True))
+    assert not seen
+
+
+def test_a_site_holds_a_place_until_it_has_all_of_an_order():
+    places = Places(1, patience_s=60.0)
+    leaving = Leaving([np.zeros(20 * 2**20, np.uint8)], places=places)
+    state, held = None, []
+    while True:
+        rc, _, state = leaving.produce(state, "site-1")
+        held.append(set(places._heard))
+        if rc == ProduceRC.EOF:
+            break
+    assert held == [{"site-1"}, {"site-1"}, set()]
+    leaving = Leaving([np.zeros(2**20 - 1, np.uint8)], places=places)
+    leaving.produce(None, "site-1")
+    assert not places._heard
 
 
 @pytest.mark.parametrize("way", ["handed over", "elsewhere", "gone", "a name of its own", "as it comes"])

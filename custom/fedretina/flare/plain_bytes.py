@@ -22,6 +22,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +51,7 @@ from nvflare.fuel.utils.fobs.datum import Datum, DatumManager, DatumType
 
 from fedretina.errors import RefusedError, SettingsError
 from fedretina.flare.handover import WORTH_A_FILE, Filling, Handover
+from fedretina.flare.many_sites import Places
 from fedretina.garbage import CollectByBytes
 
 _log = logging.getLogger(__name__)
@@ -291,12 +293,14 @@ class PlainDecomposer(fobs.Decomposer):
         arrivals: Where bytes that come in are written as they come; None keeps them in memory.
         at_server: Whether this is the server of a run, which holds its sites to more.
         garbage: Looks for garbage as bytes pass; None leaves it to Python.
+        places: Of the large messages, to sites and from them, that pass the server of a run at once.
     """
 
     def __init__(self) -> None:
         self.handover: Handover | None = None
         self.arrivals: Handover | None = None
         self.garbage: CollectByBytes | None = None
+        self.places = Places()
         self._fetching: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.be_site()
@@ -336,7 +340,8 @@ class PlainDecomposer(fobs.Decomposer):
         if manager.get_error():
             return
         context = manager.fobs_ctx
-        cell, leaving = context[fobs.FOBSContextKey.CELL], Leaving(context[_LEAVING], self._note)
+        places = self.places if self.at_server else None
+        cell, leaving = context[fobs.FOBSContextKey.CELL], Leaving(context[_LEAVING], self._note, places)
         timeout = get_positive_float_var(STREAMING_IDLE_TIMEOUT, DEFAULT_STREAMING_IDLE_TIMEOUT)
         receivers = context.get(fobs.FOBSContextKey.NUM_RECEIVERS) or 1
         ref = ObjectDownloader(cell=cell, timeout=timeout, num_receivers=receivers).add_object(leaving)
@@ -369,14 +374,15 @@ class PlainDecomposer(fobs.Decomposer):
             self.garbage.note(size)
 
     @contextmanager
-    def _one_of(self, sender: str) -> Iterator[None]:
-        """Hold one of the places that a sender has; its messages could take all threads and fill the disk."""
+    def _one_of(self, sender: str, size: int) -> Iterator[None]:
+        """Be one of the few messages that a sender may send at once, or it could take all threads and fill the disk."""
         with self._lock:
             if self._fetching[sender] >= _AT_ONCE:
                 raise RefusedError(f"it sends more than {_AT_ONCE} messages at once.")
             self._fetching[sender] += 1
         try:
-            yield
+            with self.places.of(sender) if size >= WORTH_A_FILE else nullcontext():
+                yield
         finally:
             with self._lock:
                 self._fetching[sender] -= 1
@@ -410,8 +416,8 @@ class PlainDecomposer(fobs.Decomposer):
             way["per_request_timeout"] = _LET_GO_S
             request_download_chunk(state={_AT: table.size}, **way)  # so that the sender lets go of it
             return table.views(taken)
-        arriving = Arriving(table.size, self.arrivals, self._note)
-        with self._one_of(sender) if self.at_server else nullcontext():
+        arriving = Arriving(table.size, self.arrivals, partial(self._passed, sender))
+        with self._one_of(sender, table.size) if self.at_server else nullcontext():
             download_object(consumer=arriving, **way)
         if arriving.refusal is not None:
             raise arriving.refusal
@@ -445,6 +451,10 @@ class PlainDecomposer(fobs.Decomposer):
             return found[data]
         return RefusedError("the message names an array that did not come with it.")
 
+    def _passed(self, sender: str, size: int) -> None:
+        self._note(size)
+        self.places.go_on(sender)
+
 
 def _nothing(size: int) -> None:
     pass
@@ -459,11 +469,14 @@ class Leaving(Downloadable):
     Args:
         arrays: In the order of the message.
         note: Is told how many bytes each chunk has.
+        places: What a receiver takes a place of until it has all; None where everybody passes.
     """
 
-    def __init__(self, arrays: Sequence[np.ndarray], note: Callable[[int], None] = _nothing) -> None:
+    def __init__(
+        self, arrays: Sequence[np.ndarray], note: Callable[[int], None] = _nothing, places: Places | None = None
+    ) -> None:
         super().__init__(None)
-        self._note = note
+        self._note, self._places = note, places
         self.table = Table.of(arrays)
         self._runs = list(_joined(self.table.parts(arrays)))
 
@@ -476,6 +489,13 @@ class Leaving(Downloadable):
     def produce(self, state: Any, requester: str) -> tuple[str, Any, dict[str, int]]:
         """The next chunk, and the place behind it."""
         begin = int(state.get(_AT, 0)) if state else 0
+        if self._places is not None and self.table.size >= WORTH_A_FILE:
+            if begin <= 0:
+                self._places.take(requester)
+            elif begin < self.table.size:
+                self._places.go_on(requester)
+            else:
+                self._places.leave(requester)
         if not 0 <= begin < self.table.size:
             return ProduceRC.EOF, None, {}
         end = min(begin + _CHUNK, self.table.size)

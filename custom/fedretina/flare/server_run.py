@@ -23,7 +23,7 @@ from fedretina.exchange.encryption import cipher_for
 from fedretina.flare.fork_server import one_process_per_site, share_imports, wait_briefly
 from fedretina.flare.handover import Handover, handover_of
 from fedretina.flare.job_context import RUN, load_experiment, load_server_settings, state_root, with_weights_file
-from fedretina.flare.many_sites import give_back_freed_memory, give_back_now, take_answers_of
+from fedretina.flare.many_sites import ask_seldom, give_back_freed_memory, give_back_now, take_answers_of
 from fedretina.flare.plain_bytes import register, speak
 from fedretina.flare.progress_board import GROUP, ProgressBoard
 from fedretina.flare.results_upload import publish, publish_steps
@@ -104,7 +104,9 @@ class ServerRun(FLComponent):
                 self._tracker = Tracker(settings.tracking, folder, run, "server", experiment.name)
                 self._held = opening.pop_all()
             self._coordinator, self._last = coordinator, LastStep(folder, run)
-            take_answers_of(len(fl_ctx.get_engine().get_clients()))
+            sites = len(fl_ctx.get_engine().get_clients())
+            take_answers_of(sites)
+            ask_seldom(fl_ctx.get_prop(FLContextKey.RUNNER), sites)
             wire = register()
             wire.be_server(coordinator.partition.most_bytes(coordinator.partition.sendable))
             wire.garbage = CollectByBytes()
