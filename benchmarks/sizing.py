@@ -139,8 +139,9 @@ With N sites, R rounds, S pixels a side and n images:
 a longer run keeps up to six models, to go back by three rounds; under `fedap` a model for each site besides \
 |
 | the server's memory | flat in N ([measured](benchmarks.md#server-memory) with 4 sites and with 64), and \
-what FLARE's transport holds of messages that arrive at once: some chunks of 16 MB each, since they are \
-written to disk as they come (N x up where the disk is full) |
+what FLARE's transport holds of large messages that pass at once: some chunks of 16 MB each, since they are \
+written to disk as they come (N x up where the disk is full); six pass at once, and besides them each whose line has \
+less than 32 Mbit/s |
 | a site's memory | the peak above, which grows with batch and S^2; FLARE's own processes beside it |
 
 The peak holds Python, torch and one batch's activations on the CPU. On a GPU the activations are there instead. It was
@@ -155,12 +156,14 @@ _MANY_TAIL = f"""1. **CPU of the server's two processes** breaks first. Every by
    on one core at a time, so no round is shorter than the longer: the job's process JOB CPU s a round, the lasting one RELAY s.
    A codec (`exchange.codec`), frozen stages, or a share of the sites in each round (`sampling`) make it less.
 2. The disk holds all answers of a round, DISK GB.
-3. Memory: PEAK GB for the job's process and LASTING GB for the lasting one, most of it chunks of 16 MB that are on their way.
+3. Memory: PEAK GB for the job's process and LASTING GB for the lasting one. Of large messages six pass at once, to the
+   sites and from them, and the others wait, but for those behind lines of less than 32 Mbit/s: each of them holds up to 40 MB.
 4. Open files: {2 * _PAPER} connections at the lasting process, {_PAPER} files in the job's process while it mixes. About 500
    sites reach the usual limit of 1,024.
 
 FLARE takes messages in 64 threads, and each answer holds one until its tensors are there: 64 that came at the same moment
 stood still until their requests had timed out. The job's process now has threads for all of its sites.
+Sites that wait for a task ask for one twice a second, more than 16 of them less often: 32 questions a second together.
 """  # noqa: E501
 
 
