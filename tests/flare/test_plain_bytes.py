@@ -24,9 +24,10 @@ from fedretina.exchange.encryption import SITE_FILE, cipher_for, new_keys, seale
 from fedretina.exchange.partition import partition_of
 from fedretina.exchange.payload import Payload, Stamp, tensors_digest
 from fedretina.flare import handover, plain_bytes
+from fedretina.flare.array_table import Form, PlainArray, Table
 from fedretina.flare.handover import Handover
 from fedretina.flare.many_sites import Places
-from fedretina.flare.plain_bytes import Form, Leaving, PlainArray, Table, in_one_buffer, plain, register
+from fedretina.flare.plain_bytes import Leaving, in_one_buffer, plain, register
 from fedretina.flare.wire import came_into, pack_payload, unpack_payload
 from fedretina.networks.build import build_on_meta
 
@@ -52,10 +53,10 @@ def wire():
     site.start()
     register().largest = 64 * 2**20
 
-    def send(payload):
+    def send(payload, timeout=60.0):
         message = new_cell_message({}, payload)
         reply = site.send_request(
-            channel=CellChannel.SERVER_COMMAND, topic="submit", target="server", request=message, timeout=60.0
+            channel=CellChannel.SERVER_COMMAND, topic="submit", target="server", request=message, timeout=timeout
         )
         assert reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK
         return came.pop()
@@ -347,6 +348,38 @@ def test_messages_at_the_same_time_do_not_mix(wire):
     numbers = sorted(float(message["d"]["k"].max()) for message in found.values())
     assert numbers == [1.0, 2.0, 3.0]
     assert all(message["d"]["k"].min() == message["d"]["k"].max() for message in found.values())
+
+
+def test_an_answer_that_takes_longer_than_flare_waits_is_sent_once(wire, server, monkeypatch):
+    asked, produce = [], Leaving.produce
+
+    def slow(self, state, requester):
+        asked.append(state)
+        threading.Event().wait(1.0)
+        return produce(self, state, requester)
+
+    monkeypatch.setattr(Leaving, "produce", slow)
+    large = Payload({"k": torch.arange(10_000_000, dtype=torch.float32)}, {}, STAMP)
+    found = unpack_payload(wire(pack_payload(large, True), timeout=1.5))  # three chunks and the end
+    assert torch.equal(found.tensors["k"], large.tensors["k"])
+    assert asked == [None, {"at": 2**24}, {"at": 2**25}, {"at": 40_000_000}]
+
+
+def test_an_answer_is_waited_for_while_its_chunks_are_asked_for_and_no_longer(monkeypatch):
+    leaving = Leaving([np.zeros(20 * 2**20, np.uint8)])
+    assert not leaving.passing  # nobody has asked: the message may be lost
+    _, _, state = leaving.produce(None, "server")
+    assert leaving.passing
+    monkeypatch.setattr(plain_bytes, "_REQUEST_S", 0.0)
+    assert not leaving.passing  # the server is gone
+    monkeypatch.undo()
+    _, _, state = leaving.produce(state, "server")
+    assert leaving.passing
+    leaving.produce(state, "server")
+    assert not leaving.passing  # it has all of it, and its reply may be lost
+    leaving.produce(None, "server")
+    leaving.release()
+    assert not leaving.passing
 
 
 @pytest.mark.parametrize("fails", [False, True])

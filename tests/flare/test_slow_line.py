@@ -55,7 +55,7 @@ from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply, new_cell_message
 from fedretina.exchange.payload import Payload, Stamp
-from fedretina.flare import plain_bytes
+from fedretina.flare import plain_bytes, slow_lines
 from fedretina.flare.wire import pack_payload, unpack_payload
 
 def take(message):
@@ -66,7 +66,7 @@ def take(message):
     return make_reply(ReturnCode.OK)
 
 name, scheme, port, numbers = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-plain_bytes._SEND_AGAIN_S = 15.0  # half of what it is
+slow_lines._SEND_AGAIN_S = 15.0  # half of what it is
 plain_bytes.register()
 cell = Cell(name, f"{scheme}://localhost:{port}", False, {})
 if name == "server":

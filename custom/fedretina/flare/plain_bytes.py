@@ -17,21 +17,20 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import threading
+import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.decomposers.numpy_decomposers import NumpyArrayDecomposer
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
-from nvflare.fuel.f3.comm_config import CommConfigurator
-from nvflare.fuel.f3.streaming import byte_streamer
 from nvflare.fuel.f3.streaming.download_service import (
     Consumer,
     Downloadable,
@@ -44,14 +43,15 @@ from nvflare.fuel.f3.streaming.transfer_progress import DEFAULT_STREAMING_IDLE_T
 from nvflare.fuel.utils import fobs
 from nvflare.fuel.utils.app_config_utils import get_positive_float_var
 from nvflare.fuel.utils.class_loader import get_class_name
-from nvflare.fuel.utils.config_service import ConfigService
 from nvflare.fuel.utils.fobs import dots
 from nvflare.fuel.utils.fobs import fobs as registry
 from nvflare.fuel.utils.fobs.datum import Datum, DatumManager, DatumType
 
 from fedretina.errors import RefusedError, SettingsError
+from fedretina.flare.array_table import TYPES, Form, PlainArray, Table
 from fedretina.flare.handover import WORTH_A_FILE, Filling, Handover
 from fedretina.flare.many_sites import Places
+from fedretina.flare.slow_lines import wait_for_slow_lines, wait_while_fetched
 from fedretina.garbage import CollectByBytes
 
 _log = logging.getLogger(__name__)
@@ -60,21 +60,13 @@ FORMAT = 1
 DOT = 211
 """FLARE's one-byte number of a kind of data; FLARE 2.9 uses 1 to 6."""
 _SPEAKS = "fedretina_plain_bytes"
-_TYPES = frozenset({"<f2", "<f4", "<f8", "|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8"})
 _CHUNK = 16 * 2**20
-_ON_ITS_WAY = 2 * 2**20
 _LARGEST = 8 * 2**30  # before the network is known: the first order
-_MANY = 100_000  # arrays of one message
 _AT_ONCE = 3  # messages of one sender: an answer, the same once more, and one that is given up
 _REQUEST_S = 600.0  # how long one chunk may take, as in FLARE's own downloads
 _LET_GO_S = 10.0
-_SEND_AGAIN_S = 30.0
 _AT = "at"
 _LEAVING, _ARRIVED = "fedretina_leaving", "fedretina_arrived"
-
-
-class PlainArray(np.ndarray):
-    """An array whose bytes travel plainly."""
 
 
 def speak(fl_ctx: FLContext) -> None:
@@ -88,29 +80,6 @@ def understood(fl_ctx: FLContext) -> bool:
     """Whether the peer of this exchange has said so."""
     peer = fl_ctx.get_peer_context()
     return peer is not None and peer.get_prop(_SPEAKS) == FORMAT
-
-
-def wait_for_slow_lines() -> None:
-    """Have FLARE in this process send nothing twice that is still on its way over a slow line, and little at a time.
-
-    FLARE sends a piece of 1 MB again when it has not been acknowledged within 5 s, and asks for an acknowledgement
-    after each 16 MB alone: at 10 Mbit/s a third of what was sent went twice, at 2 Mbit/s all of it. Here each piece is
-    acknowledged, and sent again after 30 s, which is what a message costs that a connection loses when it breaks.
-
-    FLARE lets 64 MB of each message go before it waits for an acknowledgement, and its websockets take whatever they
-    are given: a whole chunk lay in the memory of the server's lasting process, for each site, and went twice where the
-    line took longer for it than those 30 s. Here a message waits once 3 MB of it are on their way. A kit's own
-    `comm_config.json` goes before these.
-    """
-    comm = CommConfigurator()
-    for name, ask, ours in (
-        ("streaming_window_size", comm.get_streaming_window_size, _ON_ITS_WAY),
-        ("streaming_ack_interval", comm.get_streaming_ack_interval, byte_streamer.STREAM_CHUNK_SIZE),
-        ("streaming_retry_wait", comm.get_streaming_retry_wait, _SEND_AGAIN_S),
-    ):
-        # FLARE keeps what it was told first, which is its own default: a process has streamed before it comes here.
-        ConfigService._var_values.pop(name, None)
-        ask(ours)
 
 
 def register() -> PlainDecomposer:
@@ -152,7 +121,7 @@ class OwnForm(NumpyArrayDecomposer):
 
 def plain(array: np.ndarray) -> np.ndarray:
     """The same numbers as an array that travels plainly; of a type that cannot, the array itself."""
-    return np.ascontiguousarray(array).reshape(array.shape).view(PlainArray) if array.dtype.str in _TYPES else array
+    return np.ascontiguousarray(array).reshape(array.shape).view(PlainArray) if array.dtype.str in TYPES else array
 
 
 def in_one_buffer(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -166,7 +135,7 @@ def in_one_buffer(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     Returns:
         The same numbers under the same keys, read-only.
     """
-    fit = {key: array for key, array in arrays.items() if array.dtype.str in _TYPES}
+    fit = {key: array for key, array in arrays.items() if array.dtype.str in TYPES}
     table = Table.of(list(fit.values()))
     parts, handover = table.parts(list(fit.values())), register().handover
     buffer: np.ndarray | None = None
@@ -201,89 +170,6 @@ def lying(arrays: Mapping[str, np.ndarray]) -> tuple[Path, dict[str, int]] | Non
     return None if path is None else (path, {key: _address(one) - _address(root) for key, one in arrays.items()})
 
 
-class Form(NamedTuple):
-    """An array without its numbers.
-
-    Attributes:
-        dtype: Its type.
-        shape: Its shape.
-    """
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of its numbers."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
-class Table:
-    """Where each array of a message lies among the message's bytes.
-
-    Those of the largest numbers come first, so that each lies where its type may.
-
-    Attributes:
-        forms: The arrays, in the order of the message.
-        order: Their numbers, in the order of their bytes.
-        begins: The first byte of each.
-        size: Bytes of all.
-
-    Args:
-        forms: The arrays, in the order of the message.
-    """
-
-    def __init__(self, forms: Sequence[Form]) -> None:
-        self.forms = tuple(forms)
-        self.order = sorted(range(len(forms)), key=lambda at: -forms[at].dtype.itemsize)
-        self.begins = [0] * len(forms)
-        self.size = 0
-        for at in self.order:
-            self.begins[at] = self.size
-            self.size += forms[at].size
-
-    @classmethod
-    def of(cls, arrays: Sequence[np.ndarray]) -> Table:
-        """The table of some arrays."""
-        return cls([Form(array.dtype, array.shape) for array in arrays])
-
-    @classmethod
-    def read(cls, words: object) -> Table:
-        """Read what a peer says of its arrays.
-
-        Raises:
-            RefusedError: It is no such list.
-        """
-        if not isinstance(words, list) or len(words) > _MANY:
-            raise RefusedError("the message does not say what its arrays are.")
-        return cls([_form(one) for one in words])
-
-    def words(self) -> list[list[Any]]:
-        """The table for the wire."""
-        return [[form.dtype.str, list(form.shape)] for form in self.forms]
-
-    def parts(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The bytes of the table's arrays, uint8, in their order; none that are empty."""
-        flat = (np.ascontiguousarray(arrays[at]).reshape(-1).view(np.uint8) for at in self.order)
-        return [part for part in flat if part.size]
-
-    def views(self, buffer: np.ndarray) -> list[np.ndarray]:
-        """The arrays in a buffer of their bytes, uint8 [size]."""
-        return [
-            buffer[begin : begin + form.size].view(form.dtype).reshape(form.shape).view(PlainArray)
-            for form, begin in zip(self.forms, self.begins, strict=True)
-        ]
-
-
-def _form(words: object) -> Form:
-    if isinstance(words, list) and len(words) == 2 and words[0] in _TYPES and isinstance(words[1], list):
-        shape = words[1]
-        fit = len(shape) <= 32 and all(type(length) is int and length >= 0 for length in shape)
-        if fit and math.prod(max(1, length) for length in shape) < 2**48:  # NumPy takes no more, even of an empty one
-            return Form(np.dtype(words[0]), tuple(shape))
-    raise RefusedError("the message holds an array of a type or shape that does not travel.")
-
-
 class PlainDecomposer(fobs.Decomposer):
     """Sends and fetches the bytes of `PlainArray`s.
 
@@ -302,6 +188,7 @@ class PlainDecomposer(fobs.Decomposer):
         self.garbage: CollectByBytes | None = None
         self.places = Places()
         self._fetching: Counter[str] = Counter()
+        self._offered: weakref.WeakSet[Leaving] = weakref.WeakSet()
         self._lock = threading.Lock()
         self.be_site()
 
@@ -344,11 +231,19 @@ class PlainDecomposer(fobs.Decomposer):
         cell, leaving = context[fobs.FOBSContextKey.CELL], Leaving(context[_LEAVING], self._note, places)
         timeout = get_positive_float_var(STREAMING_IDLE_TIMEOUT, DEFAULT_STREAMING_IDLE_TIMEOUT)
         receivers = context.get(fobs.FOBSContextKey.NUM_RECEIVERS) or 1
+        with self._lock:
+            self._offered.add(leaving)
+        wait_while_fetched(cell, self.passing)
         ref = ObjectDownloader(cell=cell, timeout=timeout, num_receivers=receivers).add_object(leaving)
         words = {"from": cell.get_fqcn(), "ref": ref, "arrays": leaving.table.words()}
         if self.handover is not None and (file := leaving.file) is not None:
             words |= {"here": self.handover.here, "file": file}
         manager.add_datum(Datum(DatumType.TEXT, json.dumps(words), dot=DOT))
+
+    def passing(self) -> bool:
+        """Whether any arrays that this process has offered are being fetched."""
+        with self._lock:
+            return any(leaving.passing for leaving in self._offered)
 
     def process_datum(self, datum: Datum, manager: DatumManager) -> None:
         """Fetch the bytes, before the message that they belong to is read.
@@ -438,7 +333,7 @@ class PlainDecomposer(fobs.Decomposer):
         """The array of a place, or the refusal in its stead."""
         if isinstance(data, list) and len(data) == 3:
             try:
-                form = _form(data[:2])
+                form = Form.read(data[:2])
                 return np.frombuffer(data[2], form.dtype).reshape(form.shape).copy().view(PlainArray)
             except RefusedError as refusal:
                 return refusal
@@ -477,6 +372,7 @@ class Leaving(Downloadable):
     ) -> None:
         super().__init__(None)
         self._note, self._places = note, places
+        self._asked: float | None = None
         self.table = Table.of(arrays)
         self._runs = list(_joined(self.table.parts(arrays)))
 
@@ -486,9 +382,15 @@ class Leaving(Downloadable):
         root = _root(self._runs[0]) if len(self._runs) == 1 else None
         return Handover.name(root) if root is not None and root.size == self.table.size else None
 
+    @property
+    def passing(self) -> bool:
+        """Whether a chunk was asked for in the time that one may take, and not yet the end."""
+        return self._asked is not None and time.monotonic() - self._asked < _REQUEST_S
+
     def produce(self, state: Any, requester: str) -> tuple[str, Any, dict[str, int]]:
         """The next chunk, and the place behind it."""
         begin = int(state.get(_AT, 0)) if state else 0
+        self._asked = time.monotonic() if 0 <= begin < self.table.size else None
         if self._places is not None and self.table.size >= WORTH_A_FILE:
             if begin <= 0:
                 self._places.take(requester)
@@ -509,7 +411,7 @@ class Leaving(Downloadable):
 
     def release(self) -> None:
         """Let go of the arrays."""
-        self._runs = []
+        self._runs, self._asked = [], None
 
 
 def _joined(parts: Iterable[np.ndarray]) -> Iterable[np.ndarray]:

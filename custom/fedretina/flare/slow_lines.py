@@ -1,0 +1,59 @@
+"""What FLARE's transport must be told so that large messages arrive over a hospital's slow line, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nvflare.fuel.f3.cellnet.cell import Cell
+from nvflare.fuel.f3.comm_config import CommConfigurator
+from nvflare.fuel.f3.streaming import byte_streamer
+from nvflare.fuel.utils.config_service import ConfigService
+
+_ON_ITS_WAY = 2 * 2**20
+_SEND_AGAIN_S = 30.0
+_BEFORE_PROGRESS = 8  # what FLARE's cell is given with a request before it is told whether to wait on
+
+
+def wait_for_slow_lines() -> None:
+    """Have FLARE in this process send nothing twice that is still on its way over a slow line, and little at a time.
+
+    FLARE sends a piece of 1 MB again when it has not been acknowledged within 5 s, and asks for an acknowledgement
+    after each 16 MB alone: at 10 Mbit/s a third of what was sent went twice, at 2 Mbit/s all of it. Here each piece is
+    acknowledged, and sent again after 30 s, which is what a message costs that a connection loses when it breaks.
+
+    FLARE lets 64 MB of each message go before it waits for an acknowledgement, and its websockets take whatever they
+    are given: a whole chunk lay in the memory of the server's lasting process, for each site, and went twice where the
+    line took longer for it than those 30 s. Here a message waits once 3 MB of it are on their way. A kit's own
+    `comm_config.json` goes before these.
+    """
+    comm = CommConfigurator()
+    for name, ask, ours in (
+        ("streaming_window_size", comm.get_streaming_window_size, _ON_ITS_WAY),
+        ("streaming_ack_interval", comm.get_streaming_ack_interval, byte_streamer.STREAM_CHUNK_SIZE),
+        ("streaming_retry_wait", comm.get_streaming_retry_wait, _SEND_AGAIN_S),
+    ):
+        # FLARE keeps what it was told first, which is its own default: a process has streamed before it comes here.
+        ConfigService._var_values.pop(name, None)
+        ask(ours)
+
+
+def wait_while_fetched(cell: Cell, passing: Callable[[], bool]) -> None:
+    """Have a cell's requests wait for their reply as long as the arrays that they brought are being fetched.
+
+    FLARE gives a site's answer up after 300 s, however its bytes get on, and sends all of it anew beside the first:
+    over a slow line a large one would never arrive. Now the 300 s begin again as long as something moves.
+
+    Args:
+        cell: The sender's; told once.
+        passing: Whether any arrays are being fetched.
+    """
+    if "_send_one_request" in vars(cell):
+        return
+    send = cell._send_one_request
+
+    def patiently(*words: Any, **named: Any) -> Any:
+        # By place, as FLARE gives it here, the ninth is what it asks whether to wait on: nothing, in a site.
+        return send(*words[:_BEFORE_PROGRESS], **{**named, "progress_wait_cb": passing})
+
+    cell._send_one_request = patiently
