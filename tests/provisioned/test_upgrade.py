@@ -268,6 +268,27 @@ def test_a_run_that_did_not_end_is_named_and_can_be_given_up(way, wheels, hospit
     shutil.rmtree(hospital / "runs")
 
 
+def test_a_version_that_was_removed_is_not_gone_back_to(way, wheels, tmp_path):
+    folder, resources = tmp_path / "opt" / "fedretina-releases", tmp_path / "kit" / "local" / "resources.json"
+    folder.mkdir()
+    (tmp_path / "opt" / "fedretina").rmdir()
+    (tmp_path / "opt" / "fedretina").symlink_to(folder / NEW)
+    now = resources.read_text()
+    before = {"local/resources.json": "{}"}
+    after = {"local/resources.json": hashlib.sha256(now.encode()).hexdigest()}
+    record = {"kit": str(tmp_path / "kit"), "from": OLD, "to": NEW, "before": before, "after": after}
+    for words in (record, {**record, "after": None}):  # ended, and cut off after its switch
+        write_json(folder / RECORD, words)
+        with pytest.raises(DataError, match=f"{OLD} cannot be put in place again.*WHEELS/install.sh {folder / OLD}`"):
+            way().back()
+        assert resources.read_text() == now
+        assert (tmp_path / "opt" / "fedretina").readlink() == folder / NEW
+        assert (folder / RECORD).exists()
+    with pytest.raises(DataError, match=f"(?s){OLD} cannot be put in place again.*cannot be hardened by {NEW}"):
+        way().to(Wheels(wheels, NEW))  # the new version does not start either, so the kit would go back
+    assert resources.read_text() == now
+
+
 def test_what_stands_against_an_upgrade_is_said_before_anything_is_written(way, wheels, fresh, tmp_path, monkeypatch):
     with pytest.raises(NotFoundError, match="knows of no upgrade"):
         way().back()

@@ -112,6 +112,7 @@ class Upgrade:
 
         Raises:
             NotFoundError: There is no upgrade to go back from.
+            DataError: The version before was removed, or does not start; nothing was changed.
             FedretinaError: A step does not go on.
         """
         if not self._record.exists():
@@ -127,6 +128,7 @@ class Upgrade:
             self._tell("check", f"`kit check` of {record['from']} finds nothing to mend")
 
     def _back(self, record: dict[str, Any]) -> None:
+        self._refuse_without(record["from"])
         kept = self._restore(record)
         if self._releases.current != record["from"]:
             self._releases.switch(record["from"])
@@ -134,6 +136,18 @@ class Upgrade:
         self._record.unlink()
         if kept:
             self._tell("kit", f"changed by somebody since, and left as they are: {', '.join(kept)}")
+
+    def _refuse_without(self, version: str) -> None:
+        """A version that was removed, or that does not start, is not gone back to: the end would have none."""
+        try:
+            self._by(version, ["--version"])
+        except DataError as error:
+            folder = self._releases.python(version).parent.parent
+            raise DataError(
+                f"{version} cannot be put in place again, so all stays as it is: {error} Restore {folder} from "
+                f"a backup, or install {version} there as root: `sh WHEELS/install.sh {folder}`, where WHEELS is its "
+                "folder of wheels. Then call this command again."
+            ) from error
 
     def _check(self, before: str, wheels: Wheels) -> None:
         """All that can be said against it before anything is written."""
@@ -195,7 +209,10 @@ class Upgrade:
                 raise DataError(f"`kit check` of {version} finds:\n{render(faults)}")
         except FedretinaError as error:
             self._tell("back", f"the kit cannot be hardened by {version}")
-            self._back(record)
+            try:
+                self._back(record)
+            except DataError as gone:
+                raise DataError(f"{gone}\nThe kit cannot be hardened by {version}: {error}") from error
             raise DataError(f"{record['from']} is in place again, as it was: {error}") from error
         after = {name: _digest(path.read_text("utf-8")) for name, path in self._files()}
         write_json(self._record, {**record, "after": after, "time": time.time()})
@@ -253,25 +270,32 @@ class Upgrade:
         """Run a command of a version as the kit's owner, who alone may read and write it.
 
         Raises:
-            DataError: It ends with another code than those; with its last words.
+            DataError: It cannot be started, or ends with another code than those; with its last words.
         """
         python = self._releases.python(version)
         left_out = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH")
         environment = {name: value for name, value in os.environ.items() if name not in left_out}
         user = _owner_of(self._kit.folder)
         home = {} if user is None else {"HOME": user.pw_dir}
-        done = subprocess.run(
-            [str(python), "-m", "fedretina", *words],
-            cwd=self._kit.folder,
-            env={**environment, **home},
-            capture_output=True,
-            text=True,
-            check=False,
-            umask=0o077,
-            user=None if user is None else user.pw_uid,
-            group=None if user is None else user.pw_gid,
-            extra_groups=None if user is None else os.getgrouplist(user.pw_name, user.pw_gid),
-        )
+        try:
+            done = subprocess.run(
+                [str(python), "-m", "fedretina", *words],
+                cwd=self._kit.folder,
+                env={**environment, **home},
+                capture_output=True,
+                text=True,
+                check=False,
+                umask=0o077,
+                user=None if user is None else user.pw_uid,
+                group=None if user is None else user.pw_gid,
+                extra_groups=None if user is None else os.getgrouplist(user.pw_name, user.pw_gid),
+            )
+        except OSError as error:
+            who = "this user" if user is None else user.pw_name
+            raise DataError(
+                f"{version} cannot be started ({error}): look whether it is there, and whether {who} may read it "
+                f"(`chmod 755 {self._releases.folder}`)."
+            ) from error
         if done.returncode not in codes:
             words_left = (done.stderr or done.stdout).strip().splitlines()[-3:]
             raise DataError(f"`fedretina {' '.join(words[:2])}` of {version} failed: {' '.join(words_left)}")
