@@ -137,6 +137,30 @@ def test_a_decision_is_listed_signed_in_the_ledger_and_on_the_page(kit):
     assert "its signature does not hold" in call("approvals", kit.folder, code=1)
 
 
+def test_a_withdrawal_names_what_else_lets_the_run_go_on(kit):
+    decided = ("--reason", "vote 7", "--by", "Dr. Eye")
+    wait(kit)
+    call("approve", kit.folder, "--yes", *decided, "--standing", "seed")
+    wait(kit)
+    call("approve", kit.folder, "--yes", *decided)
+    wait(kit, words={**WORDS, "restart": {"step": "train-0001", "mark": "abcd"}})
+    call("approve", kit.folder, "--yes", *decided)
+    first, second, back = (made["number"] for made in json.loads(call("approvals", kit.folder, "--json"))["decisions"])
+    stops = "run spring stops here at its next step"
+    said = call("withdraw", kit.folder, first, *decided)
+    assert stops not in said
+    assert f"Approval {second} holds until " in said
+    assert f"so run spring goes on. To take it back too: `fedretina site withdraw {kit.folder} {second}`" in said
+    assert f"Approval {back} holds until " in said
+    said = call("withdraw", kit.folder, second, *decided)
+    assert stops not in said
+    assert "so run spring goes on if it works by the plan of that one. To take" in said
+    assert f"`fedretina site withdraw {kit.folder} {back}`" in said
+    said = call("withdraw", kit.folder, back, *decided)
+    assert stops in said
+    assert "holds until" not in said
+
+
 def test_what_left_under_an_earlier_name_of_the_site_is_known(kit, tmp_path):
     privacy = {"kind": "gaussian", "rho": 0.5, "epsilon_so_far": 5.3}
     line = {"run": "spring", "phase": "train", "round": 0, "attempt": 0, "tensors": {"encoder": 1}, "scalars": {}}

@@ -139,24 +139,32 @@ def approvals(folder: Path, as_json: bool) -> None:
 def withdraw(folder: Path, what: str, reason: str | None, by: str | None) -> None:
     """Take an approval of the site of a KIT back: by its NUMBER, or all that lets a RUN go on.
 
-    The run stops here at its next step, and an answer that is being worked on does not leave. What has left before
-    cannot be called back; the command says what others keep.
+    The run stops here at its next step, and an answer that is being worked on does not leave; where another approval
+    lets it go on, the command says which. What has left before cannot be called back; it says what others keep.
     """
     from fedretina.kit.approvals import Approvals
 
     try:
         kit = _own_kit(folder)
         held = Approvals(kit)
-        run = next((made["run"] for made in held.decisions() if made["number"] == what), what)
+        one = next((made for made in held.decisions() if made["number"] == what), None)
+        run = what if one is None else one["run"]
         reason, who = reason or _prompt(*_REASON), by or _prompt(*_WHO)
         held.withdraw(what, who, reason)
         _note(kit, "approval withdrawn", run=run, by=who)
         lines = [line for line in _ledger_lines(kit) if line["run"] == run]
-        lasting = held.standing() if run == what else []
+        others, standing = held.lasting(run), held.standing() if run == what else []
     except FedretinaError as error:
         fail(str(error))
-    click.echo(f"the approval of {what} is withdrawn: run {run} stops here at its next step.")
-    for made in lasting:
+    click.echo(f"the approval of {what} is withdrawn{'.' if others else f': run {run} stops here at its next step.'}")
+    for made in others:
+        same = one is not None and (made["plan"], made["restart"]) == (one["plan"], one["restart"])
+        goes_on = "goes on" if same else "goes on if it works by the plan of that one"
+        click.echo(
+            f"Approval {made['number']} holds until {made['until']}, so run {run} {goes_on}. To take it back too: "
+            f"`fedretina site withdraw {folder} {made['number']}`."
+        )
+    for made in standing:
         click.echo(f"Standing approval {made['number']} goes on for other runs: withdraw it by its number.")
     click.echo(_kept_by_others(run, lines))
 

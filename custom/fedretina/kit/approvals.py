@@ -145,6 +145,19 @@ class Approvals:
             and date.fromisoformat(made["until"]) >= today
         ]
 
+    def lasting(self, run: str) -> list[Mapping[str, Any]]:
+        """The approvals that were given to a run itself and hold today, one for each of its plans.
+
+        A run that goes back has another plan from then on. What covers a plan as well, given to another run, is not
+        among them: it lets no plan go on whose own approval was withdrawn.
+
+        Raises:
+            StateError: The list cannot be read.
+        """
+        plans = {(made["plan"], made["restart"]) for made in self.decisions() if made["run"] == run and made["plan"]}
+        found = [self.state(AskedPlan(plan, run, restart, "", {})) for plan, restart in sorted(plans)]
+        return [one.decision for one in found if one.state == "approved" and one.decision is not None]
+
     def state(self, asked: AskedPlan, today: date | None = None) -> Standing:
         """How a plan stands now.
 
