@@ -172,13 +172,15 @@ def test_a_wheelhouse_installs_without_a_network_and_refuses_a_file_that_was_cha
 
     def install(folder):
         call = ["sh", house / "install.sh", folder]
-        return subprocess.run(call, capture_output=True, text=True, env=plain, check=False)
+        return subprocess.run(call, capture_output=True, text=True, env=plain, umask=0o077, check=False)
 
     done = install(tmp_path / "installed")
     assert done.stdout.startswith(f"Looking in links: {house}\n")
     # All is there but what the small lock leaves out, which the script's own last line says.
     assert "fedretina" in done.stdout
     assert "requires torch, which is not installed" in done.stdout, done.stdout + done.stderr
+    for path in (tmp_path / "installed", *(tmp_path / "installed").rglob("version.py")):
+        assert path.stat().st_mode & 0o044 == 0o044, path  # the service's user reads it, whatever root's umask is
     code = "import blue, green, fedretina.version; print(fedretina.version.__version__)"
     python = tmp_path / "installed" / "bin" / "python"
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, env=plain, cwd=tmp_path, check=False)

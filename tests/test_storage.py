@@ -145,6 +145,14 @@ def test_a_secret_is_the_owners_alone_before_it_has_its_name(tmp_path, rights):
     assert not left.exists()
 
 
+def test_what_others_read_is_open_to_them_under_any_umask(tmp_path, rights):
+    os.umask(0o077)
+    storage.write_text(tmp_path / "unit", "x", mode=0o644)
+    storage.write_bytes(tmp_path / "answer", b"x", 0o640)
+    storage.write_text(tmp_path / "plain", "x")
+    assert rights == {"unit": 0o644, "answer": 0o640, "plain": 0o600}
+
+
 def test_the_authoritys_key_is_never_open_to_others(tmp_path, rights):
     held = {"root_cert": "x", "root_pri_key": "SECRET", "site-1": {"cert": "y"}}
     (tmp_path / "cert.json").write_text(json.dumps(held))

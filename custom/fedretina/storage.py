@@ -95,8 +95,8 @@ def write_text(path: Path, text: str, mode: int | None = None) -> None:
     Args:
         path: The file.
         text: What it is to hold.
-        mode: Its rights, 0o600 for a secret: it has them before the first word is in it. None for those that the
-            process gives every file.
+        mode: Its rights, 0o600 for a secret, whatever the umask is: it has them before the first word is in it. None
+            for those that the process gives every file.
 
     Raises:
         StateError: The disk is full or not writable; the old file is whole.
@@ -121,7 +121,9 @@ def write_bytes(path: Path, content: bytes, mode: int | None = None, durable: bo
     def write(temporary: Path) -> None:
         if mode is not None:
             temporary.unlink(missing_ok=True)  # one that a killed process left may be open to others
-            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            os.fchmod(handle, mode)  # the umask may have taken rights away that others need
+            os.close(handle)
         temporary.write_bytes(content)
 
     _replace(path, write, durable, named)

@@ -487,7 +487,10 @@ def test_the_page_of_a_site_is_written_where_nothing_runs(look, kit, fresh, hosp
     assert "run `fedretina site check` on the kit of site-1." in later
     site_file = hospital / "site.yaml"
     site_file.write_text(site_file.read_text() + "page: share/eyes.html\n")
+    before = os.umask(0o077)  # the service's
     assert fedretina("site", "page", kit).strip() == str(hospital / "share" / "eyes.html")
+    os.umask(before)
+    assert (hospital / "share" / "eyes.html").stat().st_mode & 0o777 == 0o644  # for whom the folder lets in
     assert "only a site and the server have a page" in fedretina("site", "page", fresh / LEAD, code=2)
     site_file.write_text(site_file.read_text().replace("eyes.html", "eyes.txt"))
     assert "name a file that ends in .html" in fedretina("site", "page", kit, code=2)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -249,6 +250,17 @@ def test_a_site_that_runs_or_works_on_a_run_is_not_upgraded(way, wheels, hospita
     ):
         way(anyway=True).to(Wheels(wheels, NEW))
     shutil.rmtree(hospital / "runs")
+
+
+def test_the_folder_of_releases_is_open_to_the_service_whatever_roots_umask_is(tmp_path):
+    before = os.umask(0o077)
+    Releases(tmp_path / "fedretina").prepare()
+    os.umask(before)
+    folder = tmp_path / "fedretina-releases"
+    assert folder.stat().st_mode & 0o777 == 0o755
+    folder.chmod(0o750)
+    Releases(tmp_path / "fedretina").prepare()
+    assert folder.stat().st_mode & 0o777 == 0o750  # one that its owner has closed stays so
 
 
 def test_a_run_that_did_not_end_is_named_and_can_be_given_up(way, wheels, hospital, tmp_path):

@@ -131,7 +131,8 @@ def page(folder: Path, out: Path | None) -> None:
         if kit.role == "admin":
             fail(f"{folder} is the kit of an admin: only a site and the server have a page.")
         files = EndFiles(kit)
-        write_text(out or files.page, status_page(files.status(False, devices_seen() if kit.role == "site" else None)))
+        made = status_page(files.status(False, devices_seen() if kit.role == "site" else None))
+        write_text(out or files.page, made, None if out else files.page_mode)
     except FedretinaError as error:
         fail(str(error))
     click.echo(str(out or files.page))

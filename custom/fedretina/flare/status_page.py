@@ -126,7 +126,7 @@ class StatusPage(FLComponent):
                     jobs=jobs,
                 )
             write_json(files.process_path, process._asdict(), durable=False)
-            write_bytes(files.page, status_page(files.status(True)).encode(), durable=False)
+            write_bytes(files.page, status_page(files.status(True)).encode(), files.page_mode, durable=False)
             self._warned = ""
         except Exception as error:  # noqa: BLE001 - see above
             self._warn(error)

@@ -144,6 +144,12 @@ class EndStatus(NamedTuple):
 class EndFiles:
     """Reads the files of one end, a ledger only when it has grown; one object serves a process for its life.
 
+    Attributes:
+        root: Folder of the end's runs.
+        page: Where its page lies.
+        page_mode: Rights of the page: others may read one whose place the settings name, which the service's umask
+            would keep from them; None for those that the process gives every file.
+
     Args:
         kit: The kit of a site or a server.
 
@@ -157,6 +163,7 @@ class EndFiles:
         settings = _settings(kit)
         self.root = _root(kit, settings)
         self.page = (settings.page or self.root / STATUS / f"{self.own}.html").absolute()
+        self.page_mode = None if settings.page is None else 0o644
         self._places = {self.root}
         if isinstance(settings, SiteSettings) and settings.data.cache is not None:
             self._places.add(settings.data.cache)

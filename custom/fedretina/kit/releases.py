@@ -140,7 +140,9 @@ class Releases:
             DataError: It cannot be made or written.
         """
         try:
-            self.folder.mkdir(mode=0o755, exist_ok=True)
+            if not self.folder.exists():
+                self.folder.mkdir()
+                self.folder.chmod(0o755)  # the service's user reads what lies here, whatever root's umask is
         except OSError as error:
             raise DataError(f"{self.folder} cannot be made ({error.strerror}): run it as root.") from error
         if not os.access(self.folder, os.W_OK) or not os.access(self.used.parent, os.W_OK):

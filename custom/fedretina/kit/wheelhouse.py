@@ -36,6 +36,7 @@ _SCRIPT = """\
 # that has another hash than {list} says.
 # Usage: sh {script} /opt/fedretina       (the environment's folder; where there is none, one of {python} is made)
 set -eu
+umask 022    # the service's user reads what root installs
 here=$(cd "$(dirname "$0")" && pwd)
 [ -x "$1/bin/python" ] || {python} -m venv "$1"
 "$1/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != ({major}, {minor}))' || {{
