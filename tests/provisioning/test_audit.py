@@ -1,10 +1,13 @@
 """The audit log: a line that was changed, taken out, put in or cut off is found and named."""
 
+import errno
 import json
+import os
 import threading
 
 import pytest
 
+from fedretina import storage
 from fedretina.errors import StateError
 from fedretina.kit.audit import AUDIT, AuditLog
 
@@ -112,6 +115,37 @@ def test_a_power_cut_leaves_half_a_line_and_the_next_event_mends_it(log, tmp_pat
     log.note("service started")
     assert not log.verify().unfinished
     assert len(log.verify().events) == 6
+
+
+@pytest.mark.parametrize("failing", ["replace", "fsync"])
+def test_an_event_that_a_full_disk_did_not_keep_whole_accuses_nobody(log, tmp_path, monkeypatch, failing):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, failing, full)
+    for _ in range(2):
+        with pytest.raises(StateError, match=r"No space left|the disk is full"):
+            log.note("job taken")
+        assert log.verify().faults == ()
+    monkeypatch.undo()
+    log.note("service started")
+    found = log.verify()
+    assert (found.faults, len(found.events)) == ((), 6)
+
+
+def test_an_event_whose_end_has_its_name_but_not_yet_on_the_disk_stays(log, monkeypatch):
+    """The rename was done, and what fails is to wait for the folder."""
+    monkeypatch.setattr(storage, "sync", lambda path: path.is_dir() and full())
+
+    def full():
+        raise OSError(errno.EIO, "Input/output error")
+
+    for _ in range(2):
+        with pytest.raises(StateError, match="was not saved"):
+            log.note("job taken")
+    monkeypatch.undo()
+    assert log.verify().faults == ()
+    assert len(log.verify().events) == 7
 
 
 def test_processes_that_write_at_once_make_one_chain(tmp_path):

@@ -8,6 +8,7 @@ against that helps only a digest that was noted elsewhere, and `verify` takes on
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -15,8 +16,9 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fedretina.errors import StateError
 from fedretina.storage import read_json, write_json
@@ -77,10 +79,18 @@ class AuditLog:
                 when = datetime.now(UTC).isoformat(timespec="seconds")
                 line = {"number": number + 1, "time": when, "event": event, **said, "previous": previous}
                 data = json.dumps(line).encode()
-                handle.write(data + b"\n")
-                handle.flush()
-                os.fsync(handle.fileno())
-                write_json(self._head, {"number": number + 1, "digest": _digest(data)})
+                head, start = {"number": number + 1, "digest": _digest(data)}, handle.seek(0, os.SEEK_END)
+                try:
+                    if handle.write(data + b"\n") != len(data) + 1:
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    os.fsync(handle.fileno())
+                    write_json(self._head, head)
+                except (OSError, StateError):
+                    # Both files name the same last event, or `verify` would take the next ones for another's. The head
+                    # may be there all the same: it is renamed first, and only then is the disk asked for its name.
+                    if not self._ends_with(head):
+                        handle.truncate(start)
+                    raise
         except (OSError, ValueError, KeyError) as error:
             raise StateError(
                 f"{self._path} cannot be written ({error}): make room, or look at it with `fedretina site audit`."
@@ -125,6 +135,12 @@ class AuditLog:
             faults.append(f"event {noted[0]} is not the one whose digest was noted: the log was written anew.")
         return Verified(tuple(events), previous, tuple(faults), bool(rest))
 
+    def _ends_with(self, head: Mapping[str, Any]) -> bool:
+        try:
+            return read_json(self._head) == head
+        except StateError:
+            return False
+
     def _end(self, number: int, digests: Mapping[int, str]) -> list[str]:
         """Compare the end of the chain with where it was; a power cut may leave one event more."""
         if not self._head.exists():
@@ -143,16 +159,16 @@ class AuditLog:
         return []
 
     @contextmanager
-    def _held(self) -> Iterator[IO[bytes]]:
-        """The file, open for reading and appending, for one process at a time."""
+    def _held(self) -> Iterator[FileIO]:
+        """The file, open for reading and appending, for one process at a time; nothing of it waits in the memory."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "a+b") as handle:
+        with os.fdopen(descriptor, "a+b", buffering=0) as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield handle
 
 
-def _last(handle: IO[bytes]) -> tuple[int, str]:
+def _last(handle: FileIO) -> tuple[int, str]:
     """Number and digest of the last whole line; what a power cut left unfinished behind it goes."""
     handle.seek(0)
     whole, _, rest = handle.read().rpartition(b"\n")
