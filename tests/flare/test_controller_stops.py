@@ -1,9 +1,12 @@
 """The controller around a step that fails at the server, and around a run that it need not begin; no FLARE process."""
 
+import errno
 import json
+import logging
 from types import SimpleNamespace
 
 import pytest
+from nvflare.apis.dxo import from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReservedKey, ReservedTopic, ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -33,11 +36,14 @@ class Engine:
         self.get_component = components.get
         self.get_workspace = lambda: SimpleNamespace(get_run_dir=lambda job: str(folder / job))
         self.get_clients = lambda: [SimpleNamespace(name="site-1")]
-        self.panics = []
+        self.panics, self.shown = [], []
 
     def fire_event(self, event, fl_ctx):
+        told = fl_ctx.get_prop(FLContextKey.EVENT_DATA)
         if event == EventType.FATAL_SYSTEM_ERROR:
-            self.panics.append(fl_ctx.get_prop(FLContextKey.EVENT_DATA))
+            self.panics.append(told)
+        elif event == EventType.WARNING_LOG_AVAILABLE:  # FLARE's `show_errors` gives these to every admin
+            self.shown.append(str(from_shareable(told).data))
 
 
 class Asking(RoundController):
@@ -142,6 +148,22 @@ def test_a_run_that_is_complete_asks_nobody_and_hands_its_results_on(begun, tiny
     assert (controller.asked, panics) == (0, [])
     assert (tmp_path / JOB / FOLDER / "results.json").exists()
     assert (tmp_path / "whole" / "server" / "run.json").read_bytes() == before
+
+
+def test_where_the_servers_disk_cannot_be_written_is_for_its_own_log_alone(begun, tiny, tmp_path, monkeypatch, caplog):
+    def full(folder):
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+
+    monkeypatch.setattr(server_run, "Handover", full)
+    (tmp_path / JOB / FOLDER).parent.mkdir()
+    (tmp_path / JOB / FOLDER).write_text("in the way of the results")
+    controller, _ = begun(tiny(run="full", phases=[{"name": "train", "rounds": 1}], quorum=1))
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert any("answers are kept in memory until they are stored" in words for words in told)
+    assert any(str(tmp_path / JOB / FOLDER) in words for words in told)
+    shown = controller._engine.shown
+    assert not [words for words in shown if str(tmp_path) in words]
+    assert shown  # and what names no file is shown: the quorum is missed
 
 
 def test_a_server_with_the_sites_key_is_stopped_before_a_round(begun, tiny, tmp_path):

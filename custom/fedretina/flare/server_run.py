@@ -114,7 +114,8 @@ class ServerRun(FLComponent):
             try:
                 wire.arrivals = wire.handover or Handover(folder / _ARRIVALS)
             except OSError as error:  # a full disk is said where the answer is stored
-                self.log_warning(fl_ctx, f"answers are kept in memory until they are stored: {error}")
+                why = f"answers are kept in memory until they are stored: {error}"
+                self.log_warning(fl_ctx, why, fire_event=False)  # see `publish_steps`
             self.publish_steps(fl_ctx)
             self.note("opened", done=coordinator.done, steps=len(coordinator.plan))
             self.log_info(fl_ctx, f"run {run}: {self._coordinator.done} of {len(self._coordinator.plan)} steps done")
@@ -173,7 +174,7 @@ class ServerRun(FLComponent):
         try:
             publish(None if self._coordinator is None else self._coordinator.folder, self._job_folder(fl_ctx), stopped)
         except StateError as error:
-            self.log_warning(fl_ctx, str(error))
+            self.log_warning(fl_ctx, str(error), fire_event=False)  # see `publish_steps`
 
     @staticmethod
     def _job_folder(fl_ctx: FLContext) -> Path:
