@@ -1,9 +1,12 @@
 """The `calibrate` step: multi-domain temperature scaling after training, in the whole loop."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from fedretina.aggregation.coordinator import Coordinator
+from fedretina.errors import QuorumError
 from fedretina.local.site import Site
 from fedretina.loop import run_loop
 from fedretina.prediction.predictor import Predictor
@@ -37,6 +40,26 @@ def test_temperatures_change_no_grade_and_nothing_of_the_training(tiny, phantoms
     assert torch.equal(*moved)
 
     assert float(moved[0]) != 1.0
+
+
+@pytest.mark.attack(
+    "a hostile server",
+    "read the features of few patients off the sums over a site's validation images",
+    "a site whose validation has fewer patients than min_count sends no such sums",
+)
+def test_no_sums_over_few_validation_patients_leave(tiny, phantoms, tmp_path):
+    experiment = tiny(row="mdt", phases=[{"name": "train", "rounds": 1}])
+    data = {name: replace(site, min_count=1) for name, site in phantoms(experiment, "site-1", "site-2").items()}
+    data["site-2"] = replace(data["site-2"], min_count=1000)
+    found = run_loop(experiment, data, tmp_path, "r")
+    calibrate = next(step for step in found["steps"] if step["task"] == "calibrate")
+    assert list(calibrate["scalars"]) == ["site-1"]
+    assert "fewer patients among its validation images" in calibrate["refused"]["site-2"]
+    assert "1000" not in calibrate["refused"]["site-2"]  # goes to the server; how few there are does not
+    biases = [final(tmp_path, "r", site)["calibrator.bias"] for site in data]
+    assert torch.equal(*biases)  # it ends with the temperatures of the others
+    with pytest.raises(QuorumError, match="fewer patients among its validation images"):
+        run_loop(experiment, {"site-2": data["site-2"]}, tmp_path, "alone")
 
 
 @pytest.mark.parametrize("row", ["mdt", "moon_projected"])

@@ -63,7 +63,7 @@ class SiteData:
         synthetic: Whether there are phantoms among the images, drawn here or read from files that say so.
         bad_files: How many images could not be read and were left out.
         fingerprint: SHA-256 over pixels, labels and splits: equal for equal data, whatever the order of rows.
-        min_count: Fewest patients behind any count or figure of answers that leaves the site.
+        min_count: Fewest patients behind any count, figure or sum that leaves the site.
         listed: SHA-256 over the manifest's files, labels, patients and splits, those of files that cannot be read
             among them; "" where nothing is listed, for phantoms.
         changes: What becomes of a run whose site comes with another list later; see `SiteDataSettings`.
@@ -108,7 +108,7 @@ class SiteData:
         return {split: self.counts[split] for split in SPLITS}
 
     def may_be_told(self, name: str) -> bool:
-        """Whether figures of a split may leave the site: at least `min_count` patients stand behind them."""
+        """Whether figures and sums of a split may leave the site: at least `min_count` patients stand behind them."""
         return len(set(self.split(name).patients)) >= self.min_count
 
     def column(self, name: str, files: Sequence[str]) -> list[str]:

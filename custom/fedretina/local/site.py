@@ -308,6 +308,11 @@ class Site:
         return {}, self._figures(self._validate(tuned, request.tensors))
 
     def _calibrate(self, request: _Request) -> Reply:
+        if not self._data.may_be_told("val"):
+            raise TrainingError(
+                "this site has fewer patients among its validation images than its min_count asks for, so no sums over "
+                "the features of these images leave: it has no part in the temperatures, and gets those of the others."
+            ).with_note(f"data.min_count is {self._data.min_count}.")
         return self.trainer.moments(request.tensors, self._kept(request.order, request.state).tensors), {}
 
     def _curve(self, request: _Request) -> Reply:
