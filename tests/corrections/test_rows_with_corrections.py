@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from fedretina.aggregation.coordinator import Coordinator
+from fedretina.corrections.correction import MEMORY
 from fedretina.exchange.partition import CONTROL, partition_of
 from fedretina.local.site import Site
 from fedretina.local.site_state import SiteState, read_history
 from fedretina.loop import run_loop
 from fedretina.networks.build import build_on_meta
 from fedretina.settings.exchange import Kind
+from fedretina.storage import read_tensors
 from fedretina.tracking.curves import site_points
 
 pytestmark = pytest.mark.slow
@@ -95,6 +97,35 @@ def test_a_refused_update_does_not_advance_the_sites_variate(tiny, phantoms, tmp
     own = counted["site-1"].memory
     for key in coordinator.partition.parameters:
         torch.testing.assert_close(control[f"{CONTROL}{key}"], own[f"variate:{key}"] / 2)
+
+
+@pytest.mark.parametrize(
+    ("row", "at_server", "at_site"),
+    [
+        ("scaffold", CONTROL, "variate:"),
+        ("feddyn", f"{MEMORY}drift:", "drift:"),
+        ("feddc", CONTROL, "gradient:"),
+    ],
+)
+def test_the_servers_memory_stays_the_mean_over_the_run_while_a_hospital_is_off(
+    row, at_server, at_site, tiny, phantoms, tmp_path
+):
+    correction = {"correction": {"by_images": False}} if row == "feddc" else {}
+    experiment = tiny(row=row, phases=[{"name": "train", "rounds": 4}], **correction)
+    data = phantoms(experiment)
+    hosts = {site: Site(experiment, data[site], tmp_path / site) for site in data}
+    for there in (("site-1", "site-2", "site-3"), ("site-1", "site-2"), ("site-2", "site-1", "site-3")):
+        coordinator = Coordinator(experiment, "r", tmp_path / "server")  # as a job that goes on with the run
+        coordinator.begin(there)
+        for site in there:
+            coordinator.accept(site, hosts[site].handle(coordinator.order(site), coordinator.down(site)))
+        coordinator.close()
+    model, *kept = (read_tensors(tmp_path / end / "train-0002.safetensors")[0] for end in ("server", *data))
+    for key in coordinator.partition.parameters:
+        mean = sum(own[f"memory:{at_site}{key}"] for own in kept) / 3
+        torch.testing.assert_close(model[f"{at_server}{key}"], mean, rtol=1e-4, atol=1e-6)
+    assert [step["enrolled"] for step in coordinator.records] == [sorted(data)] * 3
+    assert coordinator.records[1]["asked"] == ["site-1", "site-2"]
 
 
 def test_under_sgd_with_momentum_and_adam_scaffold_trains_to_finite_weights(tiny, phantoms, tmp_path):

@@ -131,7 +131,8 @@ class Coordinator:
         """Begin the next step, or begin it again; answers to earlier attempts are refused from now on.
 
         Args:
-            sites: Names of the sites that take part in the run, whether they answer in this step or not.
+            sites: Names of the sites that are there, whether they answer in this step or not. Who was there in an
+                earlier round takes part in the run still: to a correction's mean over all sites they count.
 
         Raises:
             RefusedError: A name could leave its folder, since sites' own models lie in files of their names.
@@ -140,14 +141,15 @@ class Coordinator:
             require_name(site, "site")
         with self._lock:
             self._attempt += 1
-            self._enrolled = tuple(sorted(sites))
-            self.asked = self._enrolled
+            earlier = (site for record in self.records for site in record.get("enrolled", ()))
+            self._enrolled = tuple(sorted({*sites, *earlier}))
+            self.asked = tuple(sorted(sites))
             if self._lineage.learns:
                 purpose = (self.experiment.seed, self.step.phase, self.step.round)
                 self.asked = tuple(sampled(sites, self.experiment.sampling, self.experiment.quorum, purpose))
             self._answers = StepAnswers(self._store.folder / "spool")
             if self._ended is not None:
-                self.asked = tuple(site for site in self._enrolled if site in self.owed)
+                self.asked = tuple(site for site in self.asked if site in self.owed)
                 self._answers.keep(self._ended, self.asked)
 
     def order(self, site: str) -> Order:
@@ -270,7 +272,7 @@ class Coordinator:
         }
         mixed: Tensors | None = None
         if self._lineage.learns:
-            record["enrolled"] = len(self._enrolled)
+            record["enrolled"] = list(self._enrolled)
             record["asked"] = list(self.asked)
             with reproducible_torch(self.experiment.training):
                 mixed, said = self._mixed()
@@ -401,7 +403,7 @@ def sampled(
     simulator, the loop and a resumed run draw the same.
 
     Args:
-        sites: The enrolled sites.
+        sites: The sites that are there.
         settings: How many.
         quorum: Never fewer than this, or the round could not count.
         purpose: What the draw is for: seed, phase and round.

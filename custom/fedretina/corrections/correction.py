@@ -98,7 +98,7 @@ class ServerRound(NamedTuple):
         mixed: The weighted mean of the sites' tensors, by key.
         spool: The accepted updates.
         sites: Names of the accepted sites, sorted (S).
-        enrolled: Number of sites that take part in the run (N).
+        enrolled: Number of sites that take part in the run (N), those that are away now among them.
         parameters: Keys of the parameters that travel.
     """
 
