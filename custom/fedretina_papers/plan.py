@@ -18,6 +18,7 @@ from fedretina.yaml_file import parse_yaml
 from fedretina_papers.choices import NAME, EnergySettings, ReadingChoice, RowChoice, SplitSettings, plan_of
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")
+_PRESETS = resources.files("fedretina_papers") / "plans"
 
 
 class BenchmarkPlan(BaseModel):
@@ -221,16 +222,20 @@ def _listed(settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return found
 
 
+def presets() -> list[str]:
+    """Names of the plans that come with the package."""
+    return sorted(path.name.removesuffix(".yaml") for path in _PRESETS.iterdir() if path.name.endswith(".yaml"))
+
+
 def preset(name: str) -> dict[str, Any]:
     """The words of a plan that comes with the package, laid over those of the plan that it `extends`.
 
     Raises:
         SettingsError: There is no such plan.
     """
-    folder = resources.files("fedretina_papers") / "plans"
-    names = sorted(path.name.removesuffix(".yaml") for path in folder.iterdir() if path.name.endswith(".yaml"))
+    names = presets()
     if name not in names:
         raise SettingsError(f"there is no benchmark {name!r}; there are {', '.join(names)}.")
-    words = parse_yaml((folder / f"{name}.yaml").read_text(encoding="utf-8"), f"the plan {name}")
+    words = parse_yaml((_PRESETS / f"{name}.yaml").read_text(encoding="utf-8"), f"the plan {name}")
     below = words.pop("extends", None)
     return words if below is None else merged(preset(str(below)), words)

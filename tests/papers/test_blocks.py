@@ -272,3 +272,19 @@ def test_the_page_is_that_of_the_stored_runs(name, tmp_path):
     unpack(ROOT / "benchmarks" / "results" / f"{name}.jsonl.gz", tmp_path / "out")
     write_block_page(tmp_path / "out", tmp_path / "page.md", tmp_path)
     assert (tmp_path / "page.md").read_text() == (ROOT / "docs" / f"{name}.md").read_text()
+
+
+def test_the_page_has_the_prose_of_todays_plan(tmp_path):
+    """Prose that was mended after the runs stands on the page; that of the store, from when they began, does not."""
+    unpack(ROOT / "benchmarks" / "results" / "f2.jsonl.gz", tmp_path / "out")
+    plan = tmp_path / "out" / "plan.json"
+    stored = json.loads(plan.read_text())
+    for name in ("f2", "my_own"):
+        old = {"title": f"Old {name}", "about": [f"Old question of {name}."], "reading": [f"Old reading of {name}."]}
+        plan.write_text(json.dumps({**stored, **old, "name": name}))
+        write_block_page(tmp_path / "out", tmp_path / f"{name}.md", tmp_path)
+    page, today = (tmp_path / "f2.md").read_text(), preset("f2")
+    assert "Old" not in page
+    assert all(words in page for words in (today["title"], *today["about"], *today["reading"]))
+    own = (tmp_path / "my_own.md").read_text()  # the package has no plan of that name
+    assert all(words in own for words in ("Old my_own", "Old question of my_own.", "Old reading of my_own."))

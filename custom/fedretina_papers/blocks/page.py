@@ -21,6 +21,9 @@ from fedretina_papers.blocks.tables import (
 )
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.markdown import several
+from fedretina_papers.plan import preset, presets
+
+_PROSE = ("title", "about", "reading")
 
 
 def write_block_page(out: Path, page: Path, pictures: Path) -> None:
@@ -34,9 +37,7 @@ def write_block_page(out: Path, page: Path, pictures: Path) -> None:
     Raises:
         StateError: There is no plan, a record is damaged, or the page cannot be written.
     """
-    stored = read_json(out / "plan.json")
-    sets = stored.pop("sets")
-    plan = BlockPlan.model_validate({**stored, "sites": dict.fromkeys(sets)})
+    plan, sets = stored_plan(out)
     sections = []
     for case in plan.cases:
         runs = {size: read_runs(plan, case, size, out) for size in plan.sizes_of(case)}
@@ -53,6 +54,23 @@ def write_block_page(out: Path, page: Path, pictures: Path) -> None:
         tuned=_tuned(plan, out),
         figures=[TITLES[name] for name in plan.figures],
     )
+
+
+def stored_plan(out: Path) -> tuple[BlockPlan, dict[str, Any]]:
+    """The plan of stored runs, and what is told of its sets.
+
+    Its prose is that of the package's plan of this name, where there is one: prose is mended after the runs, and the
+    store keeps what it was when they began.
+
+    Raises:
+        StateError: There is no plan.
+    """
+    stored = read_json(out / "plan.json")
+    sets = stored.pop("sets")
+    name = str(stored["name"]).replace("_", "-")
+    words = preset(name) if name in presets() else {}
+    prose = {key: words[key] for key in _PROSE if key in words}
+    return BlockPlan.model_validate({**stored, **prose, "sites": dict.fromkeys(sets)}), sets
 
 
 def read_runs(plan: BlockPlan, case: BlockCase, size: Size, out: Path) -> Runs:

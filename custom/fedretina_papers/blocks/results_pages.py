@@ -12,8 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedretina.storage import read_json
-from fedretina_papers.blocks.page import read_runs
+from fedretina_papers.blocks.page import read_runs, stored_plan
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
 from fedretina_papers.blocks.tables import Against, Runs, comparisons, lead_table, whole_draws
 from fedretina_papers.engine.page import write_page
@@ -77,9 +76,7 @@ def stored_block(file: Path) -> Block:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "block"
         unpack(file, out)
-        stored = read_json(out / "plan.json")
-        sets = stored.pop("sets")
-        plan = BlockPlan.model_validate({**stored, "sites": dict.fromkeys(sets)})
+        plan, _ = stored_plan(out)
         cases = []
         for case in plan.cases:
             runs = {size: whole_draws(plan, read_runs(plan, case, size, out)) for size in plan.sizes_of(case)}
