@@ -4,8 +4,10 @@ import pytest
 
 from fedretina.aggregation.coordinator import Coordinator, sampled
 from fedretina.errors import RefusedError
+from fedretina.evaluation.model_selection import chosen_step
 from fedretina.loop import run_loop
-from fedretina.settings.aggregation import SamplingSettings
+from fedretina.settings.aggregation import ChoiceSettings, SamplingSettings
+from fedretina.settings.experiment import Experiment
 
 SITES = [f"site-{number}" for number in range(1, 11)]
 
@@ -38,6 +40,13 @@ def test_a_run_with_sampling_asks_that_share_and_ends_with_its_last_model(tiny, 
     assert len({tuple(step["asked"]) for step in train}) > 1
     assert results["chosen"] == "train-0003"
     assert run_loop(experiment, data, tmp_path, "again")["model_digest"] == results["model_digest"]
+
+
+def test_it_ends_with_the_last_model_whoever_measured_it():
+    experiment = Experiment.resolve({"row": "fedavg", "sampling": {"fraction": 0.8}})
+    records = [{"scalars": figures} for figures in ({}, {"a": {"val_auc": 0.9}}, {"b": {"val_auc": 0.5}})]
+    assert chosen_step(records, range(2), experiment.ends_with) == 1
+    assert Experiment.resolve({"row": "fedavg"}).ends_with == ChoiceSettings()
 
 
 def test_a_site_that_was_not_asked_is_refused(tiny, phantoms, tmp_path):

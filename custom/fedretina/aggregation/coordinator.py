@@ -76,7 +76,7 @@ class Coordinator:
         self._head = run_head(run, experiment, self.partition)
         self._store = RunStore(folder, self.digest, self._head, lambda step: self.plan[step].name)
         self._go_back()
-        self._lineage = Lineage(self.plan, self._store.records, experiment.choice)
+        self._lineage = Lineage(self.plan, self._store.records, experiment.ends_with)
         self._model = ServerModel(experiment, net, self.partition, self._store, self._lineage)
         self._answers = StepAnswers(folder / "spool")
         self._enrolled: tuple[str, ...] = ()

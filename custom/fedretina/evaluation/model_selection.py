@@ -7,8 +7,8 @@ alone, so it is the same in every round, and rounds compare.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self
 
 from fedretina.settings.aggregation import ChoiceSettings
 
@@ -25,7 +25,39 @@ class Candidate(NamedTuple):
     @property
     def mean(self) -> float:
         """Plain mean over the sites, as FedUAA selects; pooling over different criteria would mean nothing."""
-        return sum(self.aucs[site] for site in sorted(self.aucs)) / len(self.aucs)
+        return self.over(self.aucs)
+
+    def over(self, sites: Collection[str]) -> float:
+        """The mean over some of the sites that measured it."""
+        return sum(self.aucs[site] for site in sorted(sites)) / len(sites)
+
+
+class _Standing(NamedTuple):
+    """A step that stands for choice.
+
+    Attributes:
+        behind: Its window: the steps before it over which its figure is averaged, and itself.
+        sites: Who measured all of these.
+        heard: Who measured it or any step before it, and so has a part of its own for its model.
+    """
+
+    behind: Sequence[Candidate]
+    sites: frozenset[str]
+    heard: frozenset[str]
+
+    def over(self, sites: Collection[str]) -> float:
+        """Its figure over some of its sites."""
+        return sum(candidate.over(sites) for candidate in self.behind) / len(self.behind)
+
+    def beats(self, chosen: Self) -> bool:
+        """Whether it takes the place of an earlier step that was chosen so far; of equals the earlier stays."""
+        if len(self.behind) != len(chosen.behind):
+            return len(self.behind) > len(chosen.behind)
+        more = len(self.sites) > len(chosen.sites)
+        if more and not self.sites <= chosen.heard:
+            return True
+        both = self.sites & chosen.sites
+        return more if 2 * len(both) < len(self.heard) else self.over(both) > chosen.over(both)
 
 
 def candidates(records: Sequence[Mapping[str, Any]], training: range, by: By = "auc") -> list[Candidate]:
@@ -71,8 +103,11 @@ def chosen_step(records: Sequence[Mapping[str, Any]], training: range, choice: C
 def best_step(records: Sequence[Mapping[str, Any]], training: range, window: int = 1, by: By = "auc") -> int | None:
     """The step with the highest mean validation AUC; the earliest of equals.
 
-    Means over different sites do not compare, so only steps that the most sites measured stand for choice, and with a
-    window only those that have most such steps before them.
+    Means over different sites do not compare, and a site may miss a step. So a step is held against the one that was
+    chosen before it over the sites that measured both. Where these are fewer than half of all that measured any, the
+    one that more sites measured is taken; and so it is where a site measured it that came after the other, and has no
+    part of its own for that model. Only steps with a full window behind them stand, once there are any. Later steps
+    have no say in what was chosen before them: a site keeps what belongs to the choice, and no more.
 
     Args:
         records: Records of the steps that are done, in order.
@@ -84,11 +119,13 @@ def best_step(records: Sequence[Mapping[str, Any]], training: range, window: int
         The step, or None when no site could measure any.
     """
     listed = candidates(records, training, by)
-    if not listed:
-        return None
-    most = max(len(candidate.aucs) for candidate in listed)
-    full = [candidate for candidate in listed if len(candidate.aucs) == most]
-    smooth = [(full[at], full[max(0, at + 1 - window) : at + 1]) for at in range(len(full))]
-    longest = max(len(behind) for _, behind in smooth)
-    ranked = [(sum(c.mean for c in behind) / longest, one.step) for one, behind in smooth if len(behind) == longest]
-    return max(ranked, key=lambda pair: (pair[0], -pair[1]))[1]
+    chosen: _Standing | None = None
+    heard: frozenset[str] = frozenset()
+    for at, candidate in enumerate(listed):
+        heard = heard.union(candidate.aucs)
+        behind = listed[max(0, at + 1 - window) : at + 1]
+        sites = frozenset.intersection(*(frozenset(one.aucs) for one in behind))
+        standing = _Standing(behind, sites, heard)
+        if sites and (chosen is None or standing.beats(chosen)):
+            chosen = standing
+    return None if chosen is None else chosen.behind[-1].step

@@ -321,8 +321,9 @@ class ChoiceSettings(ReadSettings):
     """How the round is chosen.
 
     Attributes:
-        model: "best" ends with the round of the best mean validation AUC (`by`) over the sites; "last" with
-            the last round, for small validation splits, whose best round is best by luck, and schedules that end at 0.
+        model: "best" ends with the round of the best mean validation AUC (`by`) over the sites, rounds that a site
+            missed being compared over the others; "last" with the last round, for small validation splits, whose best
+            round is best by luck, and schedules that end at 0.
         window: Rounds over which the mean validation AUC is averaged, the round itself and those before it. 1 is what
             FedUAA does; a few steady the choice where validation splits are small. A round is chosen as soon as it is
             the best, so that its sites keep what belongs to it: later rounds have no part in its figure. Refused where

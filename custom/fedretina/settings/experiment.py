@@ -246,6 +246,11 @@ class Experiment(BaseModel):
         return self.sums is not None or self.exchange.personal != "everything"
 
     @property
+    def ends_with(self) -> ChoiceSettings:
+        """How the round is chosen that the run ends with: of rounds that a part of the sites measured, the last."""
+        return ChoiceSettings(model="last") if self.sampling.fraction < 1 else self.choice
+
+    @property
     def head_width(self) -> int | None:
         """Outputs of a head that travels; None where each site has its own."""
         if self.sums is not None:
