@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -264,6 +265,23 @@ def test_a_run_with_a_twin_killed_at_every_write_ends_with_the_same_bits(tiny, p
     twin = storage.read_tensors(tmp_path / "cut" / "site-1" / "twin" / "final" / "model.safetensors")[0]
     kept = storage.read_tensors(final(tmp_path, "site-1", "cut") / "model.safetensors")[0]
     assert all(torch.equal(twin[key], kept[key]) for key in twin)
+
+
+def test_the_twins_round_is_chosen_though_no_figure_of_the_site_may_leave(tiny, phantoms, tmp_path):
+    experiment = tiny(verdict="twin", phases=[{"name": "train", "rounds": 3}])
+    data = phantoms(experiment, "site-1")
+    chosen, measured = {}, {}
+    for name, least in (("open", 1), ("closed", 1000)):
+        run_loop(experiment, {"site-1": replace(data["site-1"], min_count=least)}, tmp_path, name)
+        folder = tmp_path / name / "site-1" / "twin"
+        chosen[name] = storage.read_json(folder / "final" / "figures.json")["chosen"]
+        steps = storage.read_json(folder / "twin.json")["steps"]
+        measured[name] = [step["scalars"]["site-1"].get("val_auc") for step in steps]
+    assert chosen["closed"] == chosen["open"]
+    assert measured["closed"] == measured["open"]
+    assert measured["closed"][1] is not None
+    for step in storage.read_json(tmp_path / "closed" / "server" / "results.json")["steps"]:
+        assert not {"val_auc", "val_accuracy", "patients"} & step["scalars"].get("site-1", {}).keys()
 
 
 def test_a_twin_that_cannot_train_costs_no_round(tiny, phantoms, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -92,7 +93,8 @@ class Twin:
     ) -> None:
         self.experiment = twin_settings(experiment)
         self.folder = folder
-        self._data = data
+        # Nothing of the twin leaves the site, so nothing is held back from it: its round is chosen by these figures.
+        self._data = replace(data, min_count=1)
         self._host = host
         self._plan = Plan.of(self.experiment)
         self._path = folder / "twin.json"
