@@ -89,3 +89,17 @@ def test_it_asks_for_no_step_of_its_own_and_a_twin_has_nothing_to_be_held_to():
     assert not twin_settings(ditto).tune.along
     assert twin_settings(Experiment.resolve({"row": "fedavg_ft"})).tune.epochs == 5
     assert set(Experiment.resolve({"row": "fedavg_ft"}).agreed()["tune"]) == {"epochs", "learning_rate"}
+
+
+def test_its_twin_trains_as_long_and_as_fast_as_the_sites_own_model():
+    phases = [{"name": "warm", "rounds": 1, "training": {"learning_rate": 0.1}}, {"name": "train", "rounds": 2}]
+    training = {"learning_rate": 0.05, "stretches": [{"train": "head"}, {"train": "all", "epochs": 2}]}
+    for rate, expected in (({"learning_rate": 0.002}, [0.002, 0.002]), ({}, [0.1, 0.05])):
+        asked = {"row": "ditto", "phases": phases, "training": training, "tune": {"epochs": 3, **rate}}
+        experiment = Experiment.resolve(asked)
+        alone = twin_settings(experiment)
+        found = [alone.phase(name).training for name in ("warm", "train")]
+        assert [(one.epochs, one.stretches, one.learning_rate) for one in found] == [(3, (), one) for one in expected]
+        assert Experiment.model_validate(alone.agreed()) == alone
+    plain = Experiment.resolve({"row": "fedavg", "phases": phases, "training": training})
+    assert twin_settings(plain).phases == plain.phases

@@ -282,10 +282,7 @@ class LocalTrainer:
         return self._phase(step).training or self._experiment.training
 
     def _tuned(self, step: Step) -> TrainingSettings:
-        """Settings of a step's training over all parts, for as long and as fast as the site tunes a model."""
-        tune = self._experiment.tune
-        changed = {"epochs": tune.epochs, "stretches": (), "learning_rate": tune.learning_rate}
-        return self._settings(step).model_copy(update={k: v for k, v in changed.items() if v is not None})
+        return self._experiment.tune.over(self._settings(step))
 
     def _labelled(self, step: Step) -> Split:
         """The training images whose labels the step's phase may use."""

@@ -24,7 +24,7 @@ from fedretina.settings.combinations import CHECKS
 from fedretina.settings.correction import NoCorrectionSettings
 from fedretina.settings.exchange import ExchangeSettings
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.plan import Plan, Step
+from fedretina.settings.plan import PhaseSettings, Plan, Step
 from fedretina.settings.training import CalibrationSettings, TuneSettings
 from fedretina.storage import read_json, write_json
 
@@ -46,8 +46,8 @@ def twin_settings(experiment: Experiment) -> Experiment:
     """The same settings for a site that is alone: what only weighs, corrects or hides an exchange is left out.
 
     A correction holds back the drift between sites, and there is no other site, nor an aggregate to hold a second model
-    to. Temperatures over the features of all sites are such an exchange too. A head of classes that all sites share
-    becomes one of the site's own grades.
+    to: the twin of that model trains as long and as fast as it does, and no other. Temperatures over the features of
+    all sites are such an exchange too. A head of classes that all sites share becomes one of the site's own grades.
 
     Raises:
         SettingsError: What is left does not go together.
@@ -63,6 +63,7 @@ def twin_settings(experiment: Experiment) -> Experiment:
             "correction": NoCorrectionSettings(),
             "sampling": SamplingSettings(),
             "tune": TuneSettings() if experiment.tune.along else experiment.tune,
+            "phases": tuple(_as_alone(experiment, phase) for phase in experiment.phases),
             "calibration": CalibrationSettings(),
             "exchange": ExchangeSettings(personal="everything"),
             "aggregation": AggregationSettings(),
@@ -76,6 +77,13 @@ def twin_settings(experiment: Experiment) -> Experiment:
     except ValueError as error:
         raise SettingsError(f"these settings have no twin of one site (verdict: twin): {error}") from error
     return found
+
+
+def _as_alone(experiment: Experiment, phase: PhaseSettings) -> PhaseSettings:
+    """A phase as the site's own model trains in it."""
+    if phase.task != "train" or not experiment.tune.along:
+        return phase
+    return phase.model_copy(update={"training": experiment.tune.over(phase.training or experiment.training)})
 
 
 class Twin:

@@ -149,6 +149,11 @@ class TuneSettings(GrownSettings, ReadSettings):
         """Whether each site trains a model of its own beside the one that travels."""
         return self.epochs > 0 and self.when == "rounds"
 
+    def over(self, training: TrainingSettings) -> TrainingSettings:
+        """Settings of a training over all parts, for as long and as fast as the site tunes a model."""
+        changed = {"epochs": self.epochs, "stretches": (), "learning_rate": self.learning_rate}
+        return training.model_copy(update={name: value for name, value in changed.items() if value is not None})
+
     @model_validator(mode="after")
     def _a_model_that_goes_along_is_trained(self) -> Self:
         if self.when == "rounds" and not self.epochs:
