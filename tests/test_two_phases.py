@@ -127,11 +127,33 @@ def test_each_phase_moves_its_own_part_and_begins_with_controls_of_zero(scans, t
     assert scalars["contrast_loss"] > 0
 
 
+def with_momentum(phase, state):
+    training = phase.training.model_copy(update={"momentum": 0.9, "optimizer_state": state})
+    return phase.model_copy(update={"training": training})
+
+
+@pytest.mark.slow
+def test_an_optimiser_that_is_kept_goes_on_in_the_next_round_without_labels(scans, tmp_path):
+    experiment = two(rounds={"pretrain": 2, "train": 1})
+    data, digests = scans(experiment, "site-1"), {}
+    for state in ("reset", "keep"):
+        phases = (with_momentum(experiment.phases[0], state), experiment.phases[1])
+        found = run_loop(experiment.model_copy(update={"phases": phases}), data, tmp_path, state)
+        digests[state] = [step["digest"] for step in found["steps"] if step["task"] == "pretrain"]
+        held = [
+            storage.read_tensors(tmp_path / state / "site-1" / f"{name}.safetensors")[0]
+            for name in ("pretrain-0001", "train-0000")
+        ]
+        assert [any("optimizer:" in key for key in one) for one in held] == [state == "keep", False]
+    assert digests["keep"][0] == digests["reset"][0]
+    assert digests["keep"][1] != digests["reset"][1]
+
+
 @pytest.mark.slow
 def test_killed_at_every_write_of_both_phases_a_run_ends_with_the_same_bits(scans, tmp_path):
     kept = {"method": "moco_v2", "key_sync": "ema", "queue_start": "keep", "queue": 16}  # all that can be durable is
     experiment = two(rounds={"pretrain": 2, "train": 1}, phantom_images=16)
-    first = experiment.phases[0].model_copy(update={"contrastive": ContrastiveSettings.of(kept)})
+    first = with_momentum(experiment.phases[0].model_copy(update={"contrastive": ContrastiveSettings.of(kept)}), "keep")
     experiment = experiment.model_copy(update={"phases": (first, *experiment.phases[1:])})
     data = scans(experiment, "site-4")
     expected = run_loop(experiment, data, tmp_path, "whole")

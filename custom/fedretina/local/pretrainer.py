@@ -19,7 +19,7 @@ from fedretina.errors import SettingsError, StoppedError
 from fedretina.exchange.payload import Tensors
 from fedretina.local.model import LocalModel, to_cpu
 from fedretina.local.site_state import Snapshot
-from fedretina.local.supervised import BatchLosses, RoundOptimiser, batches, correction_scope, require_a_batch
+from fedretina.local.supervised import MEMORY, BatchLosses, RoundOptimiser, batches, correction_scope, require_a_batch
 from fedretina.losses.objective import Clock
 from fedretina.seeds import reproducible_torch
 from fedretina.settings.experiment import Experiment
@@ -37,7 +37,7 @@ class Pretrained(NamedTuple):
             network where it travels.
         images: Images of the site that took part, labelled or not.
         loss: Mean contrastive loss over the round, in nats.
-        snapshot: The personal part, and the memories of correction and objective (key encoder, queue).
+        snapshot: The personal part, and the memories of correction, optimiser and objective (key encoder, queue).
         ways: See `Outcome.ways`.
     """
 
@@ -100,9 +100,10 @@ class Pretrainer:
             pixels = model.brought(split.images[samples])
             return model.to_device(one_view(pixels, samples, phase.views, seed, view=0, grey=grey))
 
-        # What the site kept is of two owners: the objective (key network, queue) and the correction (variates, drifts).
+        # What the site kept is of three owners: the objective (key network, queue), the optimiser, which takes its own,
+        # and the correction (variates, drifts).
         mine = {name.removeprefix(_OWN): value for name, value in start.memory.items() if name.startswith(_OWN)}
-        others = {name: value for name, value in start.memory.items() if not name.startswith(_OWN)}
+        others = {name: value for name, value in start.memory.items() if not name.startswith((_OWN, MEMORY))}
         losses = BatchLosses(model.device, step)
         with reproducible_torch(settings):
             model.load(received, start.tensors, "pretrain")
@@ -118,6 +119,7 @@ class Pretrainer:
                 objective = build_contrastive(phase.contrastive).begin(own)  # before a correction hooks into the net
             with correction_scope(build_correction(self._experiment.correction, settings), context) as correction:
                 optimiser = RoundOptimiser(model.net, settings)
+                optimiser.recall(start.memory)
                 for epoch in range(settings.epochs):
                     order = list(batches(len(split.images), settings, (*purpose, epoch)))
                     bytes_of = model.batches(split.images, order)
@@ -138,7 +140,11 @@ class Pretrainer:
                         optimiser.step(loss if penalty is None else loss + penalty, correction, clock)
                     losses.settle()
                 outcome, kept, followers = correction.finish(), objective.finish(), objective.leaving()
-            memory = {**outcome.memory, **{f"{_OWN}{name}": value for name, value in kept.items()}}
+            memory = {
+                **outcome.memory,
+                **{f"{_OWN}{name}": value for name, value in kept.items()},
+                **optimiser.memory(),
+            }
             mean = float(np.mean(losses.values))
             return Pretrained(
                 tensors=model.shared_state(outcome, "pretrain", followers),
