@@ -118,3 +118,28 @@ def test_a_fused_step_is_near_the_plain_one_and_goes_on_from_what_was_kept(words
 def draws(key, round_, step):
     count = {"weight": 4 * 3 * 3 * 3, "bias": 4}[key]
     return torch.from_numpy(generator(key, round_, step).normal(size=count)).float()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "adam"}), ({"optimizer": "adam"}, {"momentum": 0.9})],
+)
+def test_what_another_optimiser_kept_is_left_and_a_round_begins_anew(first, second):
+    torch.manual_seed(0)
+    start = Pair().state_dict()
+    kept, ends = {}, []
+    for words, recalls in ((first, False), (second, True), (second, False)):
+        net = Pair()
+        net.load_state_dict(start)
+        optimiser = RoundOptimiser(net, OptimiserSettings(learning_rate=0.1, optimizer_state="keep", **words))
+        if recalls:
+            optimiser.recall(kept)
+        for parameter in net.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimiser.at(clock())
+        eager_step(optimiser.torch)
+        kept = kept or optimiser.memory()
+        ends.append((net.state_dict(), optimiser.memory()))
+    (_, (recalled, memory), (anew, expected)) = ends
+    assert memory.keys() == expected.keys()
+    assert all(torch.equal(recalled[key], anew[key]) for key in anew)

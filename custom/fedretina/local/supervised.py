@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -290,7 +290,7 @@ class RoundOptimiser:
         rate, decay = settings.learning_rate, settings.weight_decay
         # One kernel for all parameters in place of several for each; on the CPU its bits would be others than before.
         self._fused = all(value.device.type in _FUSED for value in self._parameters)
-        self.torch: torch.optim.Optimizer
+        self.torch: EagerAdam | EagerSGD
         if settings.optimizer == "adam":
             self.torch = EagerAdam(used, lr=rate, weight_decay=decay, fused=self._fused)
         else:
@@ -334,13 +334,16 @@ class RoundOptimiser:
         }
 
     def recall(self, memory: Tensors) -> None:
-        """Go on from what `memory` gave; other entries are not read, and parameters without any begin anew."""
+        """Go on from what `memory` gave; parameters without any begin anew.
+
+        Other entries are not read, nor those of another optimiser, as an earlier phase had it.
+        """
         if self._settings.optimizer_state == "reset":
             return
         homes = {key: parameter for parameter, key in self._names.items()}
         for name, value in memory.items():
             what, _, key = name.removeprefix(MEMORY).partition(":")
-            if name.startswith(MEMORY) and key in homes:
+            if name.startswith(MEMORY) and key in homes and what in self.torch.knows:
                 known = self.torch.state[homes[key]]
                 known[what] = self._at_home(value, homes[key])
 
@@ -358,7 +361,13 @@ class RoundOptimiser:
 
 
 class EagerSGD(torch.optim.SGD):
-    """`torch.optim.SGD`, to be stepped by `eager_step`."""
+    """`torch.optim.SGD`, to be stepped by `eager_step`.
+
+    Attributes:
+        knows: Names of what it keeps of a parameter.
+    """
+
+    knows: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's, without the wrapper that keeps it out of compiled graphs."""
@@ -366,7 +375,13 @@ class EagerSGD(torch.optim.SGD):
 
 
 class EagerAdam(torch.optim.Adam):
-    """`torch.optim.Adam`, to be stepped by `eager_step`."""
+    """`torch.optim.Adam`, to be stepped by `eager_step`.
+
+    Attributes:
+        knows: Names of what it keeps of a parameter.
+    """
+
+    knows: ClassVar[tuple[str, ...]] = ("step", "exp_avg", "exp_avg_sq")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's, without the wrapper that keeps it out of compiled graphs."""
