@@ -239,6 +239,7 @@ def test_the_plan_is_rounds_then_validate_then_finalise():
         ),
         ({"row": "fedavg", "theta": {"reference_grades": 5}}, "reads u as K / S, but evaluation.estimator 'softmax'"),
         ({"sampling": {"fraction": 0.5}, "choice": {"window": 3}}, "a run ends with its last model: leave one"),
+        ({"sampling": {"fraction": 0.5}, "choice": {"by": "auc"}}, "says which validation AUC .* leave one"),
         ({"row": "singleset", "referral_curve": True}, "no model answers that learned from all sites"),
         ({"training": {"optimizer_state": "keep"}}, "sgd without momentum has no state: set momentum"),
         (
@@ -253,6 +254,11 @@ def test_the_plan_is_rounds_then_validate_then_finalise():
 def test_what_does_not_go_together_is_refused_with_a_way_out(words, said):
     with pytest.raises(SettingsError, match=said):
         Experiment.resolve(words)
+
+
+def test_the_last_model_of_a_recipe_goes_with_sampling():
+    found = Experiment.resolve({"row": "fedavg", "recipe": "small_sites", "sampling": {"fraction": 0.5}})
+    assert found.choice.model == "last"
 
 
 def test_what_a_row_says_falls_away_where_the_jobs_choice_does_not_read_it():

@@ -236,10 +236,15 @@ def _all_that_trains_with_labels_is_read(run: Experiment) -> None:
             f"theta.reference_grades reads u as K / S, but evaluation.estimator {run.evaluation.estimator!r} answers "
             "with another: leave it out, or choose an estimator of evidence."
         )
-    if run.sampling.fraction < 1 and run.choice != ChoiceSettings():
+    if run.sampling.fraction < 1 and run.choice.window > 1:
         raise ValueError(
             "choice.window averages the figures of rounds, but with sampling.fraction below 1 a run ends with its last "
             "model: leave one of the two out."
+        )
+    if run.sampling.fraction < 1 and run.choice.by != ChoiceSettings().by:
+        raise ValueError(
+            "choice.by says which validation AUC chooses the round, but with sampling.fraction below 1 a run ends with "
+            "its last model: leave one of the two out."
         )
 
 
