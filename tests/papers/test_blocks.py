@@ -250,7 +250,12 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
 
     one = out / "results" / "like" / "16" / "fedavg" / "draw-1.json"
     before = json.loads(one.read_text())
+    assert "| images | by | best alone |" in page
     one.unlink()
+    assert run("--render").exit_code == 0
+    uneven = (out / "page.md").read_text()  # a mean of one draw is not set beside means of two
+    assert "| images | by | best alone |" not in uneven
+    assert "at no size all rows have run in all draws: Like." in uneven
     again = run()
     assert again.output.count(" of 22: ") == 1
     assert {**json.loads(one.read_text()), "seconds": 0} == {**before, "seconds": 0}

@@ -13,6 +13,7 @@ from fedretina_papers.blocks.tables import (
     TITLES,
     Runs,
     figure_table,
+    has_all,
     lead_table,
     reference_table,
     sets_table,
@@ -42,8 +43,8 @@ def write_block_page(out: Path, page: Path, pictures: Path) -> None:
     for case in plan.cases:
         runs = {size: read_runs(plan, case, size, out) for size in plan.sizes_of(case)}
         shown = [_of_size(plan, size, one) for size, one in runs.items()]
-        whole = {size: kept for size, one in runs.items() if (kept := whole_draws(plan, one))}
-        sections.append({"title": case.title, "sizes": shown, "lead": lead_table(plan, whole)})
+        whole = {size: one for size, one in runs.items() if has_all(plan, one)}
+        sections.append({"title": case.title, "sizes": shown, "lead": lead_table(plan, whole) if whole else []})
     write_page(
         plan.page,
         page,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from fedretina_papers.blocks.page import read_runs, stored_plan
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
-from fedretina_papers.blocks.tables import Against, Runs, comparisons, lead_table, whole_draws
+from fedretina_papers.blocks.tables import Against, Runs, comparisons, has_all, lead_table, whole_draws
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.packed import SUFFIX, unpack
 
@@ -80,12 +80,8 @@ def stored_block(file: Path) -> Block:
         cases = []
         for case in plan.cases:
             runs = {size: whole_draws(plan, read_runs(plan, case, size, out)) for size in plan.sizes_of(case)}
-            cases.append((case, {size: kept for size, kept in runs.items() if _has_all(plan, kept)}))
+            cases.append((case, {size: kept for size, kept in runs.items() if has_all(plan, kept)}))
     return Block(plan, cases)
-
-
-def _has_all(plan: BlockPlan, runs: Runs) -> bool:
-    return all(len(runs.get(row.name, {})) == plan.draws for row in plan.rows)
 
 
 def gains(block: Block, case: int = 0, row: str = SHARED, figure: str = _FIGURE) -> list[Gain]:

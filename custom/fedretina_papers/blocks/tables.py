@@ -71,6 +71,11 @@ def whole_draws(plan: BlockPlan, runs: Runs) -> Runs:
     return {name: each for name, each in kept.items() if each}
 
 
+def has_all(plan: BlockPlan, runs: Runs) -> bool:
+    """Whether every row has run in every draw, so that means of rows are means of the same draws."""
+    return all(len(runs.get(row.name, {})) == plan.draws for row in plan.rows)
+
+
 def require_controls(plan: BlockPlan, runs: Runs) -> None:
     """Refuse to show a row without its controls.
 
@@ -235,7 +240,7 @@ def lead_table(plan: BlockPlan, sizes: Mapping[Size, Runs]) -> list[str]:
 
     Args:
         plan: The plan.
-        sizes: Whole runs of a case by size; sizes that lack a control are left out.
+        sizes: Runs of a case by size, of such sizes alone as `has_all` rows.
     """
     titles = {row.name: row.title for row in plan.rows}
     lines, cells = [], {}
