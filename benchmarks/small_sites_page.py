@@ -10,8 +10,10 @@ from typing import Any
 
 from benchmarks.common import ROOT
 from benchmarks.render import machine_line
+from fedretina.settings.scalars import MIN_COUNT
 from fedretina.storage import write_text
 from fedretina_papers.packed import read_packed
+from fedretina_papers.small_grades import DRAWS, leads, losses
 
 PAGE = ROOT / "docs" / "small_sites_study.md"
 README = ROOT / "README.md"
@@ -45,10 +47,11 @@ test images are all that the site has, the same in every draw. The encoder is Ef
 weights of its package, at 224 pixels. Every run is one of the product's own in the plain loop, and its figures are
 those of the [verdict](verdict.md) of each site. The control is each site's own head on the same encoder without any
 training: what one person could do in an afternoon. Every grade is in the sums, however few its patients; a hospital
-keeps grades of fewer than 5 patients out by default, encrypted or not, and gains less then
-([figures](analytic.md#settings)): with 15 photographs a site macro AUC of the mean of both heads is .008 above the own
-head's (5 of 8 draws) in the place of .028 (8 of 8), with 60 .021 (7 of 8) in the place of .028. The draws share their
-test images, so "above own" counts draws and is no test of significance. Trained rows follow the
+keeps grades of fewer than {fewest} patients out by default, encrypted or not, and gains less then
+([figures](analytic.md#settings), of other draws): macro AUC of the mean of both heads is then above the own head's
+{leads}.
+
+The draws share their test images, so "above own" counts draws and is no test of significance. Trained rows follow the
 [recipe](small_sites.md) `small_sites`, 8 rounds; its rate was chosen at 60 images a site in a draw of its own, on
 training images that this draw left out. Their encoder, from the fourth stage on, is what they share; `feduaa` keeps
 heads at home, and `fedbn` its BatchNorm, of which the recipe moves scales and shifts but no statistics, so that
@@ -56,9 +59,10 @@ heads at home, and `fedbn` its BatchNorm, of which the recipe moves scales and s
 """
 
 _WITHHELD = """
-Every grade is in these sums. By default a hospital keeps grades of fewer than 5 patients out of them, encrypted or not
-([why, and what it may set](docs/analytic.md#what-leaves-and-what-a-total-says)). On photographs that takes .020 / .025
-from the line `analytic` at n = 15, .008 / .002 at 30 and .006 / .001 at 60 (8 draws of other images)."""
+Every grade is in these sums. By default a hospital keeps grades of fewer than {fewest} patients out of them, encrypted
+or not ([why, and what it may set](docs/analytic.md#what-leaves-and-what-a-total-says)). On photographs that takes from
+the line `analytic` {losses}
+({draws} draws of other images)."""
 
 _FIRST_DRAWS = (
     "Of the trained rows three of 8 draws have run, and a fourth in part: too little to say who is ahead. At 200",
@@ -90,14 +94,18 @@ def write_page(stored: Path, page: Path = PAGE, readme: Path = README) -> None:
     runs: Runs = list(read_packed(stored).values())
     before, _, rest = readme.read_text(encoding="utf-8").partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    write_text(readme, f"{before}{_BEGIN}\n{readme_table(runs)}\n{_WITHHELD}\n{_END}{after}")
-    parts = [_ABOUT]
+    write_text(readme, f"{before}{_BEGIN}\n{readme_table(runs)}\n{_withheld()}\n{_END}{after}")
+    parts = [_ABOUT.format(fewest=MIN_COUNT, leads=leads())]
     for name in sorted({run["set"] for run in runs}, key=list(_SETS).index):
         parts += _of_set(name, [run for run in runs if run["set"] == name])
     used = sorted(Counter(run["machine"]["processor"] for run in runs).items())
     parts.append(f"Processors: {', '.join(f'{name} ({count} runs)' for name, count in used)}. The last:\n")
     parts.append(machine_line(runs[-1]["machine"]))
     write_text(page, "\n".join(parts) + "\n")
+
+
+def _withheld() -> str:
+    return _WITHHELD.format(fewest=MIN_COUNT, losses=losses(), draws=DRAWS)
 
 
 def readme_table(runs: Runs) -> str:

@@ -5,6 +5,8 @@ from pathlib import Path
 from benchmarks.small_sites import STORED
 from benchmarks.small_sites_page import PAGE, README, kept_outcome, write_page
 
+from fedretina_papers.small_grades import COSTS, leads, losses, table, thousandths
+
 
 def test_page_and_readme_are_those_of_the_stored_runs(tmp_path):
     page: Path = tmp_path / "page.md"
@@ -23,3 +25,16 @@ def test_a_site_whose_interval_is_unknown_counts_as_neither():
         return kept_outcome({"kept": "federated", "test": {"differences": {"own": own}}})
 
     assert [outcome(*one) for one in ((0.02, 0.2), (-0.2, -0.02), (-0.1, 0.2), (None, None))] == [1, -1, 0, 0]
+
+
+def test_what_small_grades_cost_is_the_same_wherever_it_stands():
+    """README and the study print differences; a reader who takes one figure of analytic.md from another finds them."""
+    analytic = (README.parent / "docs" / "analytic.md").read_text()
+    assert "\n".join(table()) in analytic
+    referable = [thousandths(one.referable) for one in COSTS]
+    assert f"`both` loses {', '.join(referable[:-1])} and {referable[-1]}" in analytic
+    assert f"in {COSTS[0].above} of 8 draws with every grade, and in {COSTS[0].above_held} of 8 by default" in analytic
+    assert losses() in README.read_text()
+    assert leads() in PAGE.read_text()
+    assert losses().startswith(".020 / .025 at n = 15, .008 / .002 at n = 30 and .007 / .001")
+    assert leads().startswith("by .007 (5 of 8 draws) in the place of .027 (8 of 8 draws) with 15 photographs a site")
