@@ -55,6 +55,8 @@ the *validation patients* (the worst image of each) that at most 2 % of new ones
 than 114 patients cannot bear that, and it is then the largest, or a normal distribution's tolerance limit where that
 lies above. Beside it stand the rules of `fedretina data check` that hold at any site; a rule that a site's own images
 break is none for that site. Images that a site itself calls ungradable have no part in any of it.
+They do count where a [whole list](reading_the_report.md#reading-with-the-work-list) is held against the test patients:
+a list has such photographs too.
 
 | what is found | what `predict` says | grade shown |
 |---|---|---|

@@ -257,7 +257,7 @@ def test_it_praises_no_order_that_is_none():
 def test_it_says_what_the_gate_stops_and_what_its_own_doubt_would_have():
     gate = {"format": 1, "limit": 3.0, "rules": [], "model": "d" * 64, "tensors": "e" * 64}
     spoiled = {"blurred": SpoiledFigures(np.array([True, True, False]), np.array([0.0, 1.0, 0.0]))}
-    made = card(look=LookFigures(gate, {"images": 120, "stopped": 2}, spoiled))
+    made = card(look=LookFigures(gate, {"images": 120, "stopped": 2}, {}, spoiled))
     assert made["look"]["spoiled"]["blurred"] == {"images": 3, "stopped": 2, "doubtful": 1}
     page = card_page(made)
     assert "Of the site's own test images it stops 2 of 120." in page

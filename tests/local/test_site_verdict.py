@@ -180,7 +180,7 @@ def test_with_too_few_patients_the_federated_model_stays_and_the_own_one_is_only
         assert "a choice takes 10 validation patients" in (folder / "report.html").read_text()
         card = storage.read_json(folder / "card.json")
         rule, gated = (card["referral"]["test"][name]["k"] for name in ("load", "gated_load"))
-        odd = card["look"]["own"]["patients_odd"]
+        odd = card["look"]["patients"]["odd"]
         assert max(rule, odd) <= gated <= rule + odd
         assert "With the gate as well" in (folder / "card.md").read_text()
         # The server has it as a count alone; too few sites make not even that.

@@ -72,7 +72,7 @@ def gated(hospital, tmp_path_factory) -> Path:
     found = site_gate(model, tensors_digest(model.model), hospital.data, splits)
     tensors, _ = read_tensors(hospital.final / "model.safetensors")
     card = read_json(hospital.final / "card.json")
-    card |= {"look": {"gate": dict(found.gate.record), "own": found.own, "spoiled": {}}}
+    card |= {"look": {"gate": dict(found.gate.record), "own": found.own, "patients": found.patients, "spoiled": {}}}
     write_tensors(folder / "model.safetensors", tensors, {"card": card})
     write_json(folder / "card.json", card)
     found.gate.write(folder)

@@ -24,7 +24,7 @@ SCHEME = preset("icdr5")
 def card(k=30, n=100, own=None):
     return {
         "referral": {"test": {"load": {"k": k, "n": n, "value": k / n, "low": 0.0, "high": 1.0}}},
-        "look": {"own": own or {"patients": 100, "patients_stopped": 2, "patients_odd": 15}},
+        "look": {"own": {}, "patients": own or {"all": 100, "stopped": 2, "odd": 15}},
     }
 
 
@@ -85,7 +85,7 @@ def test_what_the_gate_adds_is_counted_by_itself_and_only_more_of_it_is_told():
     stopped = drift(card(), patients(30, 60, stopped=12))
     assert (stopped.stopped.k, stopped.referred.n) == (12, 48)
     assert any("stopped before its answer" in one for one in drift_words(stopped, Phrases()))
-    none = drift(card(own={"patients": 100, "patients_stopped": 40, "patients_odd": 60}), patients(18, 60))
+    none = drift(card(own={"all": 100, "stopped": 40, "odd": 60}), patients(18, 60))
     assert none.stopped.low > 0
     assert not none.found  # fewer than foretold is no harm
 
@@ -116,6 +116,27 @@ def test_too_few_patients_and_a_card_without_counts_tell_nothing():
     assert drift_words(older, Phrases()) == [Phrases()("drift.unknown")]
     left = drift({"referral": {"test": {"load": {"value": 0.3, "low": 0.2, "high": 0.4}}}}, patients(60, 60))
     assert not left.looked  # an exported card has no counts
+
+
+def test_the_test_patients_themselves_count_what_their_card_foretells(gated, hospital):
+    """Those with a photograph that the site calls ungradable among them: a list has such photographs too."""
+    test = hospital.data.split("test")
+    assert hospital.data.scheme.ungradable_class in test.labels.tolist()
+    predictor = Predictor.load(gated, "cpu")
+    rows = predictor.answer([str(at) for at in range(len(test.labels))], test.images)
+    found = drift(predictor.card, work_list(rows, [Owner(one, "") for one in test.patients], predictor.scheme))
+    look = predictor.card["look"]
+    assert look["patients"] == {"all": found.patients, "stopped": found.stopped.k, "odd": found.odd.k}
+    assert look["own"]["stopped"] < found.stopped.k <= found.odd.k < found.patients
+    assert not found.found
+
+
+def test_the_counts_of_an_older_card_foretell_only_where_no_photograph_was_left_out_of_them():
+    older = card() | {"look": {"own": {"patients": 100, "patients_stopped": 2, "patients_odd": 15}}}
+    for name, compared in (("icdr5", True), ("icdr5_ungradable", False)):
+        found = drift(older | {"scheme": preset(name).model_dump(mode="json")}, patients(18, 60, stopped=30))
+        assert found.looked
+        assert (found.stopped is not None, found.odd is not None) == (compared, compared)
 
 
 def test_the_gate_measures_a_shift_of_brightness_that_it_lets_pass(gated, hospital):

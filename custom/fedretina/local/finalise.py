@@ -198,7 +198,7 @@ def _card(
         verdict=verdict,
         sums=ending.kept.record.get("sums") if model.name == FEDERATED else None,
         gate=_measures(model),
-        look=LookFigures(gate.gate.record, gate.own, _on_spoiled(model, gate, choice.used), gate.odd),
+        look=LookFigures(gate.gate.record, gate.own, gate.patients, _on_spoiled(model, gate, choice.used), gate.odd),
         doubt=choice,
         order=order_of(test, ending.experiment.seed, ending.experiment.report.draws),
         asked=ending.data.promise,

@@ -38,8 +38,10 @@ class SiteGate(NamedTuple):
 
     Attributes:
         gate: The gate.
-        own: Images of the test split, how many of them it stopped, and how many of the others it calls unusual; their
-            patients, how many have an image that it stopped, and how many have one that is stopped or unusual.
+        own: Images of the test split that the site does not call ungradable, how many of them it stopped, and how many
+            of the others it calls unusual.
+        patients: Patients of all images of the test split, how many have an image that it stopped, and how many have
+            one that is stopped or unusual. Whoever is asked about later has photographs that nobody can grade too.
         spoiled: By the name of what was done to them; empty for signals.
         silent: Of all images of the test split, whether it lets no answer be shown [N].
         odd: Of all images of the test split, whether it stops one or calls it unusual [N]: a doctor looks either way.
@@ -47,6 +49,7 @@ class SiteGate(NamedTuple):
 
     gate: Gate
     own: Mapping[str, int]
+    patients: Mapping[str, int]
     spoiled: Mapping[str, Spoiled]
     silent: NDArray[np.bool_]
     odd: NDArray[np.bool_]
@@ -121,20 +124,21 @@ def site_gate(
     every = np.arange(len(splits["test"].labels))
     said = gate.look(shown(model, splits, "test", every)._replace(looks=looks.get("test")))
     rows = gradable(splits["test"], grade)
-    of = splits["test"].patients
-    stopped = [at for at in rows if said[at].reason is not None]
-    unusual = [at for at in rows if said[at].unusual]
+    silent = np.array([not one.answered for one in said], dtype=np.bool_)
+    stopped = np.array([one.reason is not None for one in said], dtype=np.bool_)
+    odd = stopped | np.array([one.unusual for one in said], dtype=np.bool_)
     own = {
         "images": len(rows),
-        "stopped": len(stopped),
-        "unusual": len(unusual),
-        "patients": len({of[at] for at in rows}),
-        "patients_stopped": len({of[at] for at in stopped}),
-        "patients_odd": len({of[at] for at in (*stopped, *unusual)}),
+        "stopped": int(stopped[rows].sum()),
+        "unusual": sum(said[at].unusual for at in rows),
     }
-    silent = np.array([not one.answered for one in said], dtype=np.bool_)
-    odd = np.array([one.reason is not None or one.unusual for one in said], dtype=np.bool_)
-    return SiteGate(gate, own, _tried(gate, model, pictures), silent, odd)
+    of = np.array(splits["test"].patients, dtype=np.str_)
+    patients = {
+        "all": np.unique(of).size,
+        "stopped": np.unique(of[stopped]).size,
+        "odd": np.unique(of[odd]).size,
+    }
+    return SiteGate(gate, own, patients, _tried(gate, model, pictures), silent, odd)
 
 
 def expected_look(model: Contestant) -> Look | None:

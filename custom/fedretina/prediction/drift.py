@@ -93,7 +93,7 @@ def drift(card: Mapping[str, Any], patients: Sequence[Patient]) -> Drift:
     # The rule alone, as the test counted it; the gate is counted by itself.
     by_rule = sum(any(why not in _NOT_COUNTED for why in one.referral.reasons) for one in answered)
     load = (card["referral"]["test"] or {}).get("load") or {}
-    own = (card.get("look") or {}).get("own") or {}
+    tested = _tested(card)
     stopped = sum(any(gate_stopped(photograph.row) for photograph in one.photographs) for one in patients)
     odd = sum(
         any(
@@ -104,8 +104,8 @@ def drift(card: Mapping[str, Any], patients: Sequence[Patient]) -> Drift:
     )
     return Drift(
         referred=_foretold(by_rule, len(answered), load.get("k"), load.get("n")),
-        stopped=_foretold(stopped, everyone, own.get("patients_stopped"), own.get("patients")),
-        odd=_foretold(odd, everyone, own.get("patients_odd"), own.get("patients")),
+        stopped=_foretold(stopped, everyone, tested.get("stopped"), tested.get("all")),
+        odd=_foretold(odd, everyone, tested.get("odd"), tested.get("all")),
         shifts=_shifts(patients),
         patients=everyone,
     )
@@ -134,6 +134,17 @@ def foretold(k: int, n: int, of: int, sure: float = SURE) -> tuple[int, int]:
     low = int(np.argmax(below > tail))
     high = int(np.argmax(below >= 1 - tail)) if below[-1] >= 1 - tail else of
     return low, high
+
+
+def _tested(card: Mapping[str, Any]) -> Mapping[str, int]:
+    """What the gate did with the test patients; empty where that was not counted over all of their photographs."""
+    look = card.get("look") or {}
+    own = look.get("own") or {}
+    if "patients" in look or "patients" not in own:
+        return look.get("patients") or {}
+    # A card from before left out what its site calls ungradable, which a list does not.
+    whole = card["scheme"]["ungradable"] is None
+    return {"all": own["patients"], "stopped": own["patients_stopped"], "odd": own["patients_odd"]} if whole else {}
 
 
 def _foretold(k: int, n: int, seen: int | None, tested: int | None) -> Foretold | None:

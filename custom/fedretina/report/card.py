@@ -95,13 +95,17 @@ class LookFigures(NamedTuple):
 
     Attributes:
         gate: The gate's record, see `gate.gate.Gate`.
-        own: Images of the test split, how many of them it stopped, and how many of the others it calls unusual.
+        own: Images of the test split that the site does not call ungradable, how many of them it stopped, and how many
+            of the others it calls unusual.
+        patients: Patients of all images of the test split, how many have an image that it stopped, and how many have
+            one that it stops or calls unusual.
         spoiled: By what was done to them; empty where nothing was.
         odd: Of all images of the test split, whether the gate stops one or calls it unusual [N].
     """
 
     gate: Mapping[str, Any]
     own: Mapping[str, int]
+    patients: Mapping[str, int]
     spoiled: Mapping[str, SpoiledFigures]
     odd: NDArray[np.bool_] | None = None
 
@@ -290,7 +294,7 @@ def _look(look: LookFigures, threshold: float) -> dict[str, Any]:
         }
         for name, one in look.spoiled.items()
     }
-    return {"gate": dict(look.gate), "own": dict(look.own), "spoiled": spoiled}
+    return {"gate": dict(look.gate), "own": dict(look.own), "patients": dict(look.patients), "spoiled": spoiled}
 
 
 def _gate(measures: bool, validation: LabelledPredictions, test: LabelledPredictions | None) -> dict[str, Any]:
