@@ -57,8 +57,15 @@ def test_the_gate_adds_the_patients_that_the_rule_leaves_alone():
     assert gated._replace(gated_load=None) == plain  # all else is of the rule alone
 
 
-def slow(labelled, threshold, odd):
-    gated = set()
+def test_of_the_patients_whom_the_gate_lets_answer_in_full_those_are_counted_whom_the_rule_refers():
+    silent = np.array([one[0] == "nobody can grade it" and one[1] == 5 for one in CASE])
+    found = triage(labelled(CASE), THRESHOLD, SCHEME, silent=silent)
+    assert found.load[:2] == (5, 7)
+    assert found.answered_load[:2] == (4, 6)
+
+
+def slow(labelled, threshold, odd, silent):
+    gated, answered = set(), set()
     referred, ill, counts = set(), set(), {"doubt": 0, "right": 0, "well": 0}
     everyone = sorted(set(labelled.patients))
     for name in everyone:
@@ -71,6 +78,8 @@ def slow(labelled, threshold, odd):
             referred.add(name)
         if by_grade or doubt or any(odd[i] for i in at):
             gated.add(name)
+        if not any(silent[i] for i in at):
+            answered.add(name)
         counts["doubt"] += doubt and not by_grade
         if any(grade in (2, 3, 4) for grade in truth):
             ill.add(name)
@@ -84,6 +93,7 @@ def slow(labelled, threshold, odd):
         (len(ill & referred), len(ill)),
         (counts["right"], counts["well"]),
         (len(gated), len(everyone)),
+        (len(answered & referred), len(answered)),
     ]
 
 
@@ -95,9 +105,9 @@ def test_random_cases_against_the_slow_form(seed):
         [(f"p{rng.integers(size // 2)}", rng.integers(6), float(rng.random()), rng.integers(6)) for _ in range(size)]
     )
     threshold = float(rng.random())
-    odd = rng.random(size) < 0.2
-    found = triage(case, threshold, SCHEME, odd=odd)
-    assert [share[:2] if share else (0, 0) for share in found] == slow(case, threshold, odd)
+    odd, silent = (rng.random(size) < 0.2 for _ in range(2))
+    found = triage(case, threshold, SCHEME, odd=odd, silent=silent)
+    assert [share[:2] if share else (0, 0) for share in found] == slow(case, threshold, odd, silent)
 
 
 def test_threshold_0_refers_everyone_and_misses_nobody():

@@ -90,6 +90,13 @@ def test_what_the_gate_adds_is_counted_by_itself_and_only_more_of_it_is_told():
     assert not none.found  # fewer than foretold is no harm
 
 
+def test_the_load_of_those_who_were_answered_at_test_foretells_where_the_card_has_it():
+    told = card(k=90, n=100)
+    assert drift(told, patients(18, 60)).found
+    told["referral"]["test"]["answered_load"] = {"k": 30, "n": 100}
+    assert not drift(told, patients(18, 60)).found
+
+
 @pytest.mark.parametrize(
     ("steps", "shift"),
     [

@@ -15,7 +15,10 @@ from fedretina.evaluation.figures import LabelledPredictions, triage
 from fedretina.exchange.payload import tensors_digest
 from fedretina.local.gate import site_gate
 from fedretina.local.verdict import Contestant
+from fedretina.prediction.drift import drift
+from fedretina.prediction.eyes import Owner
 from fedretina.prediction.predictor import Predictor
+from fedretina.prediction.worklist import work_list
 from fedretina.storage import read_json, read_tensors, write_json, write_tensors
 from fedretina.uncertainty.estimators import build_estimator
 from fedretina.uncertainty.referral import refer
@@ -276,16 +279,22 @@ def test_the_load_with_the_gate_is_how_many_patients_are_referred(hospital, gate
     splits = {name: hospital.data.split(name) for name in ("val", "test")}
     given = (hospital.experiment, hospital.trainer, hospital.shared, hospital.personal)
     model = Contestant.of("federated", *given, splits)
-    odd = site_gate(model, tensors_digest(model.model), hospital.data, splits).odd
+    gate = site_gate(model, tensors_digest(model.model), hospital.data, splits)
+    odd = gate.odd
     answer, of = expected(hospital), splits["test"]
     test = LabelledPredictions(answer.probabilities, answer.uncertainty, of.labels.numpy(), of.patients)
     found = triage(test, 0.9, hospital.data.scheme, odd=odd)
     assert found.gated_load.k > found.load.k  # the gate does add some here
     card = read_json(gated / "card.json")
-    told = triage(test, card["referral"]["threshold"], hospital.data.scheme, odd=odd).gated_load
-    rows = Predictor.load(gated, "cpu").predict(hospital.images, hospital.files)
+    told = triage(test, card["referral"]["threshold"], hospital.data.scheme, odd=odd, silent=gate.silent)
+    rows = list(Predictor.load(gated, "cpu").predict(hospital.images, hospital.files))
     referred = {patient for patient, row in zip(of.patients, rows, strict=True) if row.referral.refer}
-    assert (told.k, told.n) == (len(referred), len(set(of.patients)))
+    assert told.gated_load[:2] == (len(referred), len(set(of.patients)))
+    # The list of these patients has as many referred by the rule as the card foretells, of as many.
+    assert told.answered_load.n < told.load.n
+    card["referral"]["test"] = {name: share and share._asdict() for name, share in told._asdict().items()}
+    found = drift(card, work_list(rows, [Owner(patient, "") for patient in of.patients], hospital.data.scheme))
+    assert (found.referred.k, found.referred.n) == told.answered_load[:2]
 
 
 def test_a_model_from_before_the_gate_answers_as_it_did_and_says_so(hospital, odd):

@@ -313,6 +313,7 @@ class Triage(NamedTuple):
         sensitivity: Ill patients referred, of the ill.
         specificity: Patients not referred, of those without referable disease whose images could all be graded.
         gated_load: Patients referred, or with an image that the gate stops or calls unusual, of all.
+        answered_load: Patients referred, of those all of whose images the gate lets be answered.
     """
 
     load: Share | None
@@ -321,6 +322,7 @@ class Triage(NamedTuple):
     sensitivity: Share | None
     specificity: Share | None
     gated_load: Share | None = None
+    answered_load: Share | None = None
 
 
 def triage(
@@ -329,6 +331,7 @@ def triage(
     scheme: GradingScheme,
     promise: float | None = None,
     odd: NDArray[np.bool_] | None = None,
+    silent: NDArray[np.bool_] | None = None,
 ) -> Triage:
     """Apply the referral rule to a split and count patients.
 
@@ -348,9 +351,10 @@ def triage(
             ill, and only the loads are told.
         promise: A `promise.Promise.threshold`; None where no chance of disease refers by itself.
         odd: Whether the gate stops an image or calls it unusual [N]; None where there is no gate.
+        silent: Whether the gate lets no answer to an image be shown [N]; None where there is no gate.
 
     Returns:
-        The figures; all but `gated_load` are of the rule alone.
+        The figures; all but `gated_load` and `answered_load` are of the rule alone.
 
     Raises:
         TrainingError: The arrays differ in length.
@@ -381,6 +385,9 @@ def triage(
     gated = None
     if odd is not None:
         gated = referred | {patient for patient, one in zip(labelled.patients, odd, strict=True) if one}
+    answered = None
+    if silent is not None:
+        answered = reasons.keys() - {patient for patient, one in zip(labelled.patients, silent, strict=True) if one}
     return Triage(
         load=exact_interval(len(referred), everyone),
         doubt_load=exact_interval(len(doubted), everyone),
@@ -388,4 +395,5 @@ def triage(
         sensitivity=exact_interval(len(ill & referred), len(ill)),
         specificity=exact_interval(len(well - referred), len(well)) if sick else None,
         gated_load=None if gated is None else exact_interval(len(gated), everyone),
+        answered_load=None if answered is None else exact_interval(len(referred & answered), len(answered)),
     )

@@ -92,7 +92,8 @@ def drift(card: Mapping[str, Any], patients: Sequence[Patient]) -> Drift:
     answered = [one for one in patients if all(photograph.row.grade is not None for photograph in one.photographs)]
     # The rule alone, as the test counted it; the gate is counted by itself.
     by_rule = sum(any(why not in _NOT_COUNTED for why in one.referral.reasons) for one in answered)
-    load = (card["referral"]["test"] or {}).get("load") or {}
+    test = card["referral"]["test"] or {}
+    load = test.get("answered_load") or test.get("load") or {}  # older cards have that of all patients alone
     tested = _tested(card)
     stopped = sum(any(gate_stopped(photograph.row) for photograph in one.photographs) for one in patients)
     odd = sum(

@@ -101,6 +101,7 @@ class LookFigures(NamedTuple):
             one that it stops or calls unusual.
         spoiled: By what was done to them; empty where nothing was.
         odd: Of all images of the test split, whether the gate stops one or calls it unusual [N].
+        silent: Of the same, whether the gate lets no answer be shown [N].
     """
 
     gate: Mapping[str, Any]
@@ -108,6 +109,7 @@ class LookFigures(NamedTuple):
     patients: Mapping[str, int]
     spoiled: Mapping[str, SpoiledFigures]
     odd: NDArray[np.bool_] | None = None
+    silent: NDArray[np.bool_] | None = None
 
 
 def build_card(
@@ -186,8 +188,8 @@ def build_card(
     if promise is not None and asked is not None and asked.drawn and promise["reason"] == "too_few_patients":
         promise |= _drawn(validation, threshold.value, scheme, asked, curve if model == FEDERATED else None)
     least = None if promise is None else promise["threshold"]
-    odd = None if look is None else look.odd
-    expected = None if test is None else triage(test, threshold.value, scheme, least, odd)
+    odd, silent = (None, None) if look is None else (look.odd, look.silent)
+    expected = None if test is None else triage(test, threshold.value, scheme, least, odd, silent)
     return {
         "format": CARD_FORMAT,
         "notice": NOT_A_DEVICE,
