@@ -25,6 +25,7 @@ from fedretina.prediction.eyes import Owner
 from fedretina.prediction.predictor import ImageRow
 from fedretina.prediction.worklist import work_list, write_images
 from fedretina.report.render import render_reading
+from fedretina.report.summary import reading_summary
 from fedretina.settings.scheme import preset
 from fedretina.storage import write_json
 from fedretina.uncertainty.referral import UNREADABLE, refer
@@ -40,6 +41,16 @@ ANSWERS = [
     ("e1", "e", None),
     ("=f", "f", 0),
 ]
+SIDES = [("p1", 0), ("p2", 3), ("q1", 0), ("q2", 3)]
+CARD = {
+    "notice": "a notice.",
+    "site": "site-1",
+    "run": "a-run",
+    "synthetic": True,
+    "model_digest": "d" * 64,
+    "scheme": SCHEME.model_dump(mode="json"),
+    "referral": {"threshold": 0.5},
+}
 
 
 @pytest.fixture
@@ -52,16 +63,7 @@ def folder(tmp_path):
     ]
     patients = work_list(rows, [Owner(patient, "") for _, patient, _ in ANSWERS], SCHEME)
     write_images(tmp_path / "images.csv", patients, SCHEME)
-    card = {
-        "notice": "a notice.",
-        "site": "site-1",
-        "run": "a-run",
-        "synthetic": True,
-        "model_digest": "d" * 64,
-        "scheme": SCHEME.model_dump(mode="json"),
-        "referral": {"threshold": 0.5},
-    }
-    write_json(tmp_path / LIST_FILE, list_record(tmp_path / "images.csv", card))
+    write_json(tmp_path / LIST_FILE, list_record(tmp_path / "images.csv", CARD))
     return tmp_path
 
 
@@ -99,6 +101,31 @@ def test_agreement_kappa_and_what_was_missed(folder):
     assert [one.missed for one in found.differences] == [True, False, False, False]
     assert [one.apart for one in found.differences] == [3, 1, None, None]
     assert found.differences[0].decision.note == "=a note"
+
+
+def test_a_patient_who_was_read_in_part_was_referred_for_nothing_that_anybody_knows(tmp_path):
+    rows = [ImageRow(file, grade, np.eye(6)[grade], 0.2, refer(grade, 0.2, 0.5, SCHEME), "") for file, grade in SIDES]
+    patients = work_list(rows, [Owner(file[0], "") for file, _ in SIDES], SCHEME)
+    write_images(tmp_path / "images.csv", patients, SCHEME)
+    write_json(tmp_path / LIST_FILE, list_record(tmp_path / "images.csv", CARD))
+    of = read_list(tmp_path)
+    healthy = [("p1", "agree", "no_dr"), ("q1", "agree", "no_dr")]  # the eyes that were referred are still open
+    part = reading("Dr. X", read_decisions(saved(tmp_path, "x.csv", *healthy), of)["Dr. X"], of)
+    assert (part.decided, part.needless) == (2, None)
+    whole = [*healthy, ("p2", "other", "no_dr")]
+    assert reading("Dr. X", read_decisions(saved(tmp_path, "y.csv", *whole), of)["Dr. X"], of).needless[:2] == (1, 1)
+
+
+def test_without_referable_grades_nothing_is_said_of_what_the_doctor_found(folder):
+    write_json(folder / LIST_FILE, list_record(folder / "images.csv", CARD | {"scheme": {"grades": SCHEME.grades}}))
+    of = read_list(folder)
+    record = reading_record(joined([saved(folder, "x.csv", ("c1", "agree", "severe"))], of), of)
+    words = " ".join(reading_summary(record["readers"][0], record["referable"]))
+    assert "found no patient" not in words
+    assert "names no referable grades, so what was missed cannot be told." in words
+    assert "names no referable grades" in render_reading(record)
+    record["referable"] = ["severe"]
+    assert "found no patient with a referable grade" in " ".join(reading_summary(record["readers"][0], ["severe"]))
 
 
 def test_two_readers_are_compared_with_each_other_and_the_later_file_counts(folder):

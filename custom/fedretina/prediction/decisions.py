@@ -94,7 +94,8 @@ class Reading(NamedTuple):
         ungradable: Photographs that the doctor calls ungradable, though they had a grade.
         missed: Patients with a referable grade by the doctor whom the list did not refer, of all such patients; None
             where the scheme names no referable grades.
-        needless: Patients that the list referred, of those whom the doctor graded as not referable throughout.
+        needless: Patients that the list referred, of those all of whose photographs the doctor graded, none as
+            referable. Of a patient who was read in part nobody knows.
         differences: Where the two differ, the gravest first.
     """
 
@@ -220,7 +221,10 @@ def reading(reader: str, decisions: Sequence[Decision], of: WorkList) -> Reading
         by_patient.setdefault(answer.patient, []).append(one.grade)
     sick = set(scheme.referable)
     ill = {patient for patient, grades in by_patient.items() if sick & set(grades)}
-    well = {patient for patient, grades in by_patient.items() if all(grade in places for grade in grades)} - ill
+    decided = {one.file for one in decisions}
+    in_part = {answer.patient for answer in of.answers.values() if answer.file not in decided}
+    graded = {patient for patient, grades in by_patient.items() if all(grade in places for grade in grades)}
+    well = graded - in_part - ill
     agreeing: dict[str, bool] = {}
     for (answer, _), alike in zip(both, same, strict=True):
         agreeing[answer.patient] = agreeing.get(answer.patient, True) and alike

@@ -191,7 +191,7 @@ def render_reading(reading: Mapping[str, Any]) -> str:
     """
     if reading.get("kind") != "reading":
         raise StateError("this record is none of a reading: give `fedretina report` the decisions that a page saved.")
-    sentences = [summary.reading_summary(one) for one in reading["readers"]]
+    sentences = [summary.reading_summary(one, reading["referable"]) for one in reading["readers"]]
     return _render("reading.html.j2", reading=reading, sentences=sentences)
 
 

@@ -45,8 +45,13 @@ def site_summary(report: Mapping[str, Any]) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
-def reading_summary(reader: Mapping[str, Any]) -> list[str]:
-    """The sentences on a doctor's decisions; see `prediction.decisions.Reading`."""
+def reading_summary(reader: Mapping[str, Any], referable: Sequence[str]) -> list[str]:
+    """The sentences on a doctor's decisions; see `prediction.decisions.Reading`.
+
+    Args:
+        reader: The decisions.
+        referable: The site's referable grades; empty where its scheme names none.
+    """
     same, graded = reader["agreed"]
     missed, needless, patients = reader["missed"], reader["needless"], reader["patients_agreed"]
     found = []
@@ -55,8 +60,10 @@ def reading_summary(reader: Mapping[str, Any]) -> list[str]:
             f"The list missed {count(missed['k'])} of {count(missed['n'])} patients with a referable grade by the "
             f"doctor: {with_interval(missed, 'percent')}."
         )
-    else:
+    elif referable:
         found.append("The doctor found no patient with a referable grade, so what was missed cannot be told.")
+    else:
+        found.append("The site's scheme names no referable grades, so what was missed cannot be told.")
     if graded:
         kappa = "" if reader["kappa"] is None else f"; quadratic kappa {number(reader['kappa'])}"
         found.append(f"Doctor and model gave {count(same)} of {count(graded)} photographs the same grade{kappa}.")
@@ -67,8 +74,8 @@ def reading_summary(reader: Mapping[str, Any]) -> list[str]:
         )
     if needless:
         found.append(
-            f"The list referred {count(needless['k'])} of {count(needless['n'])} patients in whose photographs the "
-            "doctor found nothing referable."
+            f"The list referred {count(needless['k'])} of {count(needless['n'])} patients all of whose photographs "
+            "the doctor graded and found nothing referable in."
         )
     if reader["ungradable"]:
         found.append(f"{count(reader['ungradable'])} photographs with a grade are ungradable by the doctor.")
