@@ -7,18 +7,27 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from fedretina.cli import main
 from fedretina.data.decode import decode_image
+from fedretina.data.dicom_file import DicomFrame, read_header
 from fedretina.dicom.codes import CONCEPTS, DESIGNATOR, REASONS, loinc_answer
-from fedretina.dicom.eye_answers import TYPE_2, AnsweringModel
+from fedretina.dicom.eye_answers import TYPE_2, AnsweringModel, eye_answers
+from fedretina.dicom.page import encapsulated_page
 from fedretina.dicom.structured_report import concept
-from fedretina.prediction.predictor import Predictor
+from fedretina.prediction.eyes import Owner
+from fedretina.prediction.photographs import DicomPicture
+from fedretina.prediction.predictor import ImageRow, Predictor
+from fedretina.prediction.worklist import work_list
 from fedretina.settings.scheme import in_words, preset
+from fedretina.uncertainty.referral import Referral, ReferralReason
 
 pytest.importorskip("highdicom", reason="the extra dicom is not installed")
 
@@ -233,6 +242,25 @@ def test_a_page_is_a_pdf_of_the_study(answered):
     (source,) = page.SourceInstanceSequence
     (evidence,) = report.CurrentRequestedProcedureEvidenceSequence[0].ReferencedSeriesSequence
     assert source.ReferencedSOPInstanceUID == evidence.ReferencedSOPSequence[0].ReferencedSOPInstanceUID
+
+
+def test_no_line_of_a_page_leaves_the_paper_whatever_the_reasons(hospital, tmp_path, monkeypatch):
+    why = get_args(ReferralReason)  # all that the pictures of an eye may have together
+    path = write_dicom(tmp_path / "IM1", decode_image(hospital.images / hospital.files[0]), "MRN0001", "R")
+    picture = DicomPicture("IM1", DicomFrame(path, 1), read_header(path))
+    row = ImageRow("IM1", 1, np.array([0.1, 0.6, 0.1, 0.1, 0.1]), 0.3, Referral(True, why), "")
+    (answer,), _ = eye_answers(work_list([row], [Owner("MRN0001", "right")], preset("icdr5")), {"IM1": picture})
+    found, save = [], Figure.savefig
+
+    def measured(figure, *given, **named):
+        drawn = FigureCanvasAgg(figure).get_renderer()
+        found.extend(one.get_window_extent(drawn).transformed(figure.transFigure.inverted()) for one in figure.texts)
+        save(figure, *given, **named)
+
+    monkeypatch.setattr(Figure, "savefig", measured)
+    encapsulated_page(answer, AnsweringModel("feduaa", "0.2.0", "a" * 64, "Research.", False, preset("icdr5")))
+    assert max(one.x1 for one in found) < 0.95
+    assert found[2].y0 > 0.78  # what is said of the eye ends above its pictures
 
 
 @pytest.mark.skipif(shutil.which("dciodvfy") is None, reason="dciodvfy (Debian's dicom3tools) is not installed")

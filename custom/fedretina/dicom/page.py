@@ -16,6 +16,7 @@ _SERIES_NUMBER = 9002
 _TITLE = "Answer of a model, preliminary"
 _SHOWN = 6  # pictures on the page
 _SIDE = 320
+_LINE = 80  # characters of the answer's size that the paper is wide enough for
 
 
 def encapsulated_page(answer: EyeAnswer, model: AnsweringModel) -> Any:
@@ -80,7 +81,7 @@ def _pdf(answer: EyeAnswer, model: AnsweringModel) -> bytes:
     whose = f"Patient ID {first.get('PatientID') or 'not given'}, study of {first.get('StudyDate') or 'no date'}"
     figure.text(0.08, 0.95, _TITLE, size=15, weight="bold")
     figure.text(0.08, 0.925, f"{head}. {whose}. No doctor has seen this answer.", size=10)
-    lines = answer.summary(model.scheme)
+    lines = [line for one in answer.summary(model.scheme) for line in wrap(one, _LINE)]
     chance = answer.chance(model.scheme)
     if chance is not None:
         lines.append(f"Chance of referable disease: {chance:.2f} (largest of its pictures).")
