@@ -152,7 +152,8 @@ def _without_a_promise(records: Sequence[Mapping[str, Any]]) -> list[str]:
         "encryption. A site with enough patients keeps its own threshold and its promise, and the verdict's other "
         "models have none drawn: the curve is of the federation's.",
         "",
-        "How often no more passed than asked, of the draws in which the site's own patients promised nothing:",
+        "How often no more passed than asked, of the draws in which the site's own patients promised nothing, where "
+        f"there were {_SEEN} or more such draws:",
         "",
         "| site | patients drawn | may pass at most | draws | kept | ill who passed, mean | referred of all, mean |",
         "|---|---|---|---|---|---|---|",
@@ -211,7 +212,12 @@ def given_alone(records: Sequence[Mapping[str, Any]]) -> list[Given]:
 
 def _follows(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """The worst of each rule over sites, promises and numbers of patients."""
-    lines = ["| threshold from | worst kept | where | draws without a promise, all together |", "|---|---|---|---|"]
+    lines = [
+        f"The worst is looked for where {_SEEN} draws or more had a threshold; fewer say too little.",
+        "",
+        "| threshold from | worst kept | where | draws without a promise, all together |",
+        "|---|---|---|---|",
+    ]
     for rule, words in _RULES.items():
         found = [
             (one["kept"] / one["given"], f"{site['site']}, {one['patients']} patients, {100 * one['missed']:.0f} %")
