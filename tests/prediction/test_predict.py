@@ -13,6 +13,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from fedretina.cli import main
+from fedretina.errors import StateError
+from fedretina.prediction import photographs
 from fedretina.prediction.predictor import Predictor
 
 
@@ -64,6 +66,18 @@ def test_it_writes_three_files_and_says_what_it_did(hospital, folder, tmp_path):
     assert len(full) == 5
     for file, copy in full.items():  # every pixel, byte by byte
         assert (tmp_path / "out" / copy).read_bytes() == (folder / file).read_bytes()
+
+
+def test_a_disk_that_is_full_before_the_pictures_leaves_the_tables(hospital, folder, tmp_path, monkeypatch):
+    def full(*_):
+        raise StateError("the disk is full.")
+
+    monkeypatch.setattr(photographs, "full_copy", full)
+    result = call(folder, "--model", hospital.final, "--out", tmp_path / "out", "--device", "cpu")
+    assert result.exit_code == 2
+    assert "the disk is full" in result.output
+    assert len(lines(tmp_path / "out" / "images.csv")) == 6
+    assert len(lines(tmp_path / "out" / "patients.csv")) == 4
 
 
 def test_what_the_gate_stops_stands_in_tables_page_and_summary(gated, hospital, tmp_path):

@@ -198,9 +198,9 @@ def _predict(
         notes.append(english("said.shown", shown=wanted.most, all=len(ordered)))
     clear_copies(out / FULL_FOLDER)
     sources = {file: photographs.frames.get(file, images / file) for file in files}
-    pictures = _pictures(sources, found, out, wanted, predictor)
     write_images(paths["images.csv"], found, predictor.scheme)
     write_patients(paths["patients.csv"], found, predictor.scheme)
+    pictures = _pictures(sources, found, out, wanted, predictor)  # which may fill the disk; the tables are there then
     kinds = write_answers(out / FOLDER, found, photographs.dicom, AnsweringModel.of(predictor)) if in_kind else None
     told = drift(predictor.card, found)
     listed = list_record(paths["images.csv"], predictor.card)
