@@ -225,6 +225,20 @@ def test_what_was_exported_answers_behind_its_gate_and_tells_of_no_patient(to, l
     assert "holds files already" in again.output
 
 
+def test_a_work_list_is_refused_before_any_answer_by_a_model_that_left(left, tmp_path):
+    final, images = left
+    export_model(final, "folder", tmp_path / "left")
+    eyes, out = tmp_path / "eyes", tmp_path / "list"
+    eyes.mkdir()
+    cv2.imwrite(str(eyes / "1_left.png"), images[0].permute(1, 2, 0).numpy())
+    words = ["predict", str(eyes), "--model", str(tmp_path / "left"), "--out", str(out), "--device", "cpu"]
+    said = CliRunner().invoke(main, words)
+    assert said.exit_code == 2
+    assert "is an export, which tells nothing of the patients that a work list is held against" in said.output
+    assert not out.exists()
+    assert len(fedretina.load(tmp_path / "left").predict(eyes)) == 1
+
+
 def test_without_its_gate_nothing_leaves_and_nothing_that_is_no_export_is_loaded(left, tmp_path):
     final, _ = left
     card = read_json(final / "card.json")

@@ -163,14 +163,13 @@ def _predict(
     from fedretina.prediction.decisions import LIST_FILE, list_record
     from fedretina.prediction.drift import drift
     from fedretina.prediction.photographs import FULL_FOLDER, clear_copies
-    from fedretina.prediction.predictor import Predictor
     from fedretina.prediction.worklist import stops, work_list, write_images, write_patients
     from fedretina.prediction.worklist_page import drift_words, summary_words, worklist_page
     from fedretina.report.card_words import drawn_note, verdict_words
     from fedretina.report.render import write_page
     from fedretina.storage import write_json
 
-    predictor = Predictor.load(model, device)
+    predictor = _of_a_run(model, device)
     photographs = predictor.find(images)
     files = photographs.files
     if not files:
@@ -241,6 +240,20 @@ def _predict(
     if predictor.card["synthetic"]:
         lines.append("This model learned from drawn images. What it says of a real photograph means nothing.")
     return record, [*lines, predictor.card["notice"]]
+
+
+def _of_a_run(model: Path, device: Literal["auto", "cpu", "cuda"]) -> Predictor:
+    """The model, whose card has the counts of patients that a work list tells of."""
+    from fedretina.export.card import NOT_TOLD
+    from fedretina.prediction.predictor import Predictor
+
+    found = Predictor.load(model, device)
+    if found.card["run"] == NOT_TOLD:
+        raise DataError(
+            f"{model} is an export, which tells nothing of the patients that a work list is held against: name "
+            "RUN/SITE/final of the finished run, or ask the export by fedretina.load (docs/export.md)."
+        )
+    return found
 
 
 def _said_in_kind(kinds: Written | None, folder: Path) -> list[str]:
