@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import zipfile
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -18,6 +21,7 @@ from fedretina.data.modalities import modality
 from fedretina.errors import FedretinaError, SettingsError, StateError
 from fedretina.evaluation.figures import LabelledPredictions
 from fedretina.exchange.payload import tensors_digest
+from fedretina.export.bundle import answer_folder
 from fedretina.export.card import leaving_card
 from fedretina.export.model import ExportedModel
 from fedretina.export.program import MARGIN, AnsweringProgram, Answers
@@ -237,6 +241,19 @@ def test_a_work_list_is_refused_before_any_answer_by_a_model_that_left(left, tmp
     assert "is an export, which tells nothing of the patients that a work list is held against" in said.output
     assert not out.exists()
     assert len(fedretina.load(tmp_path / "left").predict(eyes)) == 1
+
+
+def test_a_bundles_table_holds_any_name_and_nothing_that_a_spreadsheet_runs(left, tmp_path):
+    final, images = left
+    export_model(final, "folder", tmp_path / "left")
+    eyes = tmp_path / "eyes"
+    eyes.mkdir()
+    for name in (b"=1+1.png", b"\xff.png"):
+        coded = cv2.imencode(".png", images[0].permute(1, 2, 0).numpy())[1]
+        Path(os.fsdecode(os.path.join(os.fsencode(eyes), name))).write_bytes(coded.tobytes())
+    answer_folder(str(tmp_path / "left"), str(eyes), str(tmp_path / "out"))
+    with open(tmp_path / "out" / "answers.csv", newline="", encoding="utf-8") as handle:
+        assert {line["file"] for line in csv.DictReader(handle)} == {"'=1+1.png", "\\udcff.png"}
 
 
 def test_without_its_gate_nothing_leaves_and_nothing_that_is_no_export_is_loaded(left, tmp_path):

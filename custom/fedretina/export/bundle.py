@@ -70,7 +70,8 @@ def answer_folder(root: str, images: str, out: str) -> None:
     Args:
         root: The bundle.
         images: Photographs, in folders too.
-        out: A folder for the table; one line a photograph, as `ImageRow` has it.
+        out: A folder for the table; one line a photograph, as `ImageRow` has it. Its cells are as harmless as those of
+            the work list's tables.
 
     Raises:
         StateError: The bundle's model cannot be read.
@@ -80,20 +81,22 @@ def answer_folder(root: str, images: str, out: str) -> None:
     import io
 
     from fedretina.export.model import load
+    from fedretina.prediction.worklist import cell
 
     model = load(Path(root))
     told = io.StringIO()
     lines = csv.writer(told)
-    lines.writerow(["file", "grade", *model.scheme.grades, "uncertainty", "refer", "reasons", "fault"])
+    header = ["file", "grade", *model.scheme.grades, "uncertainty", "refer", "reasons", "fault"]
+    lines.writerow([cell(name) for name in header])
     for row in model.predict(Path(images)):
         name = "" if row.grade is None else model.scheme.grades[row.grade]
         chances = (
             [""] * len(model.scheme.grades) if row.probabilities is None else [f"{p:.6f}" for p in row.probabilities]
         )
         u = "" if row.uncertainty is None else f"{row.uncertainty:.6f}"
-        lines.writerow(
-            [row.file, name, *chances, u, int(row.referral.refer), "; ".join(row.referral.reasons), row.fault]
-        )
+        refer = str(int(row.referral.refer))
+        line = [row.file, name, *chances, u, refer, "; ".join(row.referral.reasons), row.fault]
+        lines.writerow([cell(value) for value in line])
     Path(out).mkdir(parents=True, exist_ok=True, mode=0o700)
     write_text(Path(out) / "answers.csv", told.getvalue(), 0o600)
 
