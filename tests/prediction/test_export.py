@@ -22,7 +22,7 @@ from fedretina.errors import FedretinaError, SettingsError, StateError
 from fedretina.evaluation.figures import LabelledPredictions
 from fedretina.exchange.payload import tensors_digest
 from fedretina.export.bundle import answer_folder
-from fedretina.export.card import leaving_card
+from fedretina.export.card import hub_page, leaving_card
 from fedretina.export.model import ExportedModel
 from fedretina.export.program import MARGIN, AnsweringProgram, Answers
 from fedretina.export.write import export_model
@@ -254,6 +254,16 @@ def test_a_bundles_table_holds_any_name_and_nothing_that_a_spreadsheet_runs(left
     answer_folder(str(tmp_path / "left"), str(eyes), str(tmp_path / "out"))
     with open(tmp_path / "out" / "answers.csv", newline="", encoding="utf-8") as handle:
         assert {line["file"] for line in csv.DictReader(handle)} == {"'=1+1.png", "\\udcff.png"}
+
+
+@pytest.mark.parametrize(("threshold", "reason"), [(None, "kept"), (0.0, "kept"), (0.2, "kept"), (None, "few_others")])
+def test_the_page_of_what_left_says_that_nothing_is_promised_only_where_nothing_is(left, threshold, reason):
+    card = read_json(left[0] / "card.json")
+    numbers = {"patients": 120, "needed": 45, "allowed": 2, "passed": 1, "share": 0.9, "others": 0}
+    card["promise"] = {"threshold": threshold, "reason": reason, "missed": 0.05, "sure": 0.9, **numbers}
+    leaving = leaving_card(card)
+    assert not {"patients", "passed", "share"} & leaving["promise"].keys()
+    assert ("It promises nothing" in hub_page(leaving, "A folder.")) == (reason != "kept")
 
 
 def test_without_its_gate_nothing_leaves_and_nothing_that_is_no_export_is_loaded(left, tmp_path):

@@ -56,9 +56,12 @@ def leaving_card(card: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _promise(promise: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked, and the threshold; how many patients stand behind it stays, and the share that tells it."""
-    drawn = {"reason": "drawn"} if promise["reason"] == "drawn" else {}
-    return {**{key: promise[key] for key in ("threshold", "missed", "sure")}, **drawn}
+    """What was asked, the threshold, and whether it is a promise or drawn.
+
+    How many patients stand behind it stays, and so do the share and the other reasons, which tell it.
+    """
+    told = {"reason": promise["reason"]} if promise["reason"] in ("kept", "drawn") else {}
+    return {**{key: promise[key] for key in ("threshold", "missed", "sure")}, **told}
 
 
 def _not_promised(promise: Mapping[str, Any]) -> list[str]:
@@ -67,7 +70,9 @@ def _not_promised(promise: Mapping[str, Any]) -> list[str]:
             "- It promises nothing of how few ill patients pass: its site's own were too few, and its threshold for "
             "the chance of disease is drawn towards other hospitals' patients."
         ]
-    return [] if promise.get("threshold") else ["- It promises nothing of how few ill patients pass."]
+    # Where the other reasons to refer keep the promise by themselves, it has no threshold.
+    kept = promise.get("reason") == "kept"
+    return [] if kept else ["- It promises nothing of how few ill patients pass."]
 
 
 def _shares(test: Mapping[str, Any] | None) -> dict[str, Any] | None:
