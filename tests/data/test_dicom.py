@@ -3,8 +3,13 @@
 import csv
 import io
 import json
+import logging
+import os
 import stat
+import subprocess
 import sys
+import warnings
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -12,7 +17,14 @@ import yaml
 from PIL import Image
 
 from fedretina.data.decode import decode_image
-from fedretina.data.dicom_file import NoPhotographError, dicom_files, read_photograph
+from fedretina.data.dicom_file import (
+    NoPhotographError,
+    dicom_files,
+    read_frame,
+    read_header,
+    read_photograph,
+    warnings_held_back,
+)
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.site_data import load_site_data
 from fedretina.data.site_import import import_set
@@ -25,7 +37,13 @@ pydicom = pytest.importorskip("pydicom", reason="the extra dicom is not installe
 from pydicom.dataset import Dataset, FileMetaDataset  # noqa: E402
 from pydicom.encaps import encapsulate  # noqa: E402
 from pydicom.pixels import convert_color_space  # noqa: E402
-from pydicom.uid import ExplicitVRLittleEndian, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLSLossless  # noqa: E402
+from pydicom.uid import (  # noqa: E402
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGLSLossless,
+)
 
 OPHTHALMIC_8_BIT = "1.2.840.10008.5.1.4.1.1.77.1.5.1"
 
@@ -170,6 +188,82 @@ def test_pixels_that_cannot_be_read(tmp_path, tags):
         read_photograph(write(tmp_path / "a.dcm", **tags))
 
 
+def in_boxes(length):
+    """A picture of JPEG 2000 in a JP2 file, with a box before the picture that says it has so many bytes."""
+    stream = io.BytesIO()
+    Image.fromarray(ramp()).save(stream, "JPEG2000", no_jp2=False)
+    data = stream.getvalue()
+    assert data[4:8] == b"jP  "
+    second = 12 + int.from_bytes(data[12:16], "big")
+    return encapsulate([data[:second] + length.to_bytes(4, "big") + b"free" + data[second:]])
+
+
+def test_a_box_of_no_length_in_jpeg_2000_ends_in_a_sentence(tmp_path):
+    for length in (0, 1, 7):
+        write(tmp_path / f"{length}.dcm", ramp(), "YBR_RCT", JPEG2000Lossless, in_boxes(length))
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from fedretina.data.dicom_file import read_frame, read_photograph\n"
+        "for path in sorted(Path(sys.argv[1]).iterdir()):\n"
+        "    for read in (read_photograph, lambda path: read_frame(path, 1)):\n"
+        "        try:\n"
+        "            print(read(path))\n"
+        "        except Exception as error:\n"
+        "            print(type(error).__name__, error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # In a process of its own, which can be ended: pydicom alone would go round for ever.
+    call = [sys.executable, "-c", code, str(tmp_path)]
+    said = subprocess.run(call, capture_output=True, text=True, timeout=100, env=environment, check=True).stdout
+    for line, length in zip(said.splitlines(), (0, 0, 1, 1, 7, 7), strict=True):
+        fault = f"has pixels that cannot be read (a box of JPEG 2000 of {length} bytes)"
+        assert line.startswith(f"DataError {tmp_path / str(length)}.dcm {fault}")
+
+
+def test_sound_boxes_of_jpeg_2000_are_passed_over(tmp_path):
+    path = write(tmp_path / "a", ramp(), "YBR_RCT", JPEG2000Lossless, in_boxes(8))
+    np.testing.assert_array_equal(read_photograph(path).pixels, ramp())
+    np.testing.assert_array_equal(read_frame(path, 1), ramp())
+
+
+def test_the_frames_of_a_volume_in_jpeg_2000_are_each_looked_at(tmp_path):
+    frames = []
+    for shift in (0, 9):
+        stream = io.BytesIO()
+        Image.fromarray(ramp(shift)).save(stream, "JPEG2000", no_jp2=False)
+        frames.append(stream.getvalue())
+    broken = frames[1][:12] + bytes(4) + frames[1][16:]
+    for has_table in (True, False):
+        data = encapsulate([*frames, broken], has_bot=has_table)
+        path = write(tmp_path / "a", ramp(), "YBR_RCT", JPEG2000Lossless, data, NumberOfFrames=3)
+        np.testing.assert_array_equal(read_frame(path, 2), ramp(9))
+        with pytest.raises(DataError, match="a box of JPEG 2000 of 0 bytes"):
+            read_frame(path, 3)
+
+
+def test_who_decodes_keeps_nobody_waiting_and_warnings_come_back_with_the_last(tmp_path):
+    logger, filters = logging.getLogger("pydicom.pixels.decoders.base"), list(warnings.filters)
+    spoke = logger.getEffectiveLevel()
+    inside, go = Event(), Event()
+
+    def decode():
+        with warnings_held_back():
+            inside.set()
+            assert go.wait(60)
+
+    other = Thread(target=decode)
+    other.start()
+    assert inside.wait(60)
+    read_photograph(write(tmp_path / "a"))  # comes and goes meanwhile
+    with warnings_held_back(), warnings_held_back():
+        pass
+    assert not logger.isEnabledFor(logging.CRITICAL)
+    go.set()
+    other.join(60)
+    assert logger.getEffectiveLevel() == spoke
+    assert warnings.filters == filters
+
+
 @pytest.mark.parametrize("tag", [b"\x08\x00\x60\x00CS", b"\x10\x00\x20\x00LO", b"\x28\x00\x03\x01US"])
 def test_elements_that_cannot_be_read(tmp_path, tag):
     path = write(tmp_path / "a.dcm")
@@ -192,6 +286,15 @@ def test_no_damage_escapes_as_anything_but_a_sentence(tmp_path):
         except DataError as error:
             outcomes.add(type(error).__name__)
     assert outcomes == {"uint8", "DataError", "NoPhotographError"}
+
+
+def test_a_damaged_deflated_file_ends_in_a_sentence(tmp_path):
+    path = write(tmp_path / "a.dcm", syntax=DeflatedExplicitVRLittleEndian)
+    np.testing.assert_array_equal(read_photograph(path).pixels, ramp())
+    path.write_bytes(path.read_bytes()[:-30])
+    for read in (read_header, read_photograph, lambda path: read_frame(path, 1)):
+        with pytest.raises(DataError, match=r"a\.dcm cannot be read as DICOM"):
+            read(path)
 
 
 def test_files_are_known_by_their_content(tmp_path):

@@ -6,11 +6,12 @@ import logging
 import os
 import struct
 import warnings
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from threading import RLock
-from typing import Any, Literal, NamedTuple
+from threading import Lock
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +32,13 @@ _DAMAGE = (
     TypeError,
     ValueError,
     struct.error,
+    zlib.error,
 )
 _GREYS = ("MONOCHROME1", "MONOCHROME2")
-_READING = RLock()
+_QUOTING = ("pydicom", "highdicom")  # loggers whose lines may hold values of a header
+_JP2 = b"\x00\x00\x00\x0cjP  "
+_BOX_BYTES = 8  # of a box without content: its length and its kind
+_PIXEL_HEAD_BYTES = 12  # tag, kind and length of the pixels where the kind is written, as it is with JPEG 2000
 
 
 class DicomPhotograph(NamedTuple):
@@ -229,6 +234,7 @@ def _pixels(path: Path, header: Any, photometric: str, index: int, source: Path 
     from pydicom.pixels import pixel_array
 
     with _named(path, "has pixels that cannot be read", "export it again without compression or as JPEG baseline"):
+        _check_boxes(header, index, source)
         pixels = np.asarray(pixel_array(header if source is None else source, index=index))
         top = (1 << int(header.BitsStored)) - 1
     grey = photometric in _GREYS
@@ -241,32 +247,89 @@ def _pixels(path: Path, header: Any, photometric: str, index: int, source: Path 
     return np.ascontiguousarray(np.repeat(eight[..., None], 3, axis=2) if grey else eight)
 
 
+def _check_boxes(header: Any, index: int, source: Path | None) -> None:
+    """Refuse a picture of JPEG 2000 in boxes (JP2) of which one says that it is shorter than its own head.
+
+    pydicom 3.0 adds up their lengths until it comes to the picture, and would do so for ever.
+
+    Raises:
+        ValueError: There is such a box before the picture.
+    """
+    from pydicom.uid import JPEG2000TransferSyntaxes
+
+    if header.file_meta.TransferSyntaxUID not in JPEG2000TransferSyntaxes:
+        return
+    frame = _compressed(header, index, source)
+    at = 12 if frame.startswith(_JP2) else len(frame)
+    while at < len(frame) and frame[at + 4 : at + _BOX_BYTES] != b"jp2c":
+        length = int.from_bytes(frame[at : at + 4], "big")
+        if length < _BOX_BYTES:
+            raise ValueError(f"a box of JPEG 2000 of {length} bytes")
+        at += length
+
+
+def _compressed(header: Any, index: int, source: Path | None) -> bytes:
+    """One frame as it stands in the file, found as `pixel_array` finds it."""
+    from pydicom.encaps import get_frame
+    from pydicom.pixels import as_pixel_options
+
+    def found(pixels: Any, described: Any) -> bytes:
+        known = as_pixel_options(described)
+        offsets = known.get("extended_offsets")
+        return bytes(get_frame(pixels, index, number_of_frames=known["number_of_frames"], extended_offsets=offsets))
+
+    if source is None:
+        return found(header.PixelData, header)
+    with open(source, "rb") as handle:
+        described = _header(handle, stop_before_pixels=True)
+        handle.seek(_PIXEL_HEAD_BYTES, os.SEEK_CUR)
+        return found(handle, described)
+
+
 def _require_pydicom() -> None:
     require_package(
         "pydicom", 'DICOM photographs need pydicom, which is not installed: run `pip install "pydicom>=3"`.'
     )
 
 
-def _header(path: Path, stop_before_pixels: bool) -> Any:
+def _header(source: Path | BinaryIO, stop_before_pixels: bool) -> Any:
     from pydicom import dcmread
 
-    return dcmread(path, stop_before_pixels=stop_before_pixels)
+    return dcmread(source, stop_before_pixels=stop_before_pixels)
 
 
-@contextmanager
-def warnings_held_back() -> Iterator[None]:
-    """Neither show nor log what pydicom warns of: its warnings quote values of the header.
+class _Silence:
+    """Python keeps what is shown for all threads at once: the first that comes sets it, the last that goes resets it.
 
-    Python keeps what is shown for all threads at once, so one thread is in here at a time.
+    No thread waits for another that decodes, be it for long or for ever.
     """
-    logger = logging.getLogger("pydicom")
-    with _READING, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        spoke, logger.disabled = not logger.disabled, True
-        try:
-            yield
-        finally:
-            logger.disabled = not spoke
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
+                for logger in map(logging.getLogger, _QUOTING):
+                    self._before.callback(logger.setLevel, logger.level)
+                    logger.setLevel(logging.CRITICAL + 1)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._before.close()
+
+
+_SILENCE = _Silence()
+
+
+def warnings_held_back() -> AbstractContextManager[None]:
+    """Neither show nor log what pydicom and highdicom say: it quotes values of the header."""
+    return _SILENCE
 
 
 @contextmanager
