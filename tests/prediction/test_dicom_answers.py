@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from fedretina.cli import main
 from fedretina.data.decode import decode_image
 from fedretina.data.dicom_file import DicomFrame, read_header
+from fedretina.dicom import page as page_of
 from fedretina.dicom.codes import CONCEPTS, DESIGNATOR, REASONS, loinc_answer
 from fedretina.dicom.eye_answers import TYPE_2, AnsweringModel, eye_answers
 from fedretina.dicom.page import encapsulated_page
@@ -32,6 +33,7 @@ from fedretina.uncertainty.referral import Referral, ReferralReason
 pytest.importorskip("highdicom", reason="the extra dicom is not installed")
 
 from highdicom.sr.utils import find_content_items
+from matplotlib.figure import Figure
 from pydicom import dcmread
 from pydicom.sr.codedict import codes
 
@@ -221,6 +223,45 @@ def test_what_a_header_may_leave_empty_may_be_left_out(answered_bare):
         assert not page[name].value
     (subject,) = {json.dumps(one["resource"]["subject"]) for one in bundle["entry"][1:]}
     assert json.loads(subject) == {"display": "not named by the picture"}
+
+
+def test_names_come_out_in_the_letters_of_their_source(hospital, gated, tmp_path, monkeypatch):
+    pixels = decode_image(hospital.images / hospital.files[0])
+    named = {
+        "GB18030": ("病人1", "王^小东"),
+        "ISO_IR 144": ("MRN0002", "Люксембург"),
+        "ISO_IR 100": ("MRN0003", "Müller^Jürgen"),
+        ("", "ISO 2022 IR 87"): ("MRN0004", "Yamada^Tarou=山田^太郎=やまだ^たろう"),
+    }
+    for at, (letters, (patient, name)) in enumerate(named.items()):
+        tags = {"SpecificCharacterSet": letters if isinstance(letters, str) else list(letters), "PatientName": name}
+        write_dicom(tmp_path / "in" / f"{at}", pixels, patient, **tags)
+    untold = write_dicom(tmp_path / "in" / "untold", pixels, "MRN05")
+    untold.write_bytes(untold.read_bytes().replace(b"\x06\x00MRN05 ", b"\x06\x00" + "病人".encode("gbk") + b"05"))
+    texts = []
+
+    def save(figure, *words, **more):
+        texts.append("\n".join(text.get_text() for text in figure.texts))
+        saved(figure, *words, **more)
+
+    saved = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", save)
+    result = call(tmp_path / "in", "--model", gated, "--out", tmp_path / "out", "--json")
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)["dicom"]
+    assert (record["answers"], record["without"]) == (4, 1)
+    for kind in ("report", "page"):
+        files = sorted((tmp_path / "out").glob(f"dicom/*-{kind}.dcm"))
+        verified(*files)
+        found = [dcmread(path) for path in files]
+        assert {one.SpecificCharacterSet for one in found} == {"ISO_IR 192"}
+        assert {(one.PatientID, str(one.PatientName)) for one in found} == set(named.values())
+    heads = [text.split("Patient ID ")[1].split(", study of")[0] for text in texts]
+    assert sorted(heads) == ["MRN0002", "MRN0003", "MRN0004", "in letters that this page cannot draw"]
+
+
+def test_a_page_says_which_letters_it_lacks():
+    assert page_of._drawn("病人1\nЩ ü ?") == "??1\nЩ ü ?"
 
 
 def test_two_patients_under_one_study_share_no_report(hospital, gated, tmp_path):

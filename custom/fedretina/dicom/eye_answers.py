@@ -24,6 +24,8 @@ from fedretina.uncertainty.promise import chance_of_disease
 from fedretina.uncertainty.referral import Referral, ReferralReason
 
 FOLDER = "dicom"
+UTF_8 = "ISO_IR 192"
+"""Specific Character Set of every answer, whatever that of its source is."""
 _OURS = re.compile(r"[0-9]{4,}(-left|-right)?-(report\.dcm|page\.dcm|fhir\.json)")
 TYPE_2 = (
     *("PatientName", "PatientID", "PatientBirthDate", "PatientSex"),
@@ -154,7 +156,8 @@ class Written(NamedTuple):
 
     Attributes:
         answers: How many eyes have an answer in kind.
-        without: DICOM pictures without one, since their files name no study or instance, or cannot be read.
+        without: DICOM pictures without one, since their files name no study or instance, cannot be read, or have a
+            Patient ID of unknown letters.
     """
 
     answers: int
@@ -171,8 +174,6 @@ def eye_answers(patients: Sequence[Patient], pictures: Mapping[str, DicomPicture
     Returns:
         The groups, and the number of pictures that belong to none (see `Written.without`).
     """
-    from pydicom import dcmread
-
     read: dict[Path, Any] = {}
     groups: dict[tuple[str, str, Eye], list[AnsweredPicture]] = {}
     without = 0
@@ -183,11 +184,7 @@ def eye_answers(patients: Sequence[Patient], pictures: Mapping[str, DicomPicture
                 continue
             path = source.frame.path
             if source.header is not None and path not in read:
-                with warnings_held_back():
-                    read[path] = dcmread(path, stop_before_pixels=True)
-                    for name in TYPE_2:  # cameras leave out what they do not know
-                        if name not in read[path]:
-                            setattr(read[path], name, None)
+                read[path] = _said_by(path)
             instance = read.get(path)
             if instance is None or not (instance.get("StudyInstanceUID") and instance.get("SOPInstanceUID")):
                 without += 1
@@ -198,6 +195,32 @@ def eye_answers(patients: Sequence[Patient], pictures: Mapping[str, DicomPicture
             groups.setdefault(key, []).append(AnsweredPicture(row, source, instance))
     found = [EyeAnswer(study, eye, tuple(some), _joined(some)) for (_, study, eye), some in groups.items()]
     return tuple(found), without
+
+
+def _said_by(path: Path) -> Any:
+    """What a file says beside its pixels, a pydicom dataset whose texts are decoded and will be written as UTF-8.
+
+    Elements that cannot be read are left out, as by cameras those that they do not know. None where the Patient ID has
+    letters of which the file does not say what they are: in another set they would be another patient's.
+    """
+    from pydicom import dcmread
+
+    with warnings_held_back():
+        found = dcmread(path, stop_before_pixels=True)
+        for tag in list(found.keys()):
+            try:
+                for item in found[tag].value or () if found[tag].VR == "SQ" else ():
+                    item.decode()
+            except Exception:  # noqa: BLE001 - whatever a damaged element makes pydicom raise
+                del found[tag]
+        patient, is_told = str(found.get("PatientID") or ""), bool(found.get("SpecificCharacterSet"))
+        if not patient.isascii() and ("\ufffd" in patient or not is_told):
+            return None
+        found.SpecificCharacterSet = UTF_8
+        for name in TYPE_2:
+            if name not in found:
+                setattr(found, name, None)
+    return found
 
 
 def write_answers(

@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from fedretina.dicom.codes import grade_words
-from fedretina.dicom.eye_answers import TYPE_2, AnsweredPicture, AnsweringModel, EyeAnswer, pixels_of
+from fedretina.dicom.eye_answers import TYPE_2, UTF_8, AnsweredPicture, AnsweringModel, EyeAnswer, pixels_of
 from fedretina.dicom.structured_report import concept
 
 _ENCAPSULATED_PDF = "1.2.840.10008.5.1.4.1.1.104.1"
@@ -17,6 +17,7 @@ _TITLE = "Answer of a model, preliminary"
 _SHOWN = 6  # pictures on the page
 _SIDE = 320
 _LINE = 80  # characters of the answer's size that the paper is wide enough for
+_LACKING = "Letters that this page cannot draw stand as ?; the structured report has them."
 
 
 def encapsulated_page(answer: EyeAnswer, model: AnsweringModel) -> Any:
@@ -31,6 +32,7 @@ def encapsulated_page(answer: EyeAnswer, model: AnsweringModel) -> Any:
 
     first = answer.pictures[0].instance
     page, now = Dataset(), datetime.now()  # local time, as DICOM's dates and times are
+    page.SpecificCharacterSet = UTF_8
     page.SOPClassUID, page.SOPInstanceUID = _ENCAPSULATED_PDF, answer.uid(model, "page")
     for name in ("StudyInstanceUID", *TYPE_2):
         setattr(page, name, first.get(name))
@@ -78,7 +80,10 @@ def _pdf(answer: EyeAnswer, model: AnsweringModel) -> bytes:
     first = answer.pictures[0].instance
     figure = Figure(figsize=(8.27, 11.69))  # A4
     head = f"{answer.eye.capitalize()} eye" if answer.eye else "Eye not known"
-    whose = f"Patient ID {first.get('PatientID') or 'not given'}, study of {first.get('StudyDate') or 'no date'}"
+    patient = str(first.get("PatientID") or "not given")
+    if _drawn(patient) != patient:  # half of a name may be another's
+        patient = "in letters that this page cannot draw"
+    whose = f"Patient ID {patient}, study of {first.get('StudyDate') or 'no date'}"
     figure.text(0.08, 0.95, _TITLE, size=15, weight="bold")
     figure.text(0.08, 0.925, f"{head}. {whose}. No doctor has seen this answer.", size=10)
     lines = [line for one in answer.summary(model.scheme) for line in wrap(one, _LINE)]
@@ -92,11 +97,24 @@ def _pdf(answer: EyeAnswer, model: AnsweringModel) -> bytes:
     more = len(answer.pictures) - _SHOWN
     foot = [f"{more} more pictures are in the structured report."] if more > 0 else []
     foot += [line for notice in model.notices for line in wrap(notice, 100)]
+    for text in figure.texts:
+        drawn = _drawn(text.get_text())
+        if drawn != text.get_text() and _LACKING not in foot:
+            foot.append(_LACKING)
+        text.set_text(drawn)
     foot.append(f"fedretina {model.version}, {model.row}, model sha256 {model.digest}")
     figure.text(0.08, 0.04, "\n".join(foot), size=8, va="bottom", linespacing=1.4)
     held = BytesIO()
     figure.savefig(held, format="pdf", metadata={"CreationDate": None, "Title": _TITLE})
     return held.getvalue()
+
+
+def _drawn(text: str) -> str:
+    """A text with ? for each letter that the page's font would draw as a box."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    known = get_font(findfont(FontProperties())).get_charmap()
+    return "".join(letter if letter == "\n" or ord(letter) in known else "?" for letter in text)
 
 
 def _draw(figure: Any, one: AnsweredPicture, model: AnsweringModel, left: float, top: float) -> None:
