@@ -17,12 +17,13 @@ from matplotlib.figure import Figure
 
 from fedretina.cli import main
 from fedretina.data.decode import decode_image
-from fedretina.data.dicom_file import DicomFrame, read_header
+from fedretina.data.dicom_file import DicomFrame, read_header, warnings_held_back
 from fedretina.dicom import page as page_of
 from fedretina.dicom.codes import CONCEPTS, DESIGNATOR, REASONS, loinc_answer
-from fedretina.dicom.eye_answers import TYPE_2, AnsweringModel, eye_answers
+from fedretina.dicom.eye_answers import TYPE_2, AnsweringModel, eye_answers, write_answers
 from fedretina.dicom.page import encapsulated_page
 from fedretina.dicom.structured_report import concept
+from fedretina.errors import StateError
 from fedretina.prediction.eyes import Owner
 from fedretina.prediction.photographs import DicomPicture
 from fedretina.prediction.predictor import ImageRow, Predictor
@@ -258,6 +259,45 @@ def test_names_come_out_in_the_letters_of_their_source(hospital, gated, tmp_path
         assert {(one.PatientID, str(one.PatientName)) for one in found} == set(named.values())
     heads = [text.split("Patient ID ")[1].split(", study of")[0] for text in texts]
     assert sorted(heads) == ["MRN0002", "MRN0003", "MRN0004", "in letters that this page cannot draw"]
+
+
+def test_a_header_that_no_report_may_say_costs_its_own_eye_alone_and_not_the_list(hospital, gated, tmp_path):
+    pixels = decode_image(hospital.images / hospital.files[0])
+    write_dicom(tmp_path / "in" / "sound", pixels, "MRN0001")
+    with warnings_held_back():
+        write_dicom(tmp_path / "in" / "odd", pixels, "MRN0002", PatientSex="male")
+        write_dicom(tmp_path / "in" / "number", pixels, "MRN0003", SeriesDescription="7", AcquisitionNumber=5)
+    damaged = (tmp_path / "in" / "number").read_bytes()
+    (tmp_path / "in" / "number").write_bytes(
+        damaged.replace(b"\x20\x00\x12\x00IS\x02\x005 ", b"\x20\x00\x12\x00IS\x02\x00x ")
+    )
+    result = call(tmp_path / "in", "--model", gated, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "1 DICOM picture not answered in kind" in result.output
+    assert sorted(report.PatientID for report in reports(tmp_path / "out").values()) == ["MRN0001", "MRN0003"]
+    assert len(list((tmp_path / "out" / "dicom").iterdir())) == 6
+    assert "MRN0002" in (tmp_path / "out" / "images.csv").read_text()
+    assert (tmp_path / "out" / "worklist.html").exists()
+    # A later list without answers in kind leaves none of an earlier patient's.
+    shutil.rmtree(tmp_path / "in")
+    write_dicom(tmp_path / "in" / "other", pixels, "MRN0009")
+    (tmp_path / "out" / "dicom" / "of_the_hospital.dcm").touch()
+    words = ["predict", str(tmp_path / "in"), "--model", str(gated), "--out", str(tmp_path / "out"), "--replace"]
+    assert CliRunner().invoke(main, [*words, "--device", "cpu"]).exit_code == 0
+    assert [path.name for path in (tmp_path / "out" / "dicom").iterdir()] == ["of_the_hospital.dcm"]
+
+
+def test_a_disk_without_room_for_the_answers_is_no_fault_of_the_pictures(gated, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    for name in ("mkdir", "iterdir", "unlink"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0001-left-page.dcm").touch()
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, name, full)
+            with pytest.raises(StateError, match="No space left"):
+                write_answers(tmp_path / name, [], {}, AnsweringModel.of(Predictor.load(gated, "cpu")))
 
 
 def test_a_page_says_which_letters_it_lacks():

@@ -159,7 +159,7 @@ def _predict(
     replace: bool,
     in_kind: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    from fedretina.dicom.eye_answers import FOLDER, AnsweringModel, write_answers
+    from fedretina.dicom.eye_answers import FOLDER, AnsweringModel, clear_answers, write_answers
     from fedretina.prediction.decisions import LIST_FILE, list_record
     from fedretina.prediction.drift import drift
     from fedretina.prediction.photographs import FULL_FOLDER, clear_copies
@@ -190,17 +190,16 @@ def _predict(
         rows = counted(predictor.predict(images, files, photographs.frames), len(files), tell)
         found = work_list(rows, joining.owners, predictor.scheme)
     ordered = [one.row.file for patient in found for one in patient.photographs]
-    notes = [*predictor.notes, *joining.how]
     english = Phrases()
-    notes += _not_looked_at(photographs, predictor, english)
+    notes = [*predictor.notes, *joining.how, *_not_looked_at(photographs, predictor, english)]
     if len(ordered) > wanted.most:
         notes.append(english("said.shown", shown=wanted.most, all=len(ordered)))
     clear_copies(out / FULL_FOLDER)
+    clear_answers(out / FOLDER)
     sources = {file: photographs.frames.get(file, images / file) for file in files}
     write_images(paths["images.csv"], found, predictor.scheme)
     write_patients(paths["patients.csv"], found, predictor.scheme)
     pictures = _pictures(sources, found, out, wanted, predictor)  # which may fill the disk; the tables are there then
-    kinds = write_answers(out / FOLDER, found, photographs.dicom, AnsweringModel.of(predictor)) if in_kind else None
     told = drift(predictor.card, found)
     listed = list_record(paths["images.csv"], predictor.card)
     write_json(paths[LIST_FILE], listed)
@@ -215,6 +214,8 @@ def _predict(
         wanted.language,
     )
     write_page(paths["worklist.html"], page)
+    # Last: whatever comes between, the list is there.
+    kinds = write_answers(out / FOLDER, found, photographs.dicom, AnsweringModel.of(predictor)) if in_kind else None
     record = {
         "notice": predictor.card["notice"],
         "synthetic_model": predictor.card["synthetic"],
@@ -231,7 +232,7 @@ def _predict(
         "left_out_dicom": dict(photographs.other_dicom),
         "drift": drift_words(told, english) if told.found else [],
         "joining": list(joining.how),
-        "dicom": None if kinds is None else {**kinds._asdict(), "folder": str(out / FOLDER)},
+        "dicom": None if kinds is None else _in_kind(kinds, out / FOLDER),
         "written": {name: str(path) for name, path in paths.items()},
     }
     warning = [english("drift.found"), *drift_words(told, english)] if told.found else []
@@ -256,14 +257,19 @@ def _of_a_run(model: Path, device: Literal["auto", "cpu", "cuda"]) -> Predictor:
     return found
 
 
+def _in_kind(kinds: Written, folder: Path) -> dict[str, Any]:
+    return {"answers": kinds.answers, "without": len(kinds.without), "folder": str(folder)}
+
+
 def _said_in_kind(kinds: Written | None, folder: Path) -> list[str]:
     if kinds is None:
         return []
     told = [f"{folder}: {counts(kinds.answers, 'eye')} answered in kind."]
     if kinds.without:
-        left = counts(kinds.without, "DICOM picture")
+        left = counts(len(kinds.without), "DICOM picture")
         told.append(
-            f"{left} not answered in kind: the file names no study or instance, or has no header that can be read."
+            f"{left} not answered in kind: the file names no study or instance, or its header cannot be read or holds "
+            "what no report may say."
         )
     return told
 

@@ -14,7 +14,7 @@ import numpy as np
 from fedretina.data.dicom_file import warnings_held_back
 from fedretina.data.eyes import Eye
 from fedretina.dicom.codes import grade_words
-from fedretina.errors import DataError, require_package
+from fedretina.errors import DataError, StateError, require_package
 from fedretina.prediction.photographs import DicomPicture, picture_of
 from fedretina.prediction.predictor import Answering, ImageRow
 from fedretina.prediction.worklist import Patient, gate_stopped
@@ -156,15 +156,17 @@ class Written(NamedTuple):
 
     Attributes:
         answers: How many eyes have an answer in kind.
-        without: DICOM pictures without one, since their files name no study or instance, cannot be read, or have a
-            Patient ID of unknown letters.
+        without: DICOM pictures without one, by their names in the list: their files name no study or instance, cannot
+            be read, have a Patient ID of unknown letters, or hold what no report of their study may say.
     """
 
     answers: int
-    without: int
+    without: tuple[str, ...]
 
 
-def eye_answers(patients: Sequence[Patient], pictures: Mapping[str, DicomPicture]) -> tuple[tuple[EyeAnswer, ...], int]:
+def eye_answers(
+    patients: Sequence[Patient], pictures: Mapping[str, DicomPicture]
+) -> tuple[tuple[EyeAnswer, ...], list[str]]:
     """Group the answers to DICOM pictures by study and eye, in the order of the work list.
 
     Args:
@@ -172,11 +174,11 @@ def eye_answers(patients: Sequence[Patient], pictures: Mapping[str, DicomPicture
         pictures: Those that do, by their names.
 
     Returns:
-        The groups, and the number of pictures that belong to none (see `Written.without`).
+        The groups, and the pictures that belong to none (see `Written.without`).
     """
     read: dict[Path, Any] = {}
     groups: dict[tuple[str, str, Eye], list[AnsweredPicture]] = {}
-    without = 0
+    without: list[str] = []
     for patient in patients:
         for row, eye in patient.photographs:
             source = pictures.get(row.file)
@@ -187,7 +189,7 @@ def eye_answers(patients: Sequence[Patient], pictures: Mapping[str, DicomPicture
                 read[path] = _said_by(path)
             instance = read.get(path)
             if instance is None or not (instance.get("StudyInstanceUID") and instance.get("SOPInstanceUID")):
-                without += 1
+                without.append(row.file)
                 continue
             # Two patients under one study UID, as a bad export has them, must not share a report.
             whose = "" if source.header is None else source.header.patient
@@ -229,6 +231,7 @@ def write_answers(
     """Write, for each eye of each study, a structured report, a page, and a FHIR bundle.
 
     Their names are numbers, since a patient's name belongs into no name of a file. Files of an older list are removed.
+    An eye of which a header holds what no report may say is without an answer, and costs the others none.
 
     Args:
         folder: Where they go; it is made, readable by its owner alone.
@@ -238,7 +241,6 @@ def write_answers(
 
     Raises:
         SettingsError: highdicom is not installed.
-        DataError: A source's header lacks what a report of its study must say.
         StateError: The disk is full or the folder not writable.
     """
     from fedretina.dicom.fhir import bundle
@@ -246,26 +248,41 @@ def write_answers(
     from fedretina.dicom.structured_report import structured_report
 
     require_highdicom()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for path in folder.iterdir():
-        if _OURS.fullmatch(path.name):
-            path.unlink()
+    clear_answers(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StateError(f"{folder} cannot be made ({error.strerror}): make room, or mend its rights.") from error
     answers, without = eye_answers(patients, pictures)
-    for number, answer in enumerate(answers, 1):
-        name = "-".join(filter(None, (f"{number:04d}", answer.eye)))
+    number = 0
+    for answer in answers:
         try:
             with warnings_held_back():
                 report, page = _file(structured_report(answer, model)), _file(encapsulated_page(answer, model))
-        except (AttributeError, TypeError, ValueError) as error:
-            first = answer.pictures[0].source.file
-            raise DataError(
-                f"{first} has a header from which no report of its study can be made ({type(error).__name__}): export "
-                "it again, or leave out --dicom."
-            ) from error
+            record = bundle(answer, model)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            without += [one.row.file for one in answer.pictures]
+            continue
+        number += 1
+        name = "-".join(filter(None, (f"{number:04d}", answer.eye)))
         write_bytes(folder / f"{name}-report.dcm", report)
         write_bytes(folder / f"{name}-page.dcm", page)
-        write_json(folder / f"{name}-fhir.json", bundle(answer, model))
-    return Written(len(answers), without)
+        write_json(folder / f"{name}-fhir.json", record)
+    return Written(number, tuple(without))
+
+
+def clear_answers(folder: Path) -> None:
+    """Remove the answers in kind of an older list; nothing else in the folder is touched.
+
+    Raises:
+        StateError: One cannot be removed.
+    """
+    try:
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if _OURS.fullmatch(path.name):
+                path.unlink()
+    except OSError as error:
+        raise StateError(f"{folder} cannot be cleared ({error.strerror}): mend its rights.") from error
 
 
 def require_highdicom() -> None:
