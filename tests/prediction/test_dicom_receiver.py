@@ -14,9 +14,11 @@ import time
 import urllib.request
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -29,7 +31,8 @@ from fedretina.data.dicom_file import warnings_held_back
 from fedretina.dicom import receiver as module
 from fedretina.dicom.receiver import TAKEN, Peer, Receiver, Tls
 from fedretina.errors import SettingsError, StateError
-from fedretina.prediction.predictor import Predictor
+from fedretina.prediction.predictor import ImageRow, Predictor
+from fedretina.uncertainty.referral import Referral
 
 pytest.importorskip("pynetdicom", reason="the extra dicom is not installed")
 pytest.importorskip("highdicom", reason="the extra dicom is not installed")
@@ -247,7 +250,7 @@ def test_a_study_that_fails_is_put_aside_without_its_header_and_a_full_disk_is_w
     found = Receiver(
         Predictor.load(gated, "cpu"), tmp_path, "FEDRETINA", ("ARCHIVE",), Peer("ARCHIVE", "127.0.0.1", 4242)
     )
-    for name in ("failed", "arriving"):
+    for name in ("failed", "arriving", "earlier"):
         (tmp_path / name).mkdir()
     pixels = decode_image(hospital.images / hospital.files[0])
     with warnings_held_back():
@@ -284,6 +287,146 @@ def test_a_study_that_fails_is_put_aside_without_its_header_and_a_full_disk_is_w
     assert [path.name for path in (tmp_path / "failed").iterdir()] == [
         "two"
     ]  # the oldest goes where too much lies there
+
+
+ILL = "ill.dcm"
+
+
+@pytest.fixture
+def answering(gated, tmp_path, monkeypatch):
+    """A receiver whose model finds disease in one picture and none in others; keeps what would be sent, by eye."""
+    for name in ("waiting", "answers", "failed", "arriving", "earlier"):
+        (tmp_path / "queue" / name).mkdir(parents=True)
+    model = Predictor.load(gated, "cpu")
+
+    def predict(root, files, frames):
+        for file in files:
+            worst = model.scheme.num_classes - 1 if file == ILL else 0
+            said = np.full(model.scheme.num_classes, 0.01)
+            said[worst] += 1 - said.sum()
+            reasons = ("referable grade",) if worst else ()
+            yield ImageRow(file, worst, said, 0.1, Referral(bool(reasons), reasons), "")
+
+    monkeypatch.setattr(model, "predict", predict)
+    sent = []
+
+    def send(answers):
+        for path in sorted(answers.glob("*fhir.json")):
+            (report,) = [
+                one["resource"]
+                for one in json.loads(path.read_text())["entry"]
+                if one["resource"]["resourceType"] == "DiagnosticReport"
+            ]
+            sent.append((path.name, report["identifier"][0]["value"], report["conclusion"]))
+        return True
+
+    def receiver(**more):
+        to = Peer("ARCHIVE", "127.0.0.1", 4242)
+        found = Receiver(model, tmp_path / "queue", "FEDRETINA", ("ARCHIVE",), to, **more)
+        monkeypatch.setattr(found, "_send", send)
+        return found
+
+    return SimpleNamespace(receiver=receiver, model=model, sent=sent, queue=tmp_path / "queue")
+
+
+def wait_in(queue, *names, **tags):
+    pixels = np.full((40, 40, 3), 90, np.uint8)
+    for name in names:
+        with warnings_held_back():
+            write_dicom(queue / "waiting" / "one" / name, pixels, eye="L", **tags)
+    return queue / "waiting" / "one"
+
+
+def test_a_later_picture_of_an_eye_is_answered_with_those_before_and_not_milder(answering, monkeypatch):
+    queue, sent = answering.queue, answering.sent
+    study = wait_in(queue, ILL, "well.dcm")
+    answering.receiver()._do(study)
+    (together,) = sent
+    assert "A doctor must see it" in together[2]
+    assert not study.exists()
+    shutil.rmtree(queue / "earlier" / "one")
+    sent.clear()
+    answering.receiver()._do(wait_in(queue, ILL))
+    kept = queue / "earlier" / "one"
+    assert sorted(path.name for path in kept.iterdir()) == [ILL, "rows.json"]
+    assert "PixelData" not in dcmread(kept / ILL)
+    assert (kept.stat().st_mode | (kept / ILL).stat().st_mode) & 0o077 == 0
+    # Another process, after a restart.
+    answering.receiver()._do(wait_in(queue, "well.dcm"))
+    assert sent[1] == together
+    assert sent[0][1] != together[1]
+    # A kill between two removals leaves one of them, which is answered the same.
+    answering.receiver()._do(wait_in(queue, "well.dcm"))
+    assert sent[2] == together
+    # Another model did not say it: nothing is made up, and what had come is put aside.
+    with monkeypatch.context() as patch:
+        changed = answering.model.operating.model_copy(update={"model_digest": "0" * 64})
+        patch.setattr(answering.model, "operating", changed)
+        answering.receiver()._do(wait_in(queue, "well.dcm"))
+        assert len(sent) == 3
+        assert [path.name for path in (queue / "failed" / "one").iterdir()] == ["well.dcm"]
+        answering.receiver()._do(wait_in(queue, ILL, "well.dcm"))  # all of it anew
+        assert "A doctor must see it" in sent[3][2]
+    (kept / "rows.json").write_text("{}")
+    answering.receiver()._do(wait_in(queue, "new.dcm"))
+    assert len(sent) == 4
+    os.utime(kept, (time.time() - 31 * 86400,) * 2)
+    answering.receiver()._tidy()
+    assert not kept.exists()
+
+
+def test_what_is_put_aside_stays_beside_what_was_put_aside_before(answering, monkeypatch, caplog):
+    queue, receiver = answering.queue, answering.receiver()
+
+    def fail(*_):
+        wait_in(queue, "late.dcm")
+        raise ValueError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(receiver, "_answer", fail)
+        for name in ("one.dcm", "two.dcm"):
+            receiver._do(wait_in(queue, name))
+            (queue / "waiting" / "one" / "late.dcm").unlink()
+    assert sorted(path.name for path in (queue / "failed" / "one").iterdir()) == ["one.dcm", "two.dcm"]
+    (queue / "waiting" / "one").rmdir()
+    odd = wait_in(queue, "odd.dcm", PatientSex="DOE", ImageLaterality="R")
+    wait_in(queue, "well.dcm")
+    caplog.clear()
+    receiver._do(odd)
+    assert sorted(path.name for path in (queue / "failed" / "one").iterdir()) == ["odd.dcm", "one.dcm", "two.dcm"]
+    assert sorted(path.name for path in (queue / "earlier" / "one").iterdir()) == ["rows.json", "well.dcm"]
+    assert "1 picture of a study cannot be answered" in caplog.text
+    assert not odd.exists()
+    odd.mkdir()  # a kill before the folder went
+    assert receiver._due() == [odd]
+    receiver._do(odd)
+    assert not odd.exists()
+
+
+def test_a_full_disk_costs_no_study_its_place(answering, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    queue, receiver = answering.queue, answering.receiver()
+    study = wait_in(queue, "one.dcm")
+    make = Path.mkdir
+
+    def full(place):
+        def mkdir(path, *words, **more):
+            if path.name == "one" and path.parent.name == place:
+                raise OSError(28, "No space left on device")
+            make(path, *words, **more)
+
+        return mkdir
+
+    for place, said in (("answers", "answers could not be written"), ("earlier", "could not be kept")):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "mkdir", full(place))
+            receiver._do(study)
+        assert (study / "one.dcm").exists()
+        assert not list((queue / "failed").iterdir())
+        assert said in caplog.text
+    receiver._do(study)
+    assert not study.exists()
+    assert str(dcmread(queue / "earlier" / "one" / "one.dcm").SOPInstanceUID) not in caplog.text  # highdicom would
 
 
 def test_files_of_tls_that_do_not_belong_together_are_refused(identities, tmp_path):

@@ -62,7 +62,8 @@ class LogLine(logging.Formatter):
     default=30.0,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
-    help="Days for which studies that cannot be answered are kept; the oldest go earlier beyond --most.",
+    help="Days for which studies that cannot be answered are kept, and answers without their pixels, with which later "
+    "pictures of a study are answered; the oldest go earlier beyond --most.",
 )
 @click.option(
     "--fhir-to",
@@ -94,8 +95,9 @@ def receive(
 
     It does what `fedretina predict --dicom` does, for each study once nothing of it has come for --quiet seconds: the
     same gate, the same report and page. A picture is confirmed once it lies durably in --queue; after a kill or a power
-    cut it is answered when this runs again. Answers that cannot be sent are tried again. Studies that cannot be
-    answered are put aside in QUEUE/failed for --keep-failed days.
+    cut it is answered when this runs again. Answers that cannot be sent are tried again. A picture that comes after the
+    answers of its study is answered together with those before. Studies that cannot be answered are put aside in
+    QUEUE/failed for --keep-failed days.
 
     Without --tls-cert, --tls-key and --tls-ca it speaks plain DICOM: keep it on the hospital's own network, or on the
     archive's machine. It takes the extra `dicom`, and runs until SIGTERM or Ctrl-C. On the error stream it says when it

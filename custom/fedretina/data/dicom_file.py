@@ -200,6 +200,21 @@ def read_frame(path: Path, number: int) -> NDArray[np.uint8]:
     return _pixels(path, header, photometric, number - 1, path)
 
 
+def head_of(path: Path) -> bytes:
+    """All of a file that stands before its pixels, a DICOM file itself; the whole of a deflated one.
+
+    Raises:
+        DataError: The file is damaged.
+        SettingsError: pydicom is not installed.
+    """
+    _require_pydicom()
+    with _named(path, "cannot be read as DICOM", "export it again"), open(path, "rb") as handle:
+        _header(handle, stop_before_pixels=True)
+        size = handle.tell()
+        handle.seek(0)
+        return handle.read(size)
+
+
 def _laterality(header: Any) -> Laterality:
     """The eye: of the image, else of the series, else of what all its frames share."""
     found = _text(header, "ImageLaterality") or _text(header, "Laterality")

@@ -11,13 +11,14 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedretina.data.dicom_file import warnings_held_back
+from fedretina.dicom.earlier import Answered, keep, with_earlier
 from fedretina.dicom.eye_answers import AnsweringModel, write_answers
 from fedretina.errors import DataError, SettingsError, StateError, require_package
 from fedretina.plurals import counted
@@ -46,7 +47,7 @@ _RETRY_S = (5.0, 300.0)
 _TIDY_S = 60.0
 _BROKEN_OFF_S = 600.0  # pynetdicom gives a silent end up after 60 s
 _DAY_S = 86400.0
-_ARRIVING, _WAITING, _ANSWERED, _FAILED = "arriving", "waiting", "answers", "failed"
+_ARRIVING, _WAITING, _ANSWERED, _FAILED, _EARLIER = "arriving", "waiting", "answers", "failed", "earlier"
 
 
 class Peer(NamedTuple):
@@ -121,8 +122,10 @@ class Receiver:
 
     A picture counts as taken, and its sender is told so, once it lies durably in the queue: whatever kills this process
     after that, it is answered after the next start. A study is answered when nothing of it has come for a while, its
-    answers are sent on, and only then are its pictures removed here. Answers have UIDs that follow from the pictures
-    and the model, so one that is sent again is the same instance. Nothing of a header is logged.
+    answers are sent on, and only then are its pictures removed here. What was answered is kept without its pixels, and
+    answered again together with pictures of the study that come later, so that no later answer for an eye knows less
+    than one before. Answers have UIDs that follow from the pictures and the model, so one that is sent again is the
+    same instance. Nothing of a header is logged.
 
     Args:
         model: What answers.
@@ -132,7 +135,7 @@ class Receiver:
         to: Where answers go.
         quiet_s: How long nothing of a study must have come before it is answered, in seconds.
         most_bytes: Most that may wait; a sender is told to try again later beyond it. So much may also be put aside.
-        keep_days: How long studies that could not be answered are kept, in days.
+        keep_days: How long studies that could not be answered are kept, and what was answered of others, in days.
         tls: Speak TLS, here and where answers go; None for plain DICOM.
         fhir: Folder into which bundles go, for who takes them from there; None for nowhere.
     """
@@ -180,7 +183,7 @@ class Receiver:
 
         with folder_lock(self._folder, 0.0):
             shutil.rmtree(self._folder / _ARRIVING, ignore_errors=True)  # of a process that was killed
-            for name in (_ARRIVING, _WAITING, _ANSWERED, _FAILED):
+            for name in (_ARRIVING, _WAITING, _ANSWERED, _FAILED, _EARLIER):
                 (self._folder / name).mkdir(mode=0o700, exist_ok=True)
             with _arriving_in(self._folder / _ARRIVING):
                 self._serve(entity, host, port, [(evt.EVT_C_STORE, self.take)])
@@ -271,18 +274,13 @@ class Receiver:
         return sum(files), len(files)
 
     def _tidy(self) -> None:
-        """Remove studies that were put aside too long ago, the oldest of too many, and what never came to its end."""
+        """Remove what was put aside or kept too long ago, the oldest of too many, and what never came to its end."""
         for path in (self._folder / _ARRIVING).iterdir():
             with suppress(FileNotFoundError):  # it has come to its end just now
                 if time.time() - path.stat().st_mtime > _BROKEN_OFF_S:
                     path.unlink()
-        aside = sorted((self._folder / _FAILED).iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-        total, removed = 0, 0
-        for study in aside:
-            total += self._bytes(f"{_FAILED}/{study.name}")[0]
-            if time.time() - study.stat().st_mtime > self._keep_s or total > self._most:
-                shutil.rmtree(study, ignore_errors=True)
-                removed += not study.exists()
+        self._remove_old(_EARLIER)
+        removed = self._remove_old(_FAILED)
         if removed:
             _log.warning(
                 "%s removed from %s: what is put aside is kept for %g days, and as much of it as may wait",
@@ -291,11 +289,21 @@ class Receiver:
                 self._keep_s / _DAY_S,
             )
 
+    def _remove_old(self, below: str) -> int:
+        """Remove studies of a folder of the queue that lie there too long, or the oldest of too many; how many."""
+        total, removed = 0, 0
+        for study in sorted((self._folder / below).iterdir(), key=lambda path: path.stat().st_mtime, reverse=True):
+            total += self._bytes(f"{below}/{study.name}")[0]
+            if time.time() - study.stat().st_mtime > self._keep_s or total > self._most:
+                shutil.rmtree(study, ignore_errors=True)
+                removed += not study.exists()
+        return removed
+
     def _due(self) -> list[Path]:
         """Studies of which nothing has come for a while, and whose answers were not tried too lately."""
         now, found = time.time(), []
         for folder in sorted((self._folder / _WAITING).iterdir()):
-            newest = max((path.stat().st_mtime for path in folder.glob("*.dcm")), default=now)
+            newest = max((path.stat().st_mtime for path in folder.glob("*.dcm")), default=0.0)
             if now - newest >= self._quiet_s and now >= self._later.get(folder.name, (0.0, 0.0))[0]:
                 found.append(folder)
         return found
@@ -303,10 +311,13 @@ class Receiver:
     def _do(self, study: Path) -> None:
         """Answer one study and send the answers; what was done goes, what cannot be answered is put aside."""
         pictures = {path: path.stat().st_mtime_ns for path in study.glob("*.dcm")}
-        answers = self._folder / _ANSWERED / study.name
+        if not pictures:  # the process was killed between its last picture and its folder
+            self._finish(study, pictures, pictures.keys())
+            return
+        answers, earlier = self._folder / _ANSWERED / study.name, self._folder / _EARLIER / study.name
         _log.info("a study is being answered: %s", counted(len(pictures), "picture"))
         try:
-            self._answer(study, answers)
+            answered, without = self._answer(study, answers, earlier)
         except StateError:  # a full disk is no fault of the study
             self._put_off(study, "answers could not be written: make room in the queue")
             return
@@ -320,10 +331,7 @@ class Receiver:
                 self._keep_s / _DAY_S,
             )
             shutil.rmtree(answers, ignore_errors=True)
-            with self._lock:
-                shutil.rmtree(self._folder / _FAILED / study.name, ignore_errors=True)
-                os.utime(study)  # from now on it is kept
-                study.rename(self._folder / _FAILED / study.name)
+            self._finish(study, pictures, aside=pictures.keys())
             self._tidy()
             return
         if not self._send(answers):
@@ -334,15 +342,51 @@ class Receiver:
         except StateError:
             self._put_off(study, "bundles could not be written: make room where they go")
             return
-        shutil.rmtree(answers)
-        self._later.pop(study.name, None)
-        with self._lock:
-            for path, at in pictures.items():
-                if path.stat().st_mtime_ns == at:  # one that came anew meanwhile is answered anew
-                    path.unlink()
-            if not any(study.iterdir()):
-                study.rmdir()
+        try:
+            keep(answered, without, earlier, self._model)
+        except StateError:
+            self._put_off(study, "what was answered could not be kept: make room in the queue")
+            return
+        shutil.rmtree(answers, ignore_errors=True)
+        aside = {answered.pictures[name].frame.path for name in without} & pictures.keys()
+        if aside:
+            _log.error(
+                "%s of a study cannot be answered, and put aside in %s for %g days: look at it yourself.",
+                counted(len(aside), "picture"),
+                _FAILED,
+                self._keep_s / _DAY_S,
+            )
+        self._finish(study, pictures, aside)
         _log.info("a study was answered, and the answers were sent: %s", counted(len(pictures), "picture"))
+
+    def _finish(self, study: Path, pictures: Mapping[Path, int], aside: Set[Path]) -> None:
+        """Take pictures that were tried out of the queue, some of them put aside beside those that are there already.
+
+        One that came anew meanwhile stays, and is answered anew.
+
+        Args:
+            study: Its folder among those that wait.
+            pictures: When each had come, in nanoseconds.
+            aside: Those that were not answered.
+        """
+        failed = self._folder / _FAILED / study.name
+        try:
+            with self._lock:
+                for path, at in pictures.items():
+                    if path.stat().st_mtime_ns != at:
+                        continue
+                    if path in aside:
+                        failed.mkdir(mode=0o700, exist_ok=True)
+                        os.replace(path, failed / path.name)
+                        os.utime(failed)  # from now on it is kept
+                    else:
+                        path.unlink()
+                if not any(study.iterdir()):
+                    study.rmdir()
+        except OSError:
+            self._put_off(study, "pictures could not be taken out of the queue: make room, or mend its rights")
+            return
+        self._later.pop(study.name, None)
 
     def _put_off(self, study: Path, why: str) -> None:
         """Try a study again after a while, twice as long each time."""
@@ -350,16 +394,23 @@ class Receiver:
         self._later[study.name] = (time.time() + wait, wait)
         _log.warning("%s; tried again in %.0f s", why, wait)
 
-    def _answer(self, study: Path, answers: Path) -> None:
-        """The way of `fedretina predict --dicom`: the same gate, list and files."""
+    def _answer(self, study: Path, answers: Path, earlier: Path) -> tuple[Answered, Set[str]]:
+        """The way of `fedretina predict --dicom`: the same gate, list and files; with pictures that came before.
+
+        Returns:
+            What was answered, and names of those of the pictures that wait to which there is no answer in kind.
+        """
         found = self._model.find(study)
-        owners = by_header(found.files, found.dicom).owners
-        patients = work_list(self._model.predict(study, found.files, found.frames), owners, self._model.scheme)
-        if not patients:
+        now = Answered(tuple(self._model.predict(study, found.files, found.frames)), found.dicom)
+        answered = with_earlier(now, earlier, self._model)
+        owners = by_header([row.file for row in answered.rows], answered.pictures).owners
+        patients = work_list(answered.rows, owners, self._model.scheme)
+        if not now.rows:
             raise DataError("the study has no picture that this model is for")
-        written = write_answers(answers, patients, found.dicom, AnsweringModel.of(self._model))
+        written = write_answers(answers, patients, answered.pictures, AnsweringModel.of(self._model))
         if not written.answers:
             raise DataError("no picture of the study can be answered in kind")
+        return answered, set(written.without) & now.pictures.keys()
 
     def _send(self, answers: Path) -> bool:
         """Send all reports and pages of a study; whether the other end has taken each."""
