@@ -12,6 +12,7 @@ from benchmarks.common import ROOT
 from benchmarks.render import machine_line
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.storage import write_text
+from fedretina_papers.markdown import listed
 from fedretina_papers.packed import read_packed
 from fedretina_papers.small_grades import DRAWS, leads, losses
 
@@ -64,16 +65,7 @@ or not ([why, and what it may set](docs/analytic.md#what-leaves-and-what-a-total
 the line `analytic` {losses}
 ({draws} draws of other images)."""
 
-_FIRST_DRAWS = (
-    "Of the trained rows three of 8 draws have run, and a fourth in part: too little to say who is ahead. At 200",
-    "images a site `feduaa`, `fedbn` and `fedavg` stand above in both figures in all three draws with skewed classes;",
-    "with even ones in referable AUC in all three, in macro AUC in two. `fedee_tweu` is below in macro AUC at every",
-    "number, in every draw. Their seconds hold pauses in which the machine did other work.",
-    "",
-)
 _WHY: Mapping[str, Sequence[str]] = {
-    "oct": _FIRST_DRAWS,
-    "oct_even": _FIRST_DRAWS,
     "fundus": (
         "Up to 60 images a site no trained row is above in both figures; at 120 FedUAA is, and with all images (one",
         "draw) every trained row is. A likely reason, not tested here: these rows share the encoder and keep the heads",
@@ -132,10 +124,10 @@ def _beside_own(runs: Runs, model: str, all_runs: Runs) -> str:
     return f"{figures} (own {_figures(runs, 'own')}, {_draws(len(draws))})"
 
 
-def _figures(runs: Runs, model: str) -> str:
+def _figures(runs: Runs, model: str, digits: int = 2) -> str:
     """Mean of sites and draws of each figure."""
     means = ([one for run in runs if (one := of_run(run, model, figure)) is not None] for figure in FIGURES)
-    return " / ".join(f"{fmean(values):.2f}" for values in means if values)
+    return " / ".join(f"{fmean(values):.{digits}f}" for values in means if values)
 
 
 def _of_set(name: str, runs: Runs) -> list[str]:
@@ -175,12 +167,16 @@ def _means(runs: Runs, sizes: Sequence[int]) -> list[str]:
         source, model = ("both", row) if row in ("own", "kept") else (row, "federated")
         mine = [run for run in runs if run["row"] == source]
         if mine:
-            cells = [_cell([run for run in mine if run["size"] == size], model) for size in sizes]
+            cells = [
+                _cell([run for run in mine if run["size"] == size], model, [run for run in runs if run["size"] == size])
+                for size in sizes
+            ]
             lines.append(f"| {title} | {' | '.join(cells)} |")
     return [*lines, ""]
 
 
-def _cell(runs: Runs, model: str) -> str:
+def _cell(runs: Runs, model: str, column: Runs) -> str:
+    """The figures of a cell; of fewer draws than the column has, with own head's and sums' in the same draws."""
     if not runs:
         return ""
     texts, above = [], []
@@ -191,6 +187,10 @@ def _cell(runs: Runs, model: str) -> str:
             texts.append(f"{fmean(mine for mine, _ in known):.3f}")
             above.append(f"{sum(mine > own for mine, own in known)}")
     told = "" if model == "own" else f" ({', '.join(above)} of {len(runs)} above own)"
+    draws = {run["draw"] for run in runs}
+    if draws != {run["draw"] for run in column}:
+        sums = [run for run in column if run["row"] == "both" and run["draw"] in draws]
+        told += f"; own {_figures(runs, 'own', 3)}, mean of both heads {_figures(sums, 'federated', 3)} in these draws"
     return " / ".join(texts) + told
 
 
@@ -216,7 +216,36 @@ def _beside_sums(runs: Runs, sizes: Sequence[int]) -> list[str]:
             above = ", ".join(str(sum(one > 0 for one in lead)) for lead in leads if lead)
             cells.append(f"{means} ({above} of {len(pairs)} above)" if pairs else "")
         lines.append(f"| {_ROWS[row]} | {' | '.join(cells)} |")
-    return [*lines, "", *_WHY.get(runs[0]["set"], ())] if trained else []
+    return [*lines, "", *_so_far(runs, trained), "", *_WHY.get(runs[0]["set"], ())] if trained else []
+
+
+def _so_far(runs: Runs, trained: Sequence[str]) -> list[str]:
+    """How many draws the trained rows have, where these are not all, and what came out in each of theirs."""
+    sums = {(run["size"], run["draw"]): run for run in runs if run["row"] == "both"}
+    ran: dict[tuple[str, int], Runs] = {}
+    for run in runs:
+        if run["row"] in trained and (run["size"], run["draw"]) in sums:
+            ran.setdefault((run["row"], run["size"]), []).append(run)
+    whole = Counter(size for size, _ in sums)
+    lines = []
+    if any(len(each) < whole[size] for (_, size), each in ran.items()):
+        fewest, most = min(map(len, ran.values())), max(map(len, ran.values()))
+        told = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        lines.append(f"Not every draw of the trained rows has run yet: {told} of {_draws(max(whole.values()))}.")
+    for words, better, figures in (("above in both figures", 1, tuple(FIGURES)), ("below in macro AUC", -1, ("auc",))):
+        at = {
+            row: [size for size in sorted(whole) if _always(ran.get((row, size), []), sums, better, figures)]
+            for row in trained
+        }
+        found = [f"`{row}` at {listed([_number(size) for size in sizes])}" for row, sizes in at.items() if sizes]
+        lines.append(f"In every draw that has run, {words}: {'; '.join(found) or 'none'}.")
+    return lines
+
+
+def _always(runs: Runs, sums: Mapping[tuple[int, int], Any], better: int, figures: Sequence[str]) -> bool:
+    pairs = [(run, sums[run["size"], run["draw"]]) for run in runs]
+    leads = [one * better > 0 for figure in figures for one in _leads(pairs, figure)]
+    return bool(leads) and all(leads)
 
 
 def _leads(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], figure: str) -> list[float]:
@@ -283,7 +312,13 @@ def _costs(runs: Runs) -> list[str]:
         lines.append(
             f"| {row} | {median(run['seconds'] for run in mine):.0f} | {median(run['bytes_up'] for run in mine):,.0f} |"
         )
-    return [*lines, "", "Features of images that an earlier run has seen are read from the disk.", ""]
+    return [
+        *lines,
+        "",
+        "Features of images that an earlier run has seen are read from the disk. Other work ran on the machine at",
+        "times.",
+        "",
+    ]
 
 
 def _head(first: str, sizes: Sequence[int], runs: Runs) -> list[str]:
@@ -292,8 +327,11 @@ def _head(first: str, sizes: Sequence[int], runs: Runs) -> list[str]:
 
 
 def _size(size: int, runs: Runs) -> str:
-    told = _draws(len({run["draw"] for run in runs if run["size"] == size}))
-    return f"all ({told})" if size > 100_000 else f"n = {size} ({told})"
+    return f"{_number(size)} ({_draws(len({run['draw'] for run in runs if run['size'] == size}))})"
+
+
+def _number(size: int) -> str:
+    return "all" if size > 100_000 else f"n = {size}"
 
 
 def _draws(count: int) -> str:
