@@ -34,7 +34,6 @@ from fedretina.uncertainty.referral import Referral, ReferralReason
 pytest.importorskip("highdicom", reason="the extra dicom is not installed")
 
 from highdicom.sr.utils import find_content_items
-from matplotlib.figure import Figure
 from pydicom import dcmread
 from pydicom.sr.codedict import codes
 
