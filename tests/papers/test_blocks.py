@@ -19,10 +19,10 @@ from fedretina.settings.site import SiteDataSettings
 from fedretina.storage import read_tensors
 from fedretina_papers.blocks.hospitals import deal, read_sets, with_stages
 from fedretina_papers.blocks.page import write_block_page
-from fedretina_papers.blocks.plan import BlockPlan
+from fedretina_papers.blocks.plan import BlockCase, BlockPlan
 from fedretina_papers.blocks.side_by_side import goes_side_by_side, trained_side_by_side
-from fedretina_papers.blocks.study import joined, worth
-from fedretina_papers.blocks.tables import comparisons, difference, figure_table
+from fedretina_papers.blocks.study import joined, run_block, worth
+from fedretina_papers.blocks.tables import comparisons, difference, figure_table, left_out
 from fedretina_papers.blocks.train import RowTrainer, trained
 from fedretina_papers.packed import read_packed, unpack
 from fedretina_papers.plan import preset
@@ -245,6 +245,7 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
     sites = {name: json.loads(file.read_text())["sites"] for name, file in held.items()}
     assert sites["singleset_temperature"] == sites["singleset"]  # too few images for any other temperature than 1
     assert len({json.dumps(sites[name]) for name in ("mean", "joined", "fedavg", "sums_both")}) == 4
+    assert "Every grade is in the sums here, however few its patients." in page
     tuned = json.loads((out / "tuning" / "like" / "singleset.json").read_text())["tried"][0]
     assert len(tuned["tried"]) == 4  # the best stood at the end, and the grid grew
 
@@ -270,6 +271,38 @@ def test_a_tiny_block_runs_goes_on_and_is_rendered(tmp_path):
 
     plan.write_text(yaml.safe_dump({**TINY, "rows": rows, "least": 3}))
     assert "begun with other settings (least)" in run().output
+
+
+def test_small_grades_stay_out_of_a_row_that_says_so(tmp_path, caplog):
+    settings = tiny(sizes=["all"], draws=1, figures=["auc", "kappa"], least=20)
+    names = ("majority", "probe", "singleset", "sums_both", "fedavg", "pooled")
+    rows = [row for row in settings["rows"] if row["name"] in names]
+    both = next(row for row in rows if row["name"] == "sums_both")
+    rows.append({**both, "name": "held", "title": "Mean, with the default policy", "small_grades": False})
+    told = []
+    assert not run_block(BlockPlan.read({**settings, "rows": rows}), tmp_path, told.append)
+    left = [one.getMessage() for one in caplog.records if "of fewer patients than min_count" in one.getMessage()]
+    assert 0 < len(left) <= 3  # once for each hospital that has such a grade: in one of the two rows of sums alone
+    folder = tmp_path / "results" / "like" / "all"
+    held, every = (json.loads((folder / name / "draw-0.json").read_text()) for name in ("held", "sums_both"))
+    assert held["sites"] != every["sites"]
+    write_block_page(tmp_path, tmp_path / "page.md", tmp_path)
+    page = (tmp_path / "page.md").read_text()
+    assert "But for the rows with the default policy, every grade is in the sums here" in page
+    assert "So they do not count every grade at every hospital. Left out: " in page
+
+
+def test_grades_that_are_left_out_are_counted_in_hospitals():
+    case = BlockCase(name="four", title="Four", hospitals={"kermany": 3, "octdl": 1})
+    grades = ["normal", "amd", "dme"]
+    sets = {
+        "kermany": {"grades": grades, "images": {"test": [117, 127, 6]}},
+        "octdl": {"grades": grades, "images": {"test": [67, 206, 18]}},
+    }
+    assert left_out(case, sets, 10) == "dme at 3 of 4 hospitals (6 test images of kermany)"
+    assert left_out(case, sets, 6) == ""
+    two = "dme at 4 of 4 hospitals (6 test images of kermany and 18 test images of octdl)"
+    assert left_out(case, sets, 20) == two
 
 
 @pytest.mark.parametrize("name", STORED)

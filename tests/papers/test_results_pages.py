@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedretina_papers.blocks.results_pages import gains, stored_block, write_results
+from fedretina.settings.experiment import Experiment
+from fedretina_papers.blocks.results_pages import HELD, SHARED, gains, stored_block, write_results
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -16,6 +17,22 @@ def test_both_pages_are_those_of_the_stored_blocks(tmp_path):
     write_results(RESULTS, tmp_path)
     for name in ("does_it_help.md", "results.md"):
         assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()
+
+
+@pytest.mark.slow
+def test_the_doctors_page_shows_what_the_defaults_give():
+    """The answer and the policy that a hospital has without a word; every number of photographs has run with both."""
+    block = stored_block(RESULTS / "f1.jsonl.gz")
+    shown, every = block.plan.row(HELD), block.plan.row(SHARED)
+    assert not shown.small_grades
+    assert every.small_grades
+    for row in (shown, every):
+        experiment = block.plan.experiment_of(row, 1, {})
+        assert experiment.sums == Experiment.resolve({"row": "analytic", "name": "defaults"}).sums
+    assert [one.size for one in gains(block, row=HELD)] == [one.size for one in gains(block)] == [25, 50, 100, "all"]
+    page = (ROOT / "docs" / "does_it_help.md").read_text()
+    for one in gains(block, row=HELD):
+        assert f"| {100 * one.together:.0f} of 100 | {one.gained} of {one.hospitals} |" in page
 
 
 @pytest.mark.slow

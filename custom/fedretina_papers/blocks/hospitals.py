@@ -266,5 +266,5 @@ def with_splits(data: SiteData, splits: Mapping[str, Split], **changed: Any) -> 
     counts = {name: len(split.labels) for name, split in splits.items()}
     if not all(counts.values()):
         raise DataError(f"{data.name} has a split without images after it was dealt: deal fewer hospitals from it.")
-    # Every grade is in the sums, however few its patients: images of public sets need not be kept back.
+    # Images of public sets need not be kept back, so every grade may be in the sums, however few its patients.
     return replace(data, _read=splits.__getitem__, counts=counts, min_count=1, **changed)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedretina.errors import StateError
+from fedretina.settings.scalars import MIN_COUNT
 from fedretina.storage import read_json
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
 from fedretina_papers.blocks.tables import (
@@ -15,6 +16,7 @@ from fedretina_papers.blocks.tables import (
     figure_table,
     has_all,
     lead_table,
+    left_out,
     reference_table,
     sets_table,
     test_table,
@@ -23,6 +25,7 @@ from fedretina_papers.blocks.tables import (
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.markdown import several
 from fedretina_papers.plan import preset, presets
+from fedretina_papers.small_grades import losses
 
 _PROSE = ("title", "about", "reading")
 
@@ -53,6 +56,9 @@ def write_block_page(out: Path, page: Path, pictures: Path) -> None:
         sets=sets_table(sets, plan.least),
         synthetic=[name for name, one in sets.items() if one["synthetic"]],
         tuned=_tuned(plan, out),
+        left_out=uncounted(plan, sets, plan.cases),
+        fewest=MIN_COUNT,
+        losses=losses(),
         figures=[TITLES[name] for name in plan.figures],
     )
 
@@ -72,6 +78,14 @@ def stored_plan(out: Path) -> tuple[BlockPlan, dict[str, Any]]:
     words = preset(name) if name in presets() else {}
     prose = {key: words[key] for key in _PROSE if key in words}
     return BlockPlan.model_validate({**stored, **prose, "sites": dict.fromkeys(sets)}), sets
+
+
+def uncounted(plan: BlockPlan, sets: Mapping[str, Any], cases: Sequence[BlockCase]) -> list[tuple[str, str]]:
+    """Which grades macro figures leave out at how many hospitals, by case; once, with title "", where all are alike."""
+    if not {"auc", "balanced_accuracy"} & set(plan.figures):
+        return []
+    told = [(case.title, words) for case in cases if (words := left_out(case, sets, plan.least))]
+    return [("", told[0][1])] if len(told) == len(cases) and len({words for _, words in told}) == 1 else told
 
 
 def read_runs(plan: BlockPlan, case: BlockCase, size: Size, out: Path) -> Runs:

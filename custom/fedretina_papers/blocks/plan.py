@@ -148,6 +148,8 @@ class BlockRow(BaseModel):
         standard: Whether each hospital's rows stand as a BatchNorm of its own would leave them, by the mean and
             variance of its own training images: what FedBN is where an encoder does not train.
         stages: Of a row of sums: whether what early exits read stands beside the pooled features in what is summed.
+        small_grades: Of a row of sums: whether grades of few patients are summed too; a hospital's default policy keeps
+            those of fewer than `MIN_COUNT` out.
         tune: What is tuned, one after the other.
         members: Runs of an ensemble.
         parts: Rows of sums, or trained ones, whose answers a "mean" or a "joined" joins.
@@ -164,6 +166,7 @@ class BlockRow(BaseModel):
     start: str = ""
     standard: bool = False
     stages: bool = False
+    small_grades: bool = True
     tune: tuple[Tuned, ...] = ()
     members: int = Field(default=5, ge=2, le=20)
     parts: tuple[str, ...] = ()

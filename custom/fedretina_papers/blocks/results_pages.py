@@ -12,14 +12,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedretina_papers.blocks.page import read_runs, stored_plan
+from fedretina.settings.scalars import MIN_COUNT
+from fedretina_papers.blocks.page import read_runs, stored_plan, uncounted
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size
 from fedretina_papers.blocks.tables import Against, Runs, comparisons, has_all, lead_table, whole_draws
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.packed import SUFFIX, unpack
 
-SHARED = "sums"
-"""The row that a doctor's page speaks of: what `fedretina` gives in one message (row `analytic`)."""
+SHARED = "sums_both"
+"""The row that a doctor's page speaks of: what `fedretina` gives in one message (row `analytic`) by its defaults."""
+HELD = "sums_both_held"
+"""The same with the default policy too, which keeps grades of few patients out of the message."""
 _FIGURE = "referable_auc"
 
 
@@ -28,10 +31,12 @@ class Block(NamedTuple):
 
     Attributes:
         plan: Its plan.
+        sets: What is told of its sets, by name.
         cases: Its runs by size, for each case; sizes that have not run to their end are left out.
     """
 
     plan: BlockPlan
+    sets: Mapping[str, Any]
     cases: Sequence[tuple[BlockCase, Mapping[Size, Runs]]]
 
 
@@ -40,6 +45,7 @@ class Gain(NamedTuple):
 
     Attributes:
         size: Images a hospital.
+        images: Fewest and most training images of a hospital.
         ways: Rows alone that the best of is taken, by the mean of the hospitals.
         alone: Its mean.
         together: Mean of the row together.
@@ -54,6 +60,7 @@ class Gain(NamedTuple):
     """
 
     size: Size
+    images: tuple[int, int]
     ways: int
     alone: float
     together: float
@@ -76,12 +83,12 @@ def stored_block(file: Path) -> Block:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "block"
         unpack(file, out)
-        plan, _ = stored_plan(out)
+        plan, sets = stored_plan(out)
         cases = []
         for case in plan.cases:
             runs = {size: whole_draws(plan, read_runs(plan, case, size, out)) for size in plan.sizes_of(case)}
             cases.append((case, {size: kept for size, kept in runs.items() if has_all(plan, kept)}))
-    return Block(plan, cases)
+    return Block(plan, sets, cases)
 
 
 def gains(block: Block, case: int = 0, row: str = SHARED, figure: str = _FIGURE) -> list[Gain]:
@@ -96,11 +103,13 @@ def _gain(plan: BlockPlan, runs: Runs, size: Size, row: str, figure: str) -> Gai
     (against,) = (one for one in comparisons(plan, runs)[row] if one.figure == figure)
     interval: Mapping[str, Any] = against.test._asdict()
     alone, together = means[control], means[row]
+    counts = [one["images"]["train"] for record in runs[row].values() for one in record["sites"].values()]
     sets: dict[str, list[str]] = {}
     for name in alone:
         sets.setdefault(name.rsplit("-", 1)[0], []).append(name)
     return Gain(
         size,
+        (min(counts), max(counts)),
         len(rows),
         fmean(alone.values()),
         fmean(together.values()),
@@ -159,16 +168,20 @@ def write_results(results: Path, docs: Path) -> None:
     write_page(
         "does_it_help.md.j2",
         docs / "does_it_help.md",
-        many=gains(f1),
-        newcomer=gains(f2, row="sums_both"),
-        seen=against_alone(f2, "sums_both"),
+        many=gains(f1, row=HELD),
+        every=gains(f1),
+        rare=max(one.together - held.together for one, held in zip(gains(f1), gains(f1, row=HELD), strict=True)),
+        fewest=MIN_COUNT,
+        newcomer=gains(f2),
+        seen=against_alone(f2, SHARED),
         scans=[(case.title, gains(o1, at, figure="auc")) for at, (case, sizes) in enumerate(o1.cases) if sizes],
-        doubt=against_alone(e1, "sums_both", "error_auroc"),
+        uncounted=uncounted(o1.plan, o1.sets, [case for case, sizes in o1.cases if sizes]),
+        doubt=against_alone(e1, SHARED, "error_auroc"),
     )
     blocks = (f1, f2, e1, o1, p1)
     cases = [(block.plan, case, sizes) for block in blocks for case, sizes in block.cases if sizes]
     leads = [(plan, case, lead_table(plan, sizes)) for plan, case, sizes in cases]
-    write_page("results.md.j2", docs / "results.md", leads=leads)
+    write_page("results.md.j2", docs / "results.md", leads=leads, fewest=MIN_COUNT)
 
 
 def main() -> int:

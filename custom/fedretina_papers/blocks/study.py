@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,6 +22,7 @@ from fedretina.errors import FedretinaError, SettingsError
 from fedretina.settings.evaluation import SoftmaxMeanSettings
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import merged
+from fedretina.settings.scalars import MIN_COUNT
 from fedretina.storage import folder_lock, read_json, write_json
 from fedretina.uncertainty.temperature import BOUNDS, fit_temperature, tempered
 from fedretina_papers.blocks.figures import Said, measured, read
@@ -264,7 +266,8 @@ class _Block:
         """What a row of heads from sums answers; rows that read the sums of a draw otherwise share the work."""
         sums = experiment.sums
         assert sums is not None
-        key = (row.start, f"{row.stages}", sums.model_copy(update={"answer": "both"}).model_dump_json())
+        asked = sums.model_copy(update={"answer": "both"}).model_dump_json()
+        key = (row.start, f"{row.stages}", f"{row.small_grades}", asked)
         if key not in self._sums:
             data = {
                 name: with_stages(
@@ -274,6 +277,8 @@ class _Block:
                 else self._pooled(one)
                 for name, one in self._dealt[1][row.start].items()
             }
+            if not row.small_grades:
+                data = {name: replace(one, min_count=MIN_COUNT) for name, one in data.items()}
             self._sums[key] = summed(experiment, data)
         return self._sums[key][sums.answer]
 

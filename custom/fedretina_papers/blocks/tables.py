@@ -10,10 +10,10 @@ import numpy as np
 
 from fedretina.errors import StateError
 from fedretina.report.text import NONE, number, size
-from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockPlan, BlockRow, Role, Size
+from fedretina_papers.blocks.plan import LESS_IS_BETTER, BlockCase, BlockPlan, BlockRow, Role, Size
 from fedretina_papers.engine.records import OfRun, Records
 from fedretina_papers.engine.table import Column, Line, mean_count, render, seeds
-from fedretina_papers.markdown import chance, interval, listed, signed
+from fedretina_papers.markdown import chance, interval, listed, several, signed
 from fedretina_papers.statistics.multiple_tests import holm
 from fedretina_papers.statistics.paired_seeds import SeedTest, seed_test, smallest_seen
 from fedretina_papers.stored import Record
@@ -293,6 +293,21 @@ def sets_table(sets: Mapping[str, Any], least: int) -> list[str]:
     titles = ("training images", "validation images", "test images by grade")
     columns = [Column(title, told=lambda line, at=at: cells[line.row][at]) for at, title in enumerate(titles)]  # type: ignore[misc]
     return render(Records({}), ["set"], lines, columns)
+
+
+def left_out(case: BlockCase, sets: Mapping[str, Any], least: int) -> str:
+    """At how many of the hospitals that are judged macro figures leave out which grade; "" where none."""
+    judged = sum(case.hospitals[name] for name in case.judged)
+    at: dict[str, list[tuple[int, str]]] = {}
+    for name in case.judged:
+        for grade, count in zip(sets[name]["grades"], sets[name]["images"]["test"], strict=True):
+            if count < least:
+                at.setdefault(grade, []).append((case.hospitals[name], f"{several(count, 'test image')} of {name}"))
+    told = [
+        f"{grade} at {sum(many for many, _ in places)} of {judged} hospitals ({listed([one for _, one in places])})"
+        for grade, places in at.items()
+    ]
+    return listed(told) if told else ""
 
 
 def _helps(plan: BlockPlan, name: str, against: Mapping[str, Sequence[Against]]) -> str:
