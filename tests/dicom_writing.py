@@ -75,3 +75,42 @@ def write_dicom(
     path.parent.mkdir(parents=True, exist_ok=True)
     ds.save_as(path, enforce_file_format=True)
     return path
+
+
+def ramp(shift: int = 0) -> np.ndarray:
+    """A smooth picture whose three channels differ."""
+    y, x = np.mgrid[0:32, 0:40]
+    return np.stack([x * 6, y * 7, np.full_like(x, 40 + shift)], axis=-1).astype(np.uint8)
+
+
+def write_as(path, pixels=None, photometric="RGB", syntax=ExplicitVRLittleEndian, data=None, stored=None, **tags):
+    """Write a photograph, `ramp` by default, with any pixel data and tags, sound or not; a tag of None is left out."""
+    pixels = ramp() if pixels is None else pixels
+    bits = pixels.dtype.itemsize * 8
+    ds = Dataset()
+    ds.file_meta = FileMetaDataset()
+    ds.file_meta.TransferSyntaxUID = syntax
+    ds.file_meta.MediaStorageSOPInstanceUID = "1.2.3"
+    ds.SOPClassUID = OP_8
+    ds.SOPInstanceUID = "1.2.3." + ".".join(str(ord(letter)) for letter in path.name)
+    ds.Modality = "OP"
+    ds.PatientID = "MRN0001"
+    ds.PatientName = "Doe^Jane"
+    ds.Rows, ds.Columns = pixels.shape[:2]
+    ds.SamplesPerPixel = 1 if pixels.ndim == 2 else 3
+    if pixels.ndim == 3:
+        ds.PlanarConfiguration = 0
+    ds.PhotometricInterpretation = photometric
+    ds.BitsAllocated = bits
+    ds.BitsStored = stored or bits
+    ds.HighBit = ds.BitsStored - 1
+    ds.PixelRepresentation = 0
+    ds.PixelData = pixels.tobytes() if data is None else data
+    for name, value in tags.items():
+        if value is None:
+            delattr(ds, name)
+        else:
+            setattr(ds, name, value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ds.save_as(path, enforce_file_format=True)
+    return path
