@@ -149,23 +149,21 @@ measured with `trainer: inline`; a child has that memory to itself, and order an
 """  # noqa: E501
 
 _MANY_HEAD = """What a round costs a server whose sites all answer at the same moment, over mutual TLS on one machine (`python -m benchmarks
-many_sites`): medians of the rounds of one run, sites in one process, nobody trains. The figures are of the code before six
-messages passed at once and waiting sites asked less often; since then 64 sites held 1.23 times what 4 did (1,624 and 1,316 MB, one run
-each), in rounds of 68 s.
+many_sites`): medians of the rounds of one run, sites in one process, nobody trains.
 """  # noqa: E501
 
 _MANY_TAIL = f"""1. **CPU of the server's two processes** breaks first. Every byte of every site passes both, and Python runs each of them
    on one core at a time, so no round is shorter than the longer: the job's process JOB CPU s a round, the lasting one RELAY s.
    A codec (`exchange.codec`), frozen stages, or a share of the sites in each round (`sampling`) make it less.
 2. The disk holds all answers of a round, DISK GB.
-3. Memory: PEAK GB for the job's process and LASTING GB for the lasting one, by these figures. Of large messages six pass
-   at once now, to the sites and from them, and the others wait, but for those behind lines of less than 32 Mbit/s: each of them
+3. Memory: PEAK GB for the job's process and LASTING GB for the lasting one. Of large messages six pass
+   at once, to the sites and from them, and the others wait, but for those behind lines of less than 32 Mbit/s: each of them
    holds up to 40 MB.
 4. Open files: {2 * _PAPER} connections at the lasting process, {_PAPER} files in the job's process while it mixes. About 500
    sites reach the usual limit of 1,024.
 
 FLARE takes messages in 64 threads, and each answer holds one until its tensors are there: 64 that came at the same moment
-stood still until their requests had timed out. The job's process now has threads for all of its sites.
+stood still until their requests had timed out. The job's process has threads for all of its sites.
 Sites that wait for a task ask for one twice a second, more than 16 of them less often: 32 questions a second together.
 """  # noqa: E501
 
