@@ -121,7 +121,10 @@ def test_a_decision_is_listed_signed_in_the_ledger_and_on_the_page(kit):
     assert "Nothing of run spring has left this site" in said
     number = listed["decisions"][0]["number"]
     assert f"Standing approval {number} goes on for other runs" in said
-    assert "Standing approval" not in call("withdraw", kit.folder, number, *ended)
+    assert "a standing one: other runs" not in said
+    said = call("withdraw", kit.folder, number, *ended)
+    assert "Standing approval" not in said
+    assert "a standing one: other runs that went on by it alone stop too" in said
     text = call("ledger", kit.folder)
     assert "decisions of the hospital: 4" in text
     assert "withdrawn: run spring" in text

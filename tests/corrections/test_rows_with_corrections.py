@@ -107,24 +107,34 @@ def test_a_refused_update_does_not_advance_the_sites_variate(tiny, phantoms, tmp
         ("feddc", CONTROL, "gradient:"),
     ],
 )
-def test_the_servers_memory_stays_the_mean_over_the_run_while_a_hospital_is_off(
-    row, at_server, at_site, tiny, phantoms, tmp_path
+@pytest.mark.parametrize(
+    "third",
+    [
+        pytest.param((True, False, True), id="a site is off for a round"),
+        pytest.param((False, False, True, True), id="a site joins late"),
+    ],
+)
+def test_the_servers_memory_stays_the_mean_over_the_sites_of_the_run(
+    row, at_server, at_site, third, tiny, phantoms, tmp_path
 ):
     correction = {"correction": {"by_images": False}} if row == "feddc" else {}
     experiment = tiny(row=row, phases=[{"name": "train", "rounds": 4}], **correction)
     data = phantoms(experiment)
     hosts = {site: Site(experiment, data[site], tmp_path / site) for site in data}
-    for there in (("site-1", "site-2", "site-3"), ("site-1", "site-2"), ("site-2", "site-1", "site-3")):
+    for comes in third:
+        there = ("site-2", "site-1", "site-3") if comes else ("site-1", "site-2")
         coordinator = Coordinator(experiment, "r", tmp_path / "server")  # as a job that goes on with the run
         coordinator.begin(there)
         for site in there:
             coordinator.accept(site, hosts[site].handle(coordinator.order(site), coordinator.down(site)))
         coordinator.close()
-    model, *kept = (read_tensors(tmp_path / end / "train-0002.safetensors")[0] for end in ("server", *data))
+    last = f"train-{len(third) - 1:04}.safetensors"
+    model, *kept = (read_tensors(tmp_path / end / last)[0] for end in ("server", *data))
     for key in coordinator.partition.parameters:
         mean = sum(own[f"memory:{at_site}{key}"] for own in kept) / 3
         torch.testing.assert_close(model[f"{at_server}{key}"], mean, rtol=1e-4, atol=1e-6)
-    assert [step["enrolled"] for step in coordinator.records] == [sorted(data)] * 3
+    enrolled = [sorted(data) if any(third[: at + 1]) else ["site-1", "site-2"] for at in range(len(third))]
+    assert [step["enrolled"] for step in coordinator.records] == enrolled
     assert coordinator.records[1]["asked"] == ["site-1", "site-2"]
 
 

@@ -263,6 +263,15 @@ def test_the_folder_of_releases_is_open_to_the_service_whatever_roots_umask_is(t
     assert folder.stat().st_mode & 0o777 == 0o750  # one that its owner has closed stays so
 
 
+def test_a_link_that_cannot_be_written_is_said_and_stays(tmp_path):
+    releases = Releases(tmp_path / "fedretina")
+    releases.used.symlink_to(releases.release(OLD))
+    (tmp_path / ".fedretina.next").mkdir()  # in the way of the new link
+    with pytest.raises(StateError, match=r"the link .*fedretina cannot be written .*\.next.*; it is as it was"):
+        releases.switch(NEW)
+    assert releases.used.readlink() == releases.release(OLD)
+
+
 def test_a_run_that_did_not_end_is_named_and_can_be_given_up(way, wheels, hospital, tmp_path):
     run = hospital / "runs" / "spring" / "site-1"
     run.mkdir(parents=True)

@@ -328,7 +328,9 @@ class Coordinator:
 
     def _mixed(self) -> tuple[Tensors, dict[str, Any]]:
         answers = self._answers
-        round_ = Round(answers.spool, answers.scalars, self._enrolled, self.step, self._model.state(), answers.ways)
+        before = next((record["enrolled"] for record in reversed(self.records) if "enrolled" in record), self._enrolled)
+        joined, state = len(set(self._enrolled) - set(before)), self._model.state()
+        round_ = Round(answers.spool, answers.scalars, self._enrolled, self.step, state, answers.ways, joined)
         if self.step.task == "sums":
             return self._mixer.totalled(round_)
         if not self._personal:

@@ -36,6 +36,7 @@ class Round(NamedTuple):
         step: What they were asked.
         state: The model that the step began with, with all that the server keeps beside it.
         ways: By site, what came in the place of controls; see `Encoding`.
+        joined: How many of the enrolled were not in the run in the round before.
     """
 
     spool: Spool
@@ -44,6 +45,7 @@ class Round(NamedTuple):
     step: Step
     state: Tensors
     ways: Mapping[str, Ways] = MappingProxyType({})
+    joined: int = 0
 
 
 class Mixer:
@@ -110,11 +112,14 @@ class Mixer:
             record["robust"] = {name: dict(figure) for name, figure in combined.figures.items()}
         model = {**combined.tensors, **self._sealed(round_.spool, weights, moving.shared)}
         enrolled = max(len(round_.enrolled), len(accepted.sites))
-        given = ServerRound(round_.state, model, round_.spool, accepted.sites, enrolled, moving.parameters)
+        given = ServerRound(
+            round_.state, model, round_.spool, accepted.sites, enrolled, moving.parameters, round_.joined
+        )
         given = given._replace(mixed=self._optimise(given))
         mixed = self._resting(round_.state) | dict(self._correction.server(given))
         if self._encoding is not None:
-            ways = self._encoding.common_ways(round_.ways, weights, enrolled)
+            # What joined makes the mean over all sites another one than the sites that were there hold.
+            ways = {} if round_.joined else self._encoding.common_ways(round_.ways, weights, enrolled)
             mixed |= self._as_held(round_.step, mixed, round_.state, ways)
         record["digest"] = tensors_digest({key: mixed[key] for key in moving.shared})
         return mixed, record

@@ -164,6 +164,8 @@ def withdraw(folder: Path, what: str, reason: str | None, by: str | None) -> Non
             f"Approval {made['number']} holds until {made['until']}, so run {run} {goes_on}. To take it back too: "
             f"`fedretina site withdraw {folder} {made['number']}`."
         )
+    if one is not None and "standing" in one:
+        click.echo("It was a standing one: other runs that went on by it alone stop too.")
     for made in standing:
         click.echo(f"Standing approval {made['number']} goes on for other runs: withdraw it by its number.")
     click.echo(_kept_by_others(run, lines))

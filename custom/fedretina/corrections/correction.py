@@ -100,6 +100,7 @@ class ServerRound(NamedTuple):
         sites: Names of the accepted sites, sorted (S).
         enrolled: Number of sites that take part in the run (N), those that are away now among them.
         parameters: Keys of the parameters that travel.
+        joined: How many of them were not in the run yet when `received` was made.
     """
 
     received: Tensors
@@ -108,6 +109,11 @@ class ServerRound(NamedTuple):
     sites: Sequence[str]
     enrolled: int
     parameters: Sequence[str]
+    joined: int = 0
+
+    def over_all(self, mean: Tensor) -> Tensor:
+        """A mean over all sites of the round before, over those of this round: of who joined it holds zeros."""
+        return mean * ((self.enrolled - self.joined) / self.enrolled) if self.joined else mean
 
     def kept(self, name: str, key: str) -> Tensor:
         """The server's own memory of a parameter, zeros at first."""

@@ -98,7 +98,8 @@ class FedDc(Correction):
             return {**round_.mixed, **{name: round_.received[name] for name in names}}
         change = round_.uniform(names)
         share = len(round_.sites) / round_.enrolled  # |S| / N
-        return {**with_mean_drift(round_), **{name: round_.received[name] + share * change[name] for name in names}}
+        held = {name: round_.over_all(round_.received[name]) for name in names}
+        return {**with_mean_drift(round_), **{name: held[name] + share * change[name] for name in names}}
 
 
 class _Silent(LocalRound):

@@ -92,7 +92,7 @@ def with_mean_drift(round_: ServerRound) -> dict[str, torch.Tensor]:
     share = len(round_.sites) / round_.enrolled  # |S| / N
     after = dict(round_.mixed)
     for key in round_.parameters:
-        drift = round_.kept("drift", key) + share * (mean[key] - round_.received[key])
+        drift = round_.over_all(round_.kept("drift", key)) + share * (mean[key] - round_.received[key])
         after[key] = mean[key] + drift
         after[f"{MEMORY}drift:{key}"] = drift
     return after

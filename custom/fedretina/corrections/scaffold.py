@@ -172,4 +172,5 @@ class Scaffold(Correction):
         names = [f"{CONTROL}{key}" for key in round_.parameters]
         change = round_.uniform(names)
         share = len(round_.sites) / round_.enrolled  # |S| / N
-        return {**after, **{name: round_.received[name] + share * change[name] for name in names}}
+        held = {name: round_.over_all(round_.received[name]) for name in names}
+        return {**after, **{name: held[name] + share * change[name] for name in names}}

@@ -188,9 +188,12 @@ class Releases:
         target = os.path.relpath(self.release(version), self.used.parent)
         if self.used.is_symlink() or not self.used.exists():
             fresh = self.used.with_name(f".{self.used.name}{_NEXT}")
-            fresh.unlink(missing_ok=True)
-            os.symlink(target, fresh)
-            os.replace(fresh, self.used)
+            try:
+                fresh.unlink(missing_ok=True)
+                os.symlink(target, fresh)
+                os.replace(fresh, self.used)
+            except OSError as error:
+                raise StateError(f"the link {self.used} cannot be written ({error}); it is as it was.") from error
             return
         kept = self.release(self.current)
         if kept.is_symlink():  # of a process that was killed before the exchange
