@@ -19,6 +19,7 @@ import fedretina
 from fedretina.cli import main
 from fedretina.data.modalities import modality
 from fedretina.errors import FedretinaError, SettingsError, StateError
+from fedretina.evaluation.bootstrap import exact_interval
 from fedretina.evaluation.figures import LabelledPredictions
 from fedretina.exchange.payload import tensors_digest
 from fedretina.export.bundle import answer_folder
@@ -264,6 +265,16 @@ def test_the_page_of_what_left_says_that_nothing_is_promised_only_where_nothing_
     leaving = leaving_card(card)
     assert not {"patients", "passed", "share"} & leaving["promise"].keys()
     assert ("It promises nothing" in hub_page(leaving, "A folder.")) == (reason != "kept")
+
+
+def test_shares_of_few_patients_stay_and_the_others_do_not_give_their_counts_back(left):
+    card = read_json(left[0] / "card.json")
+    share, one = exact_interval(29, 30)._asdict(), exact_interval(1, 1)._asdict()
+    card["test"] = {**(card["test"] or {}), "patients": 30}
+    for ill, leaves in ((one, None), (None, {"value": 0.97, "low": 0.83, "high": 1.0})):
+        card["referral"]["test"] = {"load": share, "missed": ill, "specificity": share}
+        told = leaving_card(card)["referral"]["test"]
+        assert told == (leaves and {"load": leaves, "missed": None, "specificity": leaves})
 
 
 def test_without_its_gate_nothing_leaves_and_nothing_that_is_no_export_is_loaded(left, tmp_path):

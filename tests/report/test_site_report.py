@@ -109,6 +109,17 @@ def test_what_may_leave_is_declared_in_range_and_ordered(name):
     assert not any("file" in title for title in scalars)
 
 
+def test_no_figure_for_a_disease_leaves_that_few_patients_stand_behind():
+    # Of a disease that all of its patients were found with, the lower bound alone tells how many they are.
+    report = site_report(site_inputs())
+    who = report["units"]["diseases"]["referable"]["patient"]
+    few = min(who["ill_patients"], who["well_patients"])
+    told = {least: leaving_scalars(report, least) for least in (few, few + 1)}
+    named = {name for name in told[few] if name.startswith("test_referable")}
+    assert "test_referable_sensitivity_low" in named
+    assert told[few + 1].keys() == told[few].keys() - named
+
+
 def test_the_history_becomes_flat_rounds():
     history = [
         {"step": "train-0000", "loss": 2.0, "accuracy": 0.5, "weight": None},

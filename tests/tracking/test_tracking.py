@@ -96,6 +96,22 @@ def test_mlflow_finds_its_run_again(tmp_path):
     assert [(metric.step, metric.value) for metric in history] == [(0, 2.0), (1, 1.0)]
 
 
+def test_mlflow_has_a_run_of_its_own_for_what_was_dropped(tmp_path):
+    tracking = pytest.importorskip("mlflow.tracking", reason="the extra `mlflow` is not installed")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    again = [RECORDS[0], {**RECORDS[1], "scalars": {"north": {}, "south": {}}}]
+    for steps in (RECORDS[:2], RECORDS[:1], again):  # it goes back to its second step, and does it again
+        curves = tracker(tmp_path, mlflow=uri)
+        curves.follow(lambda steps=steps: server_points(steps))
+        curves.close()
+    client = tracking.MlflowClient(tracking_uri=uri)
+    runs = client.search_runs([client.get_experiment_by_name("study").experiment_id])
+    histories = {run.info.run_name: client.get_metric_history(run.info.run_id, "run/sites_accepted") for run in runs}
+    points = {name: [(one.step, one.value) for one in history] for name, history in histories.items()}
+    before = [(0, 2.0), (1, 1.0)]
+    assert points == {"spring/server, before it went back": before, "spring/server": [(0, 2.0), (1, 2.0)]}
+
+
 def stored(file):
     """Steps of an offline run of Weights & Biases: LevelDB's log format, of messages that W&B's package describes."""
     from wandb.proto import wandb_internal_pb2

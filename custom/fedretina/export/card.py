@@ -18,6 +18,8 @@ _AS_IT_IS = (
 _ENCODER = ("name", "layout", "licence", "normalisation", "pretrained_on", "sets", "sha256", "source")
 _FEWEST = 10
 """Test patients below whom no figure leaves: it would tell of single persons."""
+_DIGITS = 2
+"""Of a share and its bounds: more would give back the counts that they were made of."""
 
 
 def leaving_card(card: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,10 +78,13 @@ def _not_promised(promise: Mapping[str, Any]) -> list[str]:
 
 
 def _shares(test: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if test is None:
+    """Shares of patients; none where few are ill, well or answered, since the others would tell how many those are."""
+    if test is None or any(one is not None and one["n"] < _FEWEST for one in test.values()):
         return None
-    plain = ("value", "low", "high")
-    return {name: None if one is None else {key: one[key] for key in plain} for name, one in test.items()}
+    return {
+        name: None if one is None else {key: round(one[key], _DIGITS) for key in ("value", "low", "high")}
+        for name, one in test.items()
+    }
 
 
 def hub_page(card: Mapping[str, Any], kind: str) -> str:

@@ -25,7 +25,7 @@ from fedretina.report import REPORT_FORMAT
 from fedretina.report.card_words import order_words, promise_words, set_sentences
 from fedretina.report.text import rounded
 from fedretina.settings.objective import TAU
-from fedretina.settings.scalars import MIN_COUNT, UNCERTAINTY_BINS
+from fedretina.settings.scalars import DISEASES, MIN_COUNT, UNCERTAINTY_BINS
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.training import LEAST_PATIENTS
 from fedretina.uncertainty.estimators import auc_scores, build_estimator
@@ -320,18 +320,25 @@ def leaving_scalars(report: Mapping[str, Any], min_count: int = MIN_COUNT) -> di
 
     Args:
         report: As `site_report` gives it.
-        min_count: Fewest patients with vision-threatening disease, and without it, behind a figure for it: it is rare.
+        min_count: Fewest patients with a disease, and without it, behind a figure for it. The bounds of a share tell
+            how many stand behind it where all or none of them were found, and of one patient that is the answer.
 
     Returns:
         `test_<figure>_low` and `test_<figure>_high`, `test_referable_<figure>` and `test_threatening_<figure>`, without
         what is undefined; and `test_grades_supported`, over how many grades the mean with support goes.
     """
-    rare = report["units"]["diseases"].get("threatening", {}).get("patient")
-    few = rare is None or min(rare["ill_patients"], rare["well_patients"]) < min_count
+    diseases = report["units"]["diseases"]
+    enough = {
+        disease
+        for disease in DISEASES
+        if (who := diseases.get(disease, {}).get("patient")) is not None
+        and min(who["ill_patients"], who["well_patients"]) >= min_count
+    }
     found = {"test_grades_supported": float(sum(one["supported"] for one in report["support"]["grades"]))}
     for name in _LEAVING:
-        figure = {} if few and name.startswith("threatening") else report["figures"].get(name, {})
-        if name.startswith(("referable", "threatening")) and figure.get("value") is not None:
+        disease = next((one for one in DISEASES if name.startswith(one)), None)
+        figure = report["figures"].get(name, {}) if disease is None or disease in enough else {}
+        if disease is not None and figure.get("value") is not None:
             found[f"test_{name}"] = float(figure["value"])
         if figure.get("low") is not None:
             found[f"test_{name}_low"] = float(figure["low"])

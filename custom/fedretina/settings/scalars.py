@@ -75,7 +75,8 @@ _BOUNDED: Mapping[str, tuple[float, float]] = {
 }
 """Figures of the test split that come with the bounds of an interval."""
 
-_OF_DISEASE = ("referable", "threatening")
+DISEASES = ("referable", "threatening")
+"""Diseases that a scheme may tell apart; figures for one begin with its name."""
 
 RANGES: Mapping[str, tuple[float, float, bool]] = {
     # name: lowest, highest, whether every site must bring it; others may be undefined, or held back by a site
@@ -103,7 +104,7 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     "test_error_auroc": (0, 1, False),
     "test_ece": (0, 1, False),
     "test_brier": (0, 2, False),
-    **{f"test_{name}": (*bounds, False) for name, bounds in _BOUNDED.items() if name.startswith(_OF_DISEASE)},
+    **{f"test_{name}": (*bounds, False) for name, bounds in _BOUNDED.items() if name.startswith(DISEASES)},
     **{f"test_{name}_{end}": (*bounds, False) for name, bounds in _BOUNDED.items() for end in ("low", "high")},
     **{name: (*bounds, False) for name, bounds in COUNTS.items()},
     **dict.fromkeys(GROUP_SUMS, (0, _MANY, False)),

@@ -140,6 +140,9 @@ class TensorBoardCurves:
 class MlflowCurves:
     """Metrics of one MLflow run, found again by its tags; how many steps it has is a tag too.
 
+    What was sent cannot be taken back. So a run that goes back to an earlier step has a fresh MLflow run from then on,
+    with all of its steps; the one before keeps what was dropped, under a name that says so.
+
     Args:
         uri: MLflow's tracking URI.
         experiment: MLflow's experiment, made when it is missing.
@@ -157,18 +160,18 @@ class MlflowCurves:
         self._client: Any = MlflowClient(tracking_uri=uri)
         found = self._client.get_experiment_by_name(experiment)
         place = self._client.create_experiment(experiment) if found is None else found.experiment_id
+        self._place = place
+        self._run = run
         known = self._client.search_runs([place], f"tags.`{_RUN_TAG}` = '{run}'", max_results=1)
-        if known:
-            self._id = known[0].info.run_id
-            self._written = int(known[0].data.tags.get(_STEPS_TAG, 0))
-        else:
-            self._id = self._client.create_run(place, run_name=run, tags={_RUN_TAG: run}).info.run_id
-            self._written = 0
+        self._id = known[0].info.run_id if known else self._begun()
+        self._written = int(known[0].data.tags.get(_STEPS_TAG, 0)) if known else 0
 
     def follow(self, steps: Sequence[Sequence[Point]]) -> None:
         """Send what is new."""
         from mlflow.entities import Metric
 
+        if len(steps) < self._written:
+            self._leave()
         now = int(time.time() * 1000)
         for number, points in enumerate(steps[self._written :], self._written):
             metrics = [Metric(point.name, point.value, now, point.step) for point in points]
@@ -180,6 +183,17 @@ class MlflowCurves:
     def close(self) -> None:
         """Say that this process is done with it."""
         self._client.set_terminated(self._id)
+
+    def _begun(self) -> str:
+        return str(self._client.create_run(self._place, run_name=self._run, tags={_RUN_TAG: self._run}).info.run_id)
+
+    def _leave(self) -> None:
+        """Begin anew, and let the run before be found by its name alone: a kill in between leaves one with the tag."""
+        before, self._id = self._id, self._begun()
+        self._written = 0
+        self._client.update_run(before, name=f"{self._run}, before it went back")
+        self._client.set_tag(before, _RUN_TAG, "")
+        self._client.set_terminated(before)
 
 
 class WandbCurves:
