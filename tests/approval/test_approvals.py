@@ -79,7 +79,9 @@ def test_a_standing_yes_covers_what_differs_in_the_named_settings_alone(held):
     assert held.state(asked(run="summer", exchange={"batchnorm": "shared_all"})).state == "waiting"
     back = asked(run="summer", restart={"step": "train-0001", "mark": "abcd"})
     assert held.state(back).state == "waiting"  # it does steps again
-    held.withdraw("summer", "Dr. Eye", "one run only")
+    with pytest.raises(NotFoundError, match="no run that one lets go on; the runs are spring, summer"):
+        held.withdraw("sumer", "Dr. Eye", "typed wrongly", {"summer"})
+    held.withdraw("summer", "Dr. Eye", "one run only", {"summer"})
     assert held.state(covered).state == "withdrawn"
     assert held.state(asked(run="autumn")).state == "approved"
     held.withdraw(number, "Dr. Eye", "all of them")

@@ -122,6 +122,7 @@ def test_a_decision_is_listed_signed_in_the_ledger_and_on_the_page(kit):
     number = listed["decisions"][0]["number"]
     assert f"Standing approval {number} goes on for other runs" in said
     assert "a standing one: other runs" not in said
+    assert "the runs are spring" in call("withdraw", kit.folder, "sprnig", *ended, code=2)
     said = call("withdraw", kit.folder, number, *ended)
     assert "Standing approval" not in said
     assert "a standing one: other runs that went on by it alone stop too" in said

@@ -12,6 +12,7 @@ from fedretina.exchange.payload import Payload, Stamp
 from fedretina.exchange.policy import apply_policy, require_budget, rounded, significant
 from fedretina.settings.exchange import Kind
 from fedretina.settings.policy import GaussianNoise, PolicySettings
+from fedretina.settings.scalars import BY_TASK, held_back
 from fedretina.settings.site import SiteSettings
 
 STAMP = Stamp("run", "train", 0, 0, "d" * 64)
@@ -64,6 +65,11 @@ def test_with_a_figure_goes_what_says_much_the_same():
     assert dict(apply(told, hold_back=["patients"])[0].scalars) == {
         name: value for name, value in told.scalars.items() if name != "patients"
     }
+    ended = BY_TASK["finalise"]
+    kept = ended - held_back(ended, {"images", "test_auc"})
+    assert not [name for name in kept if name.startswith("test_auc") or name in ("images", "images_train")]
+    assert {"images_val", "images_test", "test_kappa_low"} <= kept
+    assert held_back(ended, {"test_kappa"}) == {"test_kappa", "test_kappa_low", "test_kappa_high"}
 
 
 def test_sums_of_subgroups_leave_where_the_policy_names_their_column_alone():

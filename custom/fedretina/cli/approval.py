@@ -143,14 +143,17 @@ def withdraw(folder: Path, what: str, reason: str | None, by: str | None) -> Non
     lets it go on, the command says which. What has left before cannot be called back; it says what others keep.
     """
     from fedretina.kit.approvals import Approvals
+    from fedretina.kit.end_status import EndFiles
+    from fedretina.kit.waiting_plans import WaitingPlans
 
     try:
         kit = _own_kit(folder)
         held = Approvals(kit)
+        here = EndFiles(kit).run_names() | {plan.asked.run for plan in WaitingPlans(kit).all()}
         one = next((made for made in held.decisions() if made["number"] == what), None)
         run = what if one is None else one["run"]
         reason, who = reason or _prompt(*_REASON), by or _prompt(*_WHO)
-        held.withdraw(what, who, reason)
+        held.withdraw(what, who, reason, here)
         _note(kit, "approval withdrawn", run=run, by=who)
         lines = [line for line in _ledger_lines(kit) if line["run"] == run]
         others, standing = held.lasting(run), held.standing() if run == what else []

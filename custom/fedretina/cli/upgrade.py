@@ -55,6 +55,7 @@ def upgrade(
     fails after it goes back by itself. Killed at any point, the end can be started, and the same command goes on.
     The service is started by whoever stopped it.
     """
+    from fedretina.kit.addresses import unit_of
     from fedretina.kit.releases import Releases, Wheels
     from fedretina.kit.startup_kit import open_kit
     from fedretina.kit.upgrade import Upgrade
@@ -70,9 +71,9 @@ def upgrade(
             way.back()
         else:
             way.to(Wheels(source, version), python, system_site_packages)
+        unit = unit_of(kit).removesuffix(".service")
     except FedretinaError as error:
         fail(str(error))
-    unit = f"fedretina-{kit.role}"
     click.echo(
         f"Start it: `systemctl start {unit}`; first compare /etc/systemd/system/{unit}.service with this version's."
     )

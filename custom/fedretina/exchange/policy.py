@@ -16,7 +16,7 @@ from fedretina.settings.codec import CodecSettings, EncodingSettings
 from fedretina.settings.columns import GROUP_SUMS
 from fedretina.settings.exchange import Kind
 from fedretina.settings.policy import GaussianNoise, PolicySettings, SvtNoise
-from fedretina.settings.scalars import COUNTS, CURVE, FOLLOWS
+from fedretina.settings.scalars import COUNTS, CURVE, held_back
 
 Sparse = Callable[[Tensors, SvtNoise, np.random.Generator], dict[str, torch.Tensor]]
 
@@ -113,13 +113,10 @@ def apply_policy(
         for name, value in payload.scalars.items()
         if GROUP_SUMS.get(name, "") in {"", *policy.subgroups} and (policy.referral_curve or name not in CURVE)
     }
-    scalars = {
-        name: value
-        for name, value in open_.items()
-        if name not in policy.hold_back and FOLLOWS.get(name) not in policy.hold_back
-    }
-    if len(scalars) < len(open_):
-        done["held_back"] = sorted(set(open_) - set(scalars))
+    held = held_back(open_, policy.hold_back)
+    scalars = {name: value for name, value in open_.items() if name not in held}
+    if held:
+        done["held_back"] = sorted(held)
     if policy.scalar_digits is not None:
         whole = COUNTS.keys() | GROUP_SUMS.keys() | CURVE.keys()
         scalars = {

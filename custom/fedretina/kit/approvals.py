@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -227,11 +227,21 @@ class Approvals:
             made["standing"] = {"open": sorted(open_), "rest": _rest(asked.agreed, sorted(open_))}
         return self._append(made, by, reason)
 
-    def withdraw(self, what: str, by: str, reason: str) -> str:
+    def withdraw(self, what: str, by: str, reason: str, here: Collection[str] = ()) -> str:
         """Take back what was approved: the approval of a number, or whatever lets the run of a name go on.
 
+        Args:
+            what: The number, or the run's name.
+            by: Who decides.
+            reason: Why; it stays at the site.
+            here: Runs that have worked or wait here. A standing approval names no run, so with it alone any other name
+                would be taken, a mistyped one too.
+
+        Returns:
+            The decision's number.
+
         Raises:
-            NotFoundError: There is no such approval.
+            NotFoundError: There is no such approval, and no such run that one lets go on.
             DataError: The site's key cannot be read.
             StateError: The list cannot be read or written.
         """
@@ -239,10 +249,12 @@ class Approvals:
         one = next((made for made in found if made["number"] == what), None)
         if one is not None:
             made = {**{name: one[name] for name in ("plan", "run", "restart", "submitter")}, "of": what}
-        elif any(made["run"] == what or "standing" in made for made in found):
+        elif any(made["run"] == what or ("standing" in made and what in here) for made in found):
             made = {"plan": "", "run": what, "restart": "", "submitter": "", "of": ""}
         else:
-            raise NotFoundError(f"{what!r} is no approval of {self._kit.name} and no run that one lets go on.")
+            known = sorted({made["run"] for made in found} | (set(here) if found else set()))
+            said = f"; the runs are {', '.join(known)}" if known else ""
+            raise NotFoundError(f"{what!r} is no approval of {self._kit.name} and no run that one lets go on{said}.")
         return self._append({**made, "decision": "withdrawn", "until": ""}, by, reason)
 
     def is_genuine(self, made: Mapping[str, Any]) -> bool:

@@ -186,6 +186,10 @@ class EndFiles:
         begun = (path.parent for path in sorted(self.root.glob(f"*/{self.own}/{record}")))
         return [folder.parent.name for folder in begun if not (folder / result).exists()]
 
+    def run_names(self) -> set[str]:
+        """Runs that have worked at this end, whether they have ended or not."""
+        return {folder.parent.name for folder in self._run_folders()}
+
     def status(self, kept_fresh: bool, devices: Sequence[str] | None = None) -> EndStatus:
         """Put together how the end is now.
 
@@ -225,11 +229,14 @@ class EndFiles:
         except (StateError, TypeError):
             return None
 
-    def _runs(self) -> list[RunStatus]:
+    def _run_folders(self) -> set[Path]:
         folders = {path.parent for path in self.root.glob(f"*/{self.own}/{LAST_STEP}")}
         if self._site_settings is not None:
             folders |= {path.parent for path in site_ledgers(self._kit, self._site_settings)}
-        return sorted((self._run(folder) for folder in folders), key=lambda run: run.changed, reverse=True)
+        return folders
+
+    def _runs(self) -> list[RunStatus]:
+        return sorted((self._run(folder) for folder in self._run_folders()), key=lambda run: run.changed, reverse=True)
 
     def _run(self, folder: Path) -> RunStatus:
         lines = self._lines(folder / LEDGER)

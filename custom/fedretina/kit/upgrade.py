@@ -22,6 +22,7 @@ from typing import Any
 
 from fedretina.errors import DataError, FedretinaError, NotFoundError, SettingsError, StateError
 from fedretina.kit import machine_check
+from fedretina.kit.addresses import unit_of
 from fedretina.kit.check import HARDEN, check_kit
 from fedretina.kit.end_status import EndFiles
 from fedretina.kit.findings import Finding, render
@@ -170,9 +171,7 @@ class Upgrade:
     def _refuse_what_runs(self) -> None:
         found = machine_check.processes_of(self._kit.folder)
         if found:
-            raise DataError(
-                f"{self._kit.name} runs (process {found[0]}): `systemctl stop fedretina-{self._kit.role}` first."
-            )
+            raise DataError(f"{self._kit.name} runs (process {found[0]}): `systemctl stop {unit_of(self._kit)}` first.")
         files = EndFiles(self._kit)
         held = machine_check.held_runs(files.root, files.own)
         if held:

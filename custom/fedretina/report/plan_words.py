@@ -26,7 +26,7 @@ from fedretina.settings.exchange import Kind
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan
 from fedretina.settings.policy import PolicySettings, SvtNoise
-from fedretina.settings.scalars import COUNTS, CURVE, FOLLOWS, Task, allowed_scalars
+from fedretina.settings.scalars import COUNTS, CURVE, Task, allowed_scalars, held_back
 from fedretina.settings.site import SiteSettings, site_scheme
 
 if TYPE_CHECKING:  # the record is made of plain values
@@ -170,9 +170,8 @@ def _leaving(experiment: Experiment, parts: Partition, settings: SiteSettings) -
 
 
 def _may_go(experiment: Experiment, policy: PolicySettings, task: Task) -> list[str]:
-    held = policy.hold_back
     names = allowed_scalars(task, experiment.supervised)
-    return sorted(name for name in names if name not in held and FOLLOWS.get(name) not in held)
+    return sorted(set(names) - held_back(names, policy.hold_back))
 
 
 def _figures(experiment: Experiment, policy: PolicySettings) -> str:

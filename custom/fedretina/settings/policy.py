@@ -82,8 +82,8 @@ class PolicySettings(BaseModel):
         kinds: Kinds of tensors that may leave; an answer with another kind is refused. `head` and `exit` need to be
             named by the site, for jobs whose heads travel, and `sums` for heads from sums.
         hold_back: Scalars that do not leave, whatever the job asks; `images` is n, the number of training images. With
-            a figure goes what says much the same: with `images` the number of patients, with `val_auc` and `test_auc`
-            the means over grades with support.
+            a figure goes what says much the same: with `images` the number of patients and `images_train`, with
+            `val_auc` and `test_auc` the means over grades with support, with a figure of the test its interval.
         mantissa_bits: Numbers of an update are rounded to so many bits after the leading one: 10 as in float16, 7 as
             in bfloat16. None for all of them. The update is the difference from the aggregate that the round began
             with, which the server has; bytes on the wire stay.

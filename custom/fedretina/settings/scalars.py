@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal
 
@@ -111,17 +111,32 @@ RANGES: Mapping[str, tuple[float, float, bool]] = {
     **{name: (*bounds, False) for name, bounds in CURVE.items()},
 }
 
-FOLLOWS: Mapping[str, str] = MappingProxyType(
+FOLLOWS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "patients": "images",
-        "val_auc_supported": "val_auc",
-        "test_auc_supported": "test_auc",
-        "test_grades_supported": "test_auc",
-        "test_auc_supported_low": "test_auc_low",
-        "test_auc_supported_high": "test_auc_high",
+        "patients": ("images",),
+        "images_train": ("images",),
+        "val_auc_supported": ("val_auc",),
+        **dict.fromkeys(("test_auc_supported", "test_grades_supported", "test_auc_logits"), ("test_auc",)),
+        **{f"test_{name}_{end}": (f"test_{name}",) for name in _BOUNDED for end in ("low", "high")},
+        **{f"test_auc_supported_{end}": ("test_auc_supported", f"test_auc_{end}") for end in ("low", "high")},
     }
 )
-"""Scalars that say much the same as another: who holds that one back holds these back as well."""
+"""Scalars that say much the same as others: who holds one of those back holds these back as well, see `held_back`."""
+
+
+def held_back(names: Iterable[str], held: Collection[str]) -> set[str]:
+    """Those of some scalars that stay where others are held back: these themselves, and what says much the same.
+
+    Args:
+        names: Scalars that would leave.
+        held: What is held back.
+    """
+
+    def stays(name: str) -> bool:
+        return name in held or any(map(stays, FOLLOWS.get(name, ())))
+
+    return set(filter(stays, names))
+
 
 _VALIDATED = frozenset({"val_auc", "val_auc_supported", "val_accuracy"})
 
