@@ -302,7 +302,12 @@ def test_what_the_loop_cannot_run_is_a_sentence(tmp_path, monkeypatch, words, sa
 def test_what_a_trial_cannot_run_is_told_before_flare_starts(tmp_path, monkeypatch, clean_environment):
     monkeypatch.chdir(tmp_path)
     Path("gone.yaml").write_text(SITE_FILE)
+    Path("scans.yaml").write_text(SITE_FILE.replace("icdr5", "oct3"))
     for words, said in (
+        (
+            ("feduaa", "--site", "north=scans.yaml"),
+            "north: the job takes fundus photographs (images.modality 'fundus'), and this site has OCT",
+        ),
         (
             ("feduaa", "--site", "north=gone.yaml"),
             f"the manifest {tmp_path / 'manifest.csv'} is missing",
@@ -314,7 +319,7 @@ def test_what_a_trial_cannot_run_is_told_before_flare_starts(tmp_path, monkeypat
         result = call("simulate", *words)
         assert result.exit_code == 2
         assert said in " ".join(result.output.split())
-    assert [path.name for path in tmp_path.iterdir()] == ["gone.yaml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gone.yaml", "scans.yaml"]
 
 
 def test_a_trial_without_a_model_for_one_of_its_sites_does_not_end_well(tiny, phantoms, tmp_path, monkeypatch):

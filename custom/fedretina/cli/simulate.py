@@ -8,7 +8,7 @@ import click
 
 from fedretina.cli.shared import PHANTOMS, fail, say, site_files
 from fedretina.cli.trial import chosen, run_words, say_end, settings_of_sites
-from fedretina.errors import FedretinaError
+from fedretina.errors import FedretinaError, SettingsError
 
 
 @click.command()
@@ -50,11 +50,16 @@ def simulate(
         own = settings_of_sites(names, files, resolved.phantom_images)
         from fedretina.aggregation.results import unfinished
         from fedretina.data.manifest import read_manifest
+        from fedretina.data.modalities import require_modality
         from fedretina.flare.simulation import Simulation, default_threads
-        from fedretina.settings.site import site_scheme
+        from fedretina.settings.site import site_modality, site_scheme
 
-        for one in own.values():  # here with all words; what a site says of it in a run names no file
+        for site, one in own.items():  # here with all words; what a site says of it in a run names no file
             if one.data.manifest is not None:
+                try:
+                    require_modality(site_modality(one.data), resolved.images)
+                except SettingsError as error:
+                    raise SettingsError(f"{site}: {error}") from error
                 read_manifest(one.data.manifest, site_scheme(one.data), one.data.columns)
         simulation = Simulation(settings, run, own, root)
         begun = {"event": "begun", "row": resolved.row, "sites": names, "run": run, "log": str(simulation.log)}
