@@ -8,10 +8,13 @@ from click.testing import CliRunner
 from fedretina.cli import main
 from fedretina.data.phantoms.draw import write_hospital
 from fedretina.data.phantoms.hospital import phantom_hospital
+from fedretina.errors import StateError
 from fedretina.exchange.encryption import SITE_FILE, new_keys
+from fedretina.local import taken_head
 from fedretina.loop import run_loop
 from fedretina.prediction.predictor import Predictor
 from fedretina.storage import read_json, read_tensors, write_json
+from killed import killed_at_every_write
 
 
 @pytest.fixture
@@ -57,6 +60,80 @@ def test_a_site_that_joins_later_has_the_head_that_it_would_have_had(analytic, p
     assert (out / "final" / "report.json").exists()
     assert Predictor.load(out / "final").card["run"] == "r"
     assert called("head", "take", tmp_path / "head.safetensors", "--site", "x", "--file", later, "--out", out)[0] == 0
+
+
+@pytest.fixture
+def taken(analytic, phantoms, tmp_path, later):
+    """Takes the head for `later` into `model`, as often as it is called; and that folder."""
+    experiment = analytic()
+    run_loop(experiment, phantoms(experiment, "site-1", "site-2"), tmp_path / "runs", "r")
+    total, out = tmp_path / "head.safetensors", tmp_path / "model"
+    assert called("head", "write", "r", "--root", tmp_path / "runs", "--out", total)[0] == 0
+
+    def take():
+        code, said = called("head", "take", total, "--site", "later", "--file", later, "--out", out)
+        assert code == 0, said
+
+    return take, out
+
+
+def promise_and_cut_the_test_split(later):
+    """What a site may change after a take: it asks for a promise, and half of its test split goes."""
+    words = yaml.safe_load(later.read_text())
+    later.write_text(yaml.safe_dump({**words, "data": {**words["data"], "promise": {"missed": 0.2}}}))
+    manifest = later.parent / "manifest.csv"
+    header, *rows = manifest.read_text().splitlines()
+    at = header.split(",").index("split")
+    tested = [row for row in rows if row.split(",")[at] == "test"]
+    gone = tested[: len(tested) // 2]
+    manifest.write_text("\n".join([header, *(row for row in rows if row not in gone)]))
+    return len(tested) - len(gone)
+
+
+def test_a_second_take_stands_on_what_the_site_has_then(taken, later):
+    take, out = taken
+    take()
+    assert "promise" not in read_json(out / "final" / "card.json")
+    left = promise_and_cut_the_test_split(later)
+    (out / "final" / "federated").mkdir()  # as of a verdict that kept another model
+    take()
+    card = read_json(out / "final" / "card.json")
+    assert (card["promise"]["missed"], card["test"]["images"], card["images"]["test"]) == (0.2, left, left)
+    assert read_json(out / "final" / "report.json")["test"]["images"] == left
+    assert sorted(path.name for path in out.iterdir()) == ["cache", "final", "lock"]
+    assert not (out / "final" / "federated").exists()
+
+
+def test_a_second_take_that_is_killed_leaves_the_model_of_the_first_whole(taken, later):
+    take, out = taken
+    take()
+    first = {path.name: path.read_bytes() for path in (out / "final").iterdir()}
+    promise_and_cut_the_test_split(later)
+
+    def looked_at():
+        assert {path.name: path.read_bytes() for path in (out / "final").iterdir()} == first
+        Predictor.load(out / "final")
+
+    _, places = killed_at_every_write(take, out, lambda path: "cache" not in path.parts, looked_at)
+    assert places > 8
+    assert "promise" in Predictor.load(out / "final").card
+
+
+def test_a_take_killed_between_the_old_model_and_the_new_one_loses_neither(taken, monkeypatch):
+    take, out = taken
+    take()
+    (out / "final").rename(out / taken_head._BEFORE)
+
+    def failing(ending):
+        raise StateError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(taken_head, "finalise", failing)
+        with pytest.raises(AssertionError, match="no room"):
+            take()
+    Predictor.load(out / "final")
+    take()
+    assert sorted(path.name for path in out.iterdir()) == ["cache", "final", "lock"]
 
 
 def test_a_site_that_points_to_no_data_is_a_phantom_only_where_the_run_took_some(

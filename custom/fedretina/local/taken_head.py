@@ -6,14 +6,16 @@ learns, so it goes to members of the consortium alone; where the run was encrypt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from fedretina.data.site_data import load_site_data
-from fedretina.errors import SettingsError
+from fedretina.errors import SettingsError, StateError
 from fedretina.exchange.encryption import HeadCipher, cipher_for
 from fedretina.exchange.payload import Tensors, tensors_digest
 from fedretina.local.finalise import Ending, finalise
@@ -23,9 +25,10 @@ from fedretina.local.trainer import LocalTrainer
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.plan import Plan, Step
 from fedretina.settings.site import SiteSettings, job_data
-from fedretina.storage import folder_lock, read_json, read_tensors, write_tensors
+from fedretina.storage import folder_lock, read_json, read_tensors, sync, write_tensors
 
 _KIND = "federated head"
+_BEING_MADE, _BEFORE = ".fedretina.half", ".fedretina.before"
 
 
 def write_head(server: Path, out: Path) -> dict[str, Any]:
@@ -68,6 +71,9 @@ def take_head(
     tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> dict[str, Any]:
     """Make a site's model of a total: its own standardisation and own head, its choice, its card, figures and report.
+
+    Each call makes all of it anew, by the site's data and settings of that time. Until it is made, what an earlier call
+    left in `final/` stays as it was.
 
     Nothing leaves the site. Its images have no part in the total, so neither federated nor own head has an advantage on
     its validation split. It needs labelled images of its own, though few: without any there is no telling how sure the
@@ -115,9 +121,35 @@ def take_head(
     kept = heads.own_part(encoder)
     answer = heads.answer(unpacked(_opened(total, trainer, cipher)), kept, encoder)
     whole = Snapshot(folded(trainer.model.start, answer), {**kept.record, "sums": dict(answer.record)})
-    with folder_lock(out, 0):
-        finalise(Ending(record["run"], out, experiment, data, trainer, _step(experiment), encoder, whole))
+    with folder_lock(out, 0), _made_anew(out) as folder:
+        finalise(Ending(record["run"], folder, experiment, data, trainer, _step(experiment), encoder, whole))
     return read_json(out / "final" / "figures.json")
+
+
+@contextmanager
+def _made_anew(out: Path) -> Iterator[Path]:
+    """A folder whose `final/` takes the place of that of `out` when the block ends well.
+
+    Raises:
+        StateError: `out` cannot be written.
+    """
+    final, half, before = out / "final", out / _BEING_MADE, out / _BEFORE
+    shutil.rmtree(half, ignore_errors=True)  # of a call that was killed
+    if before.exists() and not final.exists():
+        before.rename(final)  # it was killed between the two renames below
+    try:
+        yield half
+        try:
+            shutil.rmtree(before, ignore_errors=True)
+            if final.exists():
+                final.rename(before)
+            (half / "final").rename(final)
+            sync(out)
+        except OSError as error:
+            raise StateError(f"{out} cannot be written ({error.strerror}): make room, and take it again.") from error
+        shutil.rmtree(before, ignore_errors=True)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
 
 
 def _opened(tensors: Tensors, trainer: LocalTrainer, cipher: HeadCipher | None) -> Tensors:
