@@ -9,11 +9,12 @@ import pytest
 
 from fedretina.evaluation.doubt import DoubtChoice
 from fedretina.evaluation.figures import FigureInterval, LabelledPredictions, triage
+from fedretina.export.bundle import _metadata
 from fedretina.export.card import hub_page, leaving_card
 from fedretina.report.card import THRESHOLD_WORDS, LookFigures, SpoiledFigures, build_card
 from fedretina.report.card_words import card_page, drawn_note, share_words, threshold_words
 from fedretina.settings.experiment import Experiment
-from fedretina.settings.images import FundusSettings
+from fedretina.settings.images import AugmentSettings, FundusSettings, ImageSettings
 from fedretina.settings.plan import Plan
 from fedretina.settings.scheme import GradingScheme, in_words, preset
 from fedretina.settings.site import PromiseSettings
@@ -130,6 +131,32 @@ def test_without_referable_grades_it_says_that_a_grade_refers_nobody():
 def test_a_phantom_model_says_so_and_a_real_one_does_not():
     assert any("drawn images" in sentence for sentence in card(synthetic=True)["limits"])
     assert not any("drawn images" in sentence for sentence in card()["limits"])
+
+
+@pytest.mark.parametrize("modality", ["fundus", "oct", "dermoscopy", "heart_sound", "activity"])
+def test_a_card_is_for_what_the_model_was_trained_on_and_for_nothing_else(modality):
+    kinds = ImageSettings.choices()
+    own = kinds[modality]
+    unused = dict.fromkeys(AugmentSettings().unfit(own), 0)
+    asked = {"row": "fedavg", "images": {"modality": modality}, "augment": unused}
+    made = card(experiment=Experiment.resolve(asked))
+    leaving = leaving_card({**made, "look": {"gate": {}}})
+    bundle = _metadata(leaving, (3, 8, 8))
+    for text in (
+        " ".join(made["intended_use"]),
+        " ".join(made["not_intended"]),
+        card_page(made).split("## When it refers")[0],
+        bundle["intended_use"],
+        bundle["description"],
+        bundle["task"],
+    ):
+        named = [name for name, kind in kinds.items() if kind.words in text]
+        assert named == [modality], text
+    assert own.healthy in made["not_intended"][-1]
+    page = hub_page(leaving, "")
+    assert f"nothing but {own.words}" in page
+    told = f"{page}{bundle}"
+    assert "eye" in own.healthy or not any(word in told for word in (" retina", "ophthalm", "healthy eye"))
 
 
 def test_a_threshold_that_was_not_measured_is_explained():

@@ -21,6 +21,7 @@ from fedretina.prediction.phrases import LANGUAGES, Phrases, phrases
 from fedretina.prediction.worklist_page import TEMPLATES
 from fedretina.report import card
 from fedretina.report.card_words import promise_words, set_sentences, verdict_words
+from fedretina.settings.images import ImageSettings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.scheme_presets import SCHEMES
 from fedretina.uncertainty.referral import ReferralReason, ReferralThreshold
@@ -101,6 +102,11 @@ def limits():
     return {*itertools.chain(*found, card._limits(scheme, True, threshold, "fitted", None, None))}
 
 
+def _ours(kind):
+    """Whether a modality is the product's own; those of other packages keep their English name."""
+    return kind.__module__.startswith("fedretina.")
+
+
 def _fault(data, path):
     """What the list says of a file that cannot be read."""
     path.write_bytes(data)
@@ -121,7 +127,7 @@ def test_what_card_and_gate_say_is_translated(tmp_path):
         *limits(),
         *(_fault(data, tmp_path / "file") for data in (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"words")),
         *by_pattern(["a1.png", "b.png", "c.png"], r"(?P<patient>a)").how,
-        *card._not_intended(),
+        *itertools.chain(*(card._not_intended(kind) for kind in ImageSettings.choices().values() if _ours(kind))),
         card.UNMEASURED,
         card.GATED,
         card._TRUTH,
@@ -133,6 +139,18 @@ def test_what_card_and_gate_say_is_translated(tmp_path):
     for language in LANGUAGES:
         for sentence in constants:
             assert Phrases(language).said(sentence).language == language, sentence
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_what_cards_of_earlier_versions_say_is_translated(language):
+    for sentence in (
+        "Not for other sites, cameras or ways of taking photographs than those of this site, nor for OCT or any other "
+        "kind of image.",
+        "It knows no disease but the one that the grades describe. The best grade does not mean a healthy eye.",
+        "The uncertainty tells how little the model has to go on. It does not notice every strange image: by itself it "
+        "may be sure of one that is no retina at all.",
+    ):
+        assert Phrases(language).said(sentence).language == language, sentence
 
 
 def test_a_sentence_with_a_name_in_it_keeps_the_name_and_an_unknown_one_stays_english():

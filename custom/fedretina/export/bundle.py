@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedretina.export.program import Answers
+from fedretina.settings.images import modality_settings
 from fedretina.storage import write_json, write_text
 
 SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
@@ -113,7 +114,7 @@ def _metadata(card: Mapping[str, Any], shape: Sequence[int]) -> dict[str, Any]:
         "numpy_version": version("numpy"),
         "required_packages_version": {"fedretina": card["fedretina"]},
         "name": f"fedretina {card['row']} {modality}",
-        "task": "grading of retinal images, with a doubt and a referral",
+        "task": f"grading of {modality_settings(modality).words}, with a doubt and a referral",
         "description": f"{card['intended_use'][0]} {card['notice']}",
         "authors": "the hospital that exported it",
         "copyright": "the hospital that exported it",

@@ -103,7 +103,7 @@ def hub_page(card: Mapping[str, Any], kind: str) -> str:
         "license_name": "to-be-named-by-the-site",
         "library_name": "fedretina",
         "pipeline_tag": "image-classification",
-        "tags": ["medical", "ophthalmology", "federated-learning", "not-a-medical-device", images["modality"]],
+        "tags": ["medical", "federated-learning", "not-a-medical-device", images["modality"]],
     }
     if figures:
         metrics = [{"type": name, "value": round(value, 4)} for name, value in figures.items() if value is not None]

@@ -22,6 +22,7 @@ from fedretina.report.verdict_words import MODELS
 from fedretina.rows import row
 from fedretina.settings.encoder import Normalisation
 from fedretina.settings.experiment import Experiment
+from fedretina.settings.images import ImageSettings
 from fedretina.settings.plan import Step
 from fedretina.settings.scheme import GradingScheme, in_words
 from fedretina.settings.site import PromiseSettings
@@ -65,7 +66,7 @@ TEMPERATURE_WORDS: Mapping[str, str] = {
 }
 UNMEASURED = (
     "The uncertainty tells how little the model has to go on. It does not notice every strange image: by itself it may "
-    "be sure of one that is no retina at all."
+    "be sure of one of another kind."
 )
 
 
@@ -193,8 +194,8 @@ def build_card(
     return {
         "format": CARD_FORMAT,
         "notice": NOT_A_DEVICE,
-        "intended_use": _intended_use(scheme),
-        "not_intended": _not_intended(),
+        "intended_use": _intended_use(experiment.images, scheme),
+        "not_intended": _not_intended(experiment.images),
         "limits": [
             *_changed(data_changes),
             *_seen(start, public_sets),
@@ -334,22 +335,21 @@ def _support(support: SupportedAuc, scheme: GradingScheme) -> dict[str, Any]:
     return {"auc": support.value, "least": support.least, "grades": grades}
 
 
-def _intended_use(scheme: GradingScheme) -> list[str]:
+def _intended_use(images: ImageSettings, scheme: GradingScheme) -> list[str]:
     grades = ", ".join(in_words(grade) for grade in scheme.grades)
     return [
-        f"For research. It gives a photograph of the retina one of this site's grades ({grades}) and says how sure it "
-        "is.",
-        "It sorts photographs so that a doctor sees the doubtful ones first. It does not replace the doctor's own "
-        "reading of each of them.",
+        f"For research. It gives {images.words} this site's grades ({grades}) and says of each how sure it is.",
+        "It sorts them so that a doctor sees the doubtful ones first. It does not replace the doctor's own reading of "
+        "each of them.",
     ]
 
 
-def _not_intended() -> list[str]:
+def _not_intended(images: type[ImageSettings] | ImageSettings) -> list[str]:
     return [
         "Not for diagnosis or treatment, and never a reason for a patient not to be seen.",
-        "Not for other sites, cameras or ways of taking photographs than those of this site, nor for OCT or any other "
-        "kind of image.",
-        "It knows no disease but the one that the grades describe. The best grade does not mean a healthy eye.",
+        "Not for other sites, devices or ways of recording than those of this site, and for nothing but "
+        f"{images.words}.",
+        f"It knows no disease but those that the grades describe. None of its grades means {images.healthy}.",
     ]
 
 

@@ -32,6 +32,7 @@ class ImageSettings(Choice):
     Attributes:
         pipeline: Raised whenever the values that its transforms give change, so that old caches are seen as stale.
         words: What its samples are called in a sentence.
+        healthy: What no grade of its samples proves, in a sentence.
         ordered: Whether what its samples show comes in grades, one worse than another, and not in kinds.
         signal: Whether its files are WAV files and no pictures.
         augments: The random transforms that make sense.
@@ -43,6 +44,7 @@ class ImageSettings(Choice):
     default: ClassVar[str | None] = "fundus"
     pipeline: ClassVar[int] = 1
     words: ClassVar[str]
+    healthy: ClassVar[str] = "a healthy person"
     ordered: ClassVar[bool] = False
     signal: ClassVar[bool] = False
     augments: ClassVar[frozenset[str]] = _OF_PICTURES
@@ -110,6 +112,7 @@ class FundusSettings(SquareSettings):
     """
 
     words: ClassVar[str] = "fundus photographs"
+    healthy: ClassVar[str] = "a healthy eye"
     ordered: ClassVar[bool] = True
     augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical", "quarter_turns"}
     dicom: ClassVar[str] = "OP"
@@ -135,6 +138,7 @@ class OctSettings(SquareSettings):
     """
 
     words: ClassVar[str] = "OCT scans"
+    healthy: ClassVar[str] = "a healthy eye"
     dicom: ClassVar[str] = "OPT"
 
     modality: Literal["oct"] = "oct"
@@ -151,6 +155,7 @@ class DermoscopySettings(SquareSettings):
     """
 
     words: ClassVar[str] = "dermoscopic pictures of skin"
+    healthy: ClassVar[str] = "healthy skin"
     augments: ClassVar[frozenset[str]] = _OF_PICTURES | {"flip_vertical", "quarter_turns"}
 
     modality: Literal["dermoscopy"] = "dermoscopy"
@@ -177,6 +182,7 @@ class HeartSoundSettings(SquareSettings):
     """
 
     words: ClassVar[str] = "recordings of hearts"
+    healthy: ClassVar[str] = "a healthy heart"
     signal: ClassVar[bool] = True
     augments: ClassVar[frozenset[str]] = frozenset(("brightness", "contrast", "roll"))
 
