@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from fedretina.data.decode import decode_image
+from fedretina.data.patient_keys import keyed, site_salt
 from fedretina.data.readers.survey import ImportSettings
 from fedretina.data.site_data import load_site_data
 from fedretina.data.site_import import import_set
@@ -57,6 +58,11 @@ def manifest(folder):
         return list(csv.DictReader(handle))
 
 
+def split_of(folder, patient):
+    (split,) = {row["split"] for row in manifest(folder) if row["patient"] == patient}
+    return split
+
+
 def test_an_import_keeps_nothing_of_a_header(archive, tmp_path):
     root, rows = archive
     table = labels(tmp_path, [(file, label) for file, _, label in rows])
@@ -97,6 +103,47 @@ def test_a_table_by_instance_gives_the_same_import(archive, tmp_path):
     assert do_import(tmp_path, root, by_uid, "b", salt=salt) == first
     assert (tmp_path / "a" / "manifest.csv").read_bytes() == (tmp_path / "b" / "manifest.csv").read_bytes()
     assert do_import(tmp_path, root, by_uid, "c")["manifest_sha256"] != first["manifest_sha256"]
+
+
+def test_a_patient_in_two_spellings_is_one_and_keeps_key_and_split(archive, tmp_path):
+    root, rows = archive
+    table = [(file, label) for file, _, label in rows]
+    do_import(tmp_path, root, labels(tmp_path, table))
+    out = tmp_path / "out"
+    before = {row["patient"]: row["split"] for row in manifest(out)}
+    salt = site_salt(out / "patient_salt")
+    assert set(before) == {keyed(salt, "patient", f"MRN{k:04}") for k in range(10)}
+    for k in range(10):
+        other = f"MRN{k:04}".lower() if k % 2 else f" MRN {k:04}"  # one sorts before the earlier spelling, one behind
+        write_as(root / f"more{k}.dcm", ramp(30 + k), SOPInstanceUID=f"1.2.840.98.{k}", PatientID=other)
+        table.append((f"more{k}.dcm", k % 5))
+    settings = ImportSettings(labels=labels(tmp_path, table))
+    record = import_set("dicom", root, out, settings, replace=True)
+    assert {row["patient"]: row["split"] for row in manifest(out)} == before
+    assert len(manifest(out)) == 30
+    assert record["kept"]["patients"] == 10
+    assert "10 names of patients differ from another" in " ".join(record["warnings"])
+
+
+def test_a_patient_whom_an_older_manifest_has_under_two_keys_stays_in_train(archive, tmp_path):
+    root, rows = archive
+    table = [(file, label) for file, _, label in rows]
+    do_import(tmp_path, root, labels(tmp_path, table))
+    out = tmp_path / "out"
+    salt = site_salt(out / "patient_salt")
+    tested = next(k for k in range(10) if split_of(out, keyed(salt, "patient", f"MRN{k:04}")) == "test")
+    other = keyed(salt, "patient", f"mrn{tested:04}")
+    with open(out / "manifest.csv", "a") as handle:
+        handle.write(f"{'0' * 32}.png,0,{other},train,left\n")
+    write_as(root / "more.dcm", ramp(30), SOPInstanceUID="1.2.840.98", PatientID=f"mrn{tested:04}")
+    # New patients fill test where that one was alone there.
+    for k in range(5):
+        write_as(root / f"new{k}.dcm", ramp(40 + k), SOPInstanceUID=f"1.2.840.97.{k}", PatientID=f"new{k}")
+        table.append((f"new{k}.dcm", k))
+    import_set("dicom", root, out, ImportSettings(labels=labels(tmp_path, [*table, ("more.dcm", 0)])), replace=True)
+    assert split_of(out, other) == "train"
+    assert sum(row["patient"] == other for row in manifest(out)) == 3
+    assert len({row["patient"] for row in manifest(out)}) == 15
 
 
 def test_what_cannot_be_imported_is_counted_and_the_rest_is(archive, tmp_path):

@@ -130,6 +130,24 @@ def test_when_patients_go_and_come_nobody_else_changes_split(eyes, tmp_path, has
     assert not after.items() < homes(out).items()
 
 
+@pytest.mark.parametrize("hashed", [False, True])
+def test_a_patient_who_is_spelled_in_a_new_way_as_well_keeps_the_split(tmp_path, hashed):
+    root, out = tmp_path / "set", tmp_path / "out"
+    settings = ImportSettings(hash_patients=hashed, patient_pattern=r"/(?P<patient>\w+)-")
+    for k in range(30):
+        picture(root / str(k % 5) / f"ab{k}-1.png", k)
+    import_set("class_folders", root, out, settings)
+    before = homes(out)
+    for k in range(30):
+        picture(root / str(k % 5) / f"AB{k}-2.png", 100 + k)  # sorts before the spelling that the manifest has
+    record = import_set("class_folders", root, out, settings, replace=True)
+    after = homes(out)
+    assert record["kept"]["patients"] == len(after) == 30
+    assert "30 names of patients differ from another" in " ".join(record["warnings"])
+    assert {name.casefold(): split for name, split in after.items()} == before
+    assert not hashed or after == before
+
+
 def test_other_shares_or_no_official_parts_deal_all_out_anew(tmp_path):
     for part in ("train", "val", "test"):
         class_folders(tmp_path / "set" / part, dict.fromkeys("01234", 6), draw=picture)

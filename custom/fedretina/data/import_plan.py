@@ -33,6 +33,7 @@ class Plan(NamedTuple):
         left_out: All images that are not imported.
         warnings: Sentences for the site's staff.
         columns: Optional columns of which the set tells something.
+        stayed: Patients who keep the split that they had before.
     """
 
     rows: tuple[RawRow, ...]
@@ -43,6 +44,7 @@ class Plan(NamedTuple):
     left_out: tuple[LeftOut, ...]
     warnings: tuple[str, ...]
     columns: tuple[Column, ...] = ()
+    stayed: int = 0
 
 
 def plan_import(
@@ -88,20 +90,24 @@ def plan_import(
         left_out += gone
     if not photographs:
         raise DataError(f"no image of {root} is left to import: {_reasons(left_out)}.")
+    names = _names(spelling, out, settings, public_set, before)
+    if public_set.keyed:  # dealt out by their keys
+        photographs = [photograph._replace(patient=names[photograph.patient]) for photograph in photographs]
+        names = {key: key for key in names.values()}
 
     named = settings.scheme or survey.scheme
     scheme = survey.grading() if settings.scheme is None else preset(settings.scheme)
     labelled = [photograph for photograph in photographs if photograph.label]
     labels = [] if scheme is None else [scheme.index(photograph.label) for photograph in labelled]
-    homes: dict[str, str] = {}
-    if before:
-        homes = _homes(_names({photograph.patient for photograph in photographs}, out, settings, public_set), before)
+    homes = _homes(names, before)
     splits = _splits(labelled, labels, settings, official, homes) if labelled else []
     unlabelled = [photograph for photograph in photographs if not photograph.label]
     without, gone = to_train(unlabelled, labelled, splits, homes)
     photographs = labelled + without
     left_out += gone
     patients = [photograph.patient for photograph in photographs]
+    splits += ["train"] * len(without)
+    stayed = sum(homes.get(patient) == split for patient, split in set(zip(patients, splits, strict=True)))
     warnings = list(survey.warnings)
     twice = len(spelling) - len(set(spelling.values()))
     if twice:
@@ -109,7 +115,6 @@ def plan_import(
             f"{twice} names of patients differ from another in capital letters or blanks alone: they count as one "
             "patient."
         )
-    names = _names(set(patients), out, settings, public_set)
     hidden = {patient for patient, name in names.items() if name != patient}
     if any(photograph.patient in hidden and photograph.patient in photograph.file for photograph in photographs):
         warnings.append("patients are hashed, but the names of the files still tell them: keep the manifest at home.")
@@ -122,11 +127,11 @@ def plan_import(
             split,
             tuple(photograph.beside.get(name, "") for name in columns),
         )
-        for photograph, patient, split in zip(photographs, patients, splits + ["train"] * len(without), strict=True)
+        for photograph, patient, split in zip(photographs, patients, splits, strict=True)
     ]
     if scheme is not None and labelled:
-        warnings += _absent(scheme, labels, splits)
-    return Plan(tuple(rows), survey, scheme, named, official, tuple(left_out), tuple(warnings), columns)
+        warnings += _absent(scheme, labels, splits[: len(labels)])
+    return Plan(tuple(rows), survey, scheme, named, official, tuple(left_out), tuple(warnings), columns, stayed)
 
 
 def _present(
@@ -180,12 +185,25 @@ def to_train(
     return kept, left_out
 
 
-def _names(patients: Iterable[str], out: Path, settings: ImportSettings, public_set: PublicSet) -> dict[str, str]:
-    """Each patient, to the name in the manifest."""
-    if not settings.hash_patients or public_set.keyed:
-        return {patient: patient for patient in patients}
+def _names(
+    spelling: Mapping[str, str], out: Path, settings: ImportSettings, public_set: PublicSet, before: Mapping[str, str]
+) -> dict[str, str]:
+    """Each patient, to the name in the manifest: where that is a key, the one that an earlier manifest knows.
+
+    A key does not tell how the name was spelled, so the key of every spelling is looked for.
+    """
+    if not (settings.hash_patients or public_set.keyed):
+        return {patient: patient for patient in spelling.values()}
     salt = site_salt(settings.salt or out / SALT)
-    return {patient: keyed(salt, "patient", patient) for patient in patients}
+    keys: dict[str, list[str]] = {}
+    for spelled, patient in sorted(spelling.items()):
+        keys.setdefault(patient, []).append(keyed(salt, "patient", spelled))
+
+    def rank(key: str) -> int:
+        return SPLITS.index(before[key]) if key in before else len(SPLITS)
+
+    # An older manifest may have one patient under two keys: who was in train stays there, as no test may be on them.
+    return {patient: min(own, key=rank) for patient, own in keys.items()}
 
 
 def _homes(names: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:

@@ -100,8 +100,7 @@ def import_set(
             _sweep(plan.survey.images, {row.file for row in plan.rows})
         record = _record(name, settings, plan, manifest, (out / MANIFEST).read_bytes())
         if before:
-            stayed = {(row.patient, row.split) for row in manifest.records} & set(earlier.homes.items())
-            record["kept"] = {"patients": len(stayed), "settings": kept}
+            record["kept"] = {"patients": plan.stayed, "settings": kept}
         write_json(out / RECORD, record)
     except BaseException:  # half an import would stand in the way of the next try
         for path in (out / file for file in (MANIFEST, SITE_FILE, LEFT_OUT)):

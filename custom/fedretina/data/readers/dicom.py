@@ -38,7 +38,7 @@ def survey(
 ) -> Survey:
     """Read all labelled photographs below a folder and write each as OUT/images/KEY.png.
 
-    The key is a keyed hash of the SOP Instance UID, as the patient is one of the Patient ID, with the site's salt; so
+    The key is a keyed hash of the SOP Instance UID, with the site's salt; the import makes one of the Patient ID. So
     nothing of a header reaches the manifest or the images, and whoever has the salt can find a photograph again. The
     issuer of a Patient ID is not looked at: two patients taken for one do no harm to a split, one taken for two would.
     The pixels are not searched for text; files that say that some is burnt in, or do not say that none is, are
@@ -97,8 +97,7 @@ def survey(
         write_png(out / IMAGES / f"{key}.png", photograph.pixels)
         kept[key] = _Kept(f"{key}.png", photograph.laterality, photograph.burned_in, photograph.grey)
         beside: dict[Column, str] = {"eye": photograph.laterality if photograph.laterality in ("left", "right") else ""}
-        patient = keyed(salt, "patient", photograph.patient)
-        found.append(Photograph(f"{key}.png", labels.get(name, ""), patient, beside=beside))
+        found.append(Photograph(f"{key}.png", labels.get(name, ""), photograph.patient, beside=beside))
     if not found:
         reasons = "; ".join(f"{count}: {reason}" for reason, count in Counter(row.reason for row in left_out).items())
         raise DataError(f"none of the {len(paths)} DICOM files under {root} can be imported ({reasons}).")

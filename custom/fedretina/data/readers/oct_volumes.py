@@ -64,9 +64,9 @@ def survey(
 ) -> Survey:
     """Read all volumes below a folder and write each B-scan as OUT/images/KEY.png.
 
-    The key is a keyed hash of the file's place and the scan's number, as the patient is one of the patient's name, with
-    the site's salt. The patient is what the table says, else what the header of a .vol file says. A volume's label is a
-    label of the eye: scans beside the lesion carry it too, unless the table labels scans one by one.
+    The key is a keyed hash of the file's place and the scan's number, with the site's salt; the import makes one of the
+    patient's name. The patient is what the table says, else what the header of a .vol file says. A volume's label is
+    a label of the eye: scans beside the lesion carry it too, unless the table labels scans one by one.
 
     Args:
         root: Files of any name and depth that end in `SUFFIXES`.
@@ -111,7 +111,7 @@ def survey(
             left_out.append(LeftOut(file, reason))
             continue
         for at, volume in enumerate(volumes):
-            patient = keyed(salt, "patient", told.patient or volume.patient)
+            patient = told.patient or volume.patient
             for number, scan in enumerate(volume.scans, start=1):
                 label = told.label_of(number)
                 if not label and settings.unlabelled == "skip":

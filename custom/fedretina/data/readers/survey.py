@@ -173,7 +173,8 @@ class PublicSet:
         rules: What it decides where the set leaves it open.
         options: Settings of `ImportSettings` that only some readers know.
         official: Whether official parts are kept where the settings do not say.
-        keyed: Whether patients always stand under a keyed hash.
+        keyed: Whether patients always stand under a keyed hash. The reader names them as its set does, and the import
+            makes the hash: two spellings of a patient can be joined only before it.
         modality: What its images are; None where any may lie in such folders.
         published: Whether it is one set that people know by its name, and not a layout that anybody's files may have.
     """
