@@ -99,6 +99,29 @@ def test_what_cannot_be_read_is_named_with_its_cure(tmp_path, data, words):
         csv_rows(tmp_path / "t.csv", ("file", "label"))
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("file,share,label\na,0,3,1\n", "row 2: it has 4 cells and the header 3: write quotation marks .* a comma"),
+        ("file;label\na;1\nb;c;0\n", "row 3: it has 3 cells .* a semicolon"),
+        ("file,Label,label \na,0,1\n", "2 columns have the title 'label': keep one"),
+        ("file,label,eye,EYE\na,0,left,right\n", "2 columns have the title 'eye': keep one"),
+        ("file,grade\na,0,1\n", "expected the columns 'file' and 'label'"),
+    ],
+)
+def test_class_tables_in_which_a_cell_may_be_under_a_wrong_title(tmp_path, text, words):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=words):
+        read_table(path, ["file", "label"], optional=["eye", "pupil|share"])
+
+
+def test_class_tables_with_titles_twice_that_nobody_reads_and_empty_cells_at_the_end(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text('file,label,note,note\na,"1,0",x,y,,\n')
+    assert read_table(path, ["file", "label"])[0].cells == {"file": "a", "label": "1,0"}
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError):
         csv_rows(tmp_path / "t.csv", ("file",))

@@ -341,18 +341,29 @@ def csv_rows(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -
     header = [plain_title(title) for title in lines[0].cells] if lines else []
     _require_columns(path, columns, optional, header, [cell.strip() for cell in lines[0].cells] if lines else [])
     places = {name: header.index(name) for name in (*columns, *optional) if name in header}
+    require_width(path, separator, lines)
     rows = []
     for number, cells in lines[1:]:
-        if any(cell.strip() for cell in cells[len(header) :]):
-            raise DataError(
-                f"{path}, row {number}: it has {len(cells)} cells and the header {len(header)}: write quotation marks "
-                f"around a cell that holds {SEPARATORS[separator]}, or remove what is too much."
-            )
         row = {name: cells[at].strip() if at < len(cells) else "" for name, at in places.items()}
         if any("\n" in cell or "\r" in cell for cell in row.values()):
             raise _unbalanced(path, number)
         rows.append((number, dict.fromkeys(optional, "") | row))
     return rows
+
+
+def require_width(path: Path, separator: str, lines: Sequence[Line]) -> None:
+    """Check that no row has a filled cell behind the header's last: cells before it may be under a wrong title.
+
+    Raises:
+        DataError: A row has one.
+    """
+    width = len(lines[0].cells) if lines else 0
+    for number, cells in lines[1:]:
+        if any(cell.strip() for cell in cells[width:]):
+            raise DataError(
+                f"{path}, row {number}: it has {len(cells)} cells and the header {width}: write quotation marks "
+                f"around a cell that holds {SEPARATORS[separator]}, or remove what is too much."
+            )
 
 
 def plain_title(title: str) -> str:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedretina.data.manifest import csv_lines, plain_title
+from fedretina.data.manifest import Line, csv_lines, plain_title, require_width
 from fedretina.errors import DataError
 from fedretina.settings.columns import Column
 from fedretina.settings.scheme import whole_label
@@ -47,19 +47,24 @@ def read_table(
         cure: What to do where a column is missing.
 
     Raises:
-        DataError: The file or a column is missing, a cell is empty, there is no row, or the library that reads Excel
-            files is not installed.
+        DataError: The file or a column is missing, a column is there twice, a row of a CSV has more cells than the
+            header, a cell is empty, there is no row, or the library that reads Excel files is not installed.
     """
     names = (*columns, *may_be_empty, *optional)
     choices = [choice for name in names for choice in name.split("|")]
-    lines = _lines(path, choices, encodings)
-    titles = [plain_title(cell) for cell in lines[0][1]] if lines else []
+    separator, lines = _lines(path, choices, encodings)
+    titles = [plain_title(cell) for cell in lines[0].cells] if lines else []
     places = {name: _place(titles, name) for name in names}
     needed = (*columns, *may_be_empty)
     if any(places[name] is None for name in needed):
         wanted = " and ".join(" or ".join(repr(choice) for choice in name.split("|")) for name in needed)
-        found = [cell.strip() for cell in lines[0][1]] if lines else []
+        found = [cell.strip() for cell in lines[0].cells] if lines else []
         raise DataError(f"{path}: expected the columns {wanted}, found {found}. {cure}")
+    twice = [titles[at] for at in places.values() if at is not None and titles.count(titles[at]) > 1]
+    if twice:
+        raise DataError(f"{path}: {titles.count(twice[0])} columns have the title {twice[0]!r}: keep one.")
+    if separator:
+        require_width(path, separator, lines)
     rows = []
     for number, line in lines[1:]:
         if not any(cell.strip() for cell in line):
@@ -124,11 +129,12 @@ def _place(titles: Sequence[str], name: str) -> int | None:
     return None
 
 
-def _lines(path: Path, names: Sequence[str], encodings: Sequence[str]) -> list[tuple[int, list[str]]]:
+def _lines(path: Path, names: Sequence[str], encodings: Sequence[str]) -> tuple[str, list[Line]]:
+    """What separates the cells, "" in an Excel file, where none can slip under another title; and the rows."""
     if path.suffix.lower() in (".xls", ".xlsx"):
-        return [(number, [_text(cell) for cell in line]) for number, line in enumerate(_sheet(path), start=1)]
+        return "", [Line(number, [_text(cell) for cell in line]) for number, line in enumerate(_sheet(path), start=1)]
     try:
-        return [*csv_lines(path, names, encodings)[1]]
+        return csv_lines(path, names, encodings)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error}): unpack the set again and point to its folder.") from error
 
