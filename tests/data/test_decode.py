@@ -67,6 +67,15 @@ def test_a_restart_interval_is_no_end(tmp_path):
     assert decode_image(path).shape == (60, 80, 3)
 
 
+@pytest.mark.parametrize("keep", [0, 1], ids=["gone", "zeroed"])
+def test_damage_in_the_middle_of_a_jpeg_is_not_noticed_as_the_page_for_hospitals_says(tmp_path, keep):
+    path = saved(tmp_path, "j.jpg", PICTURE)
+    data = path.read_bytes()
+    whole, middle, size = decode_image(path), len(data) * 2 // 3, len(data) // 10
+    path.write_bytes(data[:middle] + bytes(keep * size) + data[middle + size :])
+    assert not np.array_equal(decode_image(path), whole)
+
+
 def test_png_damage(tmp_path):
     path = saved(tmp_path, "p.png", PICTURE)
     data = path.read_bytes()

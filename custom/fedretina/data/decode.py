@@ -1,4 +1,4 @@
-"""Image files to RGB pixels, with no silent half of an image; and the mark in the files of phantoms."""
+"""Image files to RGB pixels, never of one that is cut off; and the mark in the files of phantoms."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ def read_pixels(path: str | Path) -> NDArray[np.uint8] | NDArray[np.uint16]:
     """Read an image file with the bits that it has.
 
     Grey is repeated over the channels, alpha is dropped, and the EXIF orientation is applied. OpenCV's decoders fill
-    what is cut off or damaged with something and say nothing, so the file is looked at first: a JPEG must reach its end
-    marker, a PNG its end chunk with every checksum right, and a TIFF must be read by Pillow too.
+    what is cut off or damaged with something and tell the caller nothing, so the file is looked at first: a JPEG must
+    reach its end marker, a PNG its end chunk with every checksum right, and a TIFF must be read by Pillow too.
+
+    Bytes that are changed or missing within the picture of a JPEG that has its end are not noticed. It has no checksum;
+    of the decoders here none gives libjpeg's warnings to its caller, and libjpeg does not see all such damage.
 
     Returns:
         uint8 or uint16 [H, W, 3], RGB, contiguous.
