@@ -1,8 +1,10 @@
 """Readers over small trees in the sets' layouts; what comes of them is decided in test_import_plan.py."""
 
 import re
+import struct
 import sys
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 
@@ -240,14 +242,31 @@ def test_an_excel_table_is_read_by_the_user_s_own_library(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "xlrd", SimpleNamespace(open_workbook={str(path): book}.__getitem__))
     assert labels(look("messidor1", tmp_path)) == {"a.tif": "2"}
 
-    class DamageError(Exception):
-        pass
+
+class DamageError(Exception):
+    """Stands for an error class of the library's own."""
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (DamageError("no BOF record"), "no BOF record"),
+        (struct.error("unpack requires a buffer of 8 bytes"), "unpack requires a buffer of 8 bytes"),
+        (IndexError("list index out of range"), "list index out of range"),
+        (AssertionError(), "AssertionError"),
+    ],
+)
+def test_a_damaged_excel_table(tmp_path, monkeypatch, damage, told):
+    (tmp_path / "Annotation_Base34_update.xls").write_bytes(b"\xd0\xcf\x11\xe0")
+    sets.touch(tmp_path / "Base34" / "a.tif")
 
     def refuse(path):
-        raise DamageError("no BOF record")
+        raise damage
 
-    monkeypatch.setitem(sys.modules, "xlrd", SimpleNamespace(open_workbook=refuse, XLRDError=DamageError))
-    with pytest.raises(DataError, match=r"cannot be read \(no BOF record\): unpack the set again, or save it as CSV"):
+    monkeypatch.setitem(sys.modules, "xlrd", SimpleNamespace(open_workbook=refuse))
+    with pytest.raises(
+        DataError, match=rf"cannot be read \({re.escape(told)}\): unpack the set again, or save it as CSV"
+    ):
         look("messidor1", tmp_path)
 
 
@@ -260,6 +279,16 @@ def test_a_newer_excel_table(tmp_path, monkeypatch):
     found = look("odir5k", tmp_path)
     assert labels(found) == {"7_left.jpg": "0"}
     assert reasons(found) == {"7_right.jpg": "its keywords tell nothing of the eye"}
+
+    def cut(values_only):
+        yield lines[0]
+        ElementTree.fromstring("<row>")
+
+    book.worksheets[0].iter_rows = cut  # the sheet is read row by row, after the file has been opened
+    with pytest.raises(
+        DataError, match=r"cannot be read \(no element found: .*\): unpack the set again, or save it as"
+    ):
+        look("odir5k", tmp_path)
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(DataError, match=r'pip install "openpyxl>=3\.1"`, or save its first sheet'):
         look("odir5k", tmp_path)

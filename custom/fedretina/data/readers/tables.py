@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import zipfile
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -151,7 +150,6 @@ def _sheet(path: Path) -> list[Sequence[Any]]:
             f"{path} is an Excel file, and {library} is not installed: run `{_INSTALL[library]}`, or save its first "
             f"sheet as {path.with_suffix('.csv').name} beside it."
         ) from error
-    damage = (OSError, ValueError, KeyError, zipfile.BadZipFile, getattr(module, "XLRDError", OSError))
     try:
         if library == "xlrd":
             sheet = module.open_workbook(str(path)).sheet_by_index(0)
@@ -159,8 +157,9 @@ def _sheet(path: Path) -> list[Sequence[Any]]:
         book = module.load_workbook(path, read_only=True, data_only=True)
         with contextlib.closing(book):
             return [list(line) for line in book.worksheets[0].iter_rows(values_only=True)]
-    except damage as error:
-        raise DataError(f"{path} cannot be read ({error}): unpack the set again, or save it as CSV.") from error
+    except Exception as error:  # of whatever kind: each library has many for a damaged file
+        told = str(error) or type(error).__name__
+        raise DataError(f"{path} cannot be read ({told}): unpack the set again, or save it as CSV.") from error
 
 
 def _text(cell: Any) -> str:
