@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -260,7 +261,7 @@ def test_names_come_out_in_the_letters_of_their_source(hospital, gated, tmp_path
     assert sorted(heads) == ["MRN0002", "MRN0003", "MRN0004", "in letters that this page cannot draw"]
 
 
-def test_a_header_that_no_report_may_say_costs_its_own_eye_alone_and_not_the_list(hospital, gated, tmp_path):
+def test_a_header_that_no_report_may_say_costs_its_own_eye_alone_and_not_the_list(hospital, gated, tmp_path, caplog):
     pixels = decode_image(hospital.images / hospital.files[0])
     write_dicom(tmp_path / "in" / "sound", pixels, "MRN0001")
     with warnings_held_back():
@@ -273,6 +274,11 @@ def test_a_header_that_no_report_may_say_costs_its_own_eye_alone_and_not_the_lis
     result = call(tmp_path / "in", "--model", gated, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "1 DICOM picture not answered in kind" in result.output
+    said = [record.getMessage() for record in caplog.records if "not answered in kind" in record.getMessage()]
+    assert [re.sub("[0-9]+", "N", line) for line in said] == [
+        "an eye is not answered in kind: ValueError at structured_report.py:N"
+    ]
+    assert "male" not in caplog.text
     assert sorted(report.PatientID for report in reports(tmp_path / "out").values()) == ["MRN0001", "MRN0003"]
     assert len(list((tmp_path / "out" / "dicom").iterdir())) == 6
     assert "MRN0002" in (tmp_path / "out" / "images.csv").read_text()

@@ -191,7 +191,7 @@ def test_what_is_confirmed_is_answered_and_the_answers_are_sent_until_they_are_t
     assert {one["identifier"]["value"] for one in bundles} == {
         f"urn:uuid:{path.stem}" for path in (tmp_path / "fhir").iterdir()
     }
-    assert "answers could not be sent to ARCHIVE" in caplog.text
+    assert "answers could not be sent to ARCHIVE: it refused one (status 0xA700); tried again in" in caplog.text
     assert "MRN0001" not in caplog.text
     assert "Phantom" not in caplog.text
     until(lambda: "a study was answered, and the answers were sent: 2 pictures" in caplog.text, "it says so")
@@ -318,7 +318,7 @@ def answering(gated, tmp_path, monkeypatch):
                 if one["resource"]["resourceType"] == "DiagnosticReport"
             ]
             sent.append((path.name, report["identifier"][0]["value"], report["conclusion"]))
-        return True
+        return ""
 
     def receiver(**more):
         to = Peer("ARCHIVE", "127.0.0.1", 4242)
@@ -427,6 +427,51 @@ def test_a_full_disk_costs_no_study_its_place(answering, monkeypatch, caplog):
     receiver._do(study)
     assert not study.exists()
     assert str(dcmread(queue / "earlier" / "one" / "one.dcm").SOPInstanceUID) not in caplog.text  # highdicom would
+
+
+def test_why_answers_are_not_taken_is_said(gated, identities, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(module.Receiver, "_answer", lambda *_: (None, set()))
+    model, study = Predictor.load(gated, "cpu"), wait_in(tmp_path / "queue", "one.dcm")
+    answers = tmp_path / "queue" / "answers" / "one"
+    for name, kind in (("0001-page.dcm", EncapsulatedPDFStorage), ("0001-report.dcm", ComprehensiveSRStorage)):
+        with warnings_held_back():
+            write_dicom(answers / name, np.zeros((8, 8, 3), np.uint8), SOPClassUID=kind)
+
+    def end_with(*kinds, take=lambda event: 0x0000, tls=None, **more):
+        entity = AE(ae_title="ARCHIVE")
+        for name, value in more.items():
+            setattr(entity, name, value)
+        for kind in kinds:
+            entity.add_supported_context(kind)
+        return entity.start_server(("127.0.0.1", 0), False, tls, [(evt.EVT_C_STORE, take)])
+
+    def told(port, tls=None):
+        caplog.clear()
+        to = Peer("ARCHIVE", "127.0.0.1", port)
+        Receiver(model, tmp_path / "queue", "FEDRETINA", ("ARCHIVE",), to, tls=tls)._do(study)
+        return caplog.text
+
+    def gone(event):
+        event.assoc.abort()
+        return 0x0000
+
+    both = (ComprehensiveSRStorage, EncapsulatedPDFStorage)
+    ends = [
+        (end_with(OP_8), "it takes no reports or pages"),
+        (end_with(ComprehensiveSRStorage), "it takes no pages"),
+        (end_with(*both, require_called_aet=True, ae_title="OTHER"), "must know the titles ARCHIVE and FEDRETINA"),
+        (end_with(*both, take=lambda event: 0x0122), "it refused one (status 0x0122)"),
+        (end_with(*both, take=gone), "it did not answer to one"),
+    ]
+    try:
+        for end, why in ends:
+            assert f"{why}; tried again in" in told(end.server_address[1])
+        assert "nobody answers by TLS;" in told(ends[0][0].server_address[1], identities["model"])
+    finally:
+        for end, _ in ends:
+            end.shutdown()
+    assert "answers could not be sent to ARCHIVE: nobody answers;" in told(free_port())
+    assert (study / "one.dcm").exists()
 
 
 def test_files_of_tls_that_do_not_belong_together_are_refused(identities, tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import traceback
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -22,6 +24,8 @@ from fedretina.settings.scheme import GradingScheme
 from fedretina.storage import write_bytes, write_json
 from fedretina.uncertainty.promise import chance_of_disease
 from fedretina.uncertainty.referral import Referral, ReferralReason
+
+_log = logging.getLogger(__name__)
 
 FOLDER = "dicom"
 UTF_8 = "ISO_IR 192"
@@ -260,7 +264,9 @@ def write_answers(
             with warnings_held_back():
                 report, page = _file(structured_report(answer, model)), _file(encapsulated_page(answer, model))
             record = bundle(answer, model)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Its kind and its place alone: its words may quote a header.
+            _log.warning("an eye is not answered in kind: %s at %s", type(error).__name__, _place(error))
             without += [one.row.file for one in answer.pictures]
             continue
         number += 1
@@ -303,6 +309,13 @@ def pixels_of(picture: AnsweredPicture) -> Any:
         return picture_of(picture.source.frame)
     except DataError:
         return None
+
+
+def _place(error: Exception) -> str:
+    """The last line of this folder's files that an error came through, such as "page.py:120"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if Path(frame.filename).parent == Path(__file__).parent]
+    return f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
 
 
 def _joined(pictures: Sequence[AnsweredPicture]) -> Referral:

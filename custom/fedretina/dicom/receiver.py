@@ -37,7 +37,12 @@ TAKEN: Mapping[str, str] = MappingProxyType(
     }
 )
 """SOP classes of pictures that are taken, and the modality of the models that answer them."""
-_SENT = ("1.2.840.10008.5.1.4.1.1.88.33", "1.2.840.10008.5.1.4.1.1.104.1")  # Comprehensive SR, Encapsulated PDF
+_SENT: Mapping[str, str] = MappingProxyType(
+    {
+        "1.2.840.10008.5.1.4.1.1.88.33": "reports",  # Comprehensive SR Storage
+        "1.2.840.10008.5.1.4.1.1.104.1": "pages",  # Encapsulated PDF Storage
+    }
+)
 _UID = re.compile(r"[0-9][0-9.]{0,63}")
 # Status of C-STORE: PS3.4, B.2.3.
 _SUCCESS, _NO_ROOM, _NO_FIT, _NOT_UNDERSTOOD = 0x0000, 0xA700, 0xA900, 0xC000
@@ -334,8 +339,8 @@ class Receiver:
             self._finish(study, pictures, aside=pictures.keys())
             self._tidy()
             return
-        if not self._send(answers):
-            self._put_off(study, f"answers could not be sent to {self._to.title}")
+        if why := self._send(answers):
+            self._put_off(study, f"answers could not be sent to {self._to.title}: {why}")
             return
         try:
             self._hand_over(answers)
@@ -412,9 +417,8 @@ class Receiver:
             raise DataError("no picture of the study can be answered in kind")
         return answered, set(written.without) & now.pictures.keys()
 
-    def _send(self, answers: Path) -> bool:
-        """Send all reports and pages of a study; whether the other end has taken each."""
-        from pydicom import dcmread
+    def _send(self, answers: Path) -> str:
+        """Send all reports and pages of a study; why the other end has not taken each, "" where it has."""
         from pynetdicom import AE
 
         entity = AE(ae_title=self._title)
@@ -422,21 +426,22 @@ class Receiver:
             entity.add_requested_context(kind)
         tls = None if self._calls is None else (self._calls, self._to.host)
         association = entity.associate(self._to.host, self._to.port, ae_title=self._to.title, tls_args=tls)
-        if not association.is_established:
-            return False
         try:
-            for path in sorted(answers.glob("*.dcm")):
-                with warnings_held_back():
-                    status = association.send_c_store(dcmread(path))
-                # A warning (0xB000 and up) says that it is stored, with something altered.
-                if "Status" not in status or not (status.Status == _SUCCESS or status.Status >> 12 == _STORED_WARNED):
-                    return False
-        except (RuntimeError, ValueError):  # the other end has gone, or takes no such instances
-            return False
+            return self._closed(association) or _delivered(association, answers)
         finally:
             if association.is_established:
                 association.release()
-        return True
+
+    def _closed(self, association: Any) -> str:
+        """Why the other end may not be sent to, "" where it waits for reports and pages."""
+        if association.is_rejected:
+            return f"it refuses the call: it must know the titles {self._to.title} and {self._title}"
+        refused = {context.abstract_syntax for context in association.rejected_contexts}
+        if refused:
+            return f"it takes no {' or '.join(words for kind, words in _SENT.items() if kind in refused)}"
+        if not association.is_established:
+            return "nobody answers" if self._calls is None else "nobody answers by TLS"
+        return ""
 
     def _hand_over(self, answers: Path) -> None:
         """Put the FHIR bundles of a study where an integration engine takes them from, each under its own identifier.
@@ -448,6 +453,26 @@ class Receiver:
             assert self._fhir is not None
             name = read_json(path)["identifier"]["value"].rpartition(":")[2]
             write_bytes(self._fhir / f"{name}.json", path.read_bytes(), 0o640)
+
+
+def _delivered(association: Any, answers: Path) -> str:
+    """Send each report and page; why the other end has not taken one, "" where it has all."""
+    from pydicom import dcmread
+
+    try:
+        for path in sorted(answers.glob("*.dcm")):
+            with warnings_held_back():
+                status = association.send_c_store(dcmread(path))
+            if "Status" not in status:
+                return "it did not answer to one"
+            # A warning (0xB000 and up) says that it is stored, with something altered.
+            if status.Status != _SUCCESS and status.Status >> 12 != _STORED_WARNED:
+                return f"it refused one (status 0x{status.Status:04X})"
+    except RuntimeError:
+        return "it has gone"
+    except ValueError:  # without its words, which may quote a header
+        return "one cannot be written in a form that it takes"
+    return ""
 
 
 @contextmanager
