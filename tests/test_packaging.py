@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib.metadata import distributions
+from importlib.metadata import distributions, packages_distributions
 from pathlib import Path
 from tarfile import open as open_tar
 
@@ -48,6 +48,16 @@ def test_the_installation_page_knows_every_extra():
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     named = {name for row in re.findall(r"^\| (`.*?`) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     assert set(extras) - {"dev", "docs", "papers"} == named & set(extras)
+
+
+def test_no_test_is_skipped_for_want_of_what_is_always_installed():
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    always = {re.match(r"[\w-]+", words)[0] for words in needed}
+    owners = packages_distributions()
+    for path in (ROOT / "tests").rglob("*.py"):
+        for module in re.findall(r'importorskip\("(\w+)', path.read_text(encoding="utf-8")):
+            assert module != "fedretina", path
+            assert not always & set(owners.get(module, ())), (path, module)
 
 
 def test_a_commit_is_checked_as_in_ci():

@@ -2,10 +2,9 @@ import cv2
 import numpy as np
 import pytest
 
+from fedretina.data.modalities import dermoscopy as transforms
 from fedretina.errors import DataError
 from fedretina.settings.images import DermoscopySettings
-
-transforms = pytest.importorskip("fedretina.data.modalities.dermoscopy")
 
 
 def skin(height=60, width=90, light=(1.0, 1.0, 1.0)):

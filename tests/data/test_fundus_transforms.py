@@ -6,10 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from fedretina.data.decode import decode_image
+from fedretina.data.modalities import fundus as transforms
 from fedretina.errors import DataError
 from fedretina.settings.images import FundusSettings
 
-transforms = pytest.importorskip("fedretina.data.modalities.fundus")
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "fundus"
 
 

@@ -2,10 +2,9 @@ import cv2
 import numpy as np
 import pytest
 
+from fedretina.data.modalities import oct as transforms
 from fedretina.errors import DataError
 from fedretina.settings.images import OctSettings
-
-transforms = pytest.importorskip("fedretina.data.modalities.oct")
 
 
 def scan(height=248, width=256, dark=20):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedretina.data import modalities as shared
 from fedretina.errors import DataError
-
-shared = pytest.importorskip("fedretina.data.modalities")
 
 
 @pytest.mark.parametrize("shape", [(4, 7), (7, 4), (5, 5), (4, 7, 3), (1, 6, 3)])

