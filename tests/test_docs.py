@@ -38,6 +38,7 @@ PAGES = sorted(
         ROOT / "CHANGELOG.md",
         ROOT / "README.md",
         ROOT / "poc/README.md",
+        ROOT / "benchmarks/README.md",
         *ROOT.glob("provisioning/*.md"),
     ]
 )
@@ -81,6 +82,14 @@ def test_every_relative_link_resolves(page):
         assert target.is_relative_to(ROOT), link
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_link_that_names_a_file_leads_to_it(page):
+    named = re.findall(r"\[`?([^\]\[`]*\.[a-z]\w*)`?\]\(([^)\s#]+)", FENCE.sub("", page.read_text(encoding="utf-8")))
+    for text, link in named:
+        if not re.match(r"[a-z]+:", link):
+            assert text.rpartition("/")[2] == Path(link).name, text
 
 
 def test_every_picture_of_pixels_is_shown_and_is_of_phantoms_alone():
