@@ -3,7 +3,7 @@
 A count of one is a person. So answers are counted over fixed fine edges, by confidence and by uncertainty, and
 adjacent bins are merged so that each holds answers of nobody or of at least `min_count` patients; the confusion matrix
 keeps its large cells only. From these counts the server computes calibration and error detection over all sites
-exactly, on the edges that all sites share (`binned_answers`, `pooled`), and never sees an answer.
+exactly, on the edges that all sites share (`fedretina.evaluation.pooled`), and never sees an answer.
 
 What this guards and what not. A cell of fewer than 5 is a common bound below which health statistics are not
 published; patients are counted, since five images may be two people. Withheld cells must not follow from what is

@@ -449,7 +449,7 @@ def _usual(far: NDArray[np.float64], patients: Sequence[str], names: Sequence[st
     another camera differs from site to site. {} where there is no distance, or too few patients.
 
     Args:
-        far: Steps of the validation images, as `Gate._measured` gives them.
+        far: Steps of the validation images, as `Gate._steps` gives them.
         patients: Of each image.
         names: Of the last columns of `far`.
         share: Of the patients.

@@ -53,7 +53,7 @@ def draw_oct(
         style: The hospital's scanner.
         person: A generator that starts alike for both eyes of a patient.
         left: Whether it is a left eye, whose nerve fibres thicken to the left.
-        disease: One of `oct_lesions.DISEASES`.
+        disease: One of `DISEASES`.
         amount: How far it has gone, 0 to 1.
         rng: Of this scan.
 
