@@ -207,15 +207,6 @@ def test_every_row_is_on_the_page_of_rows():
     assert set(re.findall(r"`(\w+)`", table)) == set(ROWS)
 
 
-def test_every_study_that_runs_alone_is_on_the_page_of_benchmarks():
-    folder = ROOT / "benchmarks"
-    alone = {
-        name for path in folder.glob("*.py") for name in re.findall(r"python -m (benchmarks\.\w+)", path.read_text())
-    }
-    page = (folder / "README.md").read_text(encoding="utf-8")
-    assert sorted(alone - set(re.findall(r"benchmarks\.\w+", page))) == []
-
-
 def test_the_house_is_drawn_from_todays_imports():
     graph = render_house.imports()
     page = render_house.PAGE.read_text(encoding="utf-8")

@@ -129,6 +129,36 @@ def write_bytes(path: Path, content: bytes, mode: int | None = None, durable: bo
     _replace(path, write, durable, named)
 
 
+def write_output(path: Path, content: str | bytes, durable: bool = True) -> None:
+    """Write a file that a person has asked for, atomically.
+
+    Args:
+        path: The file.
+        content: What it is to hold; text as UTF-8.
+        durable: See `write_json`.
+
+    Raises:
+        DataError: It was not written; what was there is whole.
+    """
+    try:
+        write_bytes(path, content.encode("utf-8") if isinstance(content, str) else content, durable=durable)
+    except StateError as error:
+        raise DataError(
+            f"{path} was not written ({error.__cause__}): make room, or choose a folder that you may write to."
+        ) from error
+
+
+def erase_half_written(folder: Path, names: str) -> None:
+    """Erase what processes that were killed in the middle of a write left of some files.
+
+    Args:
+        folder: Nobody else may be writing these files there.
+        names: Pattern of the files' names, such as "*.png".
+    """
+    for path in folder.glob(f".{names}.*{_TEMPORARY}"):
+        path.unlink(missing_ok=True)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON record.
 

@@ -94,6 +94,24 @@ def test_an_import_keeps_nothing_of_a_header(archive, tmp_path):
     assert (sides.count("left"), sides.count("right")) == (10, 10)
 
 
+def test_half_of_a_photograph_that_a_killed_import_left_goes_with_the_next(archive, tmp_path, monkeypatch):
+    root, rows = archive
+    table = labels(tmp_path, [(file, label) for file, _, label in rows])
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            do_import(tmp_path, root, table)
+    images = tmp_path / "out" / "images"
+    (half,) = images.iterdir()
+    assert half.read_bytes().startswith(b"\x89PNG")
+    import_set("dicom", root, tmp_path / "out", ImportSettings(labels=table), replace=True)
+    assert len(list(images.iterdir())) == len(rows)
+
+
 def test_a_table_by_instance_gives_the_same_import(archive, tmp_path):
     root, rows = archive
     salt = tmp_path / "salt"

@@ -38,9 +38,10 @@ def test_write_then_read(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["m.csv"]
 
 
-def test_a_folder_that_is_not_there(tmp_path):
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
     with pytest.raises(DataError, match="was not written"):
-        write_manifest(tmp_path / "none" / "m.csv", [])
+        write_manifest(tmp_path / "file" / "manifest.csv", [RawRow("a.png", "0", "p", "train")])
 
 
 @pytest.mark.parametrize(

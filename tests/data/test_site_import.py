@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import random
 import stat
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fedretina import storage
 from fedretina.data import site_import
 from fedretina.data.manifest import read_manifest
 from fedretina.data.readers.survey import ImportSettings
@@ -18,6 +20,7 @@ from fedretina.data.site_import import import_set
 from fedretina.errors import DataError, SettingsError, StateError
 from fedretina.settings.images import FundusSettings
 from fedretina.settings.site import SiteDataSettings, read_site_file
+from power_cut import Disk
 from public_sets import aptos, class_folders, eyepacs, picture
 
 NATIVE = ("aptos2019", "eyepacs", "idrid", "odir5k")
@@ -61,6 +64,17 @@ def test_an_import_is_whole_and_a_site_opens_it(eyes, tmp_path):
     patients = [set(data.split(split).patients) for split in ("train", "val", "test")]
     assert not patients[0] & patients[1]
     assert not (patients[0] | patients[1]) & patients[2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_import_that_has_ended_outlives_a_power_cut(eyes, tmp_path, seed, monkeypatch):
+    out = tmp_path / "site"
+    disk = Disk(out, random.Random(seed))
+    monkeypatch.setattr(storage, "sync", disk.sync)
+    import_set("eyepacs", eyes, out, ImportSettings())
+    written = {path.name: path.read_bytes() for path in out.iterdir()}
+    disk.cut()
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == written
 
 
 def test_the_same_import_gives_the_same_bytes_and_the_record_no_path(eyes, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -101,10 +100,9 @@ def _checked(source: CheckSource, how: dict[str, Any]) -> CheckReport:
 def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> None:
     from fedretina.data.check.contact_sheet import choose_images, contact_sheet
     from fedretina.data.check.report import SHEET
-    from fedretina.errors import DataError
     from fedretina.report.data_check_page import data_check_page
     from fedretina.settings.images import image_settings
-    from fedretina.storage import write_json
+    from fedretina.storage import write_json, write_output
 
     try:
         out.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -117,20 +115,9 @@ def _write(out: Path, report: CheckReport, source: CheckSource, crop: bool) -> N
             transforms = transforms.model_copy(update={"crop": crop})
         chosen = choose_images(report.images, report.scheme, source.images, transforms)
         sheet = contact_sheet(report.site, chosen, report.rows, report.counts, report.image_size, report.synthetic)
-        _save(out / SHEET, sheet)
-    _save(out / "check.html", data_check_page(report, chosen, source.images).encode())
+        write_output(out / SHEET, sheet)
+    write_output(out / "check.html", data_check_page(report, chosen, source.images))
     write_json(out / "check.json", report.record())
-
-
-def _save(path: Path, data: bytes) -> None:
-
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise DataError(f"{path} was not written ({error.strerror}): choose another folder.") from error
 
 
 def _text(report: CheckReport) -> str:

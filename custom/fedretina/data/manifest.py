@@ -10,7 +10,6 @@ import csv
 import hashlib
 import io
 import json
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from fedretina.errors import DataError
 from fedretina.settings.columns import COLUMNS as COLUMNS_BESIDE
 from fedretina.settings.columns import LONGEST, MOST_VALUES, Column
 from fedretina.settings.scheme import GradingScheme
+from fedretina.storage import write_output
 
 SPLITS = ("train", "val", "test")
 PRETRAIN = "pretrain"
@@ -223,16 +223,11 @@ def write_manifest(path: Path, rows: Iterable[RawRow], columns: Sequence[str] = 
     Raises:
         DataError: The file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8", newline="") as handle:
-            writer = csv.writer(handle, lineterminator="\n")
-            writer.writerow((*COLUMNS, *columns))
-            writer.writerows((row.file, row.label, row.patient, row.split, *row.beside) for row in rows)
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise DataError(f"{path} was not written ({error}): choose a folder that you may write to.") from error
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow((*COLUMNS, *columns))
+    writer.writerows((row.file, row.label, row.patient, row.split, *row.beside) for row in rows)
+    write_output(path, text.getvalue())
 
 
 def raw_rows(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:

@@ -20,7 +20,7 @@ from fedretina.data.readers import reader
 from fedretina.data.readers.survey import ImportSettings, LeftOut
 from fedretina.errors import DataError, StateError
 from fedretina.settings.scheme import GradingScheme
-from fedretina.storage import read_json, write_json
+from fedretina.storage import erase_half_written, read_json, write_json, write_output
 from fedretina.version import __version__
 from fedretina.yaml_file import YamlFileError, read_yaml
 
@@ -91,11 +91,12 @@ def import_set(
     plan = plan_import(name, root, out, settings, tell, earlier.homes)
     try:
         _forget(out / RECORD)
+        os.sync()  # the images, thousands in one go: a power cut must not leave a whole list beside empty ones
         write_manifest(out / MANIFEST, plan.rows, plan.columns)
         manifest = read_manifest(out / MANIFEST, plan.scheme, plan.columns)
         _write_left_out(out / LEFT_OUT, plan.left_out)
         own, kept = _site_file(name, root, plan, earlier)
-        _write(out / SITE_FILE, own)
+        write_output(out / SITE_FILE, own)
         if plan.survey.images is not None:
             _sweep(plan.survey.images, {row.file for row in plan.rows})
         record = _record(name, settings, plan, manifest, (out / MANIFEST).read_bytes())
@@ -213,21 +214,15 @@ def _write_left_out(path: Path, rows: Sequence[LeftOut]) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(LeftOut._fields)
     writer.writerows(rows)
-    _write(path, text.getvalue())
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise DataError(f"{path} was not written ({error}): choose a folder that you may write to.") from error
+    write_output(path, text.getvalue())
 
 
 def _sweep(folder: Path, named: set[str]) -> None:
-    """Remove images of an earlier import that this one does not name; whatever else lies there is not ours."""
+    """Remove images of an earlier import that this one does not name; whatever else lies there is not ours.
+
+    Half of an image that a killed import was writing is a patient's, too.
+    """
+    erase_half_written(folder, "*.png")
     for path in folder.glob("*.png"):
         if path.name not in named and is_key(path.stem):
             path.unlink(missing_ok=True)

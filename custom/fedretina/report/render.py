@@ -6,9 +6,7 @@ every request, should anything slip through.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -19,6 +17,7 @@ from fedretina.evaluation.verdict import FEDERATED
 from fedretina.report import REPORT_FORMAT, charts, summary, text, verdict_words
 from fedretina.report.svg import BLACK, BLUE, VERMILION, Chart
 from fedretina.settings.scheme import in_words
+from fedretina.storage import write_bytes
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -313,12 +312,7 @@ def write_page(path: Path, page: str) -> None:
     Raises:
         StateError: The disk is full or the folder not writable; what was there is whole.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(page, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise StateError(f"{path} was not written ({error}): make room, or name another place.") from error
+        write_bytes(path, page.encode("utf-8"), durable=False)
+    except StateError as error:
+        raise StateError(f"{path} was not written ({error.__cause__}): make room, or name another place.") from error

@@ -6,7 +6,6 @@ import hashlib
 import inspect
 import io
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +29,7 @@ from fedretina.settings.images import ImageSettings, image_settings
 from fedretina.settings.scheme import GradingScheme, preset
 from fedretina.settings.scheme_presets import SCHEMES
 from fedretina.settings.site import SiteDataSettings
-from fedretina.storage import filled_folder, write_bytes
+from fedretina.storage import filled_folder, write_bytes, write_output
 
 
 def phantom_samples(
@@ -260,8 +259,8 @@ def write_hospital(
             record["images"][split] = {grade: labels.count(number) for number, grade in enumerate(grades)}
             record["patients"][split] = len({case.patient for case in some})
         write_manifest(half / MANIFEST, rows)
-        _write(half / README, _readme(record))
-        _write(half / SITE_FILE, _site_file(hospital))
+        write_output(half / README, _readme(record))
+        write_output(half / SITE_FILE, _site_file(hospital))
     return record
 
 
@@ -315,13 +314,3 @@ Each file's name begins with "phantom-", {mark}
 site {record["site"]}, {record["modality"]}, seed {record["seed"]}{size}
 {MANIFEST}: file, label, patient, split. {SITE_FILE}: the site file; point FEDRETINA_SITE_FILE to it.
 """
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise DataError(f"{path} was not written ({error}): choose a folder that you may write to.") from error

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.errors import DataError
+from fedretina.storage import write_output
 
 
 def own_folder(folder: Path) -> None:
@@ -38,15 +38,9 @@ def write_png(path: Path, pixels: NDArray[np.uint8]) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file atomically.
+    """Write a file atomically; the import syncs all of them at once.
 
     Raises:
         DataError: It was not written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise DataError(f"{path} was not written ({error}): make room, or choose another folder.") from error
+    write_output(path, data, durable=False)
