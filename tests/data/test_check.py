@@ -11,7 +11,7 @@ from fedretina.errors import DataError
 from fedretina.report.data_check_page import count_rows
 from fedretina.settings.images import FundusSettings
 from fedretina.settings.site import read_data_settings
-from little_eyes import eye, save, write_rows, write_site
+from little_eyes import GRADES, eye, save, write_rows, write_site
 
 
 def checked(path, quick=False, **words):
@@ -205,6 +205,15 @@ def test_duplicates_and_odd_images_reach_the_report(tmp_path):
 def test_a_limit_is_told(tmp_path):
     rows = write_site(tmp_path)
     assert ("note", "limited") in codes(checked(write_rows(tmp_path, rows, limit={"train": 3})))
+
+
+def test_a_promise_that_no_referable_grade_can_keep_is_an_error(tmp_path):
+    rows = write_site(tmp_path, (1, 1, 1))
+    own = {"scheme": {"grades": list(GRADES)}}
+    assert ("note", "referable_not_set") in codes(checked(write_rows(tmp_path, rows, **own), quick=True))
+    report = checked(write_rows(tmp_path, rows, **own, promise={"missed": 0.05}), quick=True)
+    assert ("error", "referable_not_set") in codes(report)
+    assert report.exit_code == 2
 
 
 def test_a_phantom_site_is_told(tmp_path):

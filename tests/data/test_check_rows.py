@@ -119,6 +119,16 @@ def test_no_images_and_no_referable_grades():
     assert codes == {"split_empty": ("train", "val", "test"), "referable_not_set": ("the grading scheme",)}
 
 
+@pytest.mark.parametrize(("promised", "severity"), [(False, "note"), (True, "error")])
+def test_a_promise_needs_referable_grades(promised, severity):
+    findings = Findings()
+    check_counts([], GradingScheme(grades=("well", "ill")), findings, promised)
+    assert {one.code: one.severity for one in findings}["referable_not_set"] == severity
+    findings = Findings()
+    check_counts([], preset("icdr5"), findings, promised)
+    assert "referable_not_set" not in {one.code for one in findings}
+
+
 def test_a_row_of_train_may_have_no_label():
     images, codes = found([*GOOD, ("u.png", "", "p1", "train")])
     assert images[3] == Image("row 5", "u.png", None, "p1", "train", unlabelled=True)

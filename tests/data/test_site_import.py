@@ -19,6 +19,7 @@ from fedretina.data.site_data import load_site_data
 from fedretina.data.site_import import import_set
 from fedretina.errors import DataError, SettingsError, StateError
 from fedretina.settings.images import FundusSettings
+from fedretina.settings.scheme import preset
 from fedretina.settings.site import SiteDataSettings, read_site_file
 from power_cut import Disk
 from public_sets import aptos, class_folders, eyepacs, picture
@@ -213,6 +214,87 @@ def test_an_import_that_is_written_over_keeps_the_hospitals_own_settings(eyes, t
     after = read_site_file(site_file, None)
     assert (after.policy, after.approval, after.data.min_count) == (before.policy, "required", 20)
     assert (after.data.public_set, after.data.columns) == (None, ())
+
+
+def graded_by_hand(out: Path, **words: object) -> dict[str, object]:
+    """Write into the scheme of an import what a hospital says of its grades; returns the scheme as it then stands."""
+    site_file = out / "site.yaml"
+    raw = yaml.safe_load(site_file.read_text())
+    raw["data"]["scheme"] |= words
+    site_file.write_text(yaml.safe_dump(raw, sort_keys=False))
+    return raw["data"]["scheme"]
+
+
+EYES = ("well", "ill", "bad")
+
+
+def test_what_a_hospital_says_of_its_grades_stays(tmp_path):
+    class_folders(tmp_path / "set", dict.fromkeys(EYES, 8), draw=picture)
+    out, settings = tmp_path / "out", ImportSettings(grades=EYES)
+    import_set("class_folders", tmp_path / "set", out, settings)
+    first = import_set("class_folders", tmp_path / "set", out, settings, replace=True)
+    assert first["kept"]["settings"] == []
+    told = {"referable": ["ill"], "vision_threatening": ["ill"], "covers": {"ill": ["amd"]}, "ungradable": "bad"}
+    by_hand = graded_by_hand(out, **told)
+    again = import_set("class_folders", tmp_path / "set", out, settings, replace=True)
+    assert yaml.safe_load((out / "site.yaml").read_text())["data"]["scheme"] == by_hand == again["scheme"]
+    assert again["kept"]["settings"] == ["data.scheme"]
+    assert opened(out, tmp_path / "cache").scheme.referable == ("ill",)
+    same = ImportSettings(grades=EYES, ungradable="bad")
+    assert import_set("class_folders", tmp_path / "set", out, same, replace=True)["scheme"] == by_hand
+
+
+def test_a_preset_that_a_hospital_chose_for_the_same_grades_stays(tmp_path):
+    class_folders(tmp_path / "set", {"No_DR": 8, "Mild": 8}, draw=picture)
+    out, site_file = tmp_path / "out", tmp_path / "out" / "site.yaml"
+    import_set("class_folders", tmp_path / "set", out, ImportSettings())
+    graded_by_hand(out, referable=["severe"])
+    class_folders(tmp_path / "set", {"Severe": 8}, draw=lambda path, number: picture(path, number + 50))
+    # A name of a grade that comes up for the first time is added; what the hospital says stands.
+    import_set("class_folders", tmp_path / "set", out, ImportSettings(), replace=True)
+    scheme = opened(out, tmp_path / "cache").scheme
+    assert (scheme.referable, scheme.labels["No_DR"], scheme.labels["Severe"]) == (("severe",), "no_dr", "severe")
+    raw = yaml.safe_load(site_file.read_text())
+    raw["data"]["scheme"] = "icdr5"
+    site_file.write_text(yaml.safe_dump(raw))
+    settings = ImportSettings(grades=preset("icdr5").grades)
+    class_folders(tmp_path / "names", dict.fromkeys(settings.grades, 4), draw=picture)
+    record = import_set("class_folders", tmp_path / "names", out, settings, replace=True)
+    assert record["scheme"] == yaml.safe_load(site_file.read_text())["data"]["scheme"] == "icdr5"
+    assert record["kept"]["settings"] == ["data.scheme"]
+
+
+@pytest.mark.parametrize(
+    ("folders", "settings", "words"),
+    [
+        (("well", "ill"), {"grades": ("well", "ill")}, r"'well', 'ill', 'bad'.*has 'well', 'ill':"),
+        (EYES, {"grades": EYES, "ungradable": "well"}, r"'bad' stands for.*says 'well'"),
+        (("unlabelled",), {"unlabelled": "train"}, r"'well', 'ill', 'bad'.*has none:"),
+    ],
+)
+def test_other_grades_than_the_site_files_stop_the_import(tmp_path, folders, settings, words):
+    class_folders(tmp_path / "set", dict.fromkeys(EYES, 8), draw=picture)
+    out = tmp_path / "out"
+    import_set("class_folders", tmp_path / "set", out, ImportSettings(grades=EYES, ungradable="bad"))
+    graded_by_hand(out, referable=["ill"])
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    class_folders(tmp_path / "other", dict.fromkeys(folders, 8), draw=picture)
+    with pytest.raises(DataError, match=words):
+        import_set("class_folders", tmp_path / "other", out, ImportSettings(**settings), replace=True)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    raw = yaml.safe_load((out / "site.yaml").read_text())
+    del raw["data"]["scheme"]  # as the message says
+    (out / "site.yaml").write_text(yaml.safe_dump(raw))
+    record = import_set("class_folders", tmp_path / "other", out, ImportSettings(**settings), replace=True)
+    assert record["kept"]["settings"] == []
+
+
+def test_a_scheme_of_the_site_file_that_cannot_be_used_stops_the_import(tmp_path):
+    class_folders(tmp_path / "set", dict.fromkeys(EYES, 8), draw=picture)
+    import_set("class_folders", tmp_path / "set", tmp_path / "out", ImportSettings(grades=EYES))
+    graded_by_hand(tmp_path / "out", referable=["severe"])
+    with pytest.raises(DataError, match=r"scheme.*referable is \['severe'\]"):
+        import_set("class_folders", tmp_path / "set", tmp_path / "out", ImportSettings(grades=EYES), replace=True)
 
 
 def test_a_site_file_that_cannot_be_read_is_not_written_over(eyes, tmp_path):

@@ -172,7 +172,8 @@ def import_(root: Path, name: str, out: Path, replace: bool, as_json: bool, **op
     come from their owners, under their owners' terms.
 
     With --replace the patients of the import that stands in OUT keep their splits, unless --seed or --fractions are
-    others than its own, and OUT/site.yaml keeps every setting that no import writes, such as policy.
+    others than its own, and OUT/site.yaml keeps every setting that no import writes, such as policy, and the grading
+    scheme, such as which grades are referable; an import with other grades stops.
     """  # noqa: D301
     from fedretina.data.readers.survey import ImportSettings
     from fedretina.data.site_import import LEFT_OUT, import_set

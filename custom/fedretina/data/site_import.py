@@ -12,21 +12,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from pydantic import ValidationError
 
 from fedretina.data.import_plan import Plan, plan_import
 from fedretina.data.manifest import SPLITS, Manifest, read_manifest, write_manifest
 from fedretina.data.patient_keys import is_key
 from fedretina.data.readers import reader
 from fedretina.data.readers.survey import ImportSettings, LeftOut
-from fedretina.errors import DataError, StateError
-from fedretina.settings.scheme import GradingScheme
+from fedretina.errors import DataError, SettingsError, StateError
+from fedretina.settings.faults import settings_faults
+from fedretina.settings.scheme import GradingScheme, preset, whole_label
 from fedretina.storage import erase_half_written, read_json, write_json, write_output
 from fedretina.version import __version__
 from fedretina.yaml_file import YamlFileError, read_yaml
 
 FORMAT = 1
 MANIFEST, SITE_FILE, RECORD, LEFT_OUT = "manifest.csv", "site.yaml", "import.json", "left_out.csv"
-_OF_THE_SET = frozenset({"scheme", "columns", "public_set"})
+_OF_THE_SET = frozenset({"columns", "public_set"})
 """What a site file says of the set itself under `data`: of another set it may not stay."""
 
 
@@ -37,11 +39,13 @@ class _Earlier(NamedTuple):
         homes: The split of each patient of its manifest; none where all are to be dealt out anew.
         settings: The hospital's own settings at the top of its site file.
         data: Those under `data`, where an import writes some itself.
+        scheme: The grades under `data`; None where it names none.
     """
 
     homes: Mapping[str, str]
     settings: Mapping[str, Any]
     data: Mapping[str, Any]
+    scheme: GradingScheme | None
 
 
 def import_set(
@@ -59,7 +63,8 @@ def import_set(
 
     Written over an earlier import with the same seed and shares, every patient of it keeps its split, so that a run
     that goes on is not tested on those whom it has trained on; with others all are dealt out anew. The site file keeps
-    every setting that no import writes, such as the hospital's `policy`.
+    every setting that no import writes, such as the hospital's `policy`, and its grading scheme, where the hospital
+    says which grades are referable.
 
     Args:
         name: One of `readers()`.
@@ -74,8 +79,8 @@ def import_set(
         and what was kept of an import that it was written over.
 
     Raises:
-        DataError: The set cannot be read as it stands; `out` holds an import already or cannot be written; or what that
-            import should leave cannot be read.
+        DataError: The set cannot be read as it stands; `out` holds an import already or cannot be written; what that
+            import should leave cannot be read; or its site file has other grades.
         SettingsError: There is no such reader, or it does not know a setting.
     """
     reader(name)
@@ -88,10 +93,11 @@ def import_set(
     _make(out)
     if reader(name).converts:
         _forget(out / RECORD)  # the files that it speaks of are about to be written anew
-    plan = plan_import(name, root, out, settings, tell, earlier.homes)
+    plan, own_scheme = _keep_scheme(plan_import(name, root, out, settings, tell, earlier.homes), out, earlier)
     try:
         _forget(out / RECORD)
-        os.sync()  # the images, thousands in one go: a power cut must not leave a whole list beside empty ones
+        if plan.survey.images is not None:
+            os.sync()  # thousands of images in one go: a power cut must not leave a whole list beside empty ones
         write_manifest(out / MANIFEST, plan.rows, plan.columns)
         manifest = read_manifest(out / MANIFEST, plan.scheme, plan.columns)
         _write_left_out(out / LEFT_OUT, plan.left_out)
@@ -101,7 +107,7 @@ def import_set(
             _sweep(plan.survey.images, {row.file for row in plan.rows})
         record = _record(name, settings, plan, manifest, (out / MANIFEST).read_bytes())
         if before:
-            record["kept"] = {"patients": plan.stayed, "settings": kept}
+            record["kept"] = {"patients": plan.stayed, "settings": [*own_scheme, *kept]}
         write_json(out / RECORD, record)
     except BaseException:  # half an import would stand in the way of the next try
         for path in (out / file for file in (MANIFEST, SITE_FILE, LEFT_OUT)):
@@ -125,7 +131,9 @@ def _earlier(name: str, out: Path, settings: ImportSettings) -> _Earlier:
             raise DataError(
                 f"{error} An import writes it anew and keeps the hospital's own settings: mend it, or move it away."
             ) from error
-    data = own.pop("data", None)
+    found = own.pop("data", None)
+    data = found if isinstance(found, Mapping) else {}
+    scheme = _scheme(out, data.get("scheme"))
     homes: dict[str, str] = {}
     if (out / MANIFEST).exists() and _deals_alike(name, out, settings):
         try:
@@ -134,7 +142,55 @@ def _earlier(name: str, out: Path, settings: ImportSettings) -> _Earlier:
             raise DataError(
                 f"{error} Each patient of it is to keep its split: mend it, or move it away to deal all out anew."
             ) from error
-    return _Earlier(homes, own, data if isinstance(data, Mapping) else {})
+    return _Earlier(homes, own, data, scheme)
+
+
+def _scheme(out: Path, raw: Any) -> GradingScheme | None:
+    try:
+        return preset(raw) if isinstance(raw, str) else None if raw is None else GradingScheme.model_validate(raw)
+    except (SettingsError, ValidationError) as error:
+        why = str(error)
+        if isinstance(error, ValidationError):
+            why = f"{settings_faults(error, 'data.scheme', GradingScheme, 'data.scheme.')}."
+        raise DataError(
+            f"the grading scheme of {out / SITE_FILE} cannot be used: {why} An import keeps what the hospital says of "
+            "its grades: mend it, or take it out."
+        ) from error
+
+
+def _keep_scheme(plan: Plan, out: Path, earlier: _Earlier) -> tuple[Plan, list[str]]:
+    """The plan with the site file's own grading scheme, and that setting's name where the import has another.
+
+    Labels that the import meets and the site file does not know are added to it, with the import's meaning.
+
+    Raises:
+        DataError: The site file has other grades, or another that nobody can grade, so what else it says of them would
+            be lost.
+    """
+    own, new = earlier.scheme, plan.scheme
+    if own is None:
+        return plan, []
+    cure = (
+        "Import with the same grades, or into another folder; where the new grades are meant, take `scheme` out of the "
+        "site file, and afterwards write into it again which of them are referable and vision-threatening."
+    )
+    if new is None or new.grades != own.grades:
+        has = "none" if new is None else ", ".join(map(repr, new.grades))
+        raise DataError(
+            f"{out / SITE_FILE} has the grades {', '.join(map(repr, own.grades))}, and this import has {has}: {cure}"
+        )
+    if new.ungradable not in (None, own.ungradable):
+        raise DataError(
+            f"in {out / SITE_FILE} {own.ungradable!r} stands for images that nobody can grade, and this import says "
+            f"{new.ungradable!r}: {cure}"
+        )
+    met = sorted({row.label for row in plan.rows} - {""})
+    unknown = [label for label in met if not {label, whole_label(label)} & own.labels.keys()]
+    added = {label: new.grades[new.index(label)] for label in unknown}
+    scheme = own.model_copy(update={"labels": own.labels | added}) if added else own
+    raw = earlier.data["scheme"]
+    named = raw if isinstance(raw, str) and not added else scheme
+    return plan._replace(scheme=scheme, named=named), ["data.scheme"] if scheme != new else []
 
 
 def _deals_alike(name: str, out: Path, settings: ImportSettings) -> bool:

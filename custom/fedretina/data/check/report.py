@@ -168,7 +168,7 @@ def check_site(
     findings.add("several_pages", several, severity=grave)
     findings.add("file_not_listed", _unlisted(listed, source.images))
     findings.add("limited", ["`limit` in the site file"] if source.limited else [])
-    counts = check_counts(usable, source.scheme, findings)
+    counts = check_counts(usable, source.scheme, findings, source.promised)
     sizes = Counter((fact.width, fact.height) for fact in facts)
     return CheckReport(
         site=source.name,

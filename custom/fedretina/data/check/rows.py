@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
-from fedretina.data.check.rules import Findings
+from fedretina.data.check.rules import Findings, Severity
 from fedretina.data.import_plan import to_train
 from fedretina.data.manifest import SPLITS, cell_value, one_spelling, raw_rows, require_inside
 from fedretina.data.readers.survey import ImportSettings
@@ -50,6 +50,7 @@ class CheckSource:
         manifest: The manifest; None for a phantom, and for a folder per class.
         stated: What the site file says that the images are; None where it does not.
         columns: Optional columns that the site file names.
+        promised: Whether the site file asks for a promise (`data.promise`).
     """
 
     name: str
@@ -62,6 +63,7 @@ class CheckSource:
     manifest: Path | None = None
     stated: str | None = None
     columns: tuple[Column, ...] = ()
+    promised: bool = False
 
     @property
     def modality(self) -> str:
@@ -187,6 +189,7 @@ def _from_site_file(
         manifest=settings.manifest,
         stated=said,
         columns=settings.columns,
+        promised=settings.promise is not None,
     )
 
 
@@ -306,10 +309,13 @@ def _check_columns(rows: Sequence[Row], patients: Mapping[str, str], findings: F
     findings.add("column_odd", odd)
 
 
-def check_counts(images: Sequence[Image], scheme: GradingScheme | None, findings: Findings) -> dict[str, list[int]]:
+def check_counts(
+    images: Sequence[Image], scheme: GradingScheme | None, findings: Findings, promised: bool = False
+) -> dict[str, list[int]]:
     """Check that each split and grade has images among those that can be used; returns images per grade and split.
 
-    A site without a scheme only pre-trains: it needs an image in train and nothing more.
+    A site without a scheme only pre-trains: it needs an image in train and nothing more. One that asks for a promise
+    needs referable grades, or nobody is promised anything.
     """
     if scheme is None:
         findings.add("split_empty", [] if any(image.unlabelled for image in images) else ["train"])
@@ -335,7 +341,8 @@ def check_counts(images: Sequence[Image], scheme: GradingScheme | None, findings
         if 0 < count < RARE
     ]
     findings.add("grade_rare_in_test", rare)
-    findings.add("referable_not_set", [] if scheme.referable else ["the grading scheme"])
+    grave: Severity = "error" if promised else "note"
+    findings.add("referable_not_set", [] if scheme.referable else ["the grading scheme"], severity=grave)
     return counts
 
 

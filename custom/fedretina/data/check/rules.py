@@ -205,7 +205,9 @@ CODES: Mapping[str, Code] = MappingProxyType(
         ),
         "referable_not_set": Code(
             "note",
-            "The scheme does not say which grades a doctor must see, so no figures about referral can be made.",
+            "The scheme does not say which grades a doctor must see, so no eye is referred for its grade, and no "
+            "figures about referral can be made. An error where the site file asks for a promise (`data.promise`): "
+            "none can be given.",
             "Add `referable` to the grading scheme.",
         ),
         "file_not_listed": Code(
