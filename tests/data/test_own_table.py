@@ -85,6 +85,15 @@ def test_a_mistake_is_told_with_its_mend(hospital, rows, words, told):
     assert told in str(error.value)
 
 
+@pytest.mark.parametrize(("grades", "first"), [("0123", "icdr5"), ("012", "icdr5"), ("0125", "icdr5_ungradable")])
+def test_icdr_without_every_grade_names_icdr_first(hospital, grades, first):
+    root, write = hospital
+    words = write(*(f"p;a;{grade};;;" for grade in grades)) | {"scheme": None}
+    with pytest.raises(DataError, match=f"add --scheme {first}\\)") as error:
+        look("own_table", root, **words)
+    assert "oct" not in str(error.value)
+
+
 def test_options_that_cannot_be_used(hospital):
     root, write = hospital
     words = write("p;a;0;;;")

@@ -104,7 +104,7 @@ def survey(
     # Names are hashes, so their order tells nothing of the order in which patients came.
     found.sort()
     _write_list(out / PHOTOGRAPHS, sorted(kept.values()))
-    scheme = scheme_of({photograph.label for photograph in found}, settings)
+    scheme = scheme_of({photograph.label for photograph in found}, settings, "fundus")
     return Survey(tuple(found), scheme, tuple(left_out), _warnings(kept), out / IMAGES)
 
 

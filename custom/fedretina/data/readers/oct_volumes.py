@@ -127,7 +127,7 @@ def survey(
     # Names are hashes, so their order tells nothing of the order in which patients came.
     found.sort()
     write_file(out / SCANS, ("file,volume,scan,laterality\n" + "".join(sorted(lines))).encode())
-    scheme = scheme_of({photograph.label for photograph in found}, settings)
+    scheme = scheme_of({photograph.label for photograph in found}, settings, "oct")
     whole = sum(bool(told.label) and not told.scans for told in listed.values())
     beside = f"{whole} volumes have one label for all their scans: those beside the lesion carry it too."
     return Survey(tuple(found), scheme, tuple(left_out), (beside,) if whole else (), out / IMAGES)

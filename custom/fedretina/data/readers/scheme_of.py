@@ -25,7 +25,7 @@ _WORDS = {
 _GRADE_OF = {word: grade for grade, words in _WORDS.items() for word in words}
 
 
-def scheme_of(labels: Set[str], settings: ImportSettings) -> GradingScheme | str | None:
+def scheme_of(labels: Set[str], settings: ImportSettings, modality: str | None = None) -> GradingScheme | str | None:
     """Find the scheme; None where no image has a label and the settings name no scheme.
 
     In this order: the preset that is named; the grades that are named; "0" to "4" (or to "5", ungradable), all of
@@ -35,6 +35,7 @@ def scheme_of(labels: Set[str], settings: ImportSettings) -> GradingScheme | str
     Args:
         labels: The raw labels that occur; "" is none.
         settings: `scheme`, `grades` and `ungradable` count.
+        modality: What the images are, so that no scheme for others is proposed; None where it is not known.
 
     Raises:
         DataError: A label is not in what the settings name, or the order of the labels is not to be seen.
@@ -50,7 +51,7 @@ def scheme_of(labels: Set[str], settings: ImportSettings) -> GradingScheme | str
         return "icdr5"
     if labels == set("012345"):
         return "icdr5_ungradable"
-    return _icdr(labels) or _numbered(labels) or _refuse(labels)
+    return _icdr(labels) or _numbered(labels) or _refuse(labels, modality)
 
 
 def _named(labels: Set[str], settings: ImportSettings) -> GradingScheme:
@@ -90,7 +91,7 @@ def _numbered(labels: Set[str]) -> GradingScheme | None:
     return GradingScheme(grades=grades, labels={name: name for name in grades})
 
 
-def _refuse(labels: Set[str]) -> GradingScheme:
+def _refuse(labels: Set[str], modality: str | None) -> GradingScheme:
     strangers = sorted(labels - set("012345"))
     if strangers and set("0123") <= labels:
         raise DataError(
@@ -99,6 +100,10 @@ def _refuse(labels: Set[str]) -> GradingScheme:
         )
     fits = [name for name in SCHEMES if labels <= preset(name).labels.keys()]
     fits.sort(key=lambda name: preset(name).num_classes != len(labels))  # first those that have no other grade
+    if not strangers and modality in (None, SCHEMES["icdr5"].modality):  # ICDR, also where a grade does not occur
+        modality = SCHEMES["icdr5"].modality
+        fits.sort(key=list(SCHEMES).index)
+    fits = [name for name in fits if modality in (None, SCHEMES[name].modality)]
     known = f" (these are names of {', '.join(fits)}: add --scheme {fits[0]})" if fits else " (--scheme)"
     raise DataError(
         f"the order of the labels {sorted(labels)} is not to be seen: name a preset{known}, or the grades in order, "
