@@ -1,5 +1,7 @@
 """A hospital's own table with titles of its own; what comes of its rows is decided in test_import_plan.py."""
 
+import unicodedata
+
 import pytest
 
 import public_sets as sets
@@ -83,6 +85,14 @@ def test_a_mistake_is_told_with_its_mend(hospital, rows, words, told):
     with pytest.raises(DataError) as error:
         plan("own_table", root, **(write(*rows) | words))
     assert told in str(error.value)
+
+
+def test_umlauts_are_found_however_they_are_composed(hospital):
+    root, write = hospital
+    apart = unicodedata.normalize("NFD", "Müller.jpg")
+    sets.touch(root / apart)
+    found = look("own_table", root, **write("p;MÜLLER;0;;;", f"p;{apart};0;;;"))
+    assert [photograph.file for photograph in found.photographs] == [apart, apart]
 
 
 @pytest.mark.parametrize(("grades", "first"), [("0123", "icdr5"), ("012", "icdr5"), ("0125", "icdr5_ungradable")])

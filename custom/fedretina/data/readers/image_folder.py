@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -24,15 +25,15 @@ class ImageFolder:
         self._names = image_names(root / self.folder)
         self._lower: dict[str, list[str]] = {}
         for name in self._names:
-            self._lower.setdefault(name.lower(), []).append(name)
-            self._lower.setdefault(PurePosixPath(name).stem.lower(), []).append(name)
+            self._lower.setdefault(loose(name), []).append(name)
+            self._lower.setdefault(loose(PurePosixPath(name).stem), []).append(name)
         self._found: set[str] = set()
 
     def find(self, name: str, suffix: str = "") -> str:
         """The path of an image relative to the set's folder; the listed name where there is no such image.
 
-        The exact name comes first, then the same name in another case, then one with another ending: copies of
-        the sets have been converted, and cameras write .JPG.
+        The exact name comes first, then the same name in another case or with its umlauts composed otherwise, then one
+        with another ending: copies of the sets have been converted, cameras write .JPG, and a Mac takes umlauts apart.
 
         Args:
             name: As in the list.
@@ -42,7 +43,7 @@ class ImageFolder:
             DataError: Several files could be meant.
         """
         listed = name + suffix
-        for key in (listed.lower(), name.lower() if suffix else _stem(listed)):
+        for key in (loose(listed), loose(name) if suffix else _stem(listed)):
             close = self._lower.get(key, [])
             if listed in close or len(close) == 1:
                 found = listed if listed in close else close[0]
@@ -77,7 +78,12 @@ def is_image(name: str) -> bool:
 
 
 def _stem(name: str) -> str:
-    return (PurePosixPath(name).stem if is_image(name) else name).lower()
+    return loose(PurePosixPath(name).stem if is_image(name) else name)
+
+
+def loose(name: str) -> str:
+    """A name without regard to case, and to whether an umlaut is one sign (NFC) or a letter and two dots (NFD)."""
+    return unicodedata.normalize("NFC", name).lower()
 
 
 def no_patients() -> str:
