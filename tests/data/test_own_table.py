@@ -87,6 +87,13 @@ def test_a_mistake_is_told_with_its_mend(hospital, rows, words, told):
     assert told in str(error.value)
 
 
+def test_a_title_may_hold_a_stroke(hospital):
+    root, write = hospital
+    words = write("p;a;2", header="Pat.-Nr.;Bildname;Grad|Arzt")
+    words["columns"] |= {"label": "Grad|Arzt"}
+    assert [photograph.label for photograph in look("own_table", root, **words).photographs] == ["2"]
+
+
 def test_umlauts_are_found_however_they_are_composed(hospital):
     root, write = hospital
     apart = unicodedata.normalize("NFD", "Müller.jpg")

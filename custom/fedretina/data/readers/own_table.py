@@ -50,6 +50,7 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
         [title for name, title in titles.items() if name not in may_be_empty and name != "file"],
         may_be_empty=[titles[name] for name in may_be_empty],
         cure=_CURE,
+        whole=True,
     )
     cells = [{name: row.cells[title] for name, title in titles.items()} for row in rows]
     if not any(cell["label"] for cell in cells) and settings.unlabelled == "skip":

@@ -30,6 +30,7 @@ def read_table(
     encodings: Sequence[str] = ("utf-8-sig",),
     may_be_empty: Sequence[str] = (),
     cure: str = "Unpack the set again.",
+    whole: bool = False,
 ) -> list[Row]:
     """Read some columns of a table that has a header.
 
@@ -44,19 +45,21 @@ def read_table(
         encodings: Tried in order, for CSV.
         may_be_empty: Must be there; their cells may be empty.
         cure: What to do where a column is missing.
+        whole: Whether a name is one title as it stands, with any "|" in it.
 
     Raises:
         DataError: The file or a column is missing, a column is there twice, a row of a CSV has more cells than the
             header, a cell is empty, there is no row, or the library that reads Excel files is not installed.
     """
     names = (*columns, *may_be_empty, *optional)
-    choices = [choice for name in names for choice in name.split("|")]
+    choices_of = {name: [name] if whole else name.split("|") for name in names}
+    choices = [choice for name in names for choice in choices_of[name]]
     separator, lines = _lines(path, choices, encodings)
     titles = [plain_title(cell) for cell in lines[0].cells] if lines else []
-    places = {name: _place(titles, name) for name in names}
+    places = {name: _place(titles, choices_of[name]) for name in names}
     needed = (*columns, *may_be_empty)
     if any(places[name] is None for name in needed):
-        wanted = " and ".join(" or ".join(repr(choice) for choice in name.split("|")) for name in needed)
+        wanted = " and ".join(" or ".join(map(repr, choices_of[name])) for name in needed)
         found = [cell.strip() for cell in lines[0].cells] if lines else []
         raise DataError(f"{path}: expected the columns {wanted}, found {found}. {cure}")
     twice = [titles[at] for at in places.values() if at is not None and titles.count(titles[at]) > 1]
@@ -69,12 +72,12 @@ def read_table(
         if not any(cell.strip() for cell in line):
             continue
         cells = {
-            name.split("|")[0]: line[at].strip() if at is not None and at < len(line) else ""
+            choices_of[name][0]: line[at].strip() if at is not None and at < len(line) else ""
             for name, at in places.items()
         }
-        empty = [name for name in columns if not cells[name.split("|")[0]]]
+        empty = [name for name in columns if not cells[choices_of[name][0]]]
         if empty:
-            raise DataError(f"{path}, row {number}: {empty[0].split('|')[0]!r} is empty: mend or remove the row.")
+            raise DataError(f"{path}, row {number}: {choices_of[empty[0]][0]!r} is empty: mend or remove the row.")
         rows.append(Row(number, cells))
     if not rows:
         raise DataError(f"{path} lists no image: unpack the set again.")
@@ -121,8 +124,8 @@ def sex_and_age(sex: str, age: str) -> dict[Column, str]:
     return {"sex": told if told in ("female", "male") else "", "age_band": band}
 
 
-def _place(titles: Sequence[str], name: str) -> int | None:
-    for choice in name.split("|"):
+def _place(titles: Sequence[str], choices: Sequence[str]) -> int | None:
+    for choice in choices:
         if choice.casefold() in titles:
             return titles.index(choice.casefold())
     return None
