@@ -87,6 +87,27 @@ def test_a_mistake_is_told_with_its_mend(hospital, rows, words, told):
     assert told in str(error.value)
 
 
+def test_a_folder_is_found_in_any_case_and_its_exact_name_first(hospital):
+    root, write = hospital
+    sets.touch(root / "Old" / "Deep" / "e.jpg")
+    sets.touch(root / "Old" / "d.tif")
+    files = ("old/d", "Old/d", r"OLD\DEEP\E.JPG", "old/deep/e")
+    with pytest.raises(DataError, match=r"'OLD' could be any of Old, old: write its exact name"):
+        look("own_table", root, **write(*(f"p;{file};0;;;" for file in files)))
+    rows = [f"p;{file};0;;;" for file in ("old/d", "Old/d", r"OLD\DEEP\E.JPG", "old/nowhere/e")]
+    words = write(*rows)
+    (root / "old" / "d.tif").unlink()
+    (root / "old").rmdir()
+    found = look("own_table", root, **words)
+    assert [photograph.file for photograph in found.photographs] == [
+        "Old/d.tif",
+        "Old/d.tif",
+        "Old/Deep/e.jpg",
+        "Old/nowhere/e",
+    ]
+    assert found.warnings == ()
+
+
 def test_a_title_may_hold_a_stroke(hospital):
     root, write = hospital
     words = write("p;a;2", header="Pat.-Nr.;Bildname;Grad|Arzt")

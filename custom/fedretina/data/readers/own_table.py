@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from fedretina.data.manifest import cell_value
 from fedretina.data.readers.class_folders import PARTS, pattern_of, with_patients
-from fedretina.data.readers.image_folder import ImageFolder, no_patients
+from fedretina.data.readers.image_folder import ImageFolder, loose, no_patients
 from fedretina.data.readers.scheme_of import scheme_of
 from fedretina.data.readers.survey import ImportSettings, LeftOut, Photograph, PublicSet, Survey
 from fedretina.data.readers.tables import Row, read_table
@@ -58,10 +58,10 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
     labels = {whole_label(cell["label"]) for cell in cells}
     scheme = scheme_of(labels, settings)
     _require_labels(table, titles["label"], rows, preset(scheme) if isinstance(scheme, str) else scheme)
-    folders: dict[str, ImageFolder] = {}
+    folders = _Folders(root)
     found, left_out = [], []
     for row, cell in zip(rows, cells, strict=True):
-        file = _find(root, cell["file"], folders)
+        file = folders.find(cell["file"])
         if not cell["label"] and settings.unlabelled == "skip":
             left_out.append(LeftOut(file, "it has no label"))
             continue
@@ -77,7 +77,7 @@ def survey(root: Path, settings: ImportSettings, out: Path) -> Survey:
         warnings.append(f"{no_patients()} Give --column patient=TITLE or --patient-pattern if either tells.")
     elif without := sum(not cell["patient"] for cell in cells):
         warnings.append(f"{counted(without, 'row names', 'rows name')} no patient: each of their images is its own.")
-    if unused := sum(folder.unused() for folder in folders.values()):
+    if unused := folders.unused():
         named = counted(unused, "image that no row names stays", "images that no row names stay")
         warnings.append(f"{named} out.")
     return Survey(tuple(found), scheme, tuple(left_out), tuple(warnings))
@@ -103,12 +103,55 @@ def _require_labels(table: Path, title: str, rows: list[Row], scheme: GradingSch
         )
 
 
-def _find(root: Path, named: str, folders: dict[str, ImageFolder]) -> str:
-    plain = PurePosixPath(named.replace("\\", "/"))
-    place = "" if str(plain.parent) == "." else str(plain.parent)
-    if place not in folders:
-        folders[place] = ImageFolder(root, [place])
-    return folders[place].find(plain.name)
+class _Folders:
+    """The folders that a table's files lie in, found as `ImageFolder` finds files: an exact name goes first."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._images: dict[str, ImageFolder] = {}
+        self._places: dict[str, str] = {"": ""}
+        self._below: dict[str, dict[str, list[str]]] = {}
+
+    def find(self, named: str) -> str:
+        """The path of a file as on disk, relative to the root; as listed where there is no such file.
+
+        Raises:
+            DataError: Several folders or files could be meant.
+        """
+        plain = PurePosixPath(named.replace("\\", "/"))
+        place = self._place("" if str(plain.parent) == "." else str(plain.parent))
+        if place not in self._images:  # two spellings of a folder are one
+            self._images[place] = ImageFolder(self._root, [place])
+        return self._images[place].find(plain.name)
+
+    def unused(self) -> int:
+        """How many images of these folders no row has named."""
+        return sum(folder.unused() for folder in self._images.values())
+
+    def _place(self, listed: str) -> str:
+        if listed not in self._places:
+            self._places[listed] = listed if (self._root / listed).is_dir() else self._close(PurePosixPath(listed))
+        return self._places[listed]
+
+    def _close(self, listed: PurePosixPath) -> str:
+        above = "" if str(listed.parent) in (".", str(listed)) else self._place(str(listed.parent))
+        if above not in self._below:
+            self._below[above] = _subfolders(self._root / above)
+        close = self._below[above].get(loose(listed.name), [])
+        exact = [name for name in close if name == listed.name]
+        if len(close) > 1 and not exact:
+            raise DataError(f"the folder {str(listed)!r} could be any of {', '.join(close[:5])}: write its exact name.")
+        return str(PurePosixPath(above, *(exact or close or [listed.name])))
+
+
+def _subfolders(folder: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    try:
+        for name in sorted(path.name for path in folder.iterdir() if path.is_dir()):
+            found.setdefault(loose(name), []).append(name)
+    except OSError:
+        return {}
+    return found
 
 
 def _part(table: Path, row: Row, split: str) -> str | None:
