@@ -30,10 +30,10 @@ _ROWS = {
     "federated": "`analytic`, the federated head",
     "both": "`analytic`, the mean of own and federated head",
     "kept": "what validation keeps of own head and `analytic`",
-    "feduaa": "`feduaa`, trained by the recipe",
-    "fedbn": "`fedbn`, trained by the recipe",
-    "fedavg": "`fedavg`, trained by the recipe",
-    "fedee_tweu": "`fedee_tweu`, trained by the recipe",
+    "feduaa": "`feduaa`, with `recipe: small_sites`",
+    "fedbn": "`fedbn`, with `recipe: small_sites`",
+    "fedavg": "`fedavg`, with `recipe: small_sites`",
+    "fedee_tweu": "`fedee_tweu`, with `recipe: small_sites`",
 }
 _SUMS = ("federated", "both")
 """The rows that train nothing."""

@@ -15,7 +15,6 @@ from fedretina.testing.methods import check_estimator, check_row, check_rule
 from fedretina.testing.modality import check_modality
 from fedretina.uncertainty.estimators import SoftmaxEstimator
 
-SAMPLES = weights.rule.of(SamplesSettings())
 ROW = {"row": "fedprox"}
 
 

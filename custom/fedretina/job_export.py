@@ -16,9 +16,9 @@ from fedretina.kit.job_folder import (
     EXPERIMENT,
     GPU_MEMORY,
     GPUS,
-    LARGEST,
     META,
     classes_named,
+    head_of,
     refusal,
 )
 from fedretina.plurals import counted
@@ -106,7 +106,7 @@ def why_refused(job: Path) -> str | None:
     apps = sorted(job_record(job / META).get("deploy_map") or {})
     for app in apps:
         found = [path for path in sorted((job / app).rglob("*")) if not path.is_dir()]
-        fault = refusal({path.relative_to(job / app).as_posix(): _head(path) for path in found})
+        fault = refusal({path.relative_to(job / app).as_posix(): head_of(path) for path in found})
         if fault is None and (job / app / "custom").exists():
             fault = "BYOC not permitted: the job has a `custom` folder, even if there is nothing in it."
         if fault is not None:
@@ -118,11 +118,6 @@ def why_refused(job: Path) -> str | None:
 def _classes(job: Path, apps: Sequence[str]) -> set[str]:
     files = [job / app / "config" / name for app in apps for name in CONFIGS]
     return {name for path in files for name in classes_named(job_record(path))}
-
-
-def _head(path: Path) -> bytes:
-    with open(path, "rb") as handle:
-        return handle.read(LARGEST + 1)
 
 
 def _check(job: Path, out: Path, sites: Sequence[str], quorum: int | None, mandatory: Sequence[str]) -> None:

@@ -133,8 +133,3 @@ def _pretrained(settings: dict[str, Any], out: Path, work: Work) -> str:
 
 def _encoder(out: Path, choice: RowChoice, seed: int) -> Path:
     return out / "encoders" / choice.name / f"seed-{seed}.json"
-
-
-def encoder_record(out: Path, start: str, seed: int) -> Path:
-    """Where it stands how a start was pre-trained."""
-    return out / "encoders" / f"pretrain_{start}" / f"seed-{seed}.json"

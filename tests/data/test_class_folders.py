@@ -5,6 +5,8 @@ import re
 import pytest
 
 import public_sets as sets
+from fedretina.data.readers.scheme_of import scheme_of
+from fedretina.data.readers.survey import ImportSettings
 from fedretina.errors import DataError, SettingsError
 from fedretina.settings.scheme import preset
 from surveyed import look, plan
@@ -44,6 +46,12 @@ def test_the_scheme_of_folders(tmp_path, folders, words, grades):
     assert " ".join(scheme.grades) == grades
     classes = {scheme.index(folder) for folder in folders.split()}
     assert len(classes) == len(folders.split())
+
+
+def test_numbers_of_scans_are_no_grades_of_diabetic_retinopathy():
+    assert scheme_of(set("01234"), ImportSettings(), "fundus") == scheme_of(set("01234"), ImportSettings()) == "icdr5"
+    with pytest.raises(DataError, match=r"the order of the labels .* is not to be seen: name a preset"):
+        scheme_of(set("01234"), ImportSettings(), "oct")
 
 
 @pytest.mark.parametrize("folders", ["0 1", "1 2 3", "well ill", "mild severe", "0_a 0_b", "no_dr Mild glaucoma"])

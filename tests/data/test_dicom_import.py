@@ -108,8 +108,10 @@ def test_half_of_a_photograph_that_a_killed_import_left_goes_with_the_next(archi
     images = tmp_path / "out" / "images"
     (half,) = images.iterdir()
     assert half.read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "out" / ".manifest.csv.1.2.tmp").write_text("file,label,patient\n")
     import_set("dicom", root, tmp_path / "out", ImportSettings(labels=table), replace=True)
     assert len(list(images.iterdir())) == len(rows)
+    assert not list((tmp_path / "out").glob(".*"))
 
 
 def test_a_table_by_instance_gives_the_same_import(archive, tmp_path):

@@ -42,7 +42,7 @@ def test_a_row_of_fewer_draws_stands_beside_own_head_and_sums_of_the_same_draws(
         return " / ".join(f"{fmean(of_run(run, model, figure) for run in mine):.3f}" for figure in figures)
 
     shown = next(line for line in page.splitlines() if line.startswith("| `feduaa`"))
-    assert shown.startswith(f"| `feduaa`, trained by the recipe | {mean('feduaa', 'federated')} (")
+    assert shown.startswith(f"| `feduaa`, with `recipe: small_sites` | {mean('feduaa', 'federated')} (")
     assert f"; own {mean('both', 'own')}, mean of both heads {mean('both', 'federated')} in these draws |" in shown
     assert page.count("in these draws") == 1
     assert "Not every draw of the trained rows has run yet: 2 to 8 of 8 draws." in page

@@ -12,7 +12,6 @@ from pathlib import Path
 ENVIRONMENT = "HOSPITAL_WORD"
 """A variable of the participants' environment that holds a planted word."""
 PLANTED = {kind: f"planted-{kind}-7f3a91" for kind in ("file", "server", "address", "environment")}
-EXECUTOR = "fedretina.flare.executor.TrainerExecutor"
 FILTER = "fedretina.flare.whitelist_filter.WhitelistFilter"
 Change = Callable[[Path], None]
 

@@ -91,6 +91,7 @@ def import_set(
     earlier = _earlier(name, out, settings)
     before = [path for path in (out / file for file in (MANIFEST, SITE_FILE, LEFT_OUT)) if path.exists()]
     _make(out)
+    erase_half_written(out, MANIFEST)  # it names patients
     if reader(name).converts:
         _forget(out / RECORD)  # the files that it speaks of are about to be written anew
     plan, own_scheme = _keep_scheme(plan_import(name, root, out, settings, tell, earlier.homes), out, earlier)
@@ -278,7 +279,7 @@ def _sweep(folder: Path, named: set[str]) -> None:
 
     Half of an image that a killed import was writing is a patient's, too.
     """
-    erase_half_written(folder, "*.png")
+    erase_half_written(folder, "*")
     for path in folder.glob("*.png"):
         if path.name not in named and is_key(path.stem):
             path.unlink(missing_ok=True)

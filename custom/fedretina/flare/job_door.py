@@ -33,7 +33,7 @@ from fedretina.errors import StateError
 from fedretina.exchange.ledger import REFUSALS, Ledger
 from fedretina.flare.site_commands import answer_only_for_jobs
 from fedretina.kit.audit import AuditLog
-from fedretina.kit.job_folder import LARGEST, META, SIGNATURES, refusal
+from fedretina.kit.job_folder import LARGEST, META, SIGNATURES, head_of, refusal
 from fedretina.told import one_line
 
 _log = logging.getLogger(__name__)
@@ -200,12 +200,7 @@ class JobValidator(AppValidator):
         """Look at an app's folder; return why it is refused, or an empty sentence."""
         root = Path(app_folder)
         found = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if not path.is_dir()}
-        return refusal({name: _head(path) for name, path in found.items()}) or "", {}
-
-
-def _head(path: Path) -> bytes:
-    with open(path, "rb") as handle:
-        return handle.read(LARGEST + 1)
+        return refusal({name: head_of(path) for name, path in found.items()}) or "", {}
 
 
 def _refusal_of_zip(content: bytes) -> str | None:

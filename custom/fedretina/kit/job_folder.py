@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from fedretina.told import one_line
@@ -51,6 +52,12 @@ FILES = frozenset({f"config/{name}" for name in (*CONFIGS, EXPERIMENT)}) | {
 LARGEST = 2**20
 """Bytes that one of them may have."""
 _SHOWN = 100
+
+
+def head_of(path: Path) -> bytes:
+    """What `refusal` looks at of a file: all of it, or one byte more than it may have."""
+    with open(path, "rb") as handle:
+        return handle.read(LARGEST + 1)
 
 
 def classes_named(config: Any) -> Iterator[str]:

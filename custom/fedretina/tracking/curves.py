@@ -214,7 +214,12 @@ class WandbCurves:
     def __init__(self, folder: Path, project: str, run: str) -> None:
         if importlib.util.find_spec("wandb") is None:
             raise _absent("wandb")
-        shutil.rmtree(folder, ignore_errors=True)
+        # W&B's own process outlives this one's kill for a while, and goes on writing where its folder is then.
+        before = folder.with_name(f".{folder.name}.before")
+        shutil.rmtree(before, ignore_errors=True)
+        if folder.exists():
+            folder.rename(before)
+            shutil.rmtree(before, ignore_errors=True)
         folder.mkdir(parents=True)
         self._log = folder / "log.txt"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}

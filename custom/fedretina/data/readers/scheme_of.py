@@ -28,14 +28,14 @@ _GRADE_OF = {word: grade for grade, words in _WORDS.items() for word in words}
 def scheme_of(labels: Set[str], settings: ImportSettings, modality: str | None = None) -> GradingScheme | str | None:
     """Find the scheme; None where no image has a label and the settings name no scheme.
 
-    In this order: the preset that is named; the grades that are named; "0" to "4" (or to "5", ungradable), all of
-    them, which are ICDR; ICDR's names in the usual spellings, the healthy one and another; names with a
-    different number in front, in the order of these numbers.
+    In this order: the preset that is named; the grades that are named; of photographs "0" to "4" (or to "5",
+    ungradable), all of them, which are ICDR, and ICDR's names in the usual spellings, the healthy one and another;
+    names with a different number in front, in the order of these numbers.
 
     Args:
         labels: The raw labels that occur; "" is none.
         settings: `scheme`, `grades` and `ungradable` count.
-        modality: What the images are, so that no scheme for others is proposed; None where it is not known.
+        modality: What the images are, so that no scheme for others is taken or proposed; None where it is not known.
 
     Raises:
         DataError: A label is not in what the settings name, or the order of the labels is not to be seen.
@@ -47,11 +47,8 @@ def scheme_of(labels: Set[str], settings: ImportSettings, modality: str | None =
         return _named(labels, settings)
     if not labels:
         return None
-    if labels == set("01234"):
-        return "icdr5"
-    if labels == set("012345"):
-        return "icdr5_ungradable"
-    return _icdr(labels) or _numbered(labels) or _refuse(labels, modality)
+    icdr = _icdr(labels) if modality in (None, SCHEMES["icdr5"].modality) else None
+    return icdr or _numbered(labels) or _refuse(labels, modality)
 
 
 def _named(labels: Set[str], settings: ImportSettings) -> GradingScheme:
@@ -72,7 +69,11 @@ def _named(labels: Set[str], settings: ImportSettings) -> GradingScheme:
         ) from error
 
 
-def _icdr(labels: Set[str]) -> GradingScheme | None:
+def _icdr(labels: Set[str]) -> GradingScheme | str | None:
+    if labels == set("01234"):
+        return "icdr5"
+    if labels == set("012345"):
+        return "icdr5_ungradable"
     means = {label: _GRADE_OF.get(re.sub(r"[\s_\-]", "", label).lower()) for label in labels}
     grades = set(means.values())
     if None in grades or "no_dr" not in grades or len(grades - {_UNGRADABLE}) < 2:
