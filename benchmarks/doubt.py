@@ -10,7 +10,7 @@ what is stored: figures, and nothing of any image. The images are not part of th
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from fedretina.analytic.ridge import RidgeHead, likeliest, own_head
 from fedretina.analytic.sums import Sums, total
 from fedretina.data.site_data import SiteData, Split, load_site_data
 from fedretina.evaluation.metrics import error_detection_auroc
+from fedretina.gate.spoils import SPOILS
 from fedretina.local.features import FrozenEncoder
 from fedretina.losses.evidential import evidential_loss
 from fedretina.settings.evaluation import SoftmaxGatedSettings
@@ -336,27 +337,6 @@ def _without_ungradable(data: SiteData) -> SiteData:
 
 def _unkept(data: SiteData) -> SiteData:
     return replace(data, features=None)
-
-
-def _blurred(image: np.ndarray) -> np.ndarray:
-    import cv2
-
-    return np.stack([cv2.GaussianBlur(channel, (0, 0), 4 * image.shape[1] / 224) for channel in image])
-
-
-def _half_covered(image: np.ndarray) -> np.ndarray:
-    covered = image.copy()
-    covered[:, image.shape[1] // 2 :] = 0
-    return covered
-
-
-SPOILS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "darkened to a tenth": lambda image: (image * 0.1).astype(np.uint8),
-    "blurred": _blurred,
-    "half covered": _half_covered,
-    "overexposed": lambda image: np.clip(image * 2.5, 0, 255).astype(np.uint8),
-}
-"""Ways in which a photograph goes wrong, of uint8 [3, S, S]; the blur is 4 of 224 pixels wide."""
 
 
 if __name__ == "__main__":
