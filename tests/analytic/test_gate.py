@@ -201,7 +201,7 @@ def test_the_entropy_of_the_softmax_can_still_be_asked_for(analytic, phantoms, t
     card = read_json(tmp_path / "r" / "site-1" / "final" / "card.json")
     assert card["estimator"] == "softmax"
     assert "gate" not in card
-    assert any("may be sure of one that is no retina" in line for line in card["limits"])
+    assert any("may be sure of one of another kind" in line for line in card["limits"])
 
 
 def test_images_that_tell_nothing_are_said_to_tell_nothing(analytic, phantoms, tmp_path, monkeypatch):
