@@ -67,6 +67,11 @@ def write_dicom(
     ds.BitsAllocated, ds.BitsStored = wide, bits or wide
     ds.HighBit, ds.PixelRepresentation = ds.BitsStored - 1, 0
     ds.PixelData = pixels.tobytes()
+    return _saved(ds, path, tags)
+
+
+def _saved(ds, path, tags):
+    """Write a file with some tags set anew; one of None is left out."""
     for name, value in tags.items():
         if value is None:
             delattr(ds, name)
@@ -106,11 +111,4 @@ def write_as(path, pixels=None, photometric="RGB", syntax=ExplicitVRLittleEndian
     ds.HighBit = ds.BitsStored - 1
     ds.PixelRepresentation = 0
     ds.PixelData = pixels.tobytes() if data is None else data
-    for name, value in tags.items():
-        if value is None:
-            delattr(ds, name)
-        else:
-            setattr(ds, name, value)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    ds.save_as(path, enforce_file_format=True)
-    return path
+    return _saved(ds, path, tags)
