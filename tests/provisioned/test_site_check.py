@@ -290,10 +290,14 @@ def test_a_proxy_that_opens_tls_is_told_from_the_server(kit, tmp_path):
 
 
 def _install_unit(kit, system, monkeypatch):
-    """A site's systemd unit in a folder, which lets the service speak with one address."""
+    """A site's systemd unit in a folder, which lets the service speak with one address and write beside that folder."""
     system.mkdir()
     monkeypatch.setattr(addresses, "UNIT_FOLDER", system)
-    shutil.copy(REPOSITORY / "provisioning" / "fedretina-site.service", system)
+    monkeypatch.setattr(service_sight, "_TEMPORARY", (system / "tmp",))  # the tests' files may lie below /tmp
+    unit = (REPOSITORY / "provisioning" / "fedretina-site.service").read_text()
+    (system / "fedretina-site.service").write_text(
+        unit.replace("ReadWritePaths=/srv/", f"ReadWritePaths={system.parent} /srv/")
+    )
     fedretina("kit", "addresses", kit, "192.0.2.10")
 
 
@@ -312,13 +316,11 @@ def test_a_server_that_has_moved_is_told_from_one_that_is_away(look, kit, tmp_pa
 
 def test_files_at_home_that_the_service_would_not_see(look, kit, hospital, tmp_path, monkeypatch):
     system, link = tmp_path / "system", tmp_path / "link"
-    system.mkdir()
     link.symlink_to(hospital)
-    monkeypatch.setattr(addresses, "UNIT_FOLDER", system)
     monkeypatch.setattr(service_sight, "_HOMES", (link, Path("/root")))
+    monkeypatch.setattr(addresses, "UNIT_FOLDER", system)
     assert "service's files" not in look("--offline", code=0)  # no unit, so no service
-    shutil.copy(REPOSITORY / "provisioning" / "fedretina-site.service", system)
-    fedretina("kit", "addresses", kit, "192.0.2.10")
+    _install_unit(kit, system, monkeypatch)
     found = look("--offline", code=1)
     assert [what for what, finding in found.items() if finding["good"] is False] == ["service's files"]
     for name in ("data.manifest", "data.images", "state_root"):
@@ -328,17 +330,42 @@ def test_files_at_home_that_the_service_would_not_see(look, kit, hospital, tmp_p
     assert "`ProtectHome=read-only`" in mend
     assert f"`ReadWritePaths={hospital / 'runs'}`" in mend
     drop_in = system / "fedretina-site.service.d" / "override.conf"
-    drop_in.write_text("[Service]\nProtectHome=read-only\n")
+    drop_in.write_text("[Service]\nProtectHome=read-only\nReadWritePaths=\n")
     found = look("--offline", code=1)["service's files"]["found"]
     assert "state_root" in found
     assert "data.manifest" not in found
     drop_in.write_text(f"[Service]\nProtectHome=read-only\nReadWritePaths={hospital / 'runs'}\n")
     look("--offline", code=0)
-    drop_in.write_text(f"[Service]\nProtectHome=tmpfs\nBindReadOnlyPaths={hospital}\n")
-    found = look("--offline", code=1)["service's files"]["found"]
-    assert "state_root" in found
-    assert "data.images" not in found
+    drop_in.write_text(f"[Service]\nProtectHome=tmpfs\nBindReadOnlyPaths={hospital}\nReadWritePaths=\n")
+    found = look("--offline", code=1)["service's files"]
+    assert "state_root" in found["found"]
+    assert "data.images" not in found["found"]
+    assert f"`BindPaths={hospital / 'runs'}`" in found["mend"]
     drop_in.write_text(f"[Service]\nProtectHome=tmpfs\nBindPaths=-/elsewhere:{hospital}:norbind\n")
+    look("--offline", code=0)
+
+
+def test_files_outside_the_homes_that_the_service_does_not_see_or_may_not_write(
+    look, kit, hospital, tmp_path, monkeypatch
+):
+    system = tmp_path / "system"
+    _install_unit(kit, system, monkeypatch)
+    assert "service's files" not in look("--offline", code=0)
+    drop_in = system / "fedretina-site.service.d" / "override.conf"
+    drop_in.write_text("[Service]\nReadWritePaths=\nReadWritePaths=/srv/fedretina\n")
+    found = look("--offline", code=1)["service's files"]
+    assert f"state_root ({hospital / 'runs'}) may not be written (ProtectSystem=strict)" in found["found"]
+    assert "data.images" not in found["found"]
+    assert found["mend"].startswith(f"write `ReadWritePaths={hospital / 'runs'}` below")
+    drop_in.write_text(f"[Service]\nTemporaryFileSystem={hospital}:ro\n")  # as the unit does with /run
+    monkeypatch.setattr(service_sight, "_TEMPORARY", (hospital / "images",))
+    found = look("--offline", code=1)["service's files"]
+    assert f"data.images ({hospital / 'images'}) is not seen (PrivateTmp=yes)" in found["found"]
+    assert f"(TemporaryFileSystem={hospital}:ro)" in found["found"]
+    assert f"move it out of {hospital / 'images'}, {hospital}; or write" in found["mend"]
+    mend = f"BindReadOnlyPaths={hospital / 'images'} {hospital / 'manifest.csv'}\nBindPaths={hospital / 'runs'}\n"
+    assert all(f"`{line}`" in found["mend"] for line in mend.split("\n") if line)
+    drop_in.write_text(f"[Service]\nTemporaryFileSystem={hospital}:ro\n{mend}")
     look("--offline", code=0)
 
 
