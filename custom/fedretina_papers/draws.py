@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,11 +26,20 @@ def some(split: Split, wanted: int, seed: int) -> Split:
         if len(chosen) >= wanted:
             break
         chosen += held[patient]
-    rows = sorted(chosen)
-    patients, files, digests = (
-        tuple(names[row] for row in rows) for names in (split.patients, split.files, split.pixel_digests())
-    )
-    return Split(split.images[rows], split.labels[rows], patients, files, digests)
+    return rows_of(split, sorted(chosen))
+
+
+def rows_of(split: Split, rows: Sequence[int]) -> Split:
+    """Some images of a split.
+
+    Args:
+        split: The images.
+        rows: Their places in it.
+    """
+    at = list(rows)
+    patients, files = (tuple(names[row] for row in at) for names in (split.patients, split.files))
+    digests = tuple(split.digests[row] for row in at) if split.digests else ()
+    return Split(split.images[at], split.labels[at], patients, files, digests)
 
 
 def drawn(data: SiteData, budget: int, draw: int, limit: Mapping[Any, int]) -> SiteData:

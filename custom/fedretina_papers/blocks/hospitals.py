@@ -23,6 +23,7 @@ from fedretina.settings.network import WeightsSettings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.site import SiteDataSettings, read_data_settings
 from fedretina_papers.blocks.plan import BlockCase, BlockPlan, Size, images_of
+from fedretina_papers.draws import rows_of, some
 
 _FEWEST = 16
 """Training images that every hospital has at the least: two batches."""
@@ -127,7 +128,7 @@ def _gradable(data: SiteData, without: Sequence[str]) -> SiteData:
     for name in ("train", "val", "test"):
         split = data.split(name)
         rows = [at for at, label in enumerate(split.labels.tolist()) if label not in gone]
-        part = _some(split, rows)
+        part = rows_of(split, rows)
         splits[name] = part._replace(labels=torch.tensor([kept.index(one) for one in part.labels.tolist()]))
     return with_splits(data, splits, grading=fewer)
 
@@ -213,22 +214,9 @@ def deal(plan: BlockPlan, case: BlockCase, sets: Mapping[str, ImageSet], size: S
                 most = images_of(size if few else "all", len(part.labels))
                 if split == "val" and most != len(part.labels):
                     most = max(_LEAST, most // 4 if isinstance(size, int) else most)
-                parts[split] = first_patients(part, most, derive_seed(name, at, split, draw))
+                parts[split] = some(part, most, derive_seed(name, at, split, draw))
             found[title] = Hospital(replace(with_splits(whole, parts), name=title), name, few)
     return found
-
-
-def first_patients(split: Split, most: int, seed: int) -> Split:
-    """Whole patients in the order of the draw, until there are so many images."""
-    held: dict[str, list[int]] = {}
-    for at, patient in enumerate(split.patients):
-        held.setdefault(patient, []).append(at)
-    chosen: list[int] = []
-    for patient in sorted(held, key=lambda one: (derive_seed(seed, one), one)):
-        if len(chosen) >= most:
-            break
-        chosen += held[patient]
-    return _some(split, sorted(chosen))
 
 
 def _homes(data: SiteData, count: int, alpha: float | None, draw: int) -> dict[str, NDArray[np.int64]]:
@@ -247,14 +235,7 @@ def _homes(data: SiteData, count: int, alpha: float | None, draw: int) -> dict[s
 
 
 def _of(split: Split, homes: NDArray[np.int64] | None, at: int) -> Split:
-    return split if homes is None else _some(split, np.flatnonzero(homes == at).tolist())
-
-
-def _some(split: Split, rows: Sequence[int]) -> Split:
-    at = list(rows)
-    names = [tuple(one[row] for row in at) for one in (split.patients, split.files)]
-    digests = tuple(split.digests[row] for row in at) if split.digests else ()
-    return Split(split.images[at], split.labels[at], names[0], names[1], digests)
+    return split if homes is None else rows_of(split, np.flatnonzero(homes == at).tolist())
 
 
 def with_splits(data: SiteData, splits: Mapping[str, Split], **changed: Any) -> SiteData:
