@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.errors import SettingsError
-from fedretina.evaluation.bootstrap import Counts, Interval, patient_bootstrap_counts
+from fedretina.evaluation.bootstrap import Counts, Interval, patient_bootstrap
 from fedretina_papers.costs.forward_cost import ForwardCost
 from fedretina_papers.costs.traffic import Traffic
 from fedretina_papers.engine.records import Records
@@ -215,7 +215,7 @@ class OctResults:
         def mean(counts: Counts) -> dict[str, NDArray[np.float64]]:
             return {"accuracy": counts @ right / np.sum(counts, axis=1)}
 
-        return patient_bootstrap_counts(mean, runs[0].patients, 0, draws)["accuracy"]
+        return patient_bootstrap(mean, runs[0].patients, 0, draws)["accuracy"]
 
 
 def _whole_sets(run: OctRun) -> tuple[str, ...]:

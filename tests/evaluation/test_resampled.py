@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.evaluation.bootstrap import ResampledFigures, grade_figure, patient_bootstrap_counts
+from fedretina.evaluation.bootstrap import ResampledFigures, grade_figure, patient_bootstrap
 from fedretina.evaluation.figures import evaluate
 from fedretina.evaluation.metrics import auroc
 from fedretina.evaluation.referable import referable, referral_task
@@ -65,7 +65,7 @@ def test_the_fast_figures_are_the_plain_ones_in_every_draw(seed, count, classes,
                 compared += 1
         return columns
 
-    patient_bootstrap_counts(check, patients, seed, draws=40)
+    patient_bootstrap(check, patients, seed, draws=40)
     assert compared == 40 * (12 + len(present))
     assert len(missed) < 40
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedretina.evaluation.bootstrap import exact_interval, patient_bootstrap
+from fedretina.evaluation.bootstrap import exact_interval
 from fedretina.evaluation.figures import SplitFigures, evaluate, split_figures
 from fedretina.settings.scheme import GradingScheme, preset
 from fedretina.uncertainty.estimators import build_estimator
+from slow_bootstrap import bootstrapped_slowly
 
 EVIDENCE = build_estimator("evidence")
 
@@ -27,8 +28,8 @@ def test_values_are_those_of_evaluate_and_bounds_those_of_the_plain_bootstrap():
     split = found(logits, labels, preset("icdr5"))
     plain = evaluate(torch.from_numpy(logits), labels, EVIDENCE)
     patients = [f"p{at // 2}" for at in range(80)]
-    slow = patient_bootstrap(
-        lambda at: evaluate(torch.from_numpy(logits[at]), labels[at], EVIDENCE).as_scalars(), patients, 4, 300
+    slow = bootstrapped_slowly(
+        lambda at: evaluate(torch.from_numpy(logits[at]), labels[at], EVIDENCE)._asdict(), patients, 4, 300
     )
     for name in ("accuracy", "kappa", "error_auroc", "aurc", "brier", "nll", "auc"):
         figure = split.figures[name]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from slow_bootstrap import bootstrapped_slowly
 
 from fedretina.errors import TrainingError
-from fedretina.evaluation.bootstrap import patient_bootstrap
 from fedretina.evaluation.metrics import accuracy, auroc, macro_auc
 from fedretina.evaluation.verdict import (
     FEDERATED,
@@ -65,7 +65,7 @@ def test_differences_are_those_of_drawing_patients_and_asking_both_models_each_t
             name: None if here[name] is None or there.get(name) is None else here[name] - there[name] for name in here
         }
 
-    wanted = patient_bootstrap(gaps, truth.patients, 4, 200)
+    wanted = bootstrapped_slowly(gaps, truth.patients, 4, 200)
     for name, difference in found.items():
         assert difference.value == pytest.approx(left[name] - right[name])
         assert difference[1:] == pytest.approx(wanted[name], abs=1e-9)

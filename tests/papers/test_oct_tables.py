@@ -7,7 +7,6 @@ import pytest
 from made_oct_runs import CLASSES, made_run, made_site
 
 from fedretina.errors import SettingsError
-from fedretina.evaluation.bootstrap import patient_bootstrap
 from fedretina_papers.costs.traffic import Traffic
 from fedretina_papers.oct_page import oct_page
 from fedretina_papers.oct_runs import OctResults
@@ -22,6 +21,7 @@ from fedretina_papers.oct_tables import (
     recomputed_table,
     sites_table,
 )
+from slow_bootstrap import bootstrapped_slowly
 
 ORDER = ("oct_moco_scaffold",)
 
@@ -92,7 +92,7 @@ def test_methods_stand_beside_the_paper(results):
 
 def test_an_interval_over_patients_where_the_seeds_share_their_images(results):
     assert results.accuracy_interval("oct_moco_scaffold") is not None
-    slow = patient_bootstrap(_mean_right(results), results.runs["oct_moco_scaffold"][0].patients, 0, 200)["accuracy"]
+    slow = bootstrapped_slowly(_mean_right(results), results.runs["oct_moco_scaffold"][0].patients, 0, 200)["accuracy"]
     assert results.accuracy_interval("oct_moco_scaffold", 200) == pytest.approx(slow)
     assert results.accuracy_interval("oct_fedprox") is None
     others = [f"other-{at}" for at in range(60)]

@@ -54,7 +54,7 @@ def solve(totals: Totals, strength: float) -> RidgeHead:
     return RidgeHead(torch.cholesky_solve(totals.cross, factor), totals.prior, strength)
 
 
-def log_evidence(totals: Totals, strengths: Tensor) -> Tensor:
+def log_evidence(totals: Totals) -> Callable[[Tensor], Tensor]:
     """Log marginal likelihood of the labels by strength, up to a constant; the noise level is the likeliest for each.
 
     With e_i the eigenvalues of G, c_i the squared length of u_i^T B, N images and C classes: the residual is
@@ -62,17 +62,11 @@ def log_evidence(totals: Totals, strengths: Tensor) -> Tensor:
     N C / 2 log(N C / E) + C / 2 sum log(lambda / (e_i + lambda)).
 
     Args:
-        totals: The sums of all.
-        strengths: lambda, [k], above 0.
+        totals: The sums of all; their eigenvalues are found once for all strengths that are asked.
 
     Returns:
-        [k], float64.
+        Takes lambda [k], above 0, and gives float64 [k].
     """
-    return _evidence_of(totals)(strengths)
-
-
-def _evidence_of(totals: Totals) -> Callable[[Tensor], Tensor]:
-    """`log_evidence` of some sums, whose eigenvalues are found once for all strengths that are asked."""
     values, vectors = torch.linalg.eigh(totals.gram)
     values = values.clamp(min=0.0)
     squared = ((vectors.T @ totals.cross) ** 2).sum(1)
@@ -97,7 +91,7 @@ def likeliest(totals: Totals) -> RidgeHead:
 
     if totals.power <= 1e-9 * totals.images:
         return solve(totals, float(_GRID[-1]))
-    evidence = _evidence_of(totals)
+    evidence = log_evidence(totals)
     at = int(evidence(_GRID).argmax())
     low, high = (float(_GRID[index].log()) for index in (max(at - 1, 0), min(at + 1, len(_GRID) - 1)))
     found = minimize_scalar(

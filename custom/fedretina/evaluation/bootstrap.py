@@ -16,7 +16,6 @@ from fedretina.errors import SettingsError, TrainingError
 from fedretina.evaluation.referable import ReferralTask
 from fedretina.seeds import generator
 
-Indices = NDArray[np.intp]
 Counts = NDArray[np.int64]
 _MOST_UNDEFINED = 0.1
 _NO_SPREAD = 1e-12  # rounding alone
@@ -41,7 +40,7 @@ class Interval(NamedTuple):
 
 
 def patient_bootstrap(
-    statistics: Callable[[Indices], Mapping[str, float | None]],
+    statistics: Callable[[Counts], Mapping[str, NDArray[np.float64]]],
     patients: Sequence[str],
     seed: int,
     draws: int = 1000,
@@ -56,8 +55,8 @@ def patient_bootstrap(
     too narrow; a report should say so.
 
     Args:
-        statistics: Figures by name of the images at these places, None where undefined. Called once a draw;
-            `patient_bootstrap_counts` is the faster way for figures that can be computed for many draws at once.
+        statistics: Takes how often each image was drawn [B, N], some draws at a time, and gives each figure [B], NaN
+            where undefined.
         patients: Patient of each image [N].
         seed: The same seed draws the same patients.
         draws: Number of draws.
@@ -65,38 +64,6 @@ def patient_bootstrap(
 
     Returns:
         An interval for each name that any draw gave.
-
-    Raises:
-        SettingsError: draws or level is out of range.
-        TrainingError: There are no images.
-    """
-
-    def by_row(counts: Counts) -> dict[str, NDArray[np.float64]]:
-        rows = [statistics(np.repeat(np.arange(counts.shape[1]), row)) for row in counts]
-        names = sorted({name for row in rows for name in row})
-        return {name: np.array([_number(row.get(name)) for row in rows]) for name in names}
-
-    return patient_bootstrap_counts(by_row, patients, seed, draws, level)
-
-
-def patient_bootstrap_counts(
-    statistics: Callable[[Counts], Mapping[str, NDArray[np.float64]]],
-    patients: Sequence[str],
-    seed: int,
-    draws: int = 1000,
-    level: float = 0.95,
-) -> dict[str, Interval]:
-    """The same intervals as `patient_bootstrap`, for figures that are computed for many draws at once.
-
-    Args:
-        statistics: Takes how often each image was drawn [B, N] and gives each figure [B], NaN where undefined.
-        patients: Patient of each image [N].
-        seed: The same seed draws the same patients, and the same as in `patient_bootstrap`.
-        draws: Number of draws.
-        level: Share of the draws inside the interval, in (0, 1).
-
-    Returns:
-        An interval for each name.
 
     Raises:
         SettingsError: draws or level is out of range.
@@ -135,10 +102,6 @@ def patient_draws(patients: Sequence[str], seed: int, draws: int) -> Iterator[Co
         drawn = rng.integers(0, names.size, (rows, names.size)) + names.size * np.arange(rows)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=rows * names.size).reshape(rows, names.size)
         yield counts[:, owner]
-
-
-def _number(value: float | None) -> float:
-    return np.nan if value is None else value
 
 
 def interval_of(values: NDArray[np.float64], level: float = 0.95, alone: bool = False) -> Interval:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedretina.evaluation.bootstrap import Interval, ResampledFigures, patient_bootstrap_counts
+from fedretina.evaluation.bootstrap import Interval, ResampledFigures, patient_bootstrap
 from fedretina.evaluation.figures import FigureInterval, LabelledPredictions
 from fedretina.evaluation.metrics import error_detection_auroc
 from fedretina.uncertainty.referral import LEAST_ERRORS, LEAST_IMAGES
@@ -67,6 +67,6 @@ def order_of(answers: LabelledPredictions, seed: int, draws: int) -> FigureInter
         return FigureInterval(None, None, None, 0)
     p = answers.probabilities
     resampled = ResampledFigures(p, answers.labels, answers.uncertainty, p, p, None, {"error_auroc"})
-    found = patient_bootstrap_counts(resampled, list(answers.patients), seed, draws)
+    found = patient_bootstrap(resampled, list(answers.patients), seed, draws)
     interval = found.get("error_auroc", Interval(None, None, 0))
     return FigureInterval(value, interval.low, interval.high, interval.draws_used)

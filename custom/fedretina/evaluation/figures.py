@@ -16,7 +16,7 @@ from fedretina.evaluation.bootstrap import (
     Share,
     exact_interval,
     grade_figure,
-    patient_bootstrap_counts,
+    patient_bootstrap,
 )
 from fedretina.evaluation.metrics import (
     accuracy,
@@ -101,10 +101,6 @@ class Evaluation(NamedTuple):
     brier: float
     nll: float
     n: int
-
-    def as_scalars(self) -> dict[str, float]:
-        """The metrics by name as floats, without those that are undefined."""
-        return {name: float(value) for name, value in self._asdict().items() if value is not None}
 
 
 def evaluate(
@@ -266,7 +262,7 @@ def split_figures(
         supported=support.counted,
         threatening=threatening,
     )
-    intervals = patient_bootstrap_counts(resampled, list(patients), seed, draws, LEVEL)
+    intervals = patient_bootstrap(resampled, list(patients), seed, draws, LEVEL)
     people = _people(patients, tasks)
     figures = {name: with_interval(value, intervals.get(name), people.get(name)) for name, value in values.items()}
     grades = tuple(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedretina.evaluation.bootstrap import ResampledFigures, Share, exact_interval, patient_bootstrap_counts
+from fedretina.evaluation.bootstrap import ResampledFigures, Share, exact_interval, patient_bootstrap
 from fedretina.evaluation.figures import LEVEL, FigureInterval, LabelledPredictions, with_interval
 from fedretina.evaluation.metrics import accuracy
 from fedretina.evaluation.referable import ReferralTask, found_by, referral_task, threatening_task
@@ -122,7 +122,7 @@ def _subgroup(
         supported=support.counted,
         threatening=tasks["threatening"],
     )
-    intervals = patient_bootstrap_counts(resampled, patients, seed, draws, LEVEL) if told else {}
+    intervals = patient_bootstrap(resampled, patients, seed, draws, LEVEL) if told else {}
     figures = {
         name: with_interval(value, intervals.get(name), None if "auc" in name else behind[name])
         if name in told

@@ -17,7 +17,7 @@ from fedretina.evaluation.bootstrap import (
     Share,
     auroc_rule,
     exact_interval,
-    patient_bootstrap_counts,
+    patient_bootstrap,
     share_rule,
 )
 from fedretina.evaluation.figures import LEVEL, FigureInterval, LabelledPredictions, with_interval
@@ -129,7 +129,7 @@ def disease_by_unit(task: ReferralTask, owners: Owners, unit: Unit, seed: int, d
     def resampled(counts: Counts) -> dict[str, NDArray[np.float64]]:
         return {name: rule(counts) for name, rule in rules.items() if values[name] is not None}
 
-    intervals = patient_bootstrap_counts(resampled, names, seed, draws, LEVEL) if names else {}
+    intervals = patient_bootstrap(resampled, names, seed, draws, LEVEL) if names else {}
     behind = {"sensitivity": people[True], "specificity": people[False]}
     figures = {name: with_interval(value, intervals.get(name), behind.get(name)) for name, value in values.items()}
     return DiseaseFigures(found, missed, alarms, cleared, people[True], people[False], **figures)

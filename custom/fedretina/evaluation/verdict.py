@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedretina.errors import TrainingError
-from fedretina.evaluation.bootstrap import Column, Counts, ResampledFigures, patient_bootstrap_counts
+from fedretina.evaluation.bootstrap import Column, Counts, ResampledFigures, patient_bootstrap
 from fedretina.evaluation.referable import referral_task
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.training import LEAST_PATIENTS
@@ -183,7 +183,7 @@ def compare(
         left, right = one(counts), two(counts)
         return {name: left[name] - right[name] for name in left}
 
-    intervals = patient_bootstrap_counts(gaps, truth.patients, seed, draws, level)
+    intervals = patient_bootstrap(gaps, truth.patients, seed, draws, level)
     values = figures(first, truth), figures(second, truth)
     found: dict[Figure, Difference] = {}
     for name in FIGURES:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.evaluation.bootstrap import Counts, Interval, patient_bootstrap_counts
+from fedretina.evaluation.bootstrap import Counts, Interval, patient_bootstrap
 from fedretina.metric_inputs import checked_errors
 
 Accuracy = Literal["kept", "with_doctor"]
@@ -93,7 +93,7 @@ def refer_for_accuracy(
             at = _last(left, failed, target, accuracy)
             return {"rate": 1 - left[np.arange(at.size), at] / left[:, -1]}
 
-        interval = patient_bootstrap_counts(rates, patients, seed, draws)["rate"]
+        interval = patient_bootstrap(rates, patients, seed, draws)["rate"]
     if best == 0:
         return ReferralRate(1.0, None, None if accuracy == "kept" else 1.0, interval)
     share = errors[best] / (kept[best] if accuracy == "kept" else scores.size)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedretina.errors import SettingsError, TrainingError
-from fedretina.evaluation.bootstrap import patient_bootstrap
 from fedretina_papers.statistics.refer_for_accuracy import at_threshold, refer_for_accuracy
+from slow_bootstrap import bootstrapped_slowly
 
 U = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 WRONG = [0, 0, 0, 0, 1, 0, 0, 1, 1, 1]
@@ -76,7 +76,7 @@ def test_the_interval_is_that_of_the_bootstrap_over_patients():
     def rate(places):
         return {"rate": slow(u[places], wrong[places], 0.85, "kept")}
 
-    slowly = patient_bootstrap(rate, patients, 5, 200)["rate"]
+    slowly = bootstrapped_slowly(rate, patients, 5, 200)["rate"]
     assert found.interval == (pytest.approx(slowly.low), pytest.approx(slowly.high), 200)
     assert found.interval.low <= found.rate <= found.interval.high
 
