@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from slow_bootstrap import bootstrapped_slowly
 
 from fedretina.errors import SettingsError, TrainingError
 from fedretina.evaluation.bootstrap import Interval, patient_bootstrap
+from slow_bootstrap import bootstrapped_slowly
 
 
 def test_both_ways_draw_the_same_patients():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from slow_bootstrap import bootstrapped_slowly
 
 from fedretina.errors import TrainingError
 from fedretina.evaluation.metrics import accuracy, auroc, macro_auc
@@ -22,6 +21,7 @@ from fedretina.evaluation.verdict import (
     majority,
 )
 from fedretina.settings.scheme import GradingScheme, preset
+from slow_bootstrap import bootstrapped_slowly
 
 PLAIN = GradingScheme(grades=("a", "b", "c"))
 

@@ -22,15 +22,16 @@ from fedretina.data.dicom_file import DicomFrame, read_header, warnings_held_bac
 from fedretina.dicom import page as page_of
 from fedretina.dicom.codes import CONCEPTS, DESIGNATOR, REASONS, loinc_answer
 from fedretina.dicom.eye_answers import TYPE_2, AnsweringModel, eye_answers, write_answers
+from fedretina.dicom.fhir import bundle
 from fedretina.dicom.page import encapsulated_page
-from fedretina.dicom.structured_report import concept
+from fedretina.dicom.structured_report import concept, structured_report
 from fedretina.errors import StateError
 from fedretina.prediction.eyes import Owner
 from fedretina.prediction.photographs import DicomPicture
 from fedretina.prediction.predictor import ImageRow, Predictor
 from fedretina.prediction.worklist import work_list
 from fedretina.settings.scheme import in_words, preset
-from fedretina.uncertainty.referral import Referral, ReferralReason
+from fedretina.uncertainty.referral import Referral, ReferralReason, refer
 
 pytest.importorskip("highdicom", reason="the extra dicom is not installed")
 
@@ -330,6 +331,28 @@ def test_a_page_is_a_pdf_of_the_study(answered):
     assert source.ReferencedSOPInstanceUID == evidence.ReferencedSOPSequence[0].ReferencedSOPInstanceUID
 
 
+def test_an_eye_with_two_kinds_of_disease_has_both(hospital, tmp_path):
+    """Classes of scans have no order: neither hides the other."""
+    scheme, rows, pictures = preset("octdl7"), [], {}
+    for at, name in enumerate(("normal", "vid", "dme")):
+        path = write_dicom(tmp_path / f"IM{at}", decode_image(hospital.images / hospital.files[at]), "MRN0001", "R")
+        grade = scheme.grades.index(name)
+        rows.append(ImageRow(path.name, grade, np.full(7, 1 / 7), 0.3, refer(grade, 0.3, 0.5, scheme), ""))
+        pictures[path.name] = DicomPicture(path.name, DicomFrame(path, 1), read_header(path))
+    listed = work_list(rows, [Owner("MRN0001", "right")] * 3, scheme, ordered=False)
+    (answer,), _ = eye_answers(listed, pictures)
+    model = AnsweringModel("feduaa", "0.2.0", "a" * 64, "Research.", False, scheme, False)
+    assert answer.summary(model)[0] == "Grade: DME, vid."
+    seen = [one["resource"] for one in bundle(answer, model)["entry"]]
+    graded = [one["valueCodeableConcept"]["text"] for one in seen if one["resourceType"] == "Observation"]
+    assert graded == ["DME", "vid"]
+    (told,) = [one for one in seen if one["resourceType"] == "DiagnosticReport"]
+    assert len({one["reference"] for one in told["result"]}) == 2
+    eye, *each = groups(structured_report(answer, model))
+    assert eye[CONCEPTS["GRADE"]] == ["DME", "vid"]
+    assert [one[CONCEPTS["GRADE"]] for one in each] == [["normal"], ["vid"], ["DME"]]
+
+
 def test_no_line_of_a_page_leaves_the_paper_whatever_the_reasons(hospital, tmp_path, monkeypatch):
     why = get_args(ReferralReason)  # all that the pictures of an eye may have together
     path = write_dicom(tmp_path / "IM1", decode_image(hospital.images / hospital.files[0]), "MRN0001", "R")
@@ -344,7 +367,7 @@ def test_no_line_of_a_page_leaves_the_paper_whatever_the_reasons(hospital, tmp_p
         save(figure, *given, **named)
 
     monkeypatch.setattr(Figure, "savefig", measured)
-    encapsulated_page(answer, AnsweringModel("feduaa", "0.2.0", "a" * 64, "Research.", False, preset("icdr5")))
+    encapsulated_page(answer, AnsweringModel("feduaa", "0.2.0", "a" * 64, "Research.", False, preset("icdr5"), True))
     assert max(one.x1 for one in found) < 0.95
     assert found[2].y0 > 0.78  # what is said of the eye ends above its pictures
 

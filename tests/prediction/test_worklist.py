@@ -22,7 +22,7 @@ from fedretina.prediction.phrases import Phrases
 from fedretina.prediction.predictor import ImageRow
 from fedretina.prediction.worklist import readable, stops, work_list, write_images, write_patients
 from fedretina.prediction.worklist_page import TEMPLATES, Pictures, summary_words, worklist_page
-from fedretina.settings.scheme import preset
+from fedretina.settings.scheme import GradingScheme, preset
 from fedretina.storage import read_json
 from fedretina.uncertainty.referral import UNREADABLE, Referral, refer
 
@@ -77,14 +77,54 @@ def test_sight_at_stake_comes_first_then_what_is_not_known_then_other_grades_the
 
 def test_a_patient_is_as_bad_as_the_worst_of_the_photographs():
     found = {patient.name: patient for patient in listed()}
-    assert found["sure"][2:5] == (1, 0.2, (False, ()))
-    assert found["one doubtful eye"][2:5] == (0, 0.9, (True, ("doubtful",)))
-    assert found["severe"][2:5] == (4, 0.2, (True, ("referable grade",)))
-    assert found["half read"][2:5] == (0, 0.05, (True, ("unreadable image",)))
-    assert found["not read"][2:5] == (None, None, (True, ("unreadable image",)))
-    assert found["ungradable eye"][2:5] == (3, 0.4, (True, ("referable grade", "ungradable")))
-    assert found["ungradable"][2:5] == (5, 0.4, (True, ("ungradable",)))
+
+    def said(name):
+        return found[name].worst, found[name].uncertainty, found[name].referral
+
+    assert said("sure") == ((1,), 0.2, (False, ()))
+    assert said("one doubtful eye") == ((0,), 0.9, (True, ("doubtful",)))
+    assert said("severe") == ((4,), 0.2, (True, ("referable grade",)))
+    assert said("half read") == ((0,), 0.05, (True, ("unreadable image",)))
+    assert said("not read") == ((), None, (True, ("unreadable image",)))
+    assert said("ungradable eye") == ((3,), 0.4, (True, ("referable grade", "ungradable")))
+    assert said("ungradable") == ((5,), 0.4, (True, ("ungradable",)))
     assert [one.row.file for one in found["one doubtful eye"].photographs] == ["b2", "b1"]  # left, right
+
+
+def test_kinds_of_disease_have_no_order_and_a_naevus_does_not_hide_a_melanoma(tmp_path):
+    """Melanoma is the first class of its scheme, and carcinoma the last."""
+    scheme, names = preset("isic8"), ("mel", "nv", "bcc", "ak", "bkl")
+
+    def picture(file, name, u=0.1):
+        grade = scheme.grades.index(name)
+        return ImageRow(file, grade, np.full(8, 0.125), u, refer(grade, u, 0.5, scheme), "")
+
+    rows = [picture(name, name, 0.1 + at / 100) for at, name in enumerate(names)] + [
+        unread("none"),
+        picture("mole", "nv"),
+    ]
+    owners = [
+        Owner(file, "") for file in ("mel and nv", "mel and nv", "bcc and ak", "bcc and ak", "bkl", "none", "mole")
+    ]
+    found = work_list(rows, owners, scheme, ordered=False)
+    # What is to refer comes before the photograph without an answer; the larger doubt decides, and not the class.
+    assert [patient.name for patient in found] == ["bcc and ak", "mel and nv", "none", "bkl", "mole"]
+    write_patients(tmp_path / "p.csv", found, scheme)
+    with open(tmp_path / "p.csv", newline="") as handle:
+        assert [line["worst_grade"] for line in csv.DictReader(handle)] == ["bcc; ak", "mel", "", "bkl", "nv"]
+
+
+def test_grades_that_the_site_calls_vision_threatening_come_first():
+    scheme = preset("octdl7").model_copy(update={"vision_threatening": ("rao",)})
+    assert [scheme.severity(at, False) for at in range(7)] == [0, 7, 7, 7, 7, 7, 14]
+    assert scheme.worst([0, 1, 6, 2], False) == (6,)
+    assert scheme.worst([0, 2, 1, 1], False) == (1, 2)
+    assert preset("icdr5_ungradable").worst([5, 0], True) == (0,)
+    assert preset("icdr5_ungradable").worst([5, 5], True) == (5,)
+    assert preset("icdr5").worst([], True) == ()
+    assert [preset("icdr5").first_classes(ordered) for ordered in (True, False)] == [{3, 4}, {3, 4}]
+    own = GradingScheme(grades=("none", "some", "more", "most"), labels={}, referable=("some", "more", "most"))
+    assert [own.first_classes(ordered) for ordered in (True, False)] == [{2, 3}, {1, 2, 3}]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +304,8 @@ def test_the_script_finds_what_the_page_gives_it(card):
     assert [a["data-rank"] for a in rows] == [str(rank) for rank in range(1, 8)]
     assert [a["data-name"] for a in rows] == [patient.name for patient in listed()]
     assert [a["data-refer"] for a in rows] == ["yes"] * 6 + ["no"]
-    assert [a["data-grade"] for a in rows] == ["4", "3", "5", "0", "-1", "0", "1"]
+    assert [a["data-grade"] for a in rows] == [str(patient.severity) for patient in listed()]
+    assert [patient.severity for patient in listed()] == [16, 15, 23, 0, -1, 0, 1]
     assert [a["data-other"] for a in rows] == ["yes", "yes", "yes", "yes", "yes", "no", "no"]  # referred but for doubt
     listed_files = [one.row.file for patient in listed() for one in patient.photographs]
     assert [a["data-file"] for a in photos] == listed_files

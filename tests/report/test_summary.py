@@ -7,6 +7,7 @@ import copy
 import pytest
 from site_inputs import DEGENERATE, SHARE, site_inputs, stored_results
 
+from fedretina.report.render import render_site
 from fedretina.report.server_report import server_report
 from fedretina.report.site_report import site_report
 from fedretina.report.summary import referral_words, round_words, server_summary, site_summary
@@ -48,6 +49,39 @@ def test_the_worth_of_its_doubt_is_said_by_the_interval(record, low, high, words
     changed = copy.deepcopy(record)
     changed["figures"]["error_auroc"] |= {"low": low, "high": high}
     assert words in said(changed)
+
+
+def test_the_doubt_that_refers_patients_is_the_one_that_is_judged(record):
+    """Another doubt than the method's u refers patients at many sites; that u may mislead where the other does not."""
+    changed = copy.deepcopy(record)
+    changed["figures"]["error_auroc"] |= {"value": 0.08, "low": 0.05, "high": 0.12}
+    assert "Its doubt misleads" in said(changed)
+    changed["doubt"] = {"used": "unlikely", "order": {"value": 0.95, "low": 0.91, "high": 0.97, "draws_used": 200}}
+    text = said(changed)
+    assert "Its doubt (1 less the chance of its answer) finds its own mistakes with an AUROC of 0.95" in text
+    assert "misleads" not in text
+    page = render_site(changed)
+    tile = page.split('<div class="tile"><div class="name">finds its own mistakes</div>')[1][:80]
+    assert '<div class="value">0.95</div>' in tile
+    assert page.count("Patients are referred here by another doubt") == 2  # the table's two figures of u
+    assert "Patients are referred here by another doubt" not in render_site(record)
+
+
+def test_kinds_of_disease_have_no_order(record):
+    changed = copy.deepcopy(record)
+    assert "quadratic kappa</div>" in render_site(changed)
+    assert "the graver the mistake" in render_site(changed)
+    assert "Its quadratic kappa" in said(changed)
+    changed["ordered"] = False
+    assert "quadratic kappa</div>" not in render_site(changed)
+    assert "the graver the mistake" not in render_site(changed)
+    assert "Its quadratic kappa" not in said(changed)
+
+
+def test_a_doubt_that_is_always_right_has_no_interval_for_another_reason(record):
+    changed = copy.deepcopy(record)
+    changed["figures"]["error_auroc"] |= {"value": 1.0, "low": None, "high": None}
+    assert "that has no interval, since every draw of patients gives the same" in said(changed)
 
 
 def test_a_model_no_better_than_the_commonest_grade_is_called_so(record):

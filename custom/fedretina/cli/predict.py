@@ -188,7 +188,7 @@ def _predict(
         )
     with progress("photographs") as tell:
         rows = counted(predictor.predict(images, files, photographs.frames), len(files), tell)
-        found = work_list(rows, joining.owners, predictor.scheme)
+        found = work_list(rows, joining.owners, predictor.scheme, predictor.ordered)
     ordered = [one.row.file for patient in found for one in patient.photographs]
     english = Phrases()
     notes = [*predictor.notes, *joining.how, *_not_looked_at(photographs, predictor, english)]
@@ -212,6 +212,7 @@ def _predict(
         told,
         listed["list"],
         wanted.language,
+        predictor.ordered,
     )
     write_page(paths["worklist.html"], page)
     # Last: whatever comes between, the list is there.

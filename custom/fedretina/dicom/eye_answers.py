@@ -48,6 +48,7 @@ class AnsweringModel(NamedTuple):
         notice: That it is research software.
         synthetic: Whether it learned from drawn images.
         scheme: The site's grades.
+        ordered: Whether one grade is worse than another, see `ImageSettings.ordered`.
     """
 
     row: str
@@ -56,6 +57,7 @@ class AnsweringModel(NamedTuple):
     notice: str
     synthetic: bool
     scheme: GradingScheme
+    ordered: bool
 
     @classmethod
     def of(cls, predictor: Answering) -> AnsweringModel:
@@ -68,6 +70,7 @@ class AnsweringModel(NamedTuple):
             str(card["notice"]),
             bool(card["synthetic"]),
             predictor.scheme,
+            predictor.ordered,
         )
 
     @property
@@ -138,16 +141,15 @@ class EyeAnswer(NamedTuple):
             return None
         return float(chance_of_disease(np.stack(found), scheme).max())
 
-    def worst(self, scheme: GradingScheme) -> int | None:
-        """The worst class among its pictures; ungradable only where no other counts, None where none does."""
+    def worst(self, model: AnsweringModel) -> tuple[int, ...]:
+        """The worst classes among its pictures, see `GradingScheme.worst`; empty where no answer counts."""
         grades = [one.row.grade for one in self.pictures if one.row.grade is not None and one.counts]
-        return max([grade for grade in grades if grade != scheme.ungradable_class] or grades, default=None)
+        return model.scheme.worst(grades, model.ordered)
 
-    def summary(self, scheme: GradingScheme) -> list[str]:
+    def summary(self, model: AnsweringModel) -> list[str]:
         """The answer in sentences."""
-        grade = self.worst(scheme)
-        graded = None if grade is None else f"Grade: {grade_words(grade, scheme)}."
-        found = [graded or "No picture of this eye has an answer that counts."]
+        names = ", ".join(grade_words(grade, model.scheme) for grade in self.worst(model))
+        found = [f"Grade: {names}." if names else "No picture of this eye has an answer that counts."]
         if self.referral.refer:
             found.append(f"A doctor must see it: {', '.join(self.referral.reasons)}.")
         else:

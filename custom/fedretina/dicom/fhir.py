@@ -30,21 +30,23 @@ def bundle(answer: EyeAnswer, model: AnsweringModel) -> dict[str, Any]:
     now = datetime.now(UTC).replace(microsecond=0).isoformat()
     subject = _subject(first)
     site = _site(answer)
-    names = {what: f"urn:uuid:{answer.uuid(model, f'FHIR {what}')}" for what in ("device", "report", "risk", "grade")}
+    names = {what: f"urn:uuid:{answer.uuid(model, f'FHIR {what}')}" for what in ("device", "report", "risk")}
     entries: list[dict[str, Any]] = [{"fullUrl": names["device"], "resource": _device(model)}]
-    grade, chance = answer.worst(model.scheme), answer.chance(model.scheme)
+    chance = answer.chance(model.scheme)
     study = {"identifier": {"system": "urn:dicom:uid", "value": f"urn:oid:{answer.study}"}}
     common = {"status": "preliminary", "subject": subject}
     results = []
-    if grade is not None:
-        results.append({"reference": names["grade"]})
+    for at, grade in enumerate(answer.worst(model)):
+        # More than one where grades are kinds of disease of which none is worse than the other.
+        name = f"urn:uuid:{answer.uuid(model, f'FHIR grade {at}' if at else 'FHIR grade')}"
+        results.append({"reference": name})
         words, known = grade_words(grade, model.scheme), loinc_answer(grade, model.scheme)
         codings = [{"system": SYSTEM, "code": grade_code(grade), "display": words}]
         codings += [] if known is None else [{"system": _LOINC, "code": known.code, "display": known.words}]
         coded = {"coding": codings, "text": words}
         seen = {"resourceType": "Observation", **common, "code": _concept("GRADE"), "effectiveDateTime": now}
         seen |= {"bodySite": site, "device": {"reference": names["device"]}, "valueCodeableConcept": coded}
-        entries.append({"fullUrl": names["grade"], "resource": seen})
+        entries.append({"fullUrl": name, "resource": seen})
     report = {
         "resourceType": "DiagnosticReport",
         "identifier": [{"system": "urn:dicom:uid", "value": f"urn:oid:{answer.uid(model, 'report')}"}],
@@ -54,7 +56,7 @@ def bundle(answer: EyeAnswer, model: AnsweringModel) -> dict[str, Any]:
         "issued": now,
         "performer": [{"display": f"fedretina {model.version}, software for research"}],
         "imagingStudy": [study],
-        "conclusion": " ".join([*answer.summary(model.scheme), *model.notices]),
+        "conclusion": " ".join([*answer.summary(model), *model.notices]),
         "conclusionCode": [{"text": reason} for reason in answer.referral.reasons],
     }
     # FHIR has no empty lists.

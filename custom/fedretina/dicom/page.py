@@ -86,7 +86,7 @@ def _pdf(answer: EyeAnswer, model: AnsweringModel) -> bytes:
     whose = f"Patient ID {patient}, study of {first.get('StudyDate') or 'no date'}"
     figure.text(0.08, 0.95, _TITLE, size=15, weight="bold")
     figure.text(0.08, 0.925, f"{head}. {whose}. No doctor has seen this answer.", size=10)
-    lines = [line for one in answer.summary(model.scheme) for line in wrap(one, _LINE)]
+    lines = [line for one in answer.summary(model) for line in wrap(one, _LINE)]
     chance = answer.chance(model.scheme)
     if chance is not None:
         lines.append(f"Chance of referable disease: {chance:.2f} (largest of its pictures).")

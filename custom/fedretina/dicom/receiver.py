@@ -409,7 +409,7 @@ class Receiver:
         now = Answered(tuple(self._model.predict(study, found.files, found.frames)), found.dicom)
         answered = with_earlier(now, earlier, self._model)
         owners = by_header([row.file for row in answered.rows], answered.pictures).owners
-        patients = work_list(answered.rows, owners, self._model.scheme)
+        patients = work_list(answered.rows, owners, self._model.scheme, self._model.ordered)
         if not now.rows:
             raise DataError("the study has no picture that this model is for")
         written = write_answers(answers, patients, answered.pictures, AnsweringModel.of(self._model))

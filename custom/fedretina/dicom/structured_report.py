@@ -120,9 +120,8 @@ def _group(
 
 def _eye(answer: EyeAnswer, model: AnsweringModel) -> Any:
     evaluated, measured = _referral(answer.referral), []
-    grade, chance = answer.worst(model.scheme), answer.chance(model.scheme)
-    if grade is not None:
-        evaluated.insert(0, _grade(grade, model))
+    chance = answer.chance(model.scheme)
+    evaluated = [_grade(grade, model) for grade in answer.worst(model)] + evaluated
     if chance is not None:
         measured.append(_number("CHANCE", chance))
     notices = [(concept("NOTICE"), notice) for notice in model.notices]

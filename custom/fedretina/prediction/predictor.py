@@ -131,6 +131,11 @@ class Answering(ABC):
         """What is said of images uint8 [N, 3, H, W], at most `BATCH`."""
 
     @property
+    def ordered(self) -> bool:
+        """Whether one grade is worse than another, see `ImageSettings.ordered`."""
+        return self.operating.settings.images.ordered
+
+    @property
     def notes(self) -> list[str]:
         """Sentences for the person who reads the answers; none where the gate knows the site's own images."""
         if self.gate is None:

@@ -34,7 +34,8 @@ class Patient(NamedTuple):
     Attributes:
         name: The patient.
         photographs: All of them, the left eye first, then the right, then those of unknown eyes.
-        grade: The worst class among them; ungradable only where no other was answered, None where none was.
+        worst: The worst classes among them, see `GradingScheme.worst`; empty where none was answered.
+        severity: How bad these are, see `GradingScheme.severity`; -1 for none.
         uncertainty: The largest u; None where there is no answer.
         referral: Referred if any photograph is, with all their reasons.
         eyes: What is known of the eyes, in words.
@@ -42,19 +43,21 @@ class Patient(NamedTuple):
 
     name: str
     photographs: tuple[Photograph, ...]
-    grade: int | None
+    worst: tuple[int, ...]
+    severity: int
     uncertainty: float | None
     referral: Referral
     eyes: str
 
 
-def work_list(rows: Iterable[ImageRow], owners: Sequence[Owner], scheme: GradingScheme) -> tuple[Patient, ...]:
+def work_list(
+    rows: Iterable[ImageRow], owners: Sequence[Owner], scheme: GradingScheme, ordered: bool = True
+) -> tuple[Patient, ...]:
     """Join photographs into patients, those whom a doctor must see first on top.
 
     The first of these that holds places a patient:
 
-    1. a photograph has one of the worst grades, the upper half of the referable ones (severe and proliferative, where
-       moderate is referable too): sight may be at stake;
+    1. a photograph has one of the worst grades, see `GradingScheme.first_classes`: sight may be at stake;
     2. a photograph has no answer to rely on: it could not be read, was refused, is ungradable, or is unlike this
        site's photographs, and what it hides is not known;
     3. a photograph has another referable grade;
@@ -69,12 +72,13 @@ def work_list(rows: Iterable[ImageRow], owners: Sequence[Owner], scheme: Grading
         rows: The answers.
         owners: Of the same photographs, in the same order.
         scheme: The site's grades.
+        ordered: Whether one grade is worse than another, see `ImageSettings.ordered`.
     """
     groups: dict[str, list[Photograph]] = {}
     for row, owner in zip(rows, owners, strict=True):
         groups.setdefault(owner.patient, []).append(Photograph(row, owner.eye))
-    patients = [_patient(name, photographs, scheme) for name, photographs in groups.items()]
-    return tuple(sorted(patients, key=lambda patient: _urgency(patient, scheme)))
+    patients = [_patient(name, photographs, scheme, ordered) for name, photographs in groups.items()]
+    return tuple(sorted(patients, key=lambda patient: _urgency(patient, scheme, ordered)))
 
 
 def write_images(path: Path, patients: Sequence[Patient], scheme: GradingScheme) -> None:
@@ -112,7 +116,7 @@ def write_patients(path: Path, patients: Sequence[Patient], scheme: GradingSchem
             [
                 patient.name,
                 *_decision(patient.referral),
-                _grade(patient.grade, scheme),
+                "; ".join(scheme.grades[grade] for grade in patient.worst),
                 _number(patient.uncertainty),
                 patient.eyes,
                 str(len(patient.photographs)),
@@ -143,20 +147,20 @@ def readable(name: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def _patient(name: str, photographs: list[Photograph], scheme: GradingScheme) -> Patient:
+def _patient(name: str, photographs: list[Photograph], scheme: GradingScheme, ordered: bool) -> Patient:
     order = {"left": 0, "right": 1, "": 2}
-    ordered = sorted(photographs, key=lambda one: (order[one.eye], one.row.file))
-    grades = [one.row.grade for one in ordered if one.row.grade is not None]
-    graded = [grade for grade in grades if grade != scheme.ungradable_class]
-    doubts = [one.row.uncertainty for one in ordered if one.row.uncertainty is not None]
-    found = {reason for one in ordered for reason in one.row.referral.reasons}
+    sides = sorted(photographs, key=lambda one: (order[one.eye], one.row.file))
+    worst = scheme.worst((one.row.grade for one in sides if one.row.grade is not None), ordered)
+    doubts = [one.row.uncertainty for one in sides if one.row.uncertainty is not None]
+    found = {reason for one in sides for reason in one.row.referral.reasons}
     return Patient(
         name=name,
-        photographs=tuple(ordered),
-        grade=max(graded or grades, default=None),
+        photographs=tuple(sides),
+        worst=worst,
+        severity=max((scheme.severity(grade, ordered) for grade in worst), default=-1),
         uncertainty=max(doubts, default=None),
         referral=Referral(bool(found), tuple(reason for reason in get_args(ReferralReason) if reason in found)),
-        eyes=_eyes([one.eye for one in ordered]),
+        eyes=_eyes([one.eye for one in sides]),
     )
 
 
@@ -170,14 +174,13 @@ def _eyes(eyes: Sequence[Eye]) -> str:
     return f"{words}, {nameless}".removeprefix(", ")
 
 
-def _urgency(patient: Patient, scheme: GradingScheme) -> tuple[int, int, float, str]:
-    ill = scheme.referable_classes
-    worst = ill[len(ill) // 2 :]
+def _urgency(patient: Patient, scheme: GradingScheme, ordered: bool) -> tuple[int, int, float, str]:
     grades = {row.grade for row, _ in patient.photographs}
     unknown = None in grades or any(reason not in _KNOWN for reason in patient.referral.reasons)
-    held = (bool(grades & set(worst)), unknown, bool(grades & set(ill)), patient.referral.refer, True)
+    worst, ill = scheme.first_classes(ordered), set(scheme.referable_classes)
+    held = (bool(grades & worst), unknown, bool(grades & ill), patient.referral.refer, True)
     u = math.inf if patient.uncertainty is None else patient.uncertainty
-    return held.index(True), -(-1 if patient.grade is None else patient.grade), -u, patient.name
+    return held.index(True), -patient.severity, -u, patient.name
 
 
 def _decision(referral: Referral) -> list[str]:

@@ -74,6 +74,7 @@ def worklist_page(
     drift: Drift,
     list_id: str,
     language: Language = "en",
+    ordered: bool = True,
 ) -> str:
     """Render the work list.
 
@@ -89,6 +90,7 @@ def worklist_page(
         drift: What the list tells of where it comes from.
         list_id: Tells this list from others; decisions are kept and saved under it.
         language: Of the page.
+        ordered: Whether one grade is worse than another, see `ImageSettings.ordered`.
 
     Returns:
         HTML.
@@ -125,6 +127,7 @@ def worklist_page(
         choices=choices,
         notice=say.said(card["notice"]),
         summary=summary_words(patients, say),
+        order=say("summary.order" if ordered or scheme.threatening_classes else "summary.order_of_kinds"),
         expected=_expected(card, say),
         drift={"found": drift.found, "sentences": drift_words(drift, say)},
         promise=[say.said(one) for one in promise_words(card)],
@@ -222,10 +225,10 @@ def _patient(rank: int, patient: Patient, scheme: GradingScheme, pictures: Pictu
         "refer": patient.referral.refer,
         "other": any(why != "doubtful" for why in patient.referral.reasons),
         "reasons": [say.reason(why) for why in patient.referral.reasons],
-        "grade": say("patient.no_answer") if patient.grade is None else say.grade(scheme.grades[patient.grade]),
-        "order": -1 if patient.grade is None else patient.grade,
+        "grade": ", ".join(say.grade(scheme.grades[grade]) for grade in patient.worst) or say("patient.no_answer"),
+        "order": patient.severity,
         "u": patient.uncertainty,
-        "silent": patient.grade is not None and any(one.row.grade is None for one in patient.photographs),
+        "silent": bool(patient.worst) and any(one.row.grade is None for one in patient.photographs),
         "eyes": _eyes(patient, say),
         "photographs": [_photograph(one, patient, scheme, pictures, say) for one in patient.photographs],
     }

@@ -87,7 +87,9 @@ def order_words(card: Mapping[str, Any]) -> list[str]:
         return [used, "Whether it puts wrong answers first cannot be told from the test images."]
     told = f"On the test images its AUROC for wrong answers is {order['value']:.2f}"
     if order["low"] is None:
-        return [used, f"{told}, with no interval: too few patients to tell an order from none."]
+        alike = order["value"] in (0, 1)
+        why = "every draw of patients gives the same" if alike else "too few patients to tell an order from none"
+        return [used, f"{told}, with no interval: {why}."]
     told += f" (95 % interval {order['low']:.2f} to {order['high']:.2f}; 0.5 says nothing)"
     if order["low"] > 0.5:
         return [used, f"{told}: wrong answers tend to come first."]

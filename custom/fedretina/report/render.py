@@ -61,12 +61,7 @@ def render_site(report: Mapping[str, Any]) -> str:
         controls=verdict_words.verdict_table(verdict) if verdict else None,
         federated=report.get("model", FEDERATED) == FEDERATED,
         whose_rounds=verdict_words.rounds_sentence(verdict),
-        tiles=[
-            "auc_supported"
-            if name == "auc" and report["figures"].get("auc_supported", {}).get("value") is not None
-            else name
-            for name in _SITE_TILES
-        ],
+        tiles=_site_tiles(report),
         round_name=summary.round_words(report["chosen"], steps),
         referral=referral,
         missed=(referral.get("test") or {}).get("missed"),
@@ -89,6 +84,16 @@ def render_site(report: Mapping[str, Any]) -> str:
         limits=[*text.SITE_LIMITS, *(report["card_limits"] or text.MODEL_LIMITS)],
         ledger=[_ledger_row(line) for line in report["provenance"]["ledger"]],
     )
+
+
+def _site_tiles(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The figures on top, by name."""
+    figures = report["figures"]
+    found = {name: figures[name] for name in _SITE_TILES if name != "kappa" or report.get("ordered", True)}
+    if figures.get("auc_supported", {}).get("value") is not None:
+        found = {"auc_supported" if name == "auc" else name: figure for name, figure in found.items()}
+        found["auc_supported"] = figures["auc_supported"]
+    return {**found, "error_auroc": summary.own_mistakes(report)}
 
 
 def render_server(report: Mapping[str, Any]) -> str:
@@ -132,7 +137,9 @@ def render_server(report: Mapping[str, Any]) -> str:
         "bytes": "MB",
     }
     over = {"bytes": [entry["step"] for entry in report["rounds"]], "contrast": [entry["step"] for entry in blind]}
-    drawn = ("auc_supported" if "auc_supported" in report["means"] else "auc", "accuracy", "kappa", "error_auroc")
+    ordered = report.get("ordered", True)
+    agreement = ("kappa",) if ordered else ()
+    drawn = ("auc_supported" if "auc_supported" in report["means"] else "auc", "accuracy", *agreement, "error_auroc")
     overall = {
         f"site_{name}": charts.forest(
             f"site-{name}",
@@ -149,7 +156,7 @@ def render_server(report: Mapping[str, Any]) -> str:
         sentences=summary.server_summary(report),
         round_name=summary.round_words(report["chosen"], steps),
         drawn_figures=drawn,
-        shown_figures=[name for name in _SERVER_FIGURES if name in report["means"]],
+        shown_figures=[name for name in _SERVER_FIGURES if name in report["means"] and (ordered or name != "kappa")],
         confusions={site: _shaded(entry["confusion"]) for site, entry in sites.items() if entry["confusion"]},
         charts=_drawn(
             **overall,

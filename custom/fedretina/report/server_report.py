@@ -24,6 +24,7 @@ from fedretina.evaluation.subgroups import pooled_subgroups
 from fedretina.report import REPORT_FORMAT
 from fedretina.report.text import FIGURES, rounded
 from fedretina.rows import row
+from fedretina.settings.images import has_order
 
 _LEAST_BINS = 4  # of the uncertainty; on fewer, error detection would say more of the bins than of the answers
 _LEARNING = ("pretrain", "train", "sums")
@@ -56,6 +57,7 @@ def server_report(results: Mapping[str, Any]) -> dict[str, Any]:
         "verdicts": dict(results.get("verdicts", {})),
         "counts": {"sent": sorted(bins), "refused": contradictory},
         "rounds": _rounds(results),
+        "ordered": has_order(results["settings"]),
         "chosen_by": results["settings"].get("choice", {}).get("by", "auc"),
         "without_result": dict(sorted(results.get("without_result", {}).items())),
         "refused": [

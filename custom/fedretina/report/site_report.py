@@ -24,6 +24,7 @@ from fedretina.exchange.min_count import place
 from fedretina.report import REPORT_FORMAT
 from fedretina.report.card_words import order_words, promise_words, set_sentences
 from fedretina.report.text import rounded
+from fedretina.settings.images import has_order
 from fedretina.settings.objective import TAU
 from fedretina.settings.scalars import DISEASES, MIN_COUNT, UNCERTAINTY_BINS
 from fedretina.settings.scheme import GradingScheme
@@ -162,7 +163,8 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
     temperature = (inputs.card.get("temperature") or {}).get("value")
     seen = answer.probabilities if temperature is None else tempered(answer.probabilities, float(temperature))
     # What the threshold stands on; the figures above are the estimator's u, by which runs are compared.
-    used = (inputs.card.get("doubt") or {}).get("used", "estimator")
+    chosen = inputs.card.get("doubt") or {}
+    used, order = chosen.get("used", "estimator"), chosen.get("order")
     doubt = doubted(said, used).uncertainty
     curve = risk_coverage(doubt, wrong)
     grades = inputs.scheme.num_classes
@@ -178,6 +180,8 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         "verdict": inputs.card.get("verdict"),
         "chosen": inputs.chosen,
         "estimator": inputs.estimator,
+        "doubt": {"used": used, "order": order and {name: rounded(value) for name, value in order.items()}},
+        "ordered": has_order(inputs.settings),
         "scheme": inputs.scheme.model_dump(mode="json"),
         "images": dict(inputs.images),
         "bad_files": inputs.bad_files,

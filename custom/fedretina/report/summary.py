@@ -136,7 +136,8 @@ def _ranking(report: Mapping[str, Any]) -> str:
         return "All test images have one grade, so it cannot be measured how well the model tells grades apart."
     classes, grades = report["auc_classes"], len(report["scheme"]["grades"])
     missing = f" ({classes} of {grades} grades are present in the test images)" if classes < grades else ""
-    agreement = "" if kappa["value"] is None else f" Its quadratic kappa is {with_interval(kappa, 'number')}."
+    told = kappa["value"] is not None and report.get("ordered", True)
+    agreement = "" if not told else f" Its quadratic kappa is {with_interval(kappa, 'number')}."
     return f"{_tells_apart(report, missing)}{agreement}"
 
 
@@ -200,13 +201,26 @@ def _triage(report: Mapping[str, Any]) -> str:
     return f"{first}, and {_share(missed)} of those with referable disease would be missed."
 
 
+def own_mistakes(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How well the doubt that refers patients here finds wrong answers; older records know the estimator's u alone."""
+    doubt = report.get("doubt") or {}
+    if doubt.get("used", "estimator") == "estimator" or not doubt["order"]:
+        found: Mapping[str, Any] = report["figures"]["error_auroc"]
+        return found
+    return dict(doubt["order"])
+
+
 def _own_mistakes(report: Mapping[str, Any]) -> str:
-    figure, test = report["figures"]["error_auroc"], report["test"]
+    figure, test = own_mistakes(report), report["test"]
     if figure["value"] is None:
         kind = "right" if test["right"] == test["images"] else "wrong"
         return f"Every answer was {kind}, so it cannot be measured whether its uncertainty finds mistakes."
-    base = f"Its uncertainty finds its own mistakes with an AUROC of {with_interval(figure, 'number')}"
+    other = (report.get("doubt") or {}).get("used", "estimator") != "estimator"
+    doubt = "Its doubt (1 less the chance of its answer)" if other else "Its uncertainty"
+    base = f"{doubt} finds its own mistakes with an AUROC of {with_interval(figure, 'number')}"
     if figure["low"] is None:
+        if figure["value"] in (0, 1):
+            return f"{base}; that has no interval, since every draw of patients gives the same."
         return f"{base}; there are too few right or wrong answers to say how certain that is."
     if figure["low"] > _CHANCE:
         return f"{base}: better than chance, which is 0.5."

@@ -64,12 +64,18 @@ UNIT_WORDS: Mapping[str, str] = MappingProxyType({"image": "images", "eye": "eye
 NO_INTERVAL: Mapping[str, str] = MappingProxyType(
     {"ece": "It has no interval: drawing images twice makes any model look less calibrated than it is."}
 )
+OF_U = ("error_auroc", "aurc")
+OTHER_DOUBT = (
+    "This is of the u of the method, by which runs are compared. Patients are referred here by another doubt, 1 less "
+    "the chance of the answer: tile and charts are of that one."
+)
+GRAVER = "The further from the diagonal, the graver the mistake."
 CHARTS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "confusion": (
             "What it answered for each grade",
             "A row holds the images of one true grade and says what the model answered; right answers stand on the "
-            "diagonal, and the further from it, the graver the mistake.",
+            "diagonal.",
         ),
         "reliability": (
             "Is it as often right as it says?",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -17,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from fedretina.errors import SettingsError
 from fedretina.settings.choice import Choice
 
 _OF_PICTURES = frozenset(("flip", "rotate_degrees", "brightness", "contrast"))
@@ -84,6 +86,18 @@ def image_settings(modality: str, side: int | None = None) -> ImageSettings:
     kind = modality_settings(modality)
     sized: dict[str, Any] = {"image_size": side} if side is not None and "image_size" in kind.model_fields else {}
     return kind(**sized)
+
+
+def has_order(settings: Mapping[str, Any]) -> bool:
+    """Whether the classes of a run come in grades, see `ImageSettings.ordered`; settings of old name no modality.
+
+    Args:
+        settings: As the ends of the run agreed on them. Of a modality that is not installed here no order is claimed.
+    """
+    try:
+        return modality_settings(settings.get("images", {}).get("modality", ImageSettings.default)).ordered
+    except SettingsError:
+        return False
 
 
 class SquareSettings(ImageSettings):

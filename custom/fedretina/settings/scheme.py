@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -122,6 +122,45 @@ class GradingScheme(BaseModel):
     def ungradable_class(self) -> int | None:
         """Class of the ungradable grade, or None."""
         return None if self.ungradable is None else self.grades.index(self.ungradable)
+
+    def first_classes(self, ordered: bool) -> frozenset[int]:
+        """Classes that a doctor must see before all others.
+
+        The vision-threatening ones where the site names them. Else the upper half of the referable ones where grades
+        have an order (severe and proliferative, where moderate is referable too), and all of these where they are kinds
+        of disease.
+
+        Args:
+            ordered: See `ImageSettings.ordered`.
+        """
+        ill = self.referable_classes
+        return frozenset(self.threatening_classes or (ill[len(ill) // 2 :] if ordered else ill))
+
+    def severity(self, grade: int, ordered: bool) -> int:
+        """How bad a class is beside the others, from 0; kinds of disease of which none comes first are alike.
+
+        Args:
+            grade: The class.
+            ordered: See `ImageSettings.ordered`.
+        """
+        band = (grade in self.first_classes(ordered)) + (grade in self.referable_classes)
+        if grade == self.ungradable_class:
+            band = 3  # nothing is known of it
+        return band * self.num_classes + (grade if ordered else 0)
+
+    def worst(self, found: Iterable[int], ordered: bool) -> tuple[int, ...]:
+        """The worst of some classes: one where grades have an order, else all that are as bad; empty for none.
+
+        Ungradable counts only where there is no other.
+
+        Args:
+            found: Classes.
+            ordered: See `ImageSettings.ordered`.
+        """
+        each = set(found)
+        kept = each - {self.ungradable_class} or each
+        top = max((self.severity(grade, ordered) for grade in kept), default=0)
+        return tuple(sorted(grade for grade in kept if self.severity(grade, ordered) == top))
 
     def cover(self, shared: Sequence[str], outside: bool = False) -> tuple[tuple[int, ...], ...]:
         """Which of a federation's classes each grade stands for.
