@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import Any
 
 from benchmarks.common import ROOT
 from benchmarks.render import machine_line
+from benchmarks.small_sites import HELD
 from fedretina.settings.scalars import MIN_COUNT
 from fedretina.storage import write_text
 from fedretina_papers.markdown import listed
 from fedretina_papers.packed import read_packed
-from fedretina_papers.small_grades import DRAWS, leads, losses
 
 PAGE = ROOT / "docs" / "small_sites_study.md"
 README = ROOT / "README.md"
+ANALYTIC = ROOT / "docs" / "analytic.md"
 _BEGIN, _END = "<!-- from benchmarks/small_sites_page.py -->", "<!-- end -->"
 FIGURES = {"auc": "macro AUC", "referable_auc": "referable AUC"}
 _SETS = {
@@ -29,15 +31,17 @@ _ROWS = {
     "own": "own head, nothing shared",
     "federated": "`analytic`, the federated head",
     "both": "`analytic`, the mean of own and federated head",
+    "federated_held": "`analytic`, the federated head, with the default policy",
+    "both_held": "`analytic`, the mean of both heads, with the default policy",
     "kept": "what validation keeps of own head and `analytic`",
     "feduaa": "`feduaa`, with `recipe: small_sites`",
     "fedbn": "`fedbn`, with `recipe: small_sites`",
     "fedavg": "`fedavg`, with `recipe: small_sites`",
     "fedee_tweu": "`fedee_tweu`, with `recipe: small_sites`",
 }
-_SUMS = ("federated", "both")
+_SUMS = ("federated", "both", *HELD)
 """The rows that train nothing."""
-_IN_README = {"fundus": ("own", "both", "feduaa"), "oct": ("own", "both")}
+_IN_README = {"fundus": ("own", "both", "both_held", "feduaa"), "oct": ("own", "both")}
 """Sets and rows that README shows; the page has all."""
 _ABOUT = """# What sharing gives small hospitals
 
@@ -47,10 +51,12 @@ Of every site *n* training images are drawn by whole patients, and a quarter as 
 test images are all that the site has, the same in every draw. The encoder is EfficientNet-Lite0 with the ImageNet
 weights of its package, at 224 pixels. Every run is one of the product's own in the plain loop, and its figures are
 those of the [verdict](verdict.md) of each site. The control is each site's own head on the same encoder without any
-training: what one person could do in an afternoon. Every grade is in the sums, however few its patients; a hospital
-keeps grades of fewer than {fewest} patients out by default, encrypted or not, and gains less then
-([figures](analytic.md#settings), of other draws): macro AUC of the mean of both heads is then above the own head's
-{leads}.
+training: what one person could do in an afternoon.
+
+Every grade is in the sums, however few its patients, but for the rows with the default policy: by default a hospital
+keeps grades of fewer than {fewest} patients out, encrypted or not, and gains less
+([what it may set](analytic.md#what-leaves-and-what-a-total-says)). These rows were run on photographs. A site none of
+whose grades has so many patients has no part in the sums and counts with its own head, as {apart}.
 
 The draws share their test images, so "above own" counts draws and is no test of significance. Trained rows follow the
 [recipe](small_sites.md) `small_sites`, 8 rounds; its rate was chosen at 60 images a site in a draw of its own, on
@@ -60,10 +66,13 @@ heads at home, and `fedbn` its BatchNorm, of which the recipe moves scales and s
 """
 
 _WITHHELD = """
-Every grade is in these sums. By default a hospital keeps grades of fewer than {fewest} patients out of them, encrypted
-or not ([why, and what it may set](docs/analytic.md#what-leaves-and-what-a-total-says)). On photographs that takes from
-the line `analytic` {losses}
-({draws} draws of other images)."""
+Every grade is in these sums, but for the line with the default policy: by default a hospital keeps grades of fewer than
+{fewest} patients out of them, encrypted or not
+([why, and what it may set](docs/analytic.md#what-leaves-and-what-a-total-says)). On scans that was not run."""
+_DEFAULT = """
+With {size} images a site `both` is above the own head in {every} of {draws} draws with every grade, and in {held} by
+default; the federated head alone in {every_alone} and {held_alone}. In AUC for referable disease `both` loses
+{referable} by default."""
 
 _WHY: Mapping[str, Sequence[str]] = {
     "fundus": (
@@ -81,13 +90,12 @@ _WHY: Mapping[str, Sequence[str]] = {
 Runs = list[dict[str, Any]]
 
 
-def write_page(stored: Path, page: Path = PAGE, readme: Path = README) -> None:
-    """Write the page, and the table of it that README begins with, with what its sums hold."""
-    runs: Runs = list(read_packed(stored).values())
-    before, _, rest = readme.read_text(encoding="utf-8").partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    write_text(readme, f"{before}{_BEGIN}\n{readme_table(runs)}\n{_withheld()}\n{_END}{after}")
-    parts = [_ABOUT.format(fewest=MIN_COUNT, leads=leads())]
+def write_page(stored: Path, page: Path = PAGE, readme: Path = README, analytic: Path = ANALYTIC) -> None:
+    """Write the page, and what README and the page on heads from sums show of it."""
+    runs: Runs = _completed(list(read_packed(stored).values()))
+    _between(readme, f"{readme_table(runs)}\n{_WITHHELD.format(fewest=MIN_COUNT)}")
+    _between(analytic, answers_table([run for run in runs if run["set"] == "fundus"]))
+    parts = [_ABOUT.format(fewest=MIN_COUNT, apart=_apart(list(read_packed(stored).values())))]
     for name in sorted({run["set"] for run in runs}, key=list(_SETS).index):
         parts += _of_set(name, [run for run in runs if run["set"] == name])
     used = sorted(Counter(run["machine"]["processor"] for run in runs).items())
@@ -96,8 +104,86 @@ def write_page(stored: Path, page: Path = PAGE, readme: Path = README) -> None:
     write_text(page, "\n".join(parts) + "\n")
 
 
-def _withheld() -> str:
-    return _WITHHELD.format(fewest=MIN_COUNT, losses=losses(), draws=DRAWS)
+def _completed(runs: Runs) -> Runs:
+    """A site that could have no part in the sums keeps its own head, and counts with it."""
+    full = {(run["set"], run["size"], run["draw"]): run["sites"] for run in runs if run["row"] == "both"}
+    found = []
+    for run in runs:
+        sites = dict(run["sites"])
+        for site in run["images"].keys() - sites.keys():
+            verdict = full[run["set"], run["size"], run["draw"]][site]
+            own = verdict["test"]["models"]["own"]
+            models = {"own": own, "federated": own}
+            sites[site] = {"kept": "own", "test": {"models": models, "differences": {}}}
+        found.append({**run, "sites": sites})
+    return found
+
+
+def _between(page: Path, text: str) -> None:
+    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    write_text(page, f"{before}{_BEGIN}\n{text}\n{_END}{after}")
+
+
+def _apart(runs: Runs) -> str:
+    """How often a site had no part in the sums, in words."""
+    held = [run for run in runs if run["row"] == "both_held"]
+    found = {
+        size: sum(len(run["images"].keys() - run["sites"].keys()) for run in held if run["size"] == size)
+        for size in sorted({run["size"] for run in held})
+    }
+    of = {size: sum(len(run["images"]) for run in held if run["size"] == size) for size in found}
+    return (
+        listed([f"{count} of {of[size]} did at {_number(size)}" for size, count in found.items() if count])
+        or "none did"
+    )
+
+
+def answers_table(runs: Runs) -> str:
+    """What heads from sums answer with, side by side, with and without grades of few patients: macro AUC."""
+    columns = {
+        "own": ("both", "own"),
+        "federated": ("federated", "federated"),
+        "`both`": ("both", "federated"),
+        "by validation": ("both", "kept"),
+        "federated, by default": ("federated_held", "federated"),
+        "`both`, by default": ("both_held", "federated"),
+    }
+    lines = [f"| images a site | {' | '.join(columns)} |", f"|{'---|' * (1 + len(columns))}"]
+    sizes = sorted({run["size"] for run in runs})
+    at = {
+        (row, size): [run for run in runs if (run["row"], run["size"]) == (row, size)]
+        for row in _ROWS
+        for size in sizes
+    }
+    for size in sizes:
+        means = [f"{_mean(at[row, size], model, 'auc'):.3f}" for row, model in columns.values()]
+        lines.append(f"| {_size(size, runs).removeprefix('n = ')} | {' | '.join(means)} |")
+    above = {
+        row: sum(_mean([run], "federated", "auc") > _mean([run], "own", "auc") for run in at[row, sizes[0]])
+        for row in _SUMS
+    }
+    losses = [
+        _mean(at["both", size], "federated", "referable_auc")
+        - _mean(at["both_held", size], "federated", "referable_auc")
+        for size in sizes
+    ]
+    text = _DEFAULT.format(
+        size=sizes[0],
+        draws=len(at["both", sizes[0]]),
+        every=above["both"],
+        held=above["both_held"],
+        every_alone=above["federated"],
+        held_alone=above["federated_held"],
+        referable=listed([f"{round(loss, 3) + 0.0:.3f}" for loss in losses]),
+    )
+    return "\n".join([*lines, text])
+
+
+def _mean(runs: Runs, model: str, figure: str) -> float:
+    """Of a figure that every run has, as every fundus site has; not a number where there is no run."""
+    values = [one for run in runs if (one := of_run(run, model, figure)) is not None]
+    return fmean(values) if values else math.nan
 
 
 def readme_table(runs: Runs) -> str:
@@ -307,7 +393,7 @@ def _counted(outcomes: Sequence[int]) -> str:
 
 def _costs(runs: Runs) -> list[str]:
     lines = ["| row | seconds a run, median, all sites in one process | bytes up a run |", "|---|---|---|"]
-    for row in (row for row in _ROWS if any(run["row"] == row for run in runs)):
+    for row in (row for row in _ROWS if row not in HELD and any(run["row"] == row for run in runs)):
         mine = [run for run in runs if run["row"] == row]
         lines.append(
             f"| {row} | {median(run['seconds'] for run in mine):.0f} | {median(run['bytes_up'] for run in mine):,.0f} |"

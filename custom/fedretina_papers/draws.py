@@ -42,7 +42,7 @@ def rows_of(split: Split, rows: Sequence[int]) -> Split:
     return Split(split.images[at], split.labels[at], patients, files, digests)
 
 
-def drawn(data: SiteData, budget: int, draw: int, limit: Mapping[Any, int]) -> SiteData:
+def drawn(data: SiteData, budget: int, draw: int, limit: Mapping[Any, int], min_count: int = 1) -> SiteData:
     """A site that has labelled so many of its training images, and a quarter as many, 10 or more, to validate on.
 
     Args:
@@ -50,6 +50,8 @@ def drawn(data: SiteData, budget: int, draw: int, limit: Mapping[Any, int]) -> S
         budget: Training images.
         draw: Number of the draw.
         limit: At most so many images of "val" and "test".
+        min_count: Fewest patients of a grade that is in the sums. 1: every grade; images of public sets need not be
+            kept back.
     """
     most = min(max(10, budget // 4), limit.get("val", budget))
     taken = {
@@ -60,5 +62,4 @@ def drawn(data: SiteData, budget: int, draw: int, limit: Mapping[Any, int]) -> S
     if "test" in limit:  # of every draw the same
         taken["test"] = some(taken["test"], limit["test"], derive_seed(data.name, "test"))
     counts = {name: len(one.labels) for name, one in taken.items()}
-    # Every grade is in the sums, however few its patients: images of public sets need not be kept back.
-    return replace(data, _read=taken.__getitem__, counts=counts, min_count=1)
+    return replace(data, _read=taken.__getitem__, counts=counts, min_count=min_count)

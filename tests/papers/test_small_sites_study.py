@@ -6,24 +6,28 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.small_sites import STORED
-from benchmarks.small_sites_page import PAGE, README, kept_outcome, of_run, write_page
+from benchmarks.small_sites_page import ANALYTIC, PAGE, README, kept_outcome, of_run, write_page
 
 from fedretina_papers.packed import read_packed
-from fedretina_papers.small_grades import COSTS, leads, losses, table, thousandths
 
 
-def test_page_and_readme_are_those_of_the_stored_runs(tmp_path):
-    page: Path = tmp_path / "page.md"
-    readme = tmp_path / "README.md"
-    readme.write_text(README.read_text())
-    write_page(STORED, page, readme)
-    assert page.read_text() == PAGE.read_text()
-    assert readme.read_text() == README.read_text()
+def written(stored: Path, folder: Path) -> dict[Path, str]:
+    """What the pages hold that the runs write."""
+    made = {page: folder / page.name for page in (PAGE, README, ANALYTIC)}
+    for page in (README, ANALYTIC):
+        made[page].write_text(page.read_text())
+    write_page(stored, *made.values())
+    return {page: path.read_text() for page, path in made.items()}
+
+
+def test_pages_are_those_of_the_stored_runs(tmp_path):
+    for page, text in written(STORED, tmp_path).items():
+        assert text == page.read_text(), page
 
 
 def test_a_row_of_fewer_draws_stands_beside_own_head_and_sums_of_the_same_draws(tmp_path):
     """Draws differ by more than rows do: a mean of two draws beside means of eight would turn the order round."""
-    kept, readme = tmp_path / "fewer.jsonl.gz", tmp_path / "README.md"
+    kept = tmp_path / "fewer.jsonl.gz"
     runs = {
         name: run
         for name, run in read_packed(STORED).items()
@@ -32,9 +36,7 @@ def test_a_row_of_fewer_draws_stands_beside_own_head_and_sums_of_the_same_draws(
     kept.write_bytes(
         gzip.compress("\n".join(json.dumps({"file": name, "holds": run}) for name, run in runs.items()).encode())
     )
-    readme.write_text(README.read_text())
-    write_page(kept, tmp_path / "page.md", readme)
-    page = (tmp_path / "page.md").read_text()
+    page = written(kept, tmp_path)[PAGE]
 
     def mean(row, model):
         mine = [run for run in runs.values() if run["row"] == row and run["draw"] in (3, 5)]
@@ -57,16 +59,3 @@ def test_a_site_whose_interval_is_unknown_counts_as_neither():
         return kept_outcome({"kept": "federated", "test": {"differences": {"own": own}}})
 
     assert [outcome(*one) for one in ((0.02, 0.2), (-0.2, -0.02), (-0.1, 0.2), (None, None))] == [1, -1, 0, 0]
-
-
-def test_what_small_grades_cost_is_the_same_wherever_it_stands():
-    """README and the study print differences; a reader who takes one figure of analytic.md from another finds them."""
-    analytic = (README.parent / "docs" / "analytic.md").read_text()
-    assert "\n".join(table()) in analytic
-    referable = [thousandths(one.referable) for one in COSTS]
-    assert f"`both` loses {', '.join(referable[:-1])} and {referable[-1]}" in analytic
-    assert f"in {COSTS[0].above} of 8 draws with every grade, and in {COSTS[0].above_held} of 8 by default" in analytic
-    assert losses() in README.read_text()
-    assert leads() in PAGE.read_text()
-    assert losses().startswith(".020 / .025 at n = 15, .008 / .002 at n = 30 and .007 / .001")
-    assert leads().startswith("by .007 (5 of 8 draws) in the place of .027 (8 of 8 draws) with 15 photographs a site")

@@ -25,7 +25,6 @@ from fedretina_papers.blocks.tables import (
 from fedretina_papers.engine.page import write_page
 from fedretina_papers.markdown import several
 from fedretina_papers.plan import preset, presets
-from fedretina_papers.small_grades import losses
 
 _PROSE = ("title", "about", "reading")
 
@@ -58,7 +57,6 @@ def write_block_page(out: Path, page: Path, pictures: Path) -> None:
         tuned=_tuned(plan, out),
         left_out=uncounted(plan, sets, plan.cases),
         fewest=MIN_COUNT,
-        losses=losses(),
         figures=[TITLES[name] for name in plan.figures],
     )
 
