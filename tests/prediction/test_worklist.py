@@ -366,6 +366,13 @@ def test_without_a_test_split_the_page_promises_nothing(card):
     assert "What to expect was not measured." in text
 
 
+@pytest.mark.parametrize(("threshold", "told"), [(0.2, True), (None, False)])
+def test_a_chance_of_disease_stands_among_the_reasons_to_refer_where_it_is_one(card, threshold, told):
+    promise = {"reason": "kept", "missed": 0.05, "sure": 0.9, "patients": 90, "needed": 45, "passed": 1, "allowed": 2}
+    text = page(card | {"promise": promise | {"threshold": threshold}}, listed())
+    assert (Phrases().phrase("read.chance") in text) is told
+
+
 def test_same_input_same_page(card):
     assert page(card, listed()) == page(card, listed())
 

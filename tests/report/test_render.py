@@ -243,3 +243,14 @@ def test_patients_whom_the_gate_refers_are_told_beside_those_of_the_rule():
     assert "It refers 18 of 37 patients, 22 with the gate as well" in new
     (row,) = re.findall(r"<tr><td>with the gate as well.*?</tr>", new)
     assert "22 of 37" in row
+
+
+@pytest.mark.parametrize(("threshold", "told"), [(0.2, True), (None, False)])
+def test_a_chance_of_disease_stands_among_the_reasons_to_refer_where_it_is_one(threshold, told):
+    promise = {"reason": "kept", "missed": 0.05, "sure": 0.9, "patients": 90, "needed": 45, "passed": 1, "allowed": 2}
+    report = site_report(site_inputs(card=CARD | {"promise": promise | {"threshold": threshold}}))
+    text = " ".join(check(render_site(report)).text.split())
+    assert ("or has a chance of disease that the site does not let pass." in text) is told
+    assert ("With doubtful answers and those with a chance of disease that the site does not let pass" in text) is told
+    del report["by_chance"]  # as a record of before
+    assert "is called ungradable, or is doubtful." in check(render_site(report)).text

@@ -53,8 +53,8 @@ class Drift(NamedTuple):
     """What a list tells of where it comes from.
 
     Attributes:
-        referred: Patients referred by grade or doubt, of those all of whose photographs were answered; None where the
-            list is too short or the test was not counted. So the others.
+        referred: Patients referred by what the model answers (grade, doubt, chance of disease), of those all of whose
+            photographs were answered; None where the list is too short or the test was not counted. So the others.
         stopped: Patients with a photograph that the gate stops; more than foretold speaks for another camera.
         odd: Patients with one that it stops or calls unusual.
         shifts: In what half of the patients or more lie beyond what five in six of the site's own images do.

@@ -17,7 +17,7 @@ from fedretina.prediction.evidence import EvidenceMap
 from fedretina.prediction.phrases import Language, Phrases
 from fedretina.prediction.worklist import Patient, Photograph, cell, readable
 from fedretina.report.card import NEARLY_ALL, THRESHOLD_WORDS
-from fedretina.report.card_words import promise_words, set_sentences, verdict_words
+from fedretina.report.card_words import promise_words, refers_by_chance, set_sentences, verdict_words
 from fedretina.settings.scheme import GradingScheme
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "templates"
@@ -132,6 +132,7 @@ def worklist_page(
         drift={"found": drift.found, "sentences": drift_words(drift, say)},
         promise=[say.said(one) for one in promise_words(card)],
         worth=[say.said(one) for one in (*verdict_words(card), *set_sentences(card))],
+        by_chance=refers_by_chance(card),
         threshold=threshold,
         threshold_shown=say.number(threshold, 3),
         threshold_words=_threshold(card, say),

@@ -248,7 +248,8 @@ def gate_words(card: Mapping[str, Any]) -> str:
     )
 
 
-def _chance(card: Mapping[str, Any]) -> bool:
+def refers_by_chance(card: Mapping[str, Any]) -> bool:
+    """Whether an image's chance of referable disease may refer it by itself."""
     return (card.get("promise") or {}).get("threshold") is not None
 
 
@@ -287,7 +288,7 @@ def card_page(card: Mapping[str, Any]) -> str:
                 if card["scheme"]["ungradable"]
                 else "",
                 "it is doubtful",
-                "its chance of referable disease is more than the site lets pass" if _chance(card) else "",
+                "its chance of referable disease is more than the site lets pass" if refers_by_chance(card) else "",
                 "it cannot be read",
                 "the gate stops it" if "look" in card else "",
                 "it is among the least usual for this site" if "usual" in card.get("look", {}).get("gate", {}) else "",

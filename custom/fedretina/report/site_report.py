@@ -22,7 +22,7 @@ from fedretina.evaluation.units import UNITS, DiseaseFigures, Owners, disease_by
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.exchange.min_count import place
 from fedretina.report import REPORT_FORMAT
-from fedretina.report.card_words import order_words, promise_words, set_sentences
+from fedretina.report.card_words import order_words, promise_words, refers_by_chance, set_sentences
 from fedretina.report.text import rounded
 from fedretina.settings.images import has_order
 from fedretina.settings.objective import TAU
@@ -211,6 +211,7 @@ def site_report(inputs: SiteReportInputs) -> dict[str, Any]:
         "units": _units(inputs, said),
         "subgroups": _subgroups(inputs, said),
         "referral": inputs.card.get("referral"),
+        "by_chance": refers_by_chance(inputs.card),
         "card_limits": [
             *inputs.card.get("limits", []),
             *order_words(inputs.card),

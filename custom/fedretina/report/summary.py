@@ -194,7 +194,11 @@ def _triage(report: Mapping[str, Any]) -> str:
     found = (report["referral"] or {}).get("test")
     if not found or not found.get("load"):
         return ""
-    first = f"With doubtful answers referred as well, {_share(found['load'])} of the test patients would see a doctor"
+    chance = " and those with a chance of disease that the site does not let pass" if report.get("by_chance") else ""
+    first = (
+        f"With doubtful answers{chance} referred as well, {_share(found['load'])} of the test patients would see a "
+        "doctor"
+    )
     missed = found.get("missed")
     if not missed:
         return f"{first}."
