@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from benchmarks import gate, gate_page, promise, promise_page, trust_page
 
-from fedretina.report.card_words import DRAWN_KEPT
+from fedretina.report.card_words import DRAWN_KEPT, promise_words
 from fedretina.rows import ROWS
 from fedretina.settings.experiment import Experiment
 from fedretina.settings.scheme import GradingScheme
@@ -23,6 +23,12 @@ def test_the_page_is_rendered_from_what_is_stored(study, page, tmp_path, monkeyp
 def test_the_cards_words_of_a_drawn_threshold_are_those_that_are_stored():
     shares = [one.kept for one in promise_page.given_alone(list(read_packed(promise.STORED).values()))]
     assert (min(shares), max(shares)) == pytest.approx(DRAWN_KEPT, abs=5e-4)
+    asked = {"missed": 0.2, "sure": 0.8, "patients": 12, "needed": 45, "share": 0.7, "threshold": None}
+    said = promise_words({"promise": {**asked, "reason": "drawn"}})[-1]
+    asked_there = " or ".join(f"{100 * one.missed:g}" for one in promise.PROMISES)
+    assert f"at most {asked_there} % of the ill to pass" in said
+    assert {f"be {100 * one.sure:g} % sure" in said for one in promise.PROMISES} == {True}
+    assert "public sets of real photographs" in said  # the study deals public sets as sites
 
 
 def test_the_doctors_page_says_what_both_studies_stored(tmp_path, monkeypatch):
