@@ -65,7 +65,8 @@ def render(records: Sequence[Mapping[str, Any]]) -> str:
         ),
         "",
         'Beside its grade the model names a set of neighbouring grades ("mild to moderate") that holds the true one; '
-        "for 90 % of patients or more all sets do. On OCT, whose classes have no order, it is a set of the likeliest.",
+        "on average over hospitals all sets of a patient do for 90 % of patients or more, and at one hospital it may "
+        "be fewer. On OCT, whose classes have no order, it is a set of the likeliest.",
         "",
         *_without_a_promise(records),
         "## What was measured",

@@ -197,8 +197,9 @@ def set_sentences(card: Mapping[str, Any]) -> list[str]:
         ]
     kind = "neighbouring grades" if rule["ordered"] else "grades"
     said = [
-        f"Beside its grade it names a set of {kind} that holds the true one. For {_percent(1 - rule['wrong'])} % of "
-        f"patients or more all their sets do, by {rule['patients']} validation patients."
+        f"Beside its grade it names a set of {kind} that holds the true one. On average over hospitals all sets of a "
+        f"patient do for {_percent(1 - rule['wrong'])} % of patients or more; here it rests on {rule['patients']} "
+        "validation patients, and may be less."
     ]
     if rule["test"] is not None:
         said.append(

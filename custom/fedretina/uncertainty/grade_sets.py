@@ -5,6 +5,7 @@ the likelier neighbour next, so that it has no gap (ordinal prediction sets, Lu 
 none the likeliest of the rest. Each grade's cost is the probability that was in the set before it. A patient costs what
 the dearest of the images' true grades cost, and the limit is the order statistic of the validation patients' costs that
 a new patient exceeds with a chance of `wrong` at most. That holds whatever the model is worth: a bad one's sets grow.
+It holds on average over draws of validation patients, not at each site: with 30 of them four sites in ten lie below.
 """
 
 from __future__ import annotations
