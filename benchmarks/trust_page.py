@@ -80,7 +80,7 @@ def write_page(gates: Path, promises: Path) -> None:
     table = [counted(one, promised.get(one["site"])) for one in looked if one["row"] == ROW]
     others = [one for one in looked if one["row"] != ROW and one["set"] in _SETS and not pooled(one["row"])]
     trained = [counted(one, None) for one in others]
-    write_text(PAGE, render(table, trained, len({one["row"] for one in others})))
+    write_text(PAGE, render(table, trained))
 
 
 def counted(looked: Mapping[str, Any], promised: Mapping[str, Any] | None) -> Kept:
@@ -110,13 +110,12 @@ def _most_drawn(drawn: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     return max(given, key=lambda one: one["patients"], default=None)
 
 
-def render(sites: Sequence[Kept], trained: Sequence[Kept] = (), models: int = 0) -> str:
+def render(sites: Sequence[Kept], trained: Sequence[Kept] = ()) -> str:
     """The page, Markdown with a final newline.
 
     Args:
         sites: What was counted of the row of the table.
-        trained: What was counted of rows whose encoder the sites trained.
-        models: How many such rows there are.
+        trained: What was counted of each model whose encoder the sites trained; a row has one at each site.
     """
     strange = [site for site in sites if site.cameras.value >= 0.1]
     strange = strange or [max(sites, key=lambda site: site.cameras.value)]
@@ -171,7 +170,7 @@ def render(sites: Sequence[Kept], trained: Sequence[Kept] = (), models: int = 0)
             "## What it does not do",
             "",
             *_cameras(strange),
-            *_others(trained, models),
+            *_others(trained),
             "* **A promise does not make the model better.** It is paid for with patients sent to a doctor: "
             f"{100 * sent[0]:.0f} to {100 * sent[-1]:.0f} of 100 at these hospitals. A better model sends fewer."
             if sent
@@ -245,7 +244,7 @@ def _cameras(strange: Sequence[Kept]) -> list[str]:
     ]
 
 
-def _others(trained: Sequence[Kept], models: int) -> list[str]:
+def _others(trained: Sequence[Kept]) -> list[str]:
     """The worst of what the gate is to keep, over models whose encoder the sites trained."""
     if not trained:
         return []
@@ -256,8 +255,8 @@ def _others(trained: Sequence[Kept], models: int) -> list[str]:
         told.append(f"{name} {_cell(of(worst), broken)}{where}")
     return [
         "* **A model that the hospitals train looks with other eyes.** The table is of one whose picture-reading part "
-        f"stayed as it was made. Of {models} {'model' if models == 1 else 'models'} that hospitals like these trained "
-        "for a short while, the worst found at "
+        f"stayed as it was made. Of {len(trained)} {'model' if len(trained) == 1 else 'models'} that hospitals "
+        "like these trained for a short while, the worst found at "
         f"any hospital: {'; '.join(told)}.",
     ]
 

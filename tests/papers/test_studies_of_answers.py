@@ -63,6 +63,12 @@ def test_grades_that_are_missed_by_a_tenth_are_a_broken_promise():
     ]
 
 
+def test_a_row_has_a_model_at_each_site():
+    good = trust_page.Share(1, 100)
+    site = trust_page.Kept("a", "oct", good, good, good, good, None, None, None, None, None)
+    assert "Of 3 models that hospitals" in trust_page.render([site], [site, site._replace(name="b"), site])
+
+
 def test_a_share_a_little_below_what_is_promised_is_not_rounded_up_to_it():
     shares = (0.8957, 0.9, 0.9024, 0.85, 0.05, 1)
     assert [promise_page._percent(one) for one in shares] == ["89.6 %", "90 %", "90.2 %", "85 %", "5.0 %", "100 %"]
