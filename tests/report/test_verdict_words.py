@@ -152,6 +152,20 @@ def test_the_table_has_a_figure_and_a_difference_a_cell():
 
 
 @pytest.mark.parametrize(
+    ("span", "says"),
+    [
+        ((0.004, 0.05), "5.0 (0.4 to 5.0 points)"),
+        ((-0.05, -0.004), "5.0 (\u22125.0 to \u22120.4 points)"),
+        ((0.0, 0.05), "5 (0 to 5 points)"),
+    ],
+)
+def test_a_bound_in_points_is_not_rounded_to_the_0_that_it_does_not_reach(span, says):
+    changed = record()
+    changed["test"]["differences"][OWN]["accuracy"] = gap(0.05, *span)
+    assert verdict_table(changed)["rows"][1]["cells"][1]["gap"] == says
+
+
+@pytest.mark.parametrize(
     ("counts", "says"),
     [
         ({}, ""),

@@ -154,15 +154,15 @@ def _span(gap: Mapping[str, Any]) -> str:
 def _gap(gap: Mapping[str, Any] | None, style: str) -> str:
     if gap is None or gap["value"] is None:
         return NONE
-    value = _points(gap["value"]) if style == "percent" else number(gap["value"])
+    if style != "percent":
+        return number(gap["value"]) + ("" if gap["low"] is None else f" ({_span(gap)})")
     if gap["low"] is None:
-        return value
-    span = f"{_points(gap['low'])} to {_points(gap['high'])}" if style == "percent" else _span(gap)
-    return f"{value} ({span}{' points' if style == 'percent' else ''})"
-
-
-def _points(share: float) -> str:
-    return number(100 * share, 0)
+        return number(100 * gap["value"], 0)
+    points = [100 * gap[name] for name in ("value", "low", "high")]
+    # With a decimal where a bound would round to the 0 that it does not reach.
+    places = 1 if any(0 < abs(end) < 0.5 for end in points[1:]) else 0
+    value, low, high = (number(one, places) for one in points)
+    return f"{value} ({low} to {high} points)"
 
 
 def _auc(value: float | None) -> str:
