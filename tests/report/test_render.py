@@ -254,3 +254,10 @@ def test_a_chance_of_disease_stands_among_the_reasons_to_refer_where_it_is_one(t
     assert ("With doubtful answers and those with a chance of disease that the site does not let pass" in text) is told
     del report["by_chance"]  # as a record of before
     assert "is called ungradable, or is doubtful." in check(render_site(report)).text
+
+
+def test_nothing_is_said_to_be_chosen_where_a_run_makes_one_model():
+    report = server_report(stored_results({"site-1": site_inputs(40), "site-2": site_inputs(50)}))
+    assert "chosen by the mean validation AUC" in render_server(report)
+    one = report["rounds"][0] | {"step": "sums-0000", "task": "sums"}
+    assert "chosen by" not in render_server(report | {"rounds": [one], "chosen": "sums-0000"})

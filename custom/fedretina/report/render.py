@@ -154,6 +154,7 @@ def render_server(report: Mapping[str, Any]) -> str:
         "server.html.j2",
         report=report,
         sentences=summary.server_summary(report),
+        one_model=sum(entry["task"] in ("train", "sums") for entry in report["rounds"]) == 1,
         round_name=summary.round_words(report["chosen"], steps),
         drawn_figures=drawn,
         shown_figures=[name for name in _SERVER_FIGURES if name in report["means"] and (ordered or name != "kappa")],
