@@ -21,6 +21,8 @@ from fedretina.prediction.phrases import LANGUAGES, Phrases, phrases
 from fedretina.prediction.worklist_page import TEMPLATES
 from fedretina.report import card
 from fedretina.report.card_words import promise_words, set_sentences, verdict_words
+from fedretina.rows import ROWS
+from fedretina.settings.experiment import Experiment
 from fedretina.settings.images import ImageSettings
 from fedretina.settings.scheme import GradingScheme
 from fedretina.settings.scheme_presets import SCHEMES
@@ -221,6 +223,12 @@ def test_verdict_promise_and_sets_are_translated_with_their_numbers(language):
         assert sorted(one.replace(".", say.phrase("decimal")) for one in decimals) == sorted(
             re.findall(r"\d[.,]\d+", found.text)
         ), found.text
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_what_u_is_is_said_for_every_row(language):
+    asked = {Experiment.resolve({"row": name}).evaluation.estimator for name in ROWS}
+    assert [name for name in asked if not Phrases(language).has(f"u.{name}")] == []
 
 
 def test_numbers_follow_the_language_and_one_has_a_form_of_its_own():
