@@ -25,7 +25,7 @@ from fedretina.exchange.payload import tensors_digest
 from fedretina.export.bundle import answer_folder
 from fedretina.export.card import hub_page, leaving_card
 from fedretina.export.model import ExportedModel
-from fedretina.export.program import MARGIN, AnsweringProgram, Answers
+from fedretina.export.program import MARGIN, AnsweringProgram, Answers, reaches
 from fedretina.export.write import export_model
 from fedretina.gate.gate import Gate, Shown
 from fedretina.local.model import site_network
@@ -123,6 +123,13 @@ def test_a_program_answers_as_the_product_does(words, tiny, phantoms, tmp_path):
     faults = compare(predictor, Untraced(AnsweringProgram(predictor), predictor.card), images)
     assert "" in faults[:8]
     assert all(faults[8:10])
+
+
+def test_a_threshold_below_the_margin_does_not_refer_everybody():
+    values = torch.tensor([0.0, 1.1e-8, 1.1999e-8, 0.5, torch.nan], dtype=torch.float64)
+    assert reaches(values, 1.2e-8).tolist() == [False, False, True, True, True]
+    assert reaches(values, 0.0).all()
+    assert reaches(values, 0.5 + MARGIN / 2).tolist() == [False, False, False, True, True]
 
 
 @pytest.fixture

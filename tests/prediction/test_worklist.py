@@ -373,6 +373,12 @@ def test_a_chance_of_disease_stands_among_the_reasons_to_refer_where_it_is_one(c
     assert (Phrases().phrase("read.chance") in text) is told
 
 
+def test_a_small_threshold_does_not_read_as_0(card):
+    text = page(card | {"referral": card["referral"] | {"threshold": 1.2e-8}}, listed())
+    assert "u is 0.000000012 or more" in text
+    assert "0.000 or more" not in text
+
+
 def test_same_input_same_page(card):
     assert page(card, listed()) == page(card, listed())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fedretina.report.card_words import promise_words, threshold_words
 from fedretina.report.text import between, count, number, percent, points, rounded, size, with_interval
 
 
@@ -62,3 +63,12 @@ def test_intervals():
     assert between({"value": 0.5}, "percent") is None
     assert with_interval(figure, "number") == "0.50 (95\u00a0% interval 0.25 to 0.75)"
     assert with_interval({"value": 0.5, "low": None, "high": None}, "number") == "0.50"
+
+
+def test_a_small_threshold_does_not_read_as_0_on_the_card():
+    seen = {"images": 40, "errors": 10, "caught": 8, "alarms": 5}
+    assert "u is 0.00012 or more" in threshold_words({"referral": {"threshold": 0.00012, "validation": seen}})
+    asked = {"missed": 0.05, "sure": 0.9, "patients": 90, "needed": 45, "passed": 1, "allowed": 2, "share": 0.7}
+    for reason in ("kept", "drawn"):
+        said = promise_words({"promise": {**asked, "reason": reason, "threshold": 1.2e-5}})
+        assert "disease is 0.0012 % or more" in " ".join(said)

@@ -140,6 +140,7 @@ def test_the_referral_rule_in_words():
     seen = {"images": 40, "errors": 10, "caught": 8, "alarms": 5}
     assert "8 of 10 wrong answers and 5 of 30 right ones" in referral_words({"threshold": 0.5, "validation": seen})
     assert "u is 0.500 or more" in referral_words({"threshold": 0.5})
+    assert "u is 0.000000012 or more" in referral_words({"threshold": 1.2e-8})
 
 
 def test_a_card_that_does_not_know_the_ill_tells_the_load_alone(record):

@@ -25,6 +25,9 @@ from fedretina.uncertainty.referral import ReferralReason
 INPUT = "images"
 MARGIN = 1e-5
 """An answer so near to a threshold is referred: programs may differ in the last digits, and must not then pass it."""
+MARGIN_SHARE = 0.01
+"""No wider than this share of the threshold: the digits of a small doubt differ by parts of itself, and a margin as
+wide as the threshold would refer everybody."""
 WHY: tuple[ReferralReason, ...] = ("referable grade", "ungradable", "doubtful", "chance of disease")
 """What the columns of `Answers.why` stand for."""
 _IN_COLOUR = Look("another kind of image", "it is in colour, so it is no scan.", False)
@@ -157,8 +160,13 @@ class AnsweringProgram(nn.Module):
         for one in scheme.referable_classes:
             referable, chance = referable | (grade == one), chance + raw[:, one]
         ungradable = no if scheme.ungradable_class is None else grade == scheme.ungradable_class
-        likely = no if promise is None else ~(chance < promise - MARGIN)
-        return torch.stack([referable, ungradable, ~(u < operating.referral.threshold - MARGIN), likely], 1)
+        likely = no if promise is None else reaches(chance, promise)
+        return torch.stack([referable, ungradable, reaches(u, operating.referral.threshold), likely], 1)
+
+
+def reaches(values: Tensor, threshold: float) -> Tensor:
+    """Which values [N] lie at a threshold, a little below it or above; what is no number does as well."""
+    return ~(values < threshold - min(MARGIN, MARGIN_SHARE * threshold))
 
 
 def _tempered(probabilities: Tensor, temperature: float) -> Tensor:

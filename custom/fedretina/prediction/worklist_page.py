@@ -18,6 +18,7 @@ from fedretina.prediction.phrases import Language, Phrases
 from fedretina.prediction.worklist import Patient, Photograph, cell, readable
 from fedretina.report.card import NEARLY_ALL, THRESHOLD_WORDS
 from fedretina.report.card_words import promise_words, refers_by_chance, set_sentences, verdict_words
+from fedretina.report.text import threshold_places
 from fedretina.settings.scheme import GradingScheme
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "templates"
@@ -134,7 +135,7 @@ def worklist_page(
         worth=[say.said(one) for one in (*verdict_words(card), *set_sentences(card))],
         by_chance=refers_by_chance(card),
         threshold=threshold,
-        threshold_shown=say.number(threshold, 3),
+        threshold_shown=say.number(threshold, threshold_places(threshold)),
         threshold_words=_threshold(card, say),
         threshold_why=say.said(THRESHOLD_WORDS.get(card["referral"]["reason"], "")),
         curve=curve,
@@ -189,8 +190,9 @@ def drift_words(drift: Drift, say: Phrases) -> list[str]:
 
 def _threshold(card: Mapping[str, Any], say: Phrases) -> str:
     referral, seen = card["referral"], card["referral"]["validation"]
-    above = referral["threshold"] > 0
-    first = say("read.threshold", threshold=say.number(referral["threshold"], 3)) if above else say("read.every")
+    least = referral["threshold"]
+    shown = say.number(least, threshold_places(least))
+    first = say("read.threshold", threshold=shown) if least > 0 else say("read.every")
     return f"{first} {say('read.marked', right=seen['images'] - seen['errors'], **seen)}"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedretina.evaluation.verdict import FEDERATED
 from fedretina.plurals import counted
+from fedretina.report.text import threshold_places
 from fedretina.report.verdict_words import kept_sentence, verdict_sentence
 from fedretina.settings.scheme import in_words
 
@@ -169,7 +170,7 @@ def promise_words(card: Mapping[str, Any]) -> list[str]:
         return [asked, f"The other reasons to refer keep that by themselves: {stands}"]
     return [
         asked,
-        f"So an image is referred as well when its chance of referable disease is {_percent(promise['threshold'])} % "
+        f"So an image is referred as well when its chance of referable disease is {_least(promise['threshold'])} % "
         f"or more, as the model gives it before its temperature: {stands}",
         "It holds for patients like those of validation; another camera or other patients are not among them.",
     ]
@@ -181,7 +182,7 @@ def _drawn_words(promise: Mapping[str, Any]) -> str:
         return "By that threshold no chance of disease refers by itself, beside the other reasons to refer."
     return (
         f"By that threshold an image is referred as well when its chance of referable disease is "
-        f"{_percent(promise['threshold'])} % or more, as the model gives it before its temperature."
+        f"{_least(promise['threshold'])} % or more, as the model gives it before its temperature."
     )
 
 
@@ -231,7 +232,8 @@ def threshold_words(card: Mapping[str, Any]) -> str:
     )
     if referral["threshold"] <= 0:
         return f"Every image counts as doubtful. {measured}"
-    return f"An image counts as doubtful when its u is {referral['threshold']:.3f} or more. {measured}"
+    shown = f"{referral['threshold']:.{threshold_places(referral['threshold'])}f}"
+    return f"An image counts as doubtful when its u is {shown} or more. {measured}"
 
 
 def gate_words(card: Mapping[str, Any]) -> str:
@@ -418,6 +420,12 @@ def _percent(share: float) -> str:
     """Whole per cent; one place near the ends, where it matters most."""
     value = 100 * share
     return f"{value:.1f}" if 0 < value < 10 or 90 < value < 100 else f"{value:.0f}"
+
+
+def _least(share: float) -> str:
+    """A threshold in per cent; never 0, which everything reaches."""
+    value = 100 * share
+    return f"{value:.{threshold_places(value, 1)}f}" if value < 0.1 else _percent(share)
 
 
 def _escaped(text: str) -> str:

@@ -16,6 +16,7 @@ from fedretina.report.text import (
     points,
     shown,
     size,
+    threshold_places,
     with_interval,
 )
 from fedretina.report.verdict_words import kept_sentence, verdict_sentence
@@ -385,7 +386,7 @@ def referral_words(referral: Mapping[str, Any]) -> str:
     rule = (
         "Every image counts as doubtful"
         if threshold <= 0
-        else f"An image counts as doubtful when its u is {number(threshold, 3)} or more"
+        else f"An image counts as doubtful when its u is {threshold:.{threshold_places(threshold)}f} or more"
     )
     seen = referral.get("validation")
     if not seen:

@@ -6,6 +6,7 @@ sentences, and a test holds it to them.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -234,6 +235,11 @@ def number(value: float | None, places: int = 2) -> str:
         return NONE
     text = f"{round(value, 9):.{places}f}"
     return text.lstrip("-") if float(text) == 0 else text.replace("-", "\u2212")
+
+
+def threshold_places(value: float, places: int = 3) -> int:
+    """How many decimals a threshold is written with: more where it would else read as 0, which everything reaches."""
+    return 1 - math.floor(math.log10(value)) if 0 < value < 10**-places else places
 
 
 def points(share: float | None) -> str:
